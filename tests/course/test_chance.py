@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from playing import read, solutions, wrong_answers
+from playing import read, right_answers, solutions, wrong_answers
 from rankroom.course.exercise import Learner, Wrong, find
 from rankroom.course.lessons import LESSONS
 
@@ -14,8 +14,8 @@ ALONE = (
     "hello.1", "hello.3", "horovod.1", "deepspeed.1", "deepspeed.2", "deepspeed.3", "tfd.1",
     "tfd.2", "tfd.3", "large.1", "large.2", "large.3", "scaling.1", "scaling.2", "scaling.3",
     "scaling.4", "feeding.1", "feeding.2", "batch.1", "batch.2", "batch.3", "shared.1",
-    "shared.2", "script.1", "script.2", "script.3", "checkpoint.2", "checkpoint.3", "precision.1",
-    "precision.2", "precision.3",
+    "shared.2", "shared.3", "script.1", "script.2", "script.3", "checkpoint.2", "checkpoint.3",
+    "precision.1", "precision.2", "precision.3",
 )  # fmt: skip
 
 
@@ -40,6 +40,14 @@ def test_a_solution_is_right_each_time(exercise: str):
     found = variables(exercise, solutions(read(lesson_of(exercise)))[exercise])
     for seed in range(SEEDS):
         find(exercise).run(Learner(found, 0, 2, seed))
+
+
+@pytest.mark.parametrize("exercise", ALONE)
+def test_another_right_answer_is_right_each_time(exercise: str):
+    for source in right_answers(lesson_of(exercise)).get(exercise, []):
+        found = variables(exercise, source)
+        for seed in range(SEEDS):
+            find(exercise).run(Learner(found, 0, 2, seed))
 
 
 @pytest.mark.parametrize("exercise", ALONE)

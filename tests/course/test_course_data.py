@@ -12,6 +12,7 @@ from PIL import Image
 
 from rankroom.course import data
 from rankroom.course.data import PIXELS, digits, load, load_images, load_text, read_idx
+from rankroom.course.slow_images import SECONDS, SlowImages
 from rankroom.errors import UsageError
 
 
@@ -143,6 +144,22 @@ def test_folders_by_class(tmp_path: Path):
 def test_a_folder_of_something_else(tmp_path: Path):
     with pytest.raises(UsageError, match="holds neither MNIST's files"):
         load(tmp_path)
+
+
+def test_what_a_loaders_workers_read_of_slow_images_is_counted():
+    from torch.utils.data import DataLoader, Subset
+
+    images = SlowImages()
+    images[[3, 4]]
+    assert len([*DataLoader(Subset(images, range(40)), batch_size=8, num_workers=2)]) == 5
+    images[5]
+    read = [number for each in images.reads for number in each.numbers]
+    assert read[:2] == [3, 4] and sorted(read[2:-1]) == [*range(40)] and read[-1] == 5
+    assert all(each.end - each.begin >= SECONDS for each in images.reads)
+    noted = images._by_workers
+    assert noted.exists()
+    del images
+    assert not noted.exists()
 
 
 def test_the_text_is_pythons_own(monkeypatch: pytest.MonkeyPatch):

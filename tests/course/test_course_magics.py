@@ -115,6 +115,25 @@ def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
     assert "✗ collectives.4" in words
 
 
+def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):
+    words = said(
+        kernel,
+        "%%check hello.2\nfor rank in range(9): pass\n"
+        "def speaks(rank, size):\n    return rank == size - 1",
+    )
+    assert "✗ hello.2: not yet: `rank` is 8, and was" in words
+    said(kernel, '%%distributed\nimport os; rank = int(os.environ["RANK"])')
+    words = said(kernel, "%%check hello.2\ndef speaks(rank, size):\n    return rank == size - 1")
+    assert "✓ hello.2: right, on every rank" in words
+
+
+def test_a_look_at_packages_leaves_nothing_behind(kernel: Kernel):
+    said(kernel, "%%distributed\n'the newest run'")
+    assert "all it needs is here" in said(kernel, "%course 2")
+    assert "the newest run" in said(kernel, "%runs last")
+    assert "NameError" in said(kernel, "%%distributed\nfind_spec")
+
+
 def test_check_as_a_function(kernel: Kernel):
     words = said(
         kernel,
@@ -134,6 +153,10 @@ def test_too_few_ranks(kernel: Kernel):
     words = said(kernel, "%course 15\n")
     assert "all it needs is here" in words
     assert "ring.2 needs 2 ranks at least" in said(kernel, "%%check ring.2\nx = 1")
+    assert "`%course 2` again" in said(kernel, "%course 2")
+    assert "needs 2 ranks" in said(kernel, "%%distributed\nprint(1)")
+    said(kernel, "%cluster resize 2")
+    assert "needs 2 ranks" not in said(kernel, "%%distributed\nprint(1)")
 
 
 @pytest.fixture
@@ -173,6 +196,11 @@ def test_a_lesson_that_needs_fresh_ranks_has_them_restarted(notebooks):
                "object.__setattr__(lessons.LESSONS[0], 'fresh', 'of a test')")  # fmt: skip
     assert "restarted" not in said(kernel, "%course 0")
     said(kernel, "%%distributed\nkept = rank")
+    assert "restarted" not in said(kernel, "%course 0 --catch-up")
+    assert "NameError" not in said(kernel, "%%distributed\nkept")
+    said(kernel, "%%distributed --detach\nimport time; time.sleep(60)")
+    assert "busy with a run" in said(kernel, "%course 0")
+    said(kernel, "%cluster interrupt")
     assert "lesson 00 Start here needs fresh ranks, as of a test: they are restarted" in said(
         kernel, "%course 0"
     )

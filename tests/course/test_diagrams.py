@@ -22,7 +22,8 @@ def drawn(diagram: Diagram) -> ElementTree.Element:
 @pytest.mark.parametrize(
     "diagram",
     [
-        diagrams.ring(3), diagrams.ring(8), diagrams.buckets(3), diagrams.buckets(8),
+        diagrams.ring(1), diagrams.ring(3), diagrams.ring(8),
+        diagrams.buckets(3), diagrams.buckets(8),
         diagrams.pipeline(2, 8), diagrams.pipeline(8, 2), diagrams.shared_out(2),
         diagrams.shared_out(8), diagrams.split_layer(2), diagrams.split_layer(6),
         diagrams.tunnel(),

@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.course import progress
+from rankroom.course.copies import start_over
 from rankroom.course.exercise import every
+from rankroom.errors import UsageError
 
 
 def test_tries_and_the_day_of_the_first_success_are_kept(home: Path):
@@ -34,6 +36,17 @@ def test_a_spoiled_file_is_begun_again(home: Path, text: str):
     assert progress.read().tries == {"ring.1": 1}
 
 
+@pytest.mark.parametrize(
+    "spoil", [lambda: progress.file().write_text("{"), lambda: progress.file().mkdir()]
+)
+def test_what_cannot_be_read_is_not_called_nothing(home: Path, spoil: Callable[[], None]):
+    home.mkdir()
+    spoil()
+    said = CliRunner().invoke(main, ["course", "progress"])
+    assert said.exit_code == 1 and f"cannot read your progress, {progress.file()}: " in said.output
+    assert "no exercise" not in said.output
+
+
 def test_a_folder_that_cannot_be_written_does_not_spoil_a_lesson(home: Path):
     home.parent.mkdir(exist_ok=True)
     home.write_text("a file where the home should be")
@@ -53,6 +66,25 @@ def test_a_class_is_collected(home: Path, tmp_path: Path):
     assert "2 participants" in said.output
     assert f"ada                    2 of {len(every())} passed" in said.output
     assert "ring.2                 1      2         4.0" in said.output
+
+
+def test_what_is_left_out_of_a_class_is_said(tmp_path: Path):
+    data = {"user": "ada\x1b[2J\x07\u202e", "tries": {"ring.1": 1}, "passed": {}}
+    (tmp_path / "ada.json").write_text(json.dumps(data))
+    for name, text in (
+        ("endless", '{"user": "e", "tries": {"ring.1": 1e999}, "passed": {}}'),
+        ("large", f'{{"user": "l", "tries": {{"ring.1": 1{"0" * 400}}}, "passed": {{}}}}'),
+        ("deep", "[" * 100_000),
+        ("nobody", '{"user": "", "tries": {}, "passed": {}}'),
+    ):
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "folder.json").mkdir()
+    said = CliRunner().invoke(main, ["course", "progress", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    assert "1 participant" in said.output
+    for name in ("endless", "large", "deep", "nobody", "folder"):
+        assert f"left out {tmp_path / name}.json: " in said.output
+    assert not {*"\x1b\x07\u202e"} & {*said.output}
 
 
 def test_an_empty_collection_says_so(tmp_path: Path):
@@ -92,6 +124,27 @@ def test_what_cannot_be_read_for_a_moment_is_not_written_over(
         patch.setattr(Path, "read_text", refuse)
         change()
     assert list(progress.read().passed) == ["ring.1"]
+
+
+def test_a_lesson_that_cannot_be_copied_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mine = tmp_path / "01_hello_ranks.ipynb"
+    mine.write_text("mine")
+
+    def half(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text[:100].encode())
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises(UsageError, match="Disk quota exceeded"):
+            start_over(mine)
+    assert [path.name for path in tmp_path.iterdir()] == [mine.name]
+    assert mine.read_text() == "mine"
+    kept = start_over(mine)
+    assert kept.read_text() == "mine" and "cells" in mine.read_text()
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 def refuse(path: Path, *args: object) -> str:

@@ -48,10 +48,13 @@ def test_questions_are_two_forms_of_the_same():
     assert not {*every()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
 
 
-def test_the_sheet_that_is_shown_can_be_handed_in(home: Path):
+def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Path):
     magic, _, lines = quiz.sheet("before").partition("\n")
     assert magic == "%%check quiz.before"
-    assert "0 of 10 right" in repr(quiz.answer("before", lines))
+    with pytest.raises(UsageError, match="nothing is answered yet"):
+        quiz.answer("before", lines)  # run by mistake, it would be the answers that count
+    wrong = "ab"[QUESTIONS[0].before.right == "a"]
+    assert "0 of 10 right" in repr(quiz.answer("before", lines.replace("1 ?", f"1 {wrong}", 1)))
 
 
 def test_marks_count_once_and_the_gain_is_said(home: Path):
@@ -68,6 +71,12 @@ def test_marks_count_once_and_the_gain_is_said(home: Path):
     kept = progress.read()
     assert kept.passed.keys() >= {"before.1", "after.9"} and "before.5" not in kept.passed
     assert kept.tries["before.5"] == 1
+
+
+def test_marks_that_cannot_be_kept_are_said_to_be_lost(home: Path):
+    home.write_text("a file where the home should be")
+    said = repr(quiz.answer("before", filled("before", 4)))
+    assert "4 of 10 right" in said and f"not kept, and your teacher does not get it: {home}" in said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from rankroom.course.copies import copy_to
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
 from rankroom.course.quiz_questions import QUESTIONS
-from rankroom.errors import UsageError
+from rankroom.display.text import clean, one_line
+from rankroom.errors import FileError, UsageError, with_remedy
 
 
 @click.group()
@@ -44,7 +45,7 @@ def copy(into: Path) -> None:
 def show_progress(collected: Path | None) -> None:
     """Your own progress, or that of everybody whose course.json is in the folder COLLECTED."""
     if collected is None:
-        mine = progress.read()
+        mine = _own_progress()
         if not mine.tries:
             click.echo(f"no exercise tried yet (they would be noted in {progress.file()})")
         for when in quiz.WHEN:
@@ -57,14 +58,16 @@ def show_progress(collected: Path | None) -> None:
             count = "1 try" if tries == 1 else f"{tries} tries"
             click.echo(f"{name:<16} {'passed ' + day if day else 'not yet':<18} {count}")
         return
-    everybody = progress.collect(collected)
+    everybody, left_out = progress.collect(collected)
+    for path, why in left_out.items():
+        click.echo(f"left out {clean(str(path))}: {why}", err=True)
     if not everybody:
         raise UsageError(f"no course.json in {collected}: participants send theirs, NAME.json")
     names = every()
     click.echo("1 participant" if len(everybody) == 1 else f"{len(everybody)} participants")
     for each in everybody:
         done = sum(name in each.passed for name in names)
-        click.echo(f"{each.user:<20} {done:>3} of {len(names)} passed")
+        click.echo(f"{one_line(each.user, 60):<20} {done:>3} of {len(names)} passed")
     click.echo("\nexercise          passed  tried  tries each")
     for name in names:
         tried = [each.tries[name] for each in everybody if name in each.tries]
@@ -74,3 +77,18 @@ def show_progress(collected: Path | None) -> None:
             click.echo(f"{name:<16}  {passed:>6}  {len(tried):>5}  {mean:>10.1f}")
     for line in quiz.gains(everybody):
         click.echo(line)
+
+
+def _own_progress() -> progress.Progress:
+    """Raises FileError where what is there cannot be read: that is not the same as nothing."""
+    path = progress.file()
+    try:
+        return progress.load(path)
+    except OSError as error:
+        raise FileError(UNREADABLE.format(path=path, why=with_remedy(error))) from None
+    except ValueError:
+        why = f"{progress.NO_PROGRESS}, and is begun again with the next exercise"
+        raise FileError(UNREADABLE.format(path=path, why=why)) from None
+
+
+UNREADABLE = "cannot read your progress, {path}: {why}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rankroom.course.lessons import LESSONS, Lesson, folder
@@ -21,7 +22,8 @@ def copy_to(into: Path, lessons: Sequence[Lesson] = LESSONS) -> dict[str, bool]:
         for name in [*(each.file for each in lessons), "README.md"]:
             done[name] = not (into / name).exists()
             if done[name]:
-                _copy(folder() / name, into / name)
+                with _written(folder() / name, into / name) as fresh:
+                    fresh.replace(into / name)
     except OSError as error:
         raise UsageError(f"cannot copy the course to {into}: {error}") from None
     return done
@@ -38,27 +40,34 @@ def start_over(notebook: Path) -> Path:
     when = time.strftime("%d.%m. %H.%M.%S")
     kept = notebook.with_name(f"{notebook.stem} (before reset {when}).ipynb")
     try:
-        if notebook.exists():
-            notebook.rename(kept)
         notebook.parent.mkdir(parents=True, exist_ok=True)
-        _copy(folder() / lesson.file, notebook)
+        with _written(folder() / lesson.file, notebook) as fresh:
+            if notebook.exists():
+                notebook.rename(kept)
+            fresh.replace(notebook)
     except OSError as error:
         raise UsageError(f"cannot start {notebook} over: {error}") from None
     return kept
 
 
-def _copy(source: Path, to: Path) -> None:
-    """A copy without outputs, in one step: half a notebook would count as the reader's."""
+@contextlib.contextmanager
+def _written(source: Path, to: Path) -> Iterator[Path]:
+    """A copy without outputs beside `to`, which it may replace in one step: half a notebook would
+    count as the reader's."""
     fresh = to.with_name(f".{to.name}.part")
-    if source.suffix == ".ipynb":
-        notebook = json.loads(source.read_text("utf-8"))
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                cell["outputs"], cell["execution_count"] = [], None
-        fresh.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    else:
-        shutil.copyfile(source, fresh)
-    fresh.replace(to)
+    try:
+        if source.suffix == ".ipynb":
+            notebook = json.loads(source.read_text("utf-8"))
+            for cell in notebook["cells"]:
+                if cell["cell_type"] == "code":
+                    cell["outputs"], cell["execution_count"] = [], None
+            fresh.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        else:
+            shutil.copyfile(source, fresh)
+        yield fresh
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 NO_LESSON = "{name} is no lesson of the course: its notebooks are called like {first}"

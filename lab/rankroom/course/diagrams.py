@@ -44,8 +44,9 @@ def ring(ranks: int = 4) -> Diagram:
         for turn in (2 * math.pi * rank / ranks for rank in range(ranks))
     ]
     parts = []
-    for (x, y), (to_x, to_y) in zip(places, [*places[1:], places[0]], strict=True):
-        parts.append(_arrow(x, y, to_x, to_y, cut=38))
+    if ranks > 1:  # a line to where it begins has no direction
+        for (x, y), (to_x, to_y) in zip(places, [*places[1:], places[0]], strict=True):
+            parts.append(_arrow(x, y, to_x, to_y, cut=38))
     for rank, (x, y) in enumerate(places):
         parts.append(_box(x - 32, y - 15, 64, 30, f"rank {rank}", COLOURS[rank % len(COLOURS)]))
     words = ", ".join(f"{rank} → {(rank + 1) % ranks}" for rank in range(ranks))

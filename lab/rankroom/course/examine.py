@@ -3,10 +3,11 @@ go by raising it, as any cell's error does."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from rankroom.course.exercise import Learner, find
+from rankroom.course.exercise import Learner, Wrong, find
 
 
 class Right:
@@ -16,7 +17,19 @@ class Right:
         return "✓ right"
 
 
-def examine(name: str, variables: Mapping[str, Any], rank: int, size: int, seed: int) -> Right:
+def examine(name: str, variables: Mapping[str, Any], seed: int) -> Right:
     """Raises Wrong with what is wrong."""
+    rank, size = int(os.environ["RANKROOM_RANK"]), int(os.environ["RANKROOM_SIZE"])
+    # The reader's functions use these variables, and a loop may have taken one for itself.
+    for own, is_now, variable in (("rank", rank, "RANK"), ("size", size, "WORLD_SIZE")):
+        found = variables.get(own)
+        if str(found) != str(is_now):
+            raise Wrong(TAKEN.format(name=own, found=repr(found)[:40], now=is_now, env=variable))
     find(name).run(Learner(variables, rank, size, seed))
     return Right()
+
+
+TAKEN = (
+    "`{name}` is {found}, and was {now}: give your own variable another name, and put it right "
+    'with `import os; {name} = int(os.environ["{env}"])`'
+)

@@ -7,12 +7,16 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankroom import config
+from rankroom.errors import with_remedy
 from rankroom.system.files import write_atomically
+
+MOST_TRIES = 10**9  # of an exercise, in a file that somebody else may have written
 
 
 @dataclass
@@ -37,21 +41,22 @@ def file() -> Path:
 def read(path: Path | None = None) -> Progress:
     """The progress in a file; none in one that cannot be read, or holds something else."""
     try:
-        return _load(path or file())
-    except OSError:
+        return load(path or file())
+    except (OSError, ValueError):
         return Progress()
 
 
-def _load(path: Path) -> Progress:
-    """The progress in a file; none in one that is not there, or holds something else.
+def load(path: Path) -> Progress:
+    """The progress in a file; none where there is no file.
 
-    Raises OSError where that cannot be told: what is there must not be replaced then.
+    Raises OSError where that cannot be told: what is there must not be replaced then. Raises
+    ValueError for a file that holds something else.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
         return Progress(
             str(data["user"]),
-            {str(name): int(count) for name, count in data["tries"].items()},
+            {str(name): _tries(count) for name, count in data["tries"].items()},
             {str(name): str(day) for name, day in data["passed"].items()},
             # Earlier versions had none of these.
             int(data.get("lesson", -1)),
@@ -59,27 +64,41 @@ def _load(path: Path) -> Progress:
             data.get("last_passed") is True,
             float(data.get("last_at", 0.0)),
         )
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except FileNotFoundError:
         return Progress()
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _tries(count: Any) -> int:
+    if not 0 <= int(count) < MOST_TRIES:
+        raise ValueError(f"{count} tries")
+    return int(count)
 
 
 def note(exercise: str, passed: bool) -> None:
     """Remember a try."""
-    with _changed() as now:
+
+    def change(now: Progress) -> None:
         now.last, now.last_passed, now.last_at = exercise, passed, time.time()
         _count(now, {exercise: passed})
 
+    _change(change)
 
-def note_all(passed: Mapping[str, bool]) -> None:
-    """Remember a try of each question of a quiz, and which were right."""
-    with _changed() as now:
-        _count(now, passed)
+
+def note_all(passed: Mapping[str, bool]) -> str:
+    """Remember a try of each question of a quiz, and which were right; why that cannot be kept, if
+    so."""
+    return _change(lambda now: _count(now, passed))
 
 
 def begin(lesson: int) -> None:
     """Remember the lesson that the reader is at."""
-    with _changed() as now:
+
+    def change(now: Progress) -> None:
         now.lesson = lesson
+
+    _change(change)
 
 
 def _count(now: Progress, passed: Mapping[str, bool]) -> None:
@@ -89,23 +108,23 @@ def _count(now: Progress, passed: Mapping[str, bool]) -> None:
             now.passed.setdefault(exercise, time.strftime("%Y-%m-%d"))
 
 
-@contextlib.contextmanager
-def _changed() -> Iterator[Progress]:
-    """The progress, to be changed. A disk that is full or away must not spoil a lesson."""
+def _change(change: Callable[[Progress], None]) -> str:
+    """Change the progress; why that cannot be kept, if so. A disk that is full or away must not
+    spoil a lesson."""
     path = file()
     try:
-        now = _load(path)
-    except OSError:
-        yield Progress()  # of no use to anybody
-        return
-    before = json.dumps(now.__dict__)
-    yield now
-    if json.dumps(now.__dict__) == before:
-        return
-    now.user = now.user or _user()
-    with contextlib.suppress(OSError):
-        config.private(path.parent)
-        write_atomically(path, json.dumps(now.__dict__, indent=1), mode=0o644)
+        now = Progress()
+        with contextlib.suppress(ValueError):  # a spoiled file is begun again
+            now = load(path)
+        before = json.dumps(now.__dict__)
+        change(now)
+        if json.dumps(now.__dict__) != before:
+            now.user = now.user or _user()
+            config.private(path.parent)
+            write_atomically(path, json.dumps(now.__dict__, indent=1), mode=0o644)
+    except OSError as error:
+        return f"{path}: {with_remedy(error)}"
+    return ""
 
 
 def _user() -> str:
@@ -114,7 +133,23 @@ def _user() -> str:
     return str(os.getuid())
 
 
-def collect(folder: Path) -> list[Progress]:
-    """The progress of everybody whose file is in `folder`, also in folders below it."""
-    found = [read(path) for path in sorted(folder.rglob("*.json"))]
-    return [each for each in found if each.user]
+def collect(folder: Path) -> tuple[list[Progress], dict[Path, str]]:
+    """The progress of everybody whose file is in `folder`, also in folders below it; and files that
+    are left out, each with the reason."""
+    found, left_out = [], {}
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            one = load(path)
+        except OSError as error:
+            left_out[path] = with_remedy(error)
+        except ValueError:
+            left_out[path] = NO_PROGRESS
+        else:
+            if one.user:
+                found.append(one)
+            else:
+                left_out[path] = "it names nobody"
+    return found, left_out
+
+
+NO_PROGRESS = "it holds something else than progress"

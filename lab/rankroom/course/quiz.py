@@ -70,14 +70,18 @@ class Marked:
 
 
 def answer(when: When, text: str) -> Marked:
-    """Mark a filled sheet, and keep the result. Raises UsageError for one that is not filled, and
-    where it was done before."""
+    """Mark a filled sheet, and keep the result. Raises UsageError for one that is not filled or has
+    no answer, and where it was done before."""
     if (done := score(progress.read(), when)) is not None:
         raise UsageError(DONE.format(when=when, right=done, of=len(QUESTIONS)))
     given = read(text)
+    if {*given.values()} == {UNKNOWN}:
+        raise UsageError(UNTOUCHED)
     right = [form(each, when).right == given[n] for n, each in enumerate(QUESTIONS, 1)]
-    progress.note_all({f"{when}.{number}": each for number, each in enumerate(right, 1)})
+    why = progress.note_all({f"{when}.{number}": each for number, each in enumerate(right, 1)})
     words = [f"quiz {when} the workshop: {sum(right)} of {len(QUESTIONS)} right"]
+    if why:
+        words.append(NOT_KEPT.format(why=why))
     if when == "before":
         return Marked([*words, LATER])
     if (first := score(progress.read(), "before")) is not None:
@@ -153,5 +157,7 @@ DONE = (
     "you have taken the quiz {when} the workshop already: {right} of {of} right. The first answers "
     "count"
 )
+NOT_KEPT = "this is not kept, and your teacher does not get it: {why}"
+UNTOUCHED = "nothing is answered yet: write the letter of an answer in the place of a `?`"
 NO_ANSWER = "{line!r} is no answer: write a question's number, 1 to {last}, and a letter, like: 3 b"
 MISSING = "no answer to {numbers} yet: write ? for what you do not know"

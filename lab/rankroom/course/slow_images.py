@@ -6,9 +6,11 @@ import functools
 import json
 import os
 import secrets
+import tempfile
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +40,22 @@ class SlowImages:
         import torch
 
         self._pictures, self._labels = map(torch.from_numpy, getattr(digits(), part))
-        self.reads: list[Read] = []
+        self._reads: list[Read] = []
         self._notes = _notes()
+        # A DataLoader's workers are other processes, each with a copy of this.
+        self._process = os.getpid()
+        self._by_workers = Path(tempfile.gettempdir(), f"rankroom-reads-{secrets.token_hex(16)}")
+        weakref.finalize(self, _remove, self._by_workers, self._process)
+
+    @property
+    def reads(self) -> list[Read]:
+        """All that was read, in this process and in a DataLoader's workers."""
+        found = list(self._reads)
+        with suppress(FileNotFoundError):
+            for line in self._by_workers.read_text().splitlines():
+                with suppress(ValueError):  # of a worker that was ended in the middle of it
+                    found.append(Read(*json.loads(line)))
+        return sorted(found, key=lambda read: read.begin)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -51,7 +67,12 @@ class SlowImages:
         begin, weights = time.monotonic(), _sum_of_weights()
         with span("read", images=len(chosen)):
             time.sleep(SECONDS * len(chosen))
-        self.reads.append(Read(begin, time.monotonic(), chosen, weights))
+        read = Read(begin, time.monotonic(), chosen, weights)
+        if os.getpid() == self._process:
+            self._reads.append(read)
+        else:
+            with self._by_workers.open("a") as file:
+                file.write(json.dumps(read) + "\n")
         if self._notes:
             _note(self._notes, images=len(chosen))
         found = self._pictures[chosen], self._labels[chosen]
@@ -94,6 +115,11 @@ def _notes() -> Path | None:
 
     torch.save = noted
     return path
+
+
+def _remove(path: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not where a worker lets go of its copy
+        path.unlink(missing_ok=True)
 
 
 def _note(path: Path, **what: int) -> None:

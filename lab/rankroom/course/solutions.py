@@ -61,20 +61,23 @@ def solutions_until(lesson: Lesson, exercise: str) -> list[Solution]:
     return found[: names.index(exercise) + 1] if exercise else found
 
 
-def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[tuple[str, str]]:
-    """Put solutions on the ranks, one after the other; the name of each exercise, and why its
-    solution did not run, if so. Nothing is noted as passed."""
+def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
+    """Put solutions on the ranks, one after the other; a sentence about each exercise. Nothing is
+    noted as passed."""
     for each in solved:
         if script := find(each.exercise).script:
-            yield each.exercise, SCRIPT.format(script=script)
+            yield SCRIPT.format(name=each.exercise, script=script)
             continue
         run = cluster.run(f"{each.preparation}\n{each.source}")
         if not run.wait(LIMIT_S):
             run.interrupt()
             run.wait(LIMIT_S)
+        if run.state == "done":
+            yield f"{each.exercise}: solved on your ranks"
+            continue
         failure = run.info.failure
-        said = f"{failure.ename}: {failure.evalue}" if failure else f"the cell {run.state}"
-        yield each.exercise, "" if run.state == "done" else said.partition("\n")[0]
+        why = f"{failure.ename}: {failure.evalue}" if failure else f"the cell is {run.state}"
+        yield NOT_SOLVED.format(name=each.exercise, why=why.partition("\n")[0])
 
 
 def _definitions(source: str) -> str:
@@ -93,4 +96,8 @@ def _definitions(source: str) -> str:
     return "".join(f"{line}\n" for line in kept)
 
 
-SCRIPT = "it is a script, {script}, and nothing of it is on ranks: copy it from the notebook"
+NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
+SCRIPT = (
+    "{name}: its solution is a script, {script}, and nothing of it is on ranks: copy it from the "
+    "notebook"
+)

@@ -26,16 +26,24 @@ def check(name: str, answer: Any) -> Verdict:
     """Try `answer`, a value or a function, on all ranks of this process's cluster.
 
     `%%check NAME` above a cell does the same with the cell. Raises UsageError for exercises that
-    there are not, NoClusterError without ranks.
+    there are not and for functions without a `def`, NoClusterError without ranks.
     """
     exercise = find(name)
     if callable(answer):
-        source = textwrap.dedent(inspect.getsource(answer))
-        if (own := getattr(answer, "__name__", exercise.answer)) != exercise.answer:
-            source += f"\n{exercise.answer} = {own}\n"
+        source = _source(answer)
+        if answer.__name__ != exercise.answer:
+            source += f"\n{exercise.answer} = {answer.__name__}\n"
         return follow(exercise, start(exercise, source))
     ranks().push({exercise.answer: answer}, list(range(ranks().size)))
     return follow(exercise, start(exercise, ""))
+
+
+def _source(function: Any) -> str:
+    """The `def` of a function. Raises UsageError where it has none that ranks could run."""
+    if inspect.isfunction(function) and function.__name__ != "<lambda>":
+        with contextlib.suppress(OSError):  # typed where nothing keeps the lines
+            return textwrap.dedent(inspect.getsource(function))
+    raise UsageError(NO_DEF)
 
 
 def ranks() -> AnyCluster:
@@ -64,7 +72,7 @@ def examination(exercise: Exercise) -> str:
     seed = secrets.randbelow(1 << 30)
     return (
         "from rankroom.course.examine import examine as _examine\n"
-        f"_examine({exercise.name!r}, globals(), rank, size, {seed})\n"
+        f"_examine({exercise.name!r}, globals(), {seed})\n"
     )
 
 
@@ -92,3 +100,6 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
     verdict = judge(exercise.name, run.info, hang, exercise.limit)
     progress.note(exercise.name, verdict.passed)
     return verdict
+
+
+NO_DEF = "ranks need the source of a function: write it as a `def`, or use %%check above the cell"

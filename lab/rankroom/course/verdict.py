@@ -49,8 +49,9 @@ def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
     """The verdict on a run that is over. `hang` is why it was stuck, where it was ended."""
     if run.state == "done":
         return Verdict(name, "right", "right, on every rank")
+    goes_on = STAYS if run.state == "running" else ""
     if hang:
-        return Verdict(name, "hung", f"{HUNG} {hang}")
+        return Verdict(name, "hung", f"{HUNG} {hang}{goes_on}")
     failure = run.failure
     if run.state == "failed" and failure is not None:
         who = f"on rank {failure.rank}"
@@ -65,7 +66,8 @@ def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
         return Verdict(
             name, "slow", f"it did not end within {limit:g} s; no rank waits for another"
         )
-    return Verdict(name, "stopped", "stopped before it was known")
+    return Verdict(name, "stopped", f"stopped before it was known{goes_on}")
 
 
 HUNG = "the ranks wait for one another, and will for ever:"
+STAYS = "; the cell still runs: if it does not stop, `%cluster restart` ends it"

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from rankroom.lint.expressions import Call, TooMuch
+from rankroom.lint.names import JOINED
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import name_ranks
 
@@ -117,6 +118,7 @@ def _telling(source: str, size: int) -> list[int]:
 
 
 def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
+    ways = _evened_out(ways)
     met = [[(call.name, call.path) for call in way] for way in ways]
     if all(each == met[0] for each in met):
         return []
@@ -138,6 +140,17 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
                 if place not in out or call.under:
                     out[place] = call
     return [_words(call, exits) for call in out.values()]
+
+
+def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
+    """Without the all-reduces before a hvd.join() of all ranks: some may do more of them."""
+    joins = [[place for place, call in enumerate(way) if call.name == "hvd.join"] for way in ways]
+    if not joins[0] or len({len(each) for each in joins}) > 1:
+        return ways
+    return [
+        [call for n, call in enumerate(way) if n > each[-1] or not JOINED.fullmatch(call.name)]
+        for way, each in zip(ways, joins, strict=True)
+    ]
 
 
 def _site(call: Call) -> Any:

@@ -71,7 +71,7 @@ class Expressions:
         self.path: frozenset[str] = frozenset()
         self.through: tuple[tuple[int, str], ...] = ()
         self.called: set[ast.AST] = set()
-        self.alone = False  # inside `with model.no_sync()`
+        self.alone = False  # inside `with model.no_sync()` and the like
         self.parts = False  # ranks may go other ways from somewhere on
         self._lines = lines
         self._steps = 0

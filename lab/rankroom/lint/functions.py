@@ -72,8 +72,7 @@ class Functions(Calls):
         alone = self.alone
         for each in node.items:
             self.value(each.context_expr)
-            # What DDP has for computing without the others, for a while.
-            self.alone |= self.text(each.context_expr).endswith(".no_sync()")
+            self.alone |= names.goes_alone(each.context_expr)
             if each.optional_vars is not None:
                 self.forget(each.optional_vars)
         try:

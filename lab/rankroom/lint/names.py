@@ -21,6 +21,8 @@ _TORCH = {
     "new_subgroups_by_enumeration": None, "reduce": 3, "reduce_scatter": 3,
     "reduce_scatter_single": 3, "reduce_scatter_tensor": 3, "scatter": 3, "scatter_object_list": 3,
 }  # fmt: skip
+# What ranks that are in hvd.join() take part in, so that others may do more of it.
+JOINED = re.compile(r"hvd\.(grouped_)?allreduce(_async)?|optimizer\.(step|synchronize)")
 RANKISH = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
 MAINISH = re.compile(
     r"(?i)(self\._?)?_?(is_?)(local_|world_|global_)?"
@@ -81,6 +83,14 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
         return True  # a tensor called `dist`
     place = _TORCH.get(name)
     return place is not None and len(call.args) > place and not _names_all(call.args[place])
+
+
+def goes_alone(node: ast.expr) -> bool:
+    """True for what DDP has for computing without the others for a while, `with model.no_sync()`,
+    and for more steps than they have, `with model.join()` or `with Join([model])`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    last = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return last in ("no_sync", "join", "Join")
 
 
 def is_own_rank(dotted: str, call: ast.Call) -> bool:

@@ -39,8 +39,8 @@ class CourseMagics(Magics):
         share: it starts them if they do not run, and says what is missing for the lesson here.
         Without a number, lists the lessons and what you have passed of their exercises. With
         --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE if
-        that is given, and what these build on. With --quiz, asks some questions before a workshop,
-        or after it, which need no ranks.
+        that is given, and what these build on; your variables stay. With --quiz, asks some
+        questions before a workshop, or after it, which need no ranks.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
@@ -63,16 +63,17 @@ class CourseMagics(Magics):
         # Refused before ranks start.
         solved = [] if chosen.catch_up is None else solutions_until(here, chosen.catch_up)
         progress.begin(here.number)
-        self.every.refuses = ""
-        cluster = course_ranks.ready(here, chosen.ranks, chosen.site)
-        why = lacking(cluster, here)
-        if why:
+        self.every.refuses = lambda: ""
+        cluster, is_new = course_ranks.ready(here, chosen.ranks, chosen.site)
+        if why := lacking(cluster, here):
             # The cells below say the same, instead of failing for reasons of their own.
-            self.every.refuses = why
+            self.every.refuses = course_ranks.refusal(cluster, why)
             raise UsageError(why)
+        if here.fresh and not is_new and chosen.catch_up is None:
+            cluster = course_ranks.restarted(here)
         print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
-        for name, why in catch_up(cluster, solved):
-            print(NOT_SOLVED.format(name=name, why=why) if why else f"{name}: solved on your ranks")
+        for line in catch_up(cluster, solved):
+            print(line)
 
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
@@ -89,8 +90,8 @@ class CourseMagics(Magics):
             show(quiz.answer(when, cell).bundle(), raw=True)
             return
         exercise = find(line.strip())
-        if self.every.refuses:
-            raise UsageError(self.every.refuses)
+        if why := self.every.refuses():
+            raise UsageError(why)
         self.every.checked(cell)
         if exercise.script:
             _write(exercise.script, cell)
@@ -125,6 +126,5 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
 STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"
 WHICH = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

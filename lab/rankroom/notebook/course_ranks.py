@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rankroom.cluster import launch
@@ -18,11 +19,13 @@ from rankroom.scheduler import same_machine, site
 NAME = "course"  # of the cluster
 
 
-def ready(lesson: Lesson, ranks: int | None, where: str | None) -> AnyCluster:
+def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:
     """The notebook's cluster, or the course's, which is started if it does not run: with `ranks`
-    ranks, or as many as there are GPUs, or the job of the site `where` grants.
+    ranks, or as many as there are GPUs, or the job of the site `where` grants. And whether it
+    was started now.
 
-    Raises UsageError where it has another number of ranks, and on the login node of a site.
+    Raises UsageError where it has another number of ranks or is elsewhere, and on the login node
+    of a site.
     """
     _find_commands()
     current = AnyCluster.current
@@ -38,10 +41,41 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> AnyCluster:
         raise UsageError(
             f"{cluster.name} has {cluster.size} ranks: `%cluster resize {ranks}` first"
         )
-    if lesson.fresh and not is_new:
-        print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
-        cluster_magic.restart("")
+    if where is not None and not is_new and not _is_on(cluster, where):
+        raise UsageError(ELSEWHERE.format(cluster=cluster.describe(), site=where))
+    return cluster, is_new
+
+
+def restarted(lesson: Lesson) -> AnyCluster:
+    """The ranks as a lesson needs them that must have run nothing yet. Raises UsageError while a
+    run is on."""
+    cluster = trial.ranks()
+    if cluster.busy:
+        raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
+    print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
+    cluster_magic.restart("")
     return trial.ranks()
+
+
+def refusal(cluster: AnyCluster, why: str) -> Callable[[], str]:
+    """`why`, until this notebook has another cluster, or that has been started again."""
+    before = cluster.refresh()
+
+    def still() -> str:
+        now = AnyCluster.current and AnyCluster.current.refresh()
+        is_same = now and (now.created, now.size) == (before.created, before.size)
+        return why if is_same else ""
+
+    return still
+
+
+def _is_on(cluster: AnyCluster, where: str) -> bool:
+    """Whether a cluster is on a site; one may stand for this machine."""
+    remote = cluster.refresh().remote
+    if remote is not None:
+        return remote.site == where
+    one = site.load(where)
+    return one.scheduler == "none" and not one.login
 
 
 def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
@@ -78,6 +112,11 @@ def _find_commands() -> None:
         os.environ["PATH"] = os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))
 
 
+BUSY = (
+    "lesson {lesson} needs fresh ranks, and {cluster} is busy with a run: wait for it or interrupt "
+    "it, then run this cell again"
+)
+ELSEWHERE = "{cluster}, and not on {site}: `%cluster stop` first, or leave out --site"
 FRESH = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
 LOGIN = (
     "this is the login node of {site}, which is no place to train on: `%course {lesson} --site "

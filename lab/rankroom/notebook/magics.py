@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from IPython.core.magic import (
@@ -63,7 +63,8 @@ class RankroomMagics(Magics):
         before = getattr(debug, "__self__", None)  # the magics of a load before this one
         self._own_debug: Any = before._own_debug if isinstance(before, RankroomMagics) else debug
         self.every_cell = False
-        self.refuses = ""  # why the lesson of this notebook cannot be walked here
+        # Why the lesson of this notebook cannot be walked on these ranks; empty if it can.
+        self.refuses: Callable[[], str] = lambda: ""
 
     # -- cells
 
@@ -175,7 +176,7 @@ class RankroomMagics(Magics):
 
     def _run(self, source: str, line: str) -> None:
         chosen = self._read(cell_options(), line)
-        detach = chosen.detach and not in_batch_job()  # its end would be that of the ranks
+        detach = chosen.detach and not in_batch_job()  # ranks end with the job
         cluster = the_cluster()
         ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
         said = notes(self.checked(source), ranks, cluster.size)
@@ -208,8 +209,8 @@ class RankroomMagics(Magics):
         chosen = options.read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")
-        if self.refuses:
-            raise UsageError(self.refuses)
+        if why := self.refuses():
+            raise UsageError(why)
         return chosen
 
     def _follow(

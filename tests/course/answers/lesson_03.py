@@ -22,6 +22,13 @@ WRONG = {
             "        into = torch.empty_like(own)\n        pass_on(out, into)\n        own.copy_(into)",
             "the sum of all ranks",
         ),
+        (
+            "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
+            "        into = torch.empty_like(chunks[0])\n"
+            "        pass_on(chunks[(rank - step) % size], into)\n"
+            "        own = (rank - step - 1) % size\n        chunks[own] = chunks[own] + into",
+            "is another tensor now",
+        ),
     ],
     "ring.3": [
         (
@@ -30,7 +37,14 @@ WRONG = {
             "        own = chunks[(rank - step - 1) % size]\n"
             "        into = torch.empty_like(own)\n        pass_on(out, into)\n        own.copy_(into)",
             "does not have chunk",
-        )
+        ),
+        (
+            "def all_gather(chunks):\n    for step in range(size - 1):\n"
+            "        into = torch.empty_like(chunks[0])\n"
+            "        pass_on(chunks[(rank + 1 - step) % size], into)\n"
+            "        chunks[(rank - step) % size] = into",
+            "is another tensor now",
+        ),
     ],
     "ring.4": [
         ("def bytes_sent(length, ranks):\n    return (ranks - 1) * length / ranks", "in your ring"),

@@ -17,7 +17,12 @@ WRONG = {
             "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
             "            'gradient_accumulation_steps': whole // micro}",
             "gradient_accumulation_steps is",
-        )
+        ),
+        (
+            "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
+            "            'gradient_accumulation_steps': whole / (micro * ranks)}",
+            ".0 (// gives a whole number)",
+        ),
     ],
     "deepspeed.3": [
         (

@@ -14,6 +14,11 @@ WRONG = {
             "def warmed_up(step, rate, steps):\n    return rate if step >= steps else 0.0",
             "half-way",
         ),
+        (
+            "def warmed_up(step, rate, steps):\n    if step < steps:\n"
+            "        return rate * (step + 1) / steps",
+            "gives None",
+        ),
     ],
     "large.3": [
         ("def steps_for(images, batch, ranks):\n    return -(-images // (batch * ranks))", "whole"),

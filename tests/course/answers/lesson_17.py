@@ -34,10 +34,25 @@ WRONG = {
             "def command(launcher, nodes, gpus):\n"
             "    return f'{launcher} --nodes={nodes} --ntasks-per-node={gpus} python train.py'",
             "starts Python by itself",
-        )
+        ),
+        (
+            "def command(launcher, nodes, gpus):\n"
+            "    return f'{launcher} --nodes={nodes} --ntasks-per-node={gpus} train.py'",
+            "starts any program",
+        ),
     ],
     "script.3": [
         ("def goes_on(state):\n    return state in ('PD', 'R')", "may still do something")
+    ],
+}
+
+RIGHT = {
+    "script.2": [
+        "def command(launcher, nodes, gpus):\n    return {\n"
+        "        'srun': f'srun --nodes={nodes} --ntasks-per-node={gpus} python3 train.py',\n"
+        "        'torchrun': f'torchrun --nnodes={nodes} --nproc-per-node={gpus} train.py',\n"
+        "        'horovodrun': f'horovodrun -np {nodes * gpus} /usr/bin/python3.11 train.py',\n"
+        "    }[launcher]",
     ],
 }
 

@@ -150,7 +150,10 @@ RIGHT = {
     "capstone.1": [
         _but("capstone.1", ("    torch.manual_seed(epoch)\n", "")),
     ],
-    "capstone.2": [_DDP],
+    "capstone.2": [
+        _DDP,
+        _DDP.replace("sampler=sampler)", "sampler=sampler, num_workers=2)"),
+    ],
     "capstone.3": [
         _but(
             "capstone.3",

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import random
+import symtable
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +17,9 @@ from rankroom.course.exercise import Learner, find
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS, Lesson, lesson
 from rankroom.errors import UsageError
+from rankroom.rank.world import GIVEN
+from rankroom.record.model import Failure
+from record_makers import make_run
 
 
 def source_until(one: Lesson, exercise: str = "") -> str:
@@ -37,6 +45,36 @@ def test_every_exercise_of_every_lesson_is_solved(one: Lesson):
         assert asked.script or asked.answer in names_in(each.source)
 
 
+@pytest.mark.parametrize("one", LESSONS, ids=lambda one: one.file)
+def test_solutions_find_the_names_they_use(one: Lesson):
+    """Those of a solution whenever it is called; of what is around it, those it is defined with."""
+    there = {*dir(builtins), *GIVEN}
+    for each in solutions.solutions(one):
+        there |= bound(f"{each.preparation}\n{each.source}")
+        assert used(each.preparation, in_functions=False) <= there
+        assert used(each.source, in_functions=True) <= there
+
+
+def bound(source: str) -> set[str]:
+    names = symtable.symtable(source, "cell", "exec").get_symbols()
+    return {n.get_name() for n in names if n.is_assigned() or n.is_imported() or n.is_namespace()}
+
+
+def used(source: str, in_functions: bool) -> set[str]:
+    """The global names that are read: at once, and when functions are called."""
+
+    def of(table: symtable.SymbolTable) -> Iterator[str]:
+        is_module = table.get_type() == "module"
+        for name in table.get_symbols():
+            if name.is_referenced() and (is_module or name.is_global()):
+                yield name.get_name()
+        for child in table.get_children():
+            if in_functions or child.get_type() != "function":
+                yield from of(child)
+
+    return {*of(symtable.symtable(source, "cell", "exec"))}
+
+
 def test_the_solutions_of_the_first_lesson_hold():
     """As a rank would examine them."""
     variables: dict[str, object] = {"rank": 0, "size": 2}
@@ -60,6 +98,26 @@ def test_nothing_else_of_a_lesson_is_run_and_decorators_stay():
         "import tensorflow as tf\n\n\n@tf.function\ndef step(x):\n    return x\n\n\nstep(1)\n"
     )
     assert solutions._definitions("%ranks push x\nimport os\n") == ""
+
+
+def test_what_came_of_each_solution_is_a_sentence():
+    """Also of one that is a script, and of one whose cells above it have not run."""
+    good = SimpleNamespace(state="done", wait=lambda seconds: True, info=make_run(2, state="done"))
+    failure = Failure(0, "NameError", "name 'images' is not defined\n(hint)")
+    info = make_run(2, state="failed", failure=failure)
+    bad = SimpleNamespace(state="failed", wait=lambda seconds: True, info=info)
+    runs = iter([good, bad, good, good])
+    cluster: Any = SimpleNamespace(run=lambda source: next(runs))
+    said = [*solutions.catch_up(cluster, solutions.solutions(lesson(20)))]
+    assert said == [
+        "capstone.1: solved on your ranks",
+        "capstone.2: its solution needs cells above it, which you run first (NameError: name "
+        "'images' is not defined)",
+        "capstone.3: solved on your ranks",
+        "capstone.4: its solution is a script, capstone.py, and nothing of it is on ranks: copy it "
+        "from the notebook",
+        "capstone.5: solved on your ranks",
+    ]
 
 
 def test_an_exercise_of_another_lesson_is_refused_with_those_there_are():

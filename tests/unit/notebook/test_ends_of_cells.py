@@ -139,3 +139,15 @@ def test_what_a_cell_printed_stands_before_the_value_on_ranks(
     assert output == ["done"]
     cells.distributed("1")
     assert output == ["done", "printed", "done"]
+
+
+def test_a_batch_job_waits_for_what_is_detached(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    run_on(monkeypatch, Begun("failed"))
+    cells._run("x", "--detach --quiet")
+    assert output == []
+    monkeypatch.setenv("RANKROOM_BATCH", "/its/folder")
+    with pytest.raises(RunFailed):
+        cells._run("x", "--detach --quiet")
+    assert output == ["failed"]

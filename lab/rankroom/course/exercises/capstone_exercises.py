@@ -163,18 +163,19 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
     import torch
 
     images, model = _images(learner, "images"), learner.get("model")
+    reads = images.reads
     weights = torch.cat([each.detach().cpu().flatten() for each in model.parameters()])
     gradients = [each.grad.cpu().flatten() for each in model.parameters() if each.grad is not None]
     validation = learner.variables.get("validation")
     checked = validation.reads if isinstance(validation, SlowImages) else []
     own = _Seen(
-        [number for each in images.reads for number in each.numbers],
-        len(images.reads),
-        [each.weights for each in images.reads],
+        [number for each in reads for number in each.numbers],
+        len(reads),
+        [each.weights for each in reads],
         weights.tolist(),
         torch.cat(gradients).tolist() if gradients else [],
         [number for each in checked for number in each.numbers],
-        ended - images.reads[0].begin if images.reads else 0.0,
+        ended - reads[0].begin if reads else 0.0,
     )
     hvd.init()
     ranks: list[_Seen] = hvd.allgather_object(own)
@@ -194,7 +195,8 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
     for rank, each in enumerate(ranks):
         if _apart(each.weights, ranks[0].weights) > _CLOSE:
             raise Wrong(f"ranks 0 and {rank} hold different networks at the end")
-        # One that is read ahead may see the weights in the middle of a step.
+        # One that is read ahead may see the weights in the middle of a step, and a DataLoader's
+        # worker sees those that there were when it began.
         pairs = zip(each.sums, ranks[0].sums, strict=False)
         alike = sum(abs(a - b) < _CLOSE for a, b in pairs)
         if alike < each.reads / 2:

@@ -51,10 +51,11 @@ def batches(learner: Learner) -> None:
     for key, value in expected.items():
         if key not in found:
             raise Wrong(f"the dictionary has no {key!r}")
-        if found[key] != value:
+        if found[key] != value or not isinstance(found[key], int):
+            hint = " (// gives a whole number)" if found[key] == value else ""
             raise Wrong(
                 f"{wanted} samples in a step, {micro} at once, on {ranks} ranks: {key} is {value}, "
-                f"and you have {found[key]!r}"
+                f"and you have {found[key]!r}{hint}"
             )
 
 

@@ -30,8 +30,11 @@ def warm_up(learner: Learner) -> None:
     rate = round(learner.chance.uniform(0.1, 1), 2)
     steps = learner.chance.randrange(20, 60)
     found = [ask(step, rate, steps) for step in range(2 * steps)]
-    if any(not isinstance(each, (int, float)) for each in found):
-        raise Wrong(f"warmed_up(0, {rate}, {steps}) gives {found[0]!r}, and should give a number")
+    for step, each in enumerate(found):
+        if not isinstance(each, (int, float)):
+            raise Wrong(
+                f"warmed_up({step}, {rate}, {steps}) gives {each!r}, and should give a number"
+            )
     if any(each > rate * (1 + 1e-9) for each in found):
         raise Wrong(f"the rate goes up to {max(found):g}, beyond {rate}")
     if found[0] > rate / steps * 1.01:

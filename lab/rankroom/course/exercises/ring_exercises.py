@@ -29,7 +29,8 @@ def reduce_scatter(learner: Learner) -> None:
 
     half = learner.function("reduce_scatter")
     rows = _rows(learner, 3 * learner.size)
-    chunks = list(rows[learner.rank].clone().chunk(learner.size))
+    message = rows[learner.rank].clone()
+    chunks = list(message.chunk(learner.size))
     _without_help(lambda: half(chunks), "reduce_scatter")
     own = (learner.rank + 1) % learner.size
     wanted = rows.sum(0).chunk(learner.size)[own]
@@ -42,6 +43,8 @@ def reduce_scatter(learner: Learner) -> None:
             f"chunk {own} of rank {learner.rank} should be {wanted.tolist()}, the sum of all "
             f"ranks, and is {chunks[own].tolist()}{hint}"
         )
+    if not torch.equal(message.chunk(learner.size)[own], wanted):
+        raise Wrong(REPLACED.format(own))
 
 
 @exercise("ring.3", answer="all_gather", ranks=2)
@@ -53,10 +56,9 @@ def all_gather(learner: Learner) -> None:
     rows = _rows(learner, 2 * learner.size)
     whole = rows.sum(0)
     own = (learner.rank + 1) % learner.size
-    chunks = [
-        chunk.clone() if place == own else torch.full_like(chunk, -1)
-        for place, chunk in enumerate(whole.chunk(learner.size))
-    ]
+    message = torch.full_like(whole, -1)
+    chunks = list(message.chunk(learner.size))
+    chunks[own].copy_(whole.chunk(learner.size)[own])
     _without_help(lambda: half(chunks), "all_gather")
     missing = [
         place
@@ -68,6 +70,10 @@ def all_gather(learner: Learner) -> None:
             f"rank {learner.rank} began with the finished chunk {own}, and does not have chunk "
             f"{', '.join(map(str, missing))} of the others at the end"
         )
+    kept = message.chunk(learner.size)
+    for place, wanted in enumerate(whole.chunk(learner.size)):
+        if not torch.equal(kept[place], wanted):
+            raise Wrong(REPLACED.format(place))
 
 
 @exercise("ring.4", answer="bytes_sent", ranks=2)
@@ -164,3 +170,6 @@ def _without_help(call: Any, name: str) -> None:
     finally:
         for each, own in kept.items():
             setattr(dist, each, own)
+
+
+REPLACED = "chunks[{}] is another tensor now: change the one that was there, with += or copy_"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from rankroom.course.exercise import Learner, Wrong, exercise
@@ -13,6 +14,7 @@ _TOLD = {
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
 @exercise("script.1", answer="who", ranks=1)
@@ -56,9 +58,9 @@ def command(learner: Learner) -> None:
             words = shlex.split(said)
             if words[0] != launcher or words[-1] != "train.py":
                 raise Wrong(f"`{said}` should begin with {launcher} and end with train.py")
-            if ("python" in words) == (launcher == "torchrun"):
-                starts = "starts Python by itself" if launcher == "torchrun" else "starts anything"
-                raise Wrong(f"`{said}`: {launcher} {starts}")
+            if any(map(_PYTHON.fullmatch, words)) == (launcher == "torchrun"):
+                starts = "Python by itself" if launcher == "torchrun" else "any program: say which"
+                raise Wrong(f"`{said}`: {launcher} starts {starts}")
             lacks = sorted(each for each in wanted if f" {each} " not in f" {said} ")
             if lacks:
                 raise Wrong(

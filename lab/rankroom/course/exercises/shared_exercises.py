@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import stat
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
@@ -24,6 +27,9 @@ _STARTS = (
     ("jupyter lab --no-browser", ""),
     ("jupyter lab --config=/home/you/private/config.py --ip=127.0.0.1", ""),
 )
+# What Python tells its auditors of: `os.chmod` is also that of a Path, and of a file that is open.
+_MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
+_looks: list[Callable[[], None]] = []  # what is called then, during a try
 
 
 @exercise("shared.1", answer="tunnel", ranks=1)
@@ -61,29 +67,22 @@ def secret(learner: Learner) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "token"
         seen: list[int] = []
-        before, closed = os.umask(0), []
-        change = os.chmod
-
-        def noted(*args: Any, **kwargs: Any) -> None:
-            closed.append(args)
-            change(*args, **kwargs)
-
-        os.chmod = noted
+        before = os.umask(0)
         try:
             tokens = []
-            for number in range(3):
-                own = path.with_suffix(f".{number}")
-                write(own)
-                if not own.exists():
-                    raise Wrong(f"there is no file {own.name}: write the token into it")
-                seen.append(stat.S_IMODE(own.stat().st_mode))
-                tokens.append(own.read_text().strip())
+            with _looked_at(Path(folder)) as meanwhile:
+                for number in range(3):
+                    own = path.with_suffix(f".{number}")
+                    write(own)
+                    if not own.exists():
+                        raise Wrong(f"there is no file {own.name}: write the token into it")
+                    seen.append(_mode(own))
+                    tokens.append(own.read_text().strip())
         finally:
-            os.chmod = change
             os.umask(before)
     if any(mode & 0o077 for mode in seen):
         raise Wrong(f"others may read the file: its mode is {max(seen):o}, and should be 600")
-    if closed:
+    if any(mode & 0o077 for mode in meanwhile):
         raise Wrong("the file is made first and closed then: it was open to others for a moment")
     if len(set(tokens)) < 3:
         raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
@@ -93,3 +92,37 @@ def secret(learner: Learner) -> None:
             f"a token of {min(map(len, tokens))} characters is one of some 10^"
             f"{math.log10(max(chances, 1)):.0f}: take 20 characters at least"
         )
+
+
+@contextmanager
+def _looked_at(folder: Path) -> Iterator[list[int]]:
+    """The modes that files in a folder have meanwhile: before each change of a mode, however it is
+    asked for, and before each program that may change one."""
+    found: list[int] = []
+
+    def look() -> None:
+        with suppress(OSError):
+            found.extend(_mode(path) for path in folder.iterdir())
+
+    _audit()
+    _looks.append(look)
+    try:
+        yield found
+    finally:
+        _looks.remove(look)
+
+
+@cache
+def _audit() -> None:
+    """Once, as Python keeps its auditors for good."""
+
+    def heard(event: str, args: object) -> None:
+        if event in _MAY_CHANGE_MODES:
+            for look in _looks:
+                look()
+
+    sys.addaudithook(heard)
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)

@@ -1,0 +1,40 @@
+"""What a lesson lacks: asked of the ranks without a trace, and said with the way out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from rankroom.course.lessons import lesson
+from rankroom.course.requirements import absent, lacking
+
+
+def ranks(size: int, *lacks: str) -> Any:
+    """A cluster, on which nothing can be run: that would be the newest run."""
+
+    def apply(rank: int, function: Any, names: list[str], patience: float) -> list[str]:
+        assert function is absent
+        return [name for name in names if name in lacks]
+
+    return SimpleNamespace(size=size, apply=apply)
+
+
+def test_what_is_lacking_is_said_with_the_way_out():
+    assert lacking(ranks(2), lesson(3)) == ""
+    assert lacking(ranks(1), lesson(3)) == (
+        "lesson 03 Ring all-reduce needs 2 ranks, and there are 1: `%cluster resize 2`, then "
+        "`%course 3` again"
+    )
+    assert lacking(ranks(2, "torch", "deepspeed"), lesson(8)) == (
+        "lesson 08 DeepSpeed needs torch, deepspeed, which the ranks do not have: `pip install "
+        "torch`; `pip install deepspeed`, then `%cluster restart` and `%course 8` again. Lessons "
+        "that work as it is: 0, 1, 5, 6, 9, 15, 16"
+    )
+
+
+def test_packages_are_looked_for():
+    there = ["json", "json.decoder", "numpy"]
+    assert absent([*there, "no_such_package", "no_such_package.part"]) == [
+        "no_such_package",
+        "no_such_package.part",
+    ]
