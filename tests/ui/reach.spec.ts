@@ -146,8 +146,16 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.save('done');
   await whole(panel);
   await saved;
+  // What is looked at, and how, is as it was: in the panel, and under the cell.
+  await panel.getByRole('searchbox', { name: 'show only lines' }).fill('both');
+  await view.getByRole('button', { name: '1', exact: true }).click();
+  await expect(panel.locator('.rr-row')).toHaveCount(1);
   await page.reload();
   await expect(panel.getByText('both see this')).toBeVisible();
+  await expect(panel.locator('.rr-row')).toHaveCount(1);
+  await expect(panel.getByRole('searchbox', { name: 'show only lines' })).toHaveValue('both');
+  await expect(view.locator('.rr-row')).toHaveText(['1│both see this']);
+  await expect(view.getByRole('button', { name: '1', exact: true })).toHaveAttribute('aria-pressed', 'true');
 });
 
 /** A second server, and its process group: the shell and the server. */
