@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rankroom.reporting import samples
+
 FOLDER = Path(__file__).with_name("gpus")
 
 
@@ -16,6 +18,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, visible: str | None = None) ->
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(samples, "_visible", {})  # what another test has seen as a rank began
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(FOLDER), before))))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -319,7 +319,8 @@ def test_without_pip_nothing_is_built_or_installed(
 
 
 BUILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may be above
 from pathlib import Path
 from rankroom.cli import horovod_command
 from rankroom.horovod_build.cache import scratch
