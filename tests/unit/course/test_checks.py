@@ -23,7 +23,6 @@ SEED = 7
 def ring(name: str, answer: Callable[[list[Any], Any], None], length: int) -> None:
     """Try half a ring on rank 0 of 2, which knows without the other what comes out: `answer` gets
     the chunks, and what they should be."""
-    pytest.importorskip("torch")
     whole = ring_exercises._rows(Learner({}, 0, 2, SEED), 2 * length).sum(0).chunk(2)
     exercise = find(name)
     variables = {exercise.answer: lambda chunks: answer(chunks, whole)}
