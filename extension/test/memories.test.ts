@@ -67,7 +67,7 @@ test('without room, and with what is not ours, views begin as ever', () => {
   const full = new Memories(storage(0));
   full.at('r1', 'cell').tab = 'profile';
   full.save();
-  for (const text of ['{', '{"a": 1}', 'null']) {
+  for (const text of ['{', '{"a": 1}', 'null', '[1]', '[["cell r1", {}]]']) {
     assert.equal(new Memories({ getItem: () => text, setItem: () => undefined }).at('r1', 'cell').tab, 'logs');
   }
 });

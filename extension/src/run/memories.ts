@@ -33,7 +33,7 @@ export class Memories {
 
   /** `storage` is what outlives the page; null for nothing. */
   constructor(private storage: Pick<Storage, 'getItem' | 'setItem'> | null = null) {
-    this.saved = new Map(read(storage));
+    this.saved = read(storage);
   }
 
   /** What a place where a run is shown remembers of it, though its views come and go. */
@@ -60,12 +60,11 @@ export class Memories {
   }
 }
 
-function read(storage: Pick<Storage, 'getItem'> | null): Array<[string, SavedMemory]> {
+function read(storage: Pick<Storage, 'getItem'> | null): Map<string, SavedMemory> {
   try {
-    const saved: unknown = JSON.parse(storage?.getItem(KEY) ?? '[]');
-    return Array.isArray(saved) ? saved : [];
+    return new Map(JSON.parse(storage?.getItem(KEY) ?? '[]') as Array<[string, SavedMemory]>);
   } catch {
-    return []; // what is there is not ours
+    return new Map(); // what is there is not ours
   }
 }
 

@@ -226,7 +226,7 @@ def acted_on(store: Store, run_id: str) -> RunInfo:
 
 
 def look(name: str) -> dict[str, Any]:
-    """How busy each rank is; nothing where nobody can tell now."""
+    """How busy each rank is; empty where that cannot be known now."""
     _, info = find(name)
     try:
         return _ask(info, do="look")

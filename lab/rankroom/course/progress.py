@@ -148,7 +148,7 @@ def collect(folder: Path) -> tuple[list[Progress], dict[Path, str]]:
             if one.user:
                 found.append(one)
             else:
-                left_out[path] = "it names nobody"
+                left_out[path] = "it has no user name"
     return found, left_out
 
 

@@ -171,7 +171,7 @@ class RankShell(ZMQInteractiveShell):
         self.set_hook("show_in_pager", page.as_hook(self._show_page))  # before ipykernel's
 
     def _show_page(self, data: Any, *args: Any, **kwargs: Any) -> None:
-        """`name?`: nobody reads the replies of a rank, which Jupyter's pager shows."""
+        """`name?`: Jupyter's pager shows what is in a reply, and a rank's replies are not read."""
         self.display_pub.publish(data if isinstance(data, dict) else {"text/plain": data})
 
     def init_user_ns(self) -> None:

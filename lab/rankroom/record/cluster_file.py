@@ -163,7 +163,8 @@ def named(name: str | None, kind: str) -> ClusterPaths:
     with `kind`. Raises UsageError for what is no name."""
     if name and not NAME.fullmatch(name):
         raise UsageError(f"the name of a cluster {NAME_HAS}, unlike {name!r}")
-    return ClusterPaths(name or f"{re.sub(r'[^A-Za-z0-9]+', '-', kind)}-{secrets.token_hex(2)}")
+    begins = re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")[:40] or "ranks"
+    return ClusterPaths(name or f"{begins}-{secrets.token_hex(2)}")
 
 
 class ClusterPaths:

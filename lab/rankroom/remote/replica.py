@@ -219,7 +219,7 @@ class Replicas:
             await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
             if said["run"]["state"] != "running":
                 return True
-            if not events:  # nobody has seen yet that its writer is gone
+            if not events:  # its writer is not known to be gone yet
                 return False
         return True
 

@@ -336,6 +336,7 @@ def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine
     assert liveness.state(info) == state
 
 
-def test_a_cluster_is_named_after_its_site_whatever_that_is_called():
-    assert actions.NAME.fullmatch(named(None, "Uni Köln (GPU)").name)
+@pytest.mark.parametrize("site_name", ["Uni Köln (GPU)", "Über", "計算", "x" * 80])
+def test_a_cluster_is_named_after_its_site_whatever_that_is_called(site_name: str):
+    assert actions.NAME.fullmatch(named(None, site_name).name)
     assert named("train.2", "local").name == "train.2"
