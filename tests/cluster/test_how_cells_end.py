@@ -80,6 +80,7 @@ def test_a_process_that_a_cell_forks_ends_with_it(cluster: Cluster):
         run = finish(cluster, dedent(source).format(ends=ends), 30)
         assert run.state == "done", failure(run)
         assert values(cluster, "status") == [status] * 2
+        assert ("ZeroDivisionError" in log(run, 0, "stderr")) == (ends == "1 / 0")
 
 
 def test_rich_data_is_kept_as_jupyter_keeps_it(cluster: Cluster):

@@ -148,10 +148,27 @@ def test_the_environment_of_a_smaller_world():
     assert {env["WORLD_SIZE"], env["HOROVOD_SIZE"], env["HOROVOD_LOCAL_SIZE"]} == {"2"}
     assert env["HOROVOD_CROSS_SIZE"] == "1"
     assert json.loads(env["TF_CONFIG"])["cluster"]["worker"] == ["a", "b"]
-    # Two hosts of two ranks, of which three ranks are left.
-    second = World(rank=2, size=3, whole=4, local_rank=0)
-    env = environment(second, {"LOCAL_WORLD_SIZE": "2"})
-    assert (env["LOCAL_WORLD_SIZE"], env["HOROVOD_CROSS_SIZE"]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "expected"),  # of each rank: how many are on its node, and of its place
+    [
+        ("2,2", 3, ["2 2", "2 1", "1 2"]),
+        ("4,4", 5, ["4 2", "4 1", "4 1", "4 1", "1 2"]),
+        ("4,2", 5, ["4 2", "4 1", "4 1", "4 1", "1 2"]),
+        ("1,3,3", 3, ["1 2", "2 2", "2 1"]),
+    ],
+)
+def test_the_environment_of_a_world_that_does_not_fill_its_nodes(
+    counts: str, size: int, expected: list[str]
+):
+    found = []
+    for rank in range(size):
+        world = World(rank=rank, size=size, whole=sum(map(int, counts.split(","))))
+        env = environment(world, {"RANKROOM_NODE_RANKS": counts})
+        assert env["LOCAL_WORLD_SIZE"] == env["HOROVOD_LOCAL_SIZE"]
+        found.append(f"{env['LOCAL_WORLD_SIZE']} {env['HOROVOD_CROSS_SIZE']}")
+    assert found == expected
 
 
 # -- a smaller world on real ranks

@@ -82,6 +82,19 @@ INSIDE = {
         ctypes.PyDLL(None).sleep(60)
         """,
     "await": "await asyncio.sleep(60)",
+    "Python in a cell that awaits": """
+        await asyncio.sleep(0)
+        while True: pass
+        """,
+    "printing in a task of a cell that awaits": """
+        async def talk():
+            while True: print("x" * 100)
+        await asyncio.gather(talk(), asyncio.sleep(60))
+        """,
+    "a shell line in a cell that awaits": """
+        await asyncio.sleep(0)
+        !sleep 60
+        """,
     "a pipe": "os.read(os.pipe()[0], 1)",
     "a socket": """
         here, there = socket.socketpair()
@@ -180,9 +193,10 @@ def demand_in_time(once: Callable[[], float], limit: float = SECONDS) -> float:
 # One of each kind; the others are variations of them.
 ALWAYS = {
     "Python", "time.sleep", "sleep of the C library",
-    "sleep of the C library with the interpreter's lock", "await", "a pipe", "a lock",
-    "a subprocess", "a shell line", "workers of a loader", "horovod.torch", "horovod.tensorflow",
-    "a TensorFlow graph", "torch.distributed", "two libraries",
+    "sleep of the C library with the interpreter's lock", "await", "Python in a cell that awaits",
+    "printing in a task of a cell that awaits", "a shell line in a cell that awaits", "a pipe",
+    "a lock", "a subprocess", "a shell line", "workers of a loader", "horovod.torch",
+    "horovod.tensorflow", "a TensorFlow graph", "torch.distributed", "two libraries",
 }  # fmt: skip
 
 
@@ -209,6 +223,15 @@ def test_an_interrupt_ends_the_cell_on_all_ranks(ready, source, record_property)
         return took
 
     record_property("ms", demand_in_time(once) * 1000)
+
+
+@pytest.mark.parametrize("source", ["await asyncio.sleep(60)", "await asyncio.Event().wait()"])
+def test_ranks_of_a_cell_that_awaits_have_been_interrupted_and_have_not_failed(ready, source):
+    run = inside(ready, source)
+    run.interrupt()
+    assert run.wait(30)
+    assert run.state == "interrupted", failure(run)
+    assert set(states(run).values()) == {"interrupted"}
 
 
 def test_every_kind_that_is_always_interrupted_is_there():

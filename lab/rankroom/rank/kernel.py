@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import re
@@ -10,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -145,7 +146,7 @@ class RankKernel(IPythonParallelKernel):
                     found = packed_values.do(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
                 answer = {"failed": "KeyboardInterrupt: it was interrupted"}
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 answer = {"failed": f"{type(error).__name__}: {error}"}
             finally:
                 self.post_handler_hook()
@@ -168,17 +169,17 @@ class RankKernel(IPythonParallelKernel):
     async def _run(self, run: dict[str, Any]) -> None:
         """Run a run's cell, and report its beginning, its end and its error."""
         self.shell.execution_count = run["count"]
-        self.shell.failure, self.shell.failing = None, False
+        self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
         Waiting.broken, Waiting.current = "", None
         self.released = False
         ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"], run.get("seq", 0), run.get("starts", 0))
-        self._forward_input(False)
-        self.prompts.begin(bool(run.get("interactive")))
-        if run.get("meeting"):
-            self._tell_regrouped(run["meeting"])
         try:
+            self._forward_input(False)
+            self.prompts.begin(bool(run.get("interactive")))
+            if run.get("meeting"):
+                self._tell_regrouped(run["meeting"])
             self.recovery.begin(
                 run["run"], run["ranks"], run["epoch"], run["settle"], bool(run.get("own")),
                 run.get("meeting", 0), run.get("back", ""),
@@ -199,13 +200,16 @@ class RankKernel(IPythonParallelKernel):
             self.shell._showtraceback(type(error), error, traceback.format_exception(error))
         finally:
             ignore_interrupts()
-            self.prompts.end()
-            self.panel.end_cell()
-            debugger_hooks.stop_tracing()
-            self._restore_input()
             size = self.world.size
-            self.recovery.end()
-            self._tell_size(size)
+            for step in (
+                self.prompts.end, self.panel.end_cell, debugger_hooks.stop_tracing,
+                self._restore_input, self.recovery.end, lambda: self._tell_size(size),
+            ):  # fmt: skip
+                try:
+                    step()
+                except Exception as error:  # its end has to be told, whatever else goes wrong
+                    trace = traceback.format_exception(error)
+                    self.shell._showtraceback(type(error), error, trace)
             failure = self.shell.failure
             if failure is not None and shared_memory.is_too_small(failure["evalue"]):
                 recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
@@ -221,7 +225,8 @@ class RankKernel(IPythonParallelKernel):
     def _tell_size(self, before: int) -> None:
         """Have `size` say how many ranks there are, unless it is the user's own variable now."""
         names = self.shell.user_ns
-        if before != self.world.size and names.get("size") == before:
+        own = names.get("size")  # which may be an array by now
+        if before != self.world.size and type(own) is int and own == before:
             names["size"] = self.world.size
 
     async def _run_cell(self, code: str) -> Any:
@@ -239,16 +244,43 @@ class RankKernel(IPythonParallelKernel):
             return shell.run_cell(code, store_history=True, silent=False)
         task = asyncio.ensure_future(shell.run_cell_async(code, store_history=True, **how))
         result = None
-        with self._cancel_on_sigint(task):
+        with self._interrupts(task):
             try:
                 result = await task
             except asyncio.CancelledError:
-                # An interrupt while the cell awaited something.
+                # An interrupt before the first statement, or after the last one.
                 shell._showtraceback(KeyboardInterrupt, KeyboardInterrupt(), ["KeyboardInterrupt"])
             finally:
                 shell.events.trigger("post_execute")
                 shell.events.trigger("post_run_cell", result)
         return result
+
+    @contextlib.contextmanager
+    def _interrupts(self, cell: asyncio.Task[Any]) -> Iterator[None]:
+        """Have an interrupt end a cell that awaits: where its code runs, or what it waits for.
+
+        Raised anywhere else it would end the event loop, and the rank with it.
+        """
+        loop = asyncio.get_running_loop()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            cells = self.shell.cells()
+            runs = any(each.f_code.co_filename in cells for each, _ in traceback.walk_stack(frame))
+            current = asyncio.current_task(loop)
+            if runs and current is cell:
+                self.reporter.interrupt(number, frame)
+                return
+            self.shell.interrupted = True
+            loop.call_soon_threadsafe(cell.cancel)
+            if runs and current is not None and not self.reporter.is_reporting():
+                raise asyncio.CancelledError  # a task that the cell has made computes
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGINT) is handle:  # unless its error is being reported
+                signal.signal(signal.SIGINT, before)
 
     def _outcome(self) -> str:
         failure = self.shell.failure

@@ -128,12 +128,14 @@ def wait_for_rest(before: Collection[threading.Thread]) -> None:
 
 def end_fork(status: object) -> None:
     """End a process that a script or a cell forked, where that ends: it is no second rank."""
-    if not (status is None or isinstance(status, int)):
-        print(status, file=sys.stderr)
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status or 0)
+    code = status if isinstance(status, int) else int(status is not None)
+    try:
+        if code != status and status is not None:
+            print(status, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # also where it has closed them, or is interrupted
+        os._exit(code)
 
 
 NO_FILE = "there is no file {path} on {host} (in {folder})"

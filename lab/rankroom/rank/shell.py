@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import builtins
 import contextlib
@@ -32,6 +33,7 @@ from rankroom.reporting.reporter import Reporter
 CHILD_S = 0.25  # for a child to end after an interrupt
 QUICK_SWITCH_S = 1e-4  # for which a thread that computes keeps others waiting; Python has 5 ms
 LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
+LONGEST_ERROR = 20_000  # characters of an error's words, and of a line of its traceback
 
 
 def is_clients(reporter: Reporter | None) -> bool:
@@ -113,6 +115,7 @@ class RankShell(ZMQInteractiveShell):
     reporter = AnyTrait(None, allow_none=True)
     failure: dict[str, Any] | None = None
     failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
+    interrupted: bool = False  # an interrupt has cancelled what the cell awaited
     _depth = 0  # of statements that run within one another
 
     @property
@@ -124,6 +127,7 @@ class RankShell(ZMQInteractiveShell):
 
     def attach(self, reporter: Reporter) -> None:
         """Send everything a cell shows to `reporter`."""
+        self._process = os.getpid()
         self.reporter = reporter
         self.displayhook.reporter = reporter
         self.display_pub.reporter = reporter
@@ -163,7 +167,8 @@ class RankShell(ZMQInteractiveShell):
             end_group(child)
             raise
         self.user_ns["_exit_code"] = code
-        if self.system_raise_on_error and code:
+        # IPython has this setting from 9.11 on.
+        if code and getattr(self, "system_raise_on_error", False):
             raise subprocess.CalledProcessError(code, command)
 
     def init_hooks(self) -> None:
@@ -185,14 +190,24 @@ class RankShell(ZMQInteractiveShell):
         except ValueError:  # there is none
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
-        if not self._depth or (exc_tuple is not None and not self.displayhook.is_on):
+        is_cells = self._depth <= 1 and sys._getframe(1).f_code in _SHOW_LAST
+        if is_cells or self.displayhook.is_on:
+            if self.interrupted and isinstance(error, asyncio.CancelledError):
+                kind, error = KeyboardInterrupt, KeyboardInterrupt().with_traceback(trace)
+                exc_tuple = kind, error, trace
+            with self._failing():
+                self._report(kind, error, trace, exc_tuple, *args, **kwargs)
+        elif self._depth and exc_tuple is None and sys.exc_info()[1] is not None:
+            # Of `%run`, for example: the statements after it run, and the cell has failed.
+            self._report(kind, error, trace, exc_tuple, *args, **kwargs)
+        else:
             self._mention(kind, error, trace)
-            return
-        with self._failing():
-            if has_group(error):  # which IPython would print, and not pass on
-                self._showtraceback(kind, error, traceback.format_exception(kind, error, trace))
-            else:
-                super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def _report(self, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
+        if has_group(error):  # which IPython would print, and not pass on
+            self._showtraceback(kind, error, traceback.format_exception(kind, error, trace))
+        else:
+            super().showtraceback(*args, **kwargs)
 
     def show_usage_error(self, exc: Any) -> None:
         self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
@@ -230,17 +245,20 @@ class RankShell(ZMQInteractiveShell):
             self.reporter.emit_now("mark", name="raised")
 
     def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
-        with self._failing():
+        # Within a statement, `showtraceback` has said whether it ends the cell.
+        with contextlib.nullcontext() if self._depth else self._failing():
             super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         if is_clients(self.reporter):
             super()._showtraceback(etype, evalue, stb)
             return
+        if os.getpid() != self._process:  # forked: what it reports reaches nobody
+            sys.stderr.write("\n".join(str(line) for line in stb) + "\n")
         self._last_traceback = stb
         error = {
             "ename": etype.__name__,
-            "evalue": _text(evalue),
+            "evalue": _bounded(_text(evalue)),
             "cell_line": self.cell_line(evalue),
         }
         self.failure = error
@@ -248,7 +266,8 @@ class RankShell(ZMQInteractiveShell):
         if Waiting.broken and looks_released(error["ename"], error["evalue"]):
             more["released"] = Waiting.broken
         if self.reporter is not None:
-            self.reporter.emit("error", traceback=[str(line) for line in stb], **error, **more)
+            lines = [_bounded(str(line)) for line in stb]
+            self.reporter.emit("error", traceback=lines, **error, **more)
 
     def cells(self) -> set[str]:
         """The file names that cells were compiled with."""
@@ -256,10 +275,10 @@ class RankShell(ZMQInteractiveShell):
 
     def cell_line(self, error: BaseException) -> int | None:
         """The line of the present cell nearest to where `error` was raised, from 1."""
-        if isinstance(error, SyntaxError):
-            return error.lineno
         cells = self.cells()
         line = None
+        if isinstance(error, SyntaxError) and error.filename in cells:
+            return error.lineno
         for frame, number in traceback.walk_tb(error.__traceback__):
             if frame.f_code.co_filename in cells:
                 line = number
@@ -293,22 +312,33 @@ def _text(value: Any) -> str:
         return f"<{type(value).__name__} whose str() raised {type(error).__name__}>"
 
 
+def _bounded(text: str) -> str:
+    """An error's words as they go into the record, which is told again with every change."""
+    more = len(text) - LONGEST_ERROR
+    return f"{text[:LONGEST_ERROR]}… ({more:,} more characters)" if more > 0 else text
+
+
 def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
     """A MIME bundle as JSON can hold it: bytes in base64, what is too large named."""
     out: dict[str, Any] = {}
+    named = []
     for mime, value in bundle.items():
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode("ascii")
-        if isinstance(value, str) and len(value) > LARGEST_DISPLAY:
-            out.setdefault("text/plain", f"<{mime} of {len(value):,} characters, not kept>")
-            continue
-        out[mime] = plain_json(value)
+        value = plain_json(value)
+        size = len(value) if isinstance(value, str) else len(json.dumps(value)) if value else 0
+        if size > LARGEST_DISPLAY:
+            named.append(f"<{mime} of {size:,} characters, not kept>")
+        else:
+            out[mime] = value
+    if named:
+        out["text/plain"] = "\n".join([*filter(None, [out.get("text/plain")]), *named])
     return out
 
 
 def plain_json(value: Any) -> Any:
     """A value as JSON can hold it, as far as Jupyter makes one of it: NumPy's numbers, NaN."""
-    if isinstance(value, str) or not value:
+    if value is None or isinstance(value, str | bool):
         return value
     try:
         return json.loads(json.dumps(value, default=json_default, allow_nan=False))
@@ -328,8 +358,18 @@ def leave(status: Any = None) -> None:
 def has_group(error: BaseException | None) -> bool:
     """Whether an error is a group of errors, or came about by one."""
     group = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11 and newer
-    while error is not None:
-        if isinstance(error, group):
+    seen: set[int] = set()  # an error may be its own cause: `raise error from error`
+    todo = [error]
+    while todo:
+        each = todo.pop()
+        if each is None or id(each) in seen:
+            continue
+        if isinstance(each, group):
             return True
-        error = error.__cause__ or error.__context__
+        seen.add(id(each))
+        todo += [each.__cause__, each.__context__]
     return False
+
+
+# What of IPython's shows the error that a cell ends with.
+_SHOW_LAST = (ZMQInteractiveShell.run_code.__code__, ZMQInteractiveShell.run_ast_nodes.__code__)

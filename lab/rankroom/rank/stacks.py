@@ -12,7 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-OURS = ("rankroom-", "IOPub", "Control")  # threads that say nothing about the cell
+OURS = "rankroom-"  # how the names of our own threads begin, which say nothing about the cell
+IPYKERNELS = ("IOPub", "Control")  # and ipykernel's names
 SIGNAL = signal.SIGUSR2
 
 
@@ -51,7 +52,8 @@ def stacks(cells: set[str]) -> str:
     main = threading.main_thread()
     parts = []
     for thread in sorted(threading.enumerate(), key=lambda each: each is not main):
-        if thread.name.startswith(OURS) or thread is threading.current_thread():
+        is_ours = thread.name.startswith(OURS) or thread.name in IPYKERNELS
+        if is_ours or thread is threading.current_thread():
             continue
         frame = frames.get(thread.ident or 0)
         if frame is None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rankroom.rank.environment import NODE_RANKS, of_the_first, positions
 from rankroom.rank.world import World, restore_environment
 
 _VARIABLES = (
@@ -49,14 +50,14 @@ def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
     Ranks of one host follow one another.
     """
     size = world.size
-    before = int(whole.get("LOCAL_WORLD_SIZE", world.whole))
-    local = min(before, size - (world.rank - world.local_rank))
+    counts = [int(count) for count in whole.get(NODE_RANKS, str(world.whole)).split(",")]
+    position = positions(of_the_first(size, counts))[world.rank]
     smaller = {
         "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_SIZE": str(local),
-        "HOROVOD_CROSS_SIZE": str(-(-size // before)),
+        "HOROVOD_LOCAL_SIZE": str(position.local_size),
+        "HOROVOD_CROSS_SIZE": str(position.cross_size),
         "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(local),
+        "LOCAL_WORLD_SIZE": str(position.local_size),
     }
     if "TF_CONFIG" in whole:
         config = json.loads(whole["TF_CONFIG"])

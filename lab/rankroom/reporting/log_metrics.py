@@ -19,6 +19,8 @@ _STEP = r"(?:epoch|step|iter|iteration|batch)"
 # end takes a time that grows exponentially with them, and nothing else runs meanwhile.
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
 _IS = r"(?:[ \t]*[:=][ \t]*|[ \t]+)"
+# Names may have letters of any alphabet; to ignore case, `ı` is an `i`, and no number has one.
+_NUMBER = rf"(?a:{_NUMBER})"
 _PAIR = re.compile(rf"([a-z][\w./-]*?){_IS}({_NUMBER})%?(?![\w.])", re.IGNORECASE)
 _LINE = re.compile(
     rf"^[ \t\[(]*{_STEP}[ \t:=#]*(\d+)(?:\s*(?:/|of)\s*\d+)?(?![\w.])[\])]?"

@@ -147,9 +147,13 @@ class Reporter:
             return os.open(path, _NEW, 0o600)
         return -1  # each write will fail and say why
 
+    def is_forked(self) -> bool:
+        """Whether this is another process than the rank's, forked from it."""
+        return os.getpid() != self._pid
+
     def emit(self, kind: str, **fields: Any) -> None:
         """One event, now; outside a run it is dropped, as there is no record to hold it."""
-        if os.getpid() != self._pid:
+        if self.is_forked():
             return
         with self._lock:
             if self.run is None:
@@ -164,7 +168,7 @@ class Reporter:
         """One event that cannot wait for a batch."""
         self.emit(kind, **fields)
         with self._lock:
-            if self.run is not None and os.getpid() == self._pid:
+            if self.run is not None and not self.is_forked():
                 self._flush()
         if self._interrupted:
             self._raise_interrupt()
@@ -174,6 +178,8 @@ class Reporter:
 
         The cell ended `at` (epoch microseconds), or now.
         """
+        if self.is_forked():
+            return
         with self._lock:
             if self.run is None:
                 return
@@ -188,8 +194,17 @@ class Reporter:
                     os.close(self._file)
             self._file, self.run = -1, None
 
-    def _take_in(self, final: bool = False) -> bool:
-        """Make events of what was printed; whether there was anything."""
+    def _take_in(self, final: bool = False) -> None:
+        """Make events of all that was printed until now."""
+        self.stdout.flush()
+        self.stderr.flush()
+        self._cstdio.flush()
+        now = [(each, each.size) for each in self._streams.values()]
+        while self._take_turn(final) and any(each.position < size for each, size in now):
+            pass
+
+    def _take_turn(self, final: bool = False) -> bool:
+        """Make events of what was printed, up to a limit; whether there was anything."""
         self.stdout.flush()
         self.stderr.flush()
         self._cstdio.flush()
@@ -201,7 +216,8 @@ class Reporter:
         ]
         pieces.sort(key=lambda item: item[0])
         for t, name, piece in pieces:
-            self._log_metrics.take(t, name, piece.text)
+            with contextlib.suppress(ValueError):  # a metric less, but each line
+                self._log_metrics.take(t, name, piece.text)
             self._append("log", t, stream=name, text=piece.text, to=piece.to)
         # Reading tries the disk again, so some may be over by now and others be new.
         troubles += [stream.trouble for stream in self._streams.values()]
@@ -293,12 +309,15 @@ class Reporter:
             stream.interrupted = interrupted
 
     def _raise_interrupt(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        locks = (self._lock, *(stream.lock for stream in self._streams.values()))
-        if not any(lock._is_owned() for lock in locks):  # type: ignore[attr-defined]
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not self.is_reporting():
             self._set_interrupted(False)
             raise KeyboardInterrupt
+
+    def is_reporting(self) -> bool:
+        """Whether this thread is in the middle of a report."""
+        locks = (self._lock, *(stream.lock for stream in self._streams.values()))
+        return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]
 
     def _wake(self) -> None:
         self._awake.set()
@@ -316,9 +335,11 @@ class Reporter:
             with self._lock:
                 if self.run is None:
                     continue
-                came = self._take_in()
+                came = self._take_turn()
                 if is_due:
                     self._reported = int(time.time() / REPORT_S)
+                    for stream in self._streams.values():
+                        stream.trim()
                     self._take_spans()
                     if sample and self.run == self._sampled:
                         self._append("sample", time.time_ns() // 1000, **sample)

@@ -240,7 +240,7 @@ os.register_at_fork(after_in_child=recorder.leave)
 
 
 @contextlib.contextmanager
-def span(name: str, **args: Any) -> Iterator[None]:
+def span(name: str, /, **args: Any) -> Iterator[None]:
     """A span of the user's own in the timeline: `with span("augment"): …`, or as a decorator.
 
     `args` are shown with it. Off the ranks this does nothing.
@@ -250,7 +250,8 @@ def span(name: str, **args: Any) -> Iterator[None]:
         yield
     finally:
         if recorder.on:
-            plain = {key: _plain(value) for key, value in args.items()}
+            # The record has the span's own name beside them.
+            plain = {"name_" if k == "name" else k: _plain(value) for k, value in args.items()}
             number = recorder.number_of_users(str(name), plain)
             recorder.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
@@ -259,7 +260,7 @@ def _plain(value: Any) -> Any:
     """`value` as JSON can hold it, in words if need be."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
     try:
         return str(value)[:LONGEST]

@@ -24,6 +24,7 @@ from rankroom.reporting.flood_buffer import FloodBuffer
 PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
 MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
 BURST = 64  # lines that go to disk one by one after a time mark; what follows them is a flood
+TURN = 16 << 20  # bytes that are taken into memory at once
 TRIM = 64 << 20  # bytes that have been read, after which their disk space is given back
 _PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux
 
@@ -84,7 +85,8 @@ class Spooled:
             data = memoryview(data).tobytes()
         now = time.time_ns()
         with self.lock:
-            marks = now >= self._mark_until
+            # Also where the clock was set back meanwhile.
+            marks = not now < self._mark_until <= now + MARK_NS
             if marks:
                 self._mark_until = now + MARK_NS
                 self._since_mark = 0
@@ -152,10 +154,12 @@ class Spooled:
         return self._read_to
 
     def read(self, final: bool = False) -> Iterator[Piece]:
-        """The text written since the last call; `final` also gives up on a cut character."""
+        """The text written since the last call, up to TURN bytes; `final` also gives up on a cut
+        character."""
         now = time.time_ns() // 1000
         self.drain()
-        size = self.size
+        whole = self.size
+        size = min(whole, self._read_to + TURN)
         while True:
             begin = self._read_to
             t = self._read_time
@@ -185,7 +189,7 @@ class Spooled:
             if text:
                 yield Piece(t, text, self._read_to - len(self._decoder.getstate()[0]))
         self._read_time = now
-        if final and self._decoder.getstate()[0]:
+        if final and size == whole and self._decoder.getstate()[0]:
             text = self._decoder.decode(b"", True)
             self._decoder = _decoder()
             yield Piece(now, text, self._read_to)
@@ -281,12 +285,17 @@ class CStdio:
         import ctypes
 
         self._libc: Any = None
+        self._files: tuple[Any, ...] = ()
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._libc = ctypes.CDLL(None)
-            stdout = ctypes.c_void_p.in_dll(self._libc, "stdout")
+            stdout, stderr = (
+                ctypes.c_void_p.in_dll(self._libc, name) for name in ("stdout", "stderr")
+            )
             line_buffered = 1
             self._libc.setvbuf(stdout, None, line_buffered, 0)
+            self._files = stdout, stderr
 
     def flush(self) -> None:
-        if self._libc is not None:
-            self._libc.fflush(None)
+        # Not all files there are: another thread may be reading one, and hold it for hours.
+        for file in self._files:
+            self._libc.fflush(file)

@@ -79,3 +79,12 @@ def test_they_are_called_at_its_end_and_those_of_libraries_at_that_of_the_proces
     assert done.stdout.splitlines() == [*own, *said, *rest]
     assert "Exception ignored in atexit callback: <function broken at" in done.stderr
     assert done.stderr.count("ValueError: in the end") == 1
+
+
+@pytest.mark.parametrize("made", ["None", "os.fdopen(os.pipe()[1], 'w'); sys.stdout.close()"])
+def test_a_forked_process_ends_whatever_it_has_made_of_its_output(made: str):
+    code = (
+        "import os, sys\nfrom rankroom.rank.script import end_fork\n"
+        f"sys.stdout = {made}\ntry:\n    end_fork(3)\nfinally:\n    os._exit(99)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 3

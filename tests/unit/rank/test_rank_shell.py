@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
+
+from rankroom.rank.shell import jsonable
+
 RANK = """
 import json, sys, types
 from rankroom.rank.shell import RankShell
@@ -43,3 +47,21 @@ def test_what_a_name_is_asked_for_is_shown(tmp_path: Path):
     assert "Says what it does." in about["text/plain"]
     assert "Source:" in source["text/plain"]
     assert "Says what it does." in text["text/plain"]
+
+
+def test_a_representation_that_is_too_large_is_named():
+    bundle = {"text/plain": "<Figure>", "image/png": bytes(20 << 20)}
+    assert jsonable(bundle) == {
+        "text/plain": "<Figure>\n<image/png of 27,962,028 characters, not kept>"
+    }
+    figure = {"data": ["x" * 1000] * 20_000}
+    (named,) = jsonable({"application/vnd.plotly.v1+json": figure}).values()
+    assert named.startswith("<application/vnd.plotly.v1+json of 20,")
+    small = {"text/plain": "<Figure>", "image/png": "aGk=", "application/json": {"a": [1, None]}}
+    assert jsonable(small) == small
+
+
+def test_what_is_displayed_as_json_is_json():
+    given = {"application/json": numpy.arange(3)}, {"application/json": numpy.float32(0)}
+    assert [jsonable(each)["application/json"] for each in given] == [[0, 1, 2], 0.0]
+    assert json.dumps(jsonable({"application/json": set()}))

@@ -131,3 +131,7 @@ def test_a_line_of_many_pairs_that_is_none_takes_no_time(line: str):
     for _ in range(100):
         made.take(0, "stdout", line + "\n")
     assert process_time() - begun < 1 and found == []
+
+
+def test_a_number_that_only_looks_like_one_is_none():
+    assert looked(*lines(lambda step: f"epoch {step} loss ınf acc 0.5")) == []

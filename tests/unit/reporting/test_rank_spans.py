@@ -99,6 +99,17 @@ def test_a_span_off_the_ranks_does_nothing():
     assert not spans.recorder._waiting
 
 
+def test_any_argument_of_a_span_is_shown_shortened():
+    spans.recorder.begin()
+    try:
+        with span("load", name="a", text="x" * 1000):
+            pass
+        (fields,) = spans.recorder.take(0)
+    finally:
+        spans.recorder.leave()
+    assert fields["define"] == [{"name_": "a", "text": "x" * spans.LONGEST, "name": "load"}]
+
+
 def test_what_is_added_late_is_there_when_it_is_taken():
     made = SpanRecorder()
     made.begin()
@@ -279,3 +290,25 @@ def test_what_the_cell_raises_passes_through_its_profile(monkeypatch, capsys):
     with pytest.raises(ValueError, match="mine"), profiler.profiled(True):
         raise ValueError("mine")
     assert "neither torch nor tensorflow" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_profilers_start_ends_those_that_have(monkeypatch, capsys):
+    done = []
+
+    class First(Framework):
+        def stop(self):
+            done.append("stop")
+
+    class Slow(First):
+        def start(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiler, "_KINDS", {"sys": First, "os": Slow})
+    spans.recorder.begin()
+    try:
+        with pytest.raises(KeyboardInterrupt), profiler.profiled(True):
+            raise AssertionError("the cell does not begin")
+    finally:
+        spans.recorder.leave()
+    assert done == ["stop", "stop"] and profiler.Profile.present is None
+    assert "neither torch nor" not in capsys.readouterr().err

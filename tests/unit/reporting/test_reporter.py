@@ -276,3 +276,42 @@ def test_spans_whose_details_cannot_be_written_are_there_without_them(tmp_path):
     [mark] = [each for each in events if each["kind"] == "mark"]
     assert "details of spans are missing from rank 3: Object of type object" in mark["args"]["text"]
     assert events.index(mark) < [each["kind"] for each in events].index("log")
+
+
+def test_what_follows_a_flood_stands_behind_it(tmp_path):
+    events, _ = report(
+        tmp_path,
+        """
+        from rankroom.reporting import streams
+        streams.TURN = 1 << 16
+        r.begin("a", time.time_ns() // 1000)
+        r._lock.acquire()  # nothing is reported meanwhile
+        os.write(1, b"x" * 99 + b"\\n")
+        os.write(1, (b"y" * 99 + b"\\n") * 10_000)
+        r.emit("display", data={"text/plain": "1"})
+        r._lock.release()
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [e["kind"] for e in events][-2:] == ["display", "status"]
+    assert sum(len(e["text"]) for e in events if e["kind"] == "log") == 100 * 10_001
+
+
+def test_a_forked_process_reports_nothing_and_ends_no_run(tmp_path):
+    events, _ = report(
+        tmp_path,
+        """
+        r.begin("a", time.time_ns() // 1000)
+        if not (child := os.fork()):
+            r.emit("display", data={"text/plain": "1"})
+            r.end("error")
+            os._exit(0)
+        os.waitpid(child, 0)
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [e["kind"] for e in events] == ["status", "status"] and events[-1]["state"] == "ok"
+    spooled = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in spooled] == events

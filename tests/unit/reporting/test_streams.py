@@ -1,6 +1,7 @@
 """The spool: every byte kept, in order, with the time it was written, whatever wrote it."""
 
 import codecs
+import ctypes
 import io
 import os
 import subprocess
@@ -309,3 +310,42 @@ def test_a_flood_on_a_full_disk_is_complete(spool, disk):
             text += text_of(spool, final=False)
     text += text_of(spool)
     assert text == "".join(f"line {i}\n" for i in range(30_000))
+
+
+def test_a_clock_that_is_set_back_keeps_no_output_waiting(spool, monkeypatch):
+    woken = []
+    stream = RankStream(spool, "stdout", lambda: woken.append(True))
+    now = time.time_ns()
+    monkeypatch.setattr(streams.time, "time_ns", lambda: now)
+    print("before", file=stream)
+    hour = 3600 * 10**9
+    for each in range(5):
+        monkeypatch.setattr(streams.time, "time_ns", lambda at=each: now - hour + at * 10**7)
+        print("after", file=stream)
+    assert len(woken) == len(spool.marks) == 6
+
+
+def test_a_flood_is_read_in_turns(spool, monkeypatch):
+    monkeypatch.setattr(streams, "TURN", 2 * PIECE)
+    euros = "€" * PIECE + "\n"  # its turns end within characters
+    os.write(spool.fd, euros.encode())
+    turns = []
+    while spool.unread:
+        turns.append(text_of(spool))
+    assert len(turns) == 2 and "".join(turns) == euros
+
+
+def test_c_files_that_another_thread_reads_are_not_waited_for():
+    libc = ctypes.CDLL(None)
+    libc.popen.restype = libc.pclose.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.popen(b"sleep 1", b"r"))
+    reader = threading.Thread(target=libc.fgetc, args=[file])
+    reader.start()
+    time.sleep(0.2)
+    flushing = threading.Thread(target=streams.CStdio().flush)
+    flushing.start()
+    flushing.join(0.4)
+    waited = flushing.is_alive()
+    reader.join()
+    libc.pclose(file)
+    assert not waited

@@ -1,0 +1,137 @@
+"""How errors in a cell are reported, and whether they end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RANK = """
+import json, signal, sys, types
+from rankroom.rank.shell import RankShell
+
+events = []
+def emit(kind, **fields):
+    events.append([kind, fields])
+def emit_now(kind, **fields):
+    events.append([kind, fields])
+
+shell = RankShell.instance()
+shell.attach(types.SimpleNamespace(run="a run", emit=emit, emit_now=emit_now))
+shell.run_cell(sys.argv[1])
+print("found:", json.dumps({
+    "errors": [fields for kind, fields in events if kind == "error"],
+    "raised": sum(fields.get("name") == "raised" for kind, fields in events),
+    "failing": shell.failing,
+    "names": {name: value for name, value in shell.user_ns.items() if name.startswith("my_")},
+}))
+"""
+
+
+def told(cell: str, folder: Path) -> dict[str, Any]:
+    """What came of a cell on a rank in `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-c", RANK, cell],
+        capture_output=True, text=True, check=True, timeout=60, cwd=folder,
+        env={**os.environ, "IPYTHONDIR": str(folder)},
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.rpartition("found:")[2])
+    return {**found, "stderr": done.stderr}
+
+
+CYCLES = {
+    "its own cause": "try:\n    1 / 0\nexcept Exception as error:\n    raise error from error",
+    "a cause of its cause": """
+try:
+    {}["x"]
+except KeyError as first:
+    try:
+        raise ZeroDivisionError from first
+    except ZeroDivisionError as second:
+        first.__cause__ = second
+        raise
+""",
+}
+
+
+@pytest.mark.parametrize("cell", CYCLES.values(), ids=CYCLES)
+def test_errors_that_cause_one_another_are_reported(cell: str, tmp_path: Path):
+    assert [each["ename"] for each in told(cell, tmp_path)["errors"]] == ["ZeroDivisionError"]
+
+
+GROUP = """
+class Error(Exception):
+    pass
+try:
+    raise ExceptionGroup("several", [ValueError("one")])
+except ExceptionGroup:
+    raise Error from KeyError("x")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has groups of errors from 3.11 on")
+def test_a_group_behind_another_cause_is_reported(tmp_path: Path):
+    (error,) = told(GROUP, tmp_path)["errors"]
+    assert error["ename"] == "Error" and "KeyError" in "".join(error["traceback"])
+
+
+def test_what_goes_on_after_a_file_that_failed_can_be_interrupted(tmp_path: Path):
+    (tmp_path / "bad.py").write_text("1 / 0\n")
+    cell = "import signal\n%run bad.py\nmy_handler = signal.getsignal(signal.SIGINT).__name__"
+    found = told(cell, tmp_path)
+    assert found["names"]["my_handler"] == "default_int_handler"
+    assert (found["raised"], found["failing"]) == (0, False)
+    assert [each["ename"] for each in found["errors"]] == ["ZeroDivisionError"]
+    # The same error ends a cell whose own it is.
+    found = told("1 / 0", tmp_path)
+    assert (found["raised"], found["failing"]) == (1, True)
+
+
+def test_the_last_traceback_is_shown_and_no_failure(tmp_path: Path):
+    (tmp_path / "bad.py").write_text("1 / 0\n")
+    found = told("import sys\nsys.last_value = ValueError('old')\n"
+                 "sys.last_type, sys.last_traceback = ValueError, None\n%tb", tmp_path)  # fmt: skip
+    assert found["errors"] == [] and "ValueError: old" in found["stderr"]
+
+
+def test_a_syntax_error_elsewhere_is_where_the_cell_led_to_it(tmp_path: Path):
+    (tmp_path / "bad.py").write_text("\n" * 119 + "x = = 1\n")
+    lines = {
+        "import sys\nsys.path.insert(0, '')\n\nimport bad\n": 4,
+        "x = 1\n\nx = eval('1 +')": 3,
+        "x = 1\ny = = 2": 2,
+    }
+    found = [told(cell, tmp_path)["errors"][0]["cell_line"] for cell in lines]
+    assert found == list(lines.values())
+
+
+def test_a_return_outside_a_function_is_reported_once(tmp_path: Path):
+    found = told("x = 1\nreturn x", tmp_path)
+    assert [each["ename"] for each in found["errors"]] == ["SyntaxError"]
+    assert "interactiveshell.py" not in found["stderr"]
+
+
+def test_long_words_are_cut(tmp_path: Path):
+    (error,) = told("raise ValueError('x' * 10 ** 6)", tmp_path)["errors"]
+    assert error["evalue"].endswith("more characters)") and len(error["evalue"]) < 30_000
+    assert sum(map(len, error["traceback"])) < 100_000
+
+
+def test_what_a_forked_process_raises_is_on_its_stderr(tmp_path: Path):
+    cell = "import os\nmy_pid = os.fork()\nif not my_pid:\n    1 / 0\nos.waitpid(my_pid, 0)"
+    assert "ZeroDivisionError" in told(cell, tmp_path)["stderr"]
+
+
+def test_a_command_that_fails_fails_no_cell_where_ipython_has_no_such_setting(tmp_path: Path):
+    cell = (
+        "from rankroom.rank.shell import RankShell\n"
+        "RankShell.system_raise_on_error = property(lambda self: self.missing)\n"
+        "!exit 3\nmy_code = _exit_code"
+    )
+    found = told(cell, tmp_path)
+    assert found["errors"] == [] and found["names"]["my_code"] == 3
