@@ -160,6 +160,11 @@ def test_a_module_with_which_no_process_is_forked_is_left_out(home: Path, beside
         [agent] = agents(cluster)
         seen = "import sys, slow_module; ('threaded' in sys.modules, slow_module.by)"
         assert values(cluster, seen) == {0: (False, agent.pid), 1: (False, agent.pid)}
+        before = values(cluster, "import os; kept = True; os.getpid()")
+        cluster.restart([0])
+        after = values(cluster, "import os; os.getpid() if 'kept' in globals() else 0")
+        assert after == {0: 0, 1: before[1]}, "all that began with the first rank's environment"
+        assert agents(cluster) == [agent]
     finally:
         cluster.stop()
 

@@ -82,6 +82,7 @@ def become_rank(
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until there are stacks to be told
         _open_streams(log)
         os.environ.update(env)
         if not forked:

@@ -7,6 +7,7 @@ others send, too, and a count in the control group.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rankroom.system.control_groups import groups
 from rankroom.system.network import here
 
 MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
+KILLED_S = 10.0  # for a process to be gone that the kernel has killed, with much memory
 RANK_BYTES = 24 << 20  # that a rank which has done nothing has for itself
 UNLIMITED = 1 << 60  # what cgroup v1 says when nothing is limited is about this
 
@@ -27,34 +29,44 @@ class Memory:
         self._folders = groups("memory", root)
         self.limit = limit(self._folders)
         self._kills = kills(self._folders)
+        self._killed = float("-inf")  # when there was a kill last
         self._last: dict[int, int] = {}
+        self._together = 0  # what all had at the last look
 
     def sample(self, ranks: Mapping[int, int]) -> None:
         """Note what the ranks have now; `ranks` are their process ids."""
+        self._note_kills()
         for rank, pid in ranks.items():
             with contextlib.suppress(psutil.Error, OSError):
                 # One that has just been killed has none any more: what counts is what it had.
                 if has := psutil.Process(pid).memory_info().rss:
                     self._last[rank] = has
+        self._together = sum(self._last.values())
 
     def refuses(self, ranks: int) -> str:
         """Why so many ranks are not begun with; empty if they have room."""
         left = free(self._folders)
         if ranks * RANK_BYTES <= left:
             return ""
-        return NO_ROOM.format(ranks=ranks, each=size(RANK_BYTES), node=here(), left=size(left))
+        who = "1 rank does" if ranks == 1 else f"{ranks} ranks do"
+        return NO_ROOM.format(who=who, each=size(RANK_BYTES), node=here(), left=size(left))
 
     def words(self, rank: int) -> str:
         """What to say of a rank that was ended by SIGKILL; empty if it was never looked at."""
-        counted, self._kills = self._kills, kills(self._folders)
+        self._note_kills()
         last = self._last.pop(rank, None)
         if last is None:
             return ""
         said = f"it last had {size(last)} of memory, the limit is {size(self.limit)}"
-        if self._kills > counted:
+        if time.monotonic() - self._killed < KILLED_S:
             return f"{said}: out of memory"
-        suspect = last + sum(self._last.values()) > MUCH * self.limit
-        return f"{said} (out of memory?)" if suspect else said
+        return f"{said} (out of memory?)" if self._together > MUCH * self.limit else said
+
+    def _note_kills(self) -> None:
+        """One kill that was counted may be of any rank that ends now, or of none."""
+        counted, self._kills = self._kills, kills(self._folders)
+        if self._kills > counted:
+            self._killed = time.monotonic()
 
 
 def limit(folders: list[Path]) -> int:
@@ -103,6 +115,6 @@ def size(count: int) -> str:
 
 
 NO_ROOM = (
-    "{ranks} ranks do not fit on {node}: each needs {each} of memory before it does anything, and "
+    "{who} not fit on {node}: each needs {each} of memory before it does anything, and "
     "{left} are free"
 )

@@ -2,9 +2,9 @@
 
 `python -m rankroom.agent.node_agent FOLDER MARK NODE DEVICES MODULE…` is started by the cluster's
 supervisor, on its own machine or as a task of a job on another node. They exchange lines of JSON
-over its stdin and stdout. It has one thread, and touches no ZeroMQ context and no GPU, so that its
-children are as good as processes that were started by themselves. They end when it ends; it ends,
-with all that they have started, when its supervisor is gone.
+over its stdin and stdout. It has one thread, no ZeroMQ context, and asks of GPUs only how busy they
+are, so that its children are as good as processes that were started by themselves. They end when it
+ends; it ends, with all that they have started, when its supervisor is gone.
 """
 
 from __future__ import annotations
@@ -71,22 +71,28 @@ def import_all(supervisor: Supervisor, ranks: NodeRanks, modules: list[str]) -> 
     """Import what all ranks share; a module that must not be in a process that forks is left out,
     by beginning again without it."""
     supervisor.tell(doing="imports the rank's engine")
+    begun = dict(os.environ)
     first = ranks.environment(ranks.ranks[0], 0)
     first.pop(gpus.VISIBLE, None)  # from all of the node's, each rank is given its own
     os.environ.update(first)
     forking.prepare()
+    left_out = set()
     for name in modules:
         supervisor.tell(doing=f"imports {name}")
-        if failed := forking.imports(name):
-            supervisor.tell(note=f"{name} could not be preloaded: {failed}")
-        elif unsafe := forking.why_unsafe():
-            supervisor.tell(note=LEFT_OUT.format(module=name, why=unsafe))
-            supervisor.hand_back()
-            begun = sys.orig_argv[1 : len(sys.orig_argv) - len(modules)]
-            others = [each for each in modules if each != name]
-            os.execv(sys.executable, [sys.executable, *begun, *others])
-        else:
+        failed = forking.imports(name)
+        unsafe = forking.why_unsafe()  # also by one that failed when it had started a thread
+        if not failed and not unsafe:
             supervisor.tell(imported=name)
+            continue
+        left_out.add(name)
+        words = FAILED.format(module=name, why=failed)
+        supervisor.tell(note=words if failed else LEFT_OUT.format(module=name, why=unsafe))
+        if unsafe:
+            supervisor.hand_back()
+            argv = sys.orig_argv[1 : len(sys.orig_argv) - len(modules)]
+            others = [each for each in modules if each not in left_out]
+            # With the first rank's environment it would be found as what that rank has started.
+            os.execve(sys.executable, [sys.executable, *argv, *others], begun)
     gc.collect()
     gc.freeze()  # the pages of what is here now stay shared with all ranks
 
@@ -319,6 +325,7 @@ class NodeAgent:
         self.supervisor.tell(loads=loads)
 
 
+FAILED = "{module} could not be preloaded: {why}"
 LEFT_OUT = "{module} is not preloaded: a process that has imported it is not forked, as {why}"
 
 if __name__ == "__main__":

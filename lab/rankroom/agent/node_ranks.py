@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank.environment import (
+    NODE_RANKS,
     Position,
     Wiring,
     device,
@@ -38,7 +39,8 @@ class NodeRanks:
         nodes = allocation.nodes if allocation else (Node("", info.size, devices, cores),)
         self._node = nodes[node]
         self._cores = min(cores, self._node.cores)
-        self._positions = positions([each.ranks for each in nodes])
+        self._counts = [each.ranks for each in nodes]
+        self._positions = positions(self._counts)
         first = sum(each.ranks for each in nodes[:node])
         self.ranks = range(first, first + self._node.ranks)
         interface, address, host = "lo", network.LOOPBACK, "localhost"
@@ -72,10 +74,13 @@ class NodeRanks:
         env |= {
             process_tree.SPOOL: self.spool(rank),
             process_tree.START: str(start),
+            process_tree.JOB: process_tree.job(os.environ),
             "RANKROOM_RPC": self._info.rpc,
             "RANKROOM_RPC_KEY": self._info.rpc_key,
             BIND: self._wiring.address,
         }
+        if len(self._counts) > 1:
+            env[NODE_RANKS] = ",".join(map(str, self._counts))
         if self.is_remote:
             env[PEERS] = ",".join(sorted(set(self._wiring.addresses)))
         return env | (in_slurm(rank, self._info.size, position) if self._in_slurm else {})

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 
 from rankroom.errors import UsageError
+from rankroom.reporting.spans import recorder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
@@ -38,16 +39,16 @@ def on_time_limit(call: Callable[[], object], before: float = 120.0) -> None:
     It is called in the main thread, between two steps of whatever runs there, and so may use the
     same variables; collectives do not belong in it, as other ranks are elsewhere just then. What it
     raises is printed, and the cell goes on. A function of the same name takes an earlier one's
-    place. Where nothing ends, it is never called. Raises UsageError outside of the main thread.
+    place, so that a cell can be run again; methods of several objects are all called, until another
+    cell names one of them again. Where nothing ends, it is never called. Raises UsageError outside
+    of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("on_time_limit can only be used in the main thread, as in a cell")
     signal.signal(_SIGNAL, lambda number, frame: _limit.make_calls())
     signal.siginterrupt(_SIGNAL, False)
-    name = getattr(call, "__qualname__", "<lambda>")
-    key = f"{id(call)}" if "<lambda>" in name else f"{getattr(call, '__module__', '')}.{name}"
-    _limit.calls[key] = Call(call, before)
     _limit.follow()
+    _limit.add(Call(call, before))
 
 
 class Call:
@@ -57,6 +58,15 @@ class Call:
         self.call = call
         self.before = before
         self.made = False
+        self._run = recorder.began
+        name = getattr(call, "__qualname__", "<lambda>")
+        self._name: object = call if "<lambda>" in name else (getattr(call, "__module__", ""), name)
+
+    def replaces(self, other: Call) -> bool:
+        """Whether this is the same again: by its name, and a method of the same object, unless that
+        was of an earlier cell."""
+        mine, others = (getattr(each.call, "__self__", None) for each in (self, other))
+        return self._name == other._name and (mine is others or self._run != other._run)
 
     def due(self, left: float | None) -> bool:
         """Whether to call now; a limit that was moved away counts again."""
@@ -71,7 +81,7 @@ class Limit:
 
     def __init__(self) -> None:
         self.until = 0.0
-        self.calls: dict[str, Call] = {}
+        self.calls: list[Call] = []
         self._pid = 0  # whose thread follows; a forked child has none
         self._lock = threading.Lock()
 
@@ -80,12 +90,18 @@ class Limit:
         self.follow()
         return max(0.0, self.until - time.time()) if self.until else None
 
+    def add(self, call: Call) -> None:
+        """Have it called, in the place of what it replaces."""
+        self.calls = [*(each for each in self.calls if not call.replaces(each)), call]
+
     def follow(self) -> None:
         """Ask now, and then again and again in a thread."""
-        if self._pid:
+        if self._pid == os.getpid():
             return
         with self._lock:
-            if not self._pid and _ends():
+            if self._pid != os.getpid() and _ends():
+                if self._pid:
+                    self.calls = []  # the parent makes them
                 self._pid = os.getpid()
                 self._ask()
                 threading.Thread(target=self._follow, name="rankroom-deadline", daemon=True).start()
@@ -93,7 +109,7 @@ class Limit:
     def make_calls(self) -> None:
         """Call what is due; in the main thread."""
         left = self.left()
-        for each in list(self.calls.values()):
+        for each in self.calls:
             if each.due(left):
                 each.made = True
                 try:
@@ -106,9 +122,9 @@ class Limit:
         asked = time.monotonic()
         while True:
             left = self.until - time.time() if self.until else pause
-            until = [left - each.before for each in self.calls.values() if not each.made]
+            until = [left - each.before for each in self.calls if not each.made]
             time.sleep(max(0.1, min([1.0, *(each for each in until if each > 0)])))
-            if any(each.due(self.left()) for each in self.calls.values()):
+            if any(each.due(self.left()) for each in self.calls):
                 signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
                 time.sleep(1.0)  # it is made when C code returns to Python
             if time.monotonic() - asked > pause:

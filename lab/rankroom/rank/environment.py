@@ -23,6 +23,7 @@ _THREAD_VARIABLES = (
 
 # Modules that are as good in a forked process as where they were imported: no threads, no devices.
 PRELOADABLE = ("numpy", "torch", "horovod.torch")
+NODE_RANKS = "RANKROOM_NODE_RANKS"  # how many ranks each node has, where there are several
 FIRST_PORT = 10240
 GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -61,6 +62,12 @@ def positions(counts: Sequence[int]) -> list[Position]:
             others = [each > local for each in counts]
             found.append(Position(local, count, sum(others[:node]), sum(others)))
     return found
+
+
+def of_the_first(size: int, counts: Sequence[int]) -> list[int]:
+    """How many ranks each node has of the first `size`, where they have so many in all."""
+    before = [sum(counts[:node]) for node in range(len(counts))]
+    return [max(0, min(count, size - first)) for count, first in zip(counts, before, strict=True)]
 
 
 def rank_environment(
@@ -103,7 +110,8 @@ def rank_environment(
     workers = [f"{address}:{port}" for address, port in pairs]
     env |= tensorflow_adapter.environment(rank, workers)
     if not any(variable in own for variable in _THREAD_VARIABLES):
-        env |= dict.fromkeys(_THREAD_VARIABLES, str(share)) | tensorflow_adapter.threads(share)
+        shares = dict.fromkeys(_THREAD_VARIABLES, str(share)) | tensorflow_adapter.threads(share)
+        env |= {name: value for name, value in shares.items() if name not in own}
     return env
 
 

@@ -22,7 +22,7 @@ def tell(framework: str) -> None:
 
 UNGUARDED = (
     "the ports of {framework} are open to other users of this machine, and perhaps of its network: "
-    "no C compiler was there to build what closes them"
+    "what closes them could not be built, which takes a C compiler"
 )
 SHARED = (
     "the ports of {framework} are open to others who have processes on the other nodes of this "

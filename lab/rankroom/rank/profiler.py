@@ -53,8 +53,8 @@ def profiled(wanted: bool) -> Iterator[None]:
         yield
         return
     profile = Profile()
-    profile.begin()
     try:
+        profile.begin()
         yield
     finally:
         try:
@@ -94,8 +94,12 @@ class Profile:
     def _start(self, name: str) -> None:
         profiler = _KINDS[name]()
         with self._saying(name):
-            profiler.start()
-            self._on[name] = profiler
+            self._on[name] = profiler  # also where an interrupt ends its start
+            try:
+                profiler.start()
+            except Exception:
+                del self._on[name]
+                raise
 
     def end(self) -> None:
         """The cell is over: its operators become spans."""

@@ -20,6 +20,7 @@ CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts:
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
 AGENT = "RANKROOM_AGENT"  # in the environment of a node's agent and all below it: which one it is
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
+JOB = "RANKROOM_JOB"  # beside these marks: the scheduler's job that they were given in
 BEGAN = 19  # of the fields in /proc/PID/stat that follow the name
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
@@ -42,8 +43,20 @@ def belonging(variable: str) -> Iterator[tuple[psutil.Process, str]]:
     """The other processes of this user that have `variable` in their environment, and its value."""
     for process in psutil.process_iter(["environ"]):
         environment: Mapping[str, str] = process.info["environ"] or {}
-        if variable in environment and process.pid != os.getpid() and running(process):
+        if variable not in environment or _was_submitted(environment):
+            continue
+        if process.pid != os.getpid() and running(process):
             yield process, environment[variable]
+
+
+def job(environment: Mapping[str, str]) -> str:
+    """The scheduler's job that a process with this environment is in; empty outside of one."""
+    return environment.get("SLURM_JOB_ID") or environment.get("PBS_JOBID", "")
+
+
+def _was_submitted(environment: Mapping[str, str]) -> bool:
+    """Whether it is another job's, which took the marks along as it was submitted by a cell."""
+    return JOB in environment and job(environment) not in ("", environment[JOB])
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:

@@ -53,6 +53,7 @@ def test_without_limits_it_is_the_machine(tmp_path):
 def sampled(root, last):
     memory = Memory(root)
     memory._last = dict(last)
+    memory._together = sum(last.values())
     return memory
 
 
@@ -68,7 +69,34 @@ def test_the_kernel_that_ended_a_rank_counts_it(tmp_path):
 def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
     memory = sampled(machine(tmp_path, V1), {0: 800 << 10, 1: 800 << 10})
     assert memory.words(1).endswith("the limit is 2 MiB (out of memory?)")
-    assert memory.words(0).endswith("the limit is 2 MiB")
+    assert memory.words(0).endswith("the limit is 2 MiB (out of memory?)"), "in the same look"
+    memory = sampled(tmp_path, {0: 800 << 10, 1: 800 << 10})
+    memory.words(1)
+    memory.sample({})
+    assert memory.words(0).endswith("the limit is 2 MiB"), "the other was gone already"
+
+
+def test_a_kill_that_was_counted_is_of_all_ranks_that_end_then(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("rankroom.agent.memory.time.monotonic", lambda: now)
+    events = tmp_path / "sys/fs/cgroup/user/app/memory.events"
+    memory = sampled(machine(tmp_path, V2), dict.fromkeys(range(3), 1 << 18))
+    events.write_text("oom_kill 2\n")
+    assert memory.words(0).endswith(": out of memory")
+    assert memory.words(1).endswith(": out of memory")
+    now += 3600
+    assert memory.words(2).endswith("the limit is 3 MiB")
+
+
+def test_a_process_that_was_no_rank_may_have_been_killed(tmp_path, monkeypatch):
+    """As a worker of a data loader: the rank's own end, much later, is not the kernel's."""
+    now = 1000.0
+    monkeypatch.setattr("rankroom.agent.memory.time.monotonic", lambda: now)
+    memory = sampled(machine(tmp_path, V2), {0: 1 << 18})
+    (tmp_path / "sys/fs/cgroup/user/app/memory.events").write_text("oom_kill 1\n")
+    memory.sample({})
+    now += 3600
+    assert memory.words(0).endswith("the limit is 3 MiB")
 
 
 def test_what_a_rank_had_is_not_what_its_dead_process_has():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.agent import memory, node_agent
+from rankroom.agent import forking, memory, node_agent
 from rankroom.agent.node_agent import NodeAgent
 from rankroom.agent.node_ranks import NodeRanks
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
@@ -153,6 +153,62 @@ def test_ranks_of_a_node_know_all_others(home: Path):
     assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2" and env["MASTER_ADDR"] == "10.0.0.1"
 
 
+class BeginsAgain(BaseException):
+    """In place of the program that takes this one's."""
+
+
+@pytest.fixture
+def begun_again(monkeypatch: pytest.MonkeyPatch, home: Path):
+    """Have modules imported, of which one starts a thread; returns what is told, and the command
+    and the environment that the agent begins again with."""
+
+    def execve(path: str, argv: list[str], env: dict[str, str]) -> None:
+        raise BeginsAgain(argv, env)
+
+    def begin(modules: list[str], unsafe: str, fail: set[str]) -> tuple[Told, list[str], Any]:
+        done: list[str] = []
+
+        def imports(name: str) -> str:
+            done.append(name)
+            return "ZeroDivisionError: division by zero" if name in fail else ""
+
+        monkeypatch.setattr(forking, "imports", imports)
+        monkeypatch.setattr(forking, "why_unsafe", lambda: "it runs" if unsafe in done else "")
+        monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "agent", *modules])
+        told = Told()
+        told.hand_back = lambda: None  # type: ignore[attr-defined]
+        with pytest.raises(BeginsAgain) as again:
+            node_agent.import_all(told, node_ranks(), modules)  # type: ignore[arg-type]
+        argv, env = again.value.args
+        return told, argv[1:], env
+
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(forking, "prepare", lambda: None)
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(os, "execv", lambda path, argv: execve(path, argv, dict(os.environ)))
+    return begin
+
+
+def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_again: Any):
+    """It would be ended with that rank, and all the others with it."""
+    own = dict(os.environ)
+    told, argv, env = begun_again(["one", "threaded", "two"], "threaded", set())
+    assert argv == ["-m", "agent", "one", "two"] and env == own
+    assert process_tree.SPOOL in os.environ, "what it imported found the first rank's"
+    assert [each["note"] for each in told.lines if "note" in each] == [
+        "threaded is not preloaded: a process that has imported it is not forked, as it runs"
+    ]
+
+
+def test_a_module_that_started_a_thread_and_failed_is_the_one_left_out(begun_again: Any):
+    told, argv, _ = begun_again(["broken", "bad", "two"], "bad", {"broken", "bad"})
+    assert argv == ["-m", "agent", "two"], "what has failed fails again, and would be told again"
+    assert [each["note"] for each in told.lines if "note" in each] == [
+        "broken could not be preloaded: ZeroDivisionError: division by zero",
+        "bad could not be preloaded: ZeroDivisionError: division by zero",
+    ]
+
+
 def test_a_node_without_memory_for_so_many_ranks_says_so(tmp_path: Path):
     group = tmp_path / "sys/fs/cgroup/job"
     group.mkdir(parents=True)
@@ -163,6 +219,11 @@ def test_a_node_without_memory_for_so_many_ranks_says_so(tmp_path: Path):
     (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
     found = memory.Memory(tmp_path)
     assert found.refuses(9) == ""  # 224 MiB are free
+    (group / "memory.current").write_text(f"{1 << 30}\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 0\n")
+    assert found.refuses(1).startswith("1 rank does not fit on ")
+    (group / "memory.current").write_text(f"{900 << 20}\n")
+    (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
     refused = found.refuses(64)
     assert "\n" not in refused
     assert refused.startswith("64 ranks do not fit on ")

@@ -120,6 +120,49 @@ def test_a_function_of_the_same_name_takes_the_place_of_the_one_before(scontrol:
     assert made == ["second"]
 
 
+class Model:
+    """What has something to save."""
+
+    def __init__(self, name: str, saved: list[str]) -> None:
+        self.name, self.saved = name, saved
+
+    def save(self) -> None:
+        self.saved.append(self.name)
+
+
+def test_methods_of_several_objects_are_all_called(limit: deadline.Limit, monkeypatch):
+    saved: list[str] = []
+    monkeypatch.setattr(deadline.recorder, "began", 1)
+    generator, critic = Model("generator", saved), Model("critic", saved)
+    for each in (generator, critic, generator):
+        rankroom.on_time_limit(each.save)
+    limit.until = time.time() + 60
+    limit.make_calls()
+    assert sorted(saved) == ["critic", "generator"]
+
+
+def test_a_cell_that_is_run_again_names_its_objects_anew(limit: deadline.Limit, monkeypatch):
+    saved: list[str] = []
+    for run in (1, 2):
+        monkeypatch.setattr(deadline.recorder, "began", run)
+        for name in ("generator", "critic"):
+            rankroom.on_time_limit(Model(f"{name} {run}", saved).save)
+    limit.until = time.time() + 60
+    limit.make_calls()
+    assert saved == ["generator 2", "critic 2"]
+
+
+def test_a_forked_process_asks_for_itself_and_leaves_the_calls_to_its_parent(scontrol: Path):
+    scontrol.write_text(said(end=time.time() + 1000))
+    rankroom.on_time_limit(print)
+    scontrol.write_text(said(end=time.time() + 5000))
+    child = os.fork()
+    if child == 0:
+        left = rankroom.time_left()
+        os._exit(0 if left is not None and left > 2000 and not deadline._limit.calls else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_limit_that_was_moved_away_counts_again(limit: deadline.Limit):
     call = deadline.Call(print, before=60)
     assert call.due(50)

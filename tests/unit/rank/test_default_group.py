@@ -113,3 +113,26 @@ def test_what_was_asked_for_is_asked_for_again(dist):
     restarted = state | {"again": False, "fresh": True, "on": False}
     torch_adapter.settle([state, restarted])
     assert (dist.made[2]["backend"], dist.made[2]["device_id"]) == ("nccl", None)
+
+
+class Sharded:
+    """A model of FSDP."""
+
+
+@pytest.mark.parametrize(
+    ("models", "deepspeed", "said"),
+    [(0, None, False), (1, None, True), (0, "a backend", True)],
+)
+def test_who_keeps_the_default_group_hears_that_it_is_another(
+    dist, monkeypatch, capsys, models, deepspeed, said
+):
+    kind = type("FullyShardedDataParallel", (Sharded,), {})
+    fsdp = SimpleNamespace(FullyShardedDataParallel=kind)
+    there = [kind() for _ in range(models)]
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", fsdp)
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.comm", SimpleNamespace(cdb=deepspeed))
+    wrapped(dist)("gloo")
+    state = torch_adapter.state() | {"released": True}
+    torch_adapter.settle([state, state])
+    assert len(dist.made) == 2 and len(there) == models
+    assert ("FSDP models, DeepSpeed's engines" in capsys.readouterr().err) == said

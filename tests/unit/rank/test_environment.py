@@ -41,6 +41,8 @@ def test_cores_are_shared_out(cores, size, share):
 
 def test_the_users_own_thread_count_is_left_alone():
     assert not set(THREADS) & set(environment(OMP_NUM_THREADS="7"))
+    env = environment(TF_NUM_INTRAOP_THREADS="6")
+    assert "TF_NUM_INTRAOP_THREADS" not in env and env["TF_NUM_INTEROP_THREADS"] == "2"
 
 
 @pytest.mark.parametrize(

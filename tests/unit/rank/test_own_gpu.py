@@ -42,6 +42,12 @@ def test_gpus_that_the_user_chose_stay():
     assert context.visible == ["GPU:0", "GPU:1"]
 
 
+def test_gpus_that_the_user_has_hidden_from_tensorflow_are_not_asked_for():
+    context = Context(2)
+    keep_to_own_gpu(context, "cuda:3")
+    assert context.visible == ["GPU:0", "GPU:1"]
+
+
 def test_where_it_is_too_late_a_line_says_so(capsys: pytest.CaptureFixture[str]):
     context = Context(4, is_in_use=True)
     keep_to_own_gpu(context, "cuda:1")

@@ -75,6 +75,30 @@ def test_scalars_of_a_summary_writer(points: metrics.MetricRecorder, writer: Wri
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("attribute", ["log_dir", "logdir"])
+def test_each_folder_has_a_curve_of_its_own(
+    points: metrics.MetricRecorder, writer: Writer, attribute: str
+):
+    writers = [type(writer)() for _ in range(4)]
+    folders = ("runs/a/train", "runs/a/val", "runs/b/val", "runs/a/train/")
+    for each, folder in zip(writers, folders, strict=True):
+        setattr(each, attribute, folder)
+    for step in range(2):
+        for number, each in enumerate(writers[:3]):
+            each.add_scalar("loss", number, step)
+    writers[3].add_scalar("loss", 0, 2)  # made once more, for the same files
+    assert taken(points) == [
+        ("loss", 0, 0), ("val/loss", 0, 1), ("b/val/loss", 0, 2),
+        ("loss", 1, 0), ("val/loss", 1, 1), ("b/val/loss", 1, 2),
+        ("loss", 2, 0),
+    ]  # fmt: skip
+    recorder.begin()
+    recorder.began += 1
+    points.begin()
+    writers[1].add_scalar("loss", 1, 0)
+    assert taken(points) == [("loss", 0, 1)], "another run has names of its own"
+
+
 def test_what_a_writer_refuses_is_no_metric(points: metrics.MetricRecorder, writer: Writer):
     with pytest.raises(ValueError, match="mine"):
         writer.add_scalar("loss", None, 3)
@@ -100,6 +124,8 @@ def test_summaries_of_tensorflow_where_they_are_written(
 ):
     context = types.SimpleNamespace(executing_eagerly=lambda: eager)
     monkeypatch.setitem(sys.modules, tensorboard_writers._EAGER, context)
+    tensorflow = types.SimpleNamespace(get_current_name_scope=lambda: "")
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
 
     def scalar(name: str, data: Any, step: Any = None, description: Any = None) -> Any:
         return written
@@ -109,6 +135,37 @@ def test_summaries_of_tensorflow_where_they_are_written(
     assert module.scalar("loss", 0.5, step=3) is written
     assert module.scalar.autograph_info__ == {}
     assert taken(points) == kept
+
+
+def test_summaries_of_tensorflow_are_told_apart_as_in_tensorboard(
+    points: metrics.MetricRecorder, monkeypatch: pytest.MonkeyPatch
+):
+    scope = ""
+    tensorflow = types.SimpleNamespace(get_current_name_scope=lambda: scope)
+    context = types.SimpleNamespace(executing_eagerly=lambda: True)
+    state = types.SimpleNamespace(writer=None)
+    writers: Any = types.SimpleNamespace(
+        create_file_writer_v2=lambda logdir, name=None: types.SimpleNamespace(),
+        _summary_state=state,
+    )
+    for name, fake in (
+        ("tensorflow", tensorflow), (tensorboard_writers._EAGER, context),
+        (tensorboard_writers._WRITERS, writers),
+    ):  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, fake)
+    module: Any = types.SimpleNamespace(scalar=lambda name, data, step, description=None: True)
+    tensorboard_writers._watch_folders(writers)
+    tensorboard_writers._watch_summaries(module)
+    train, test = (writers.create_file_writer_v2(f"logs/{name}") for name in ("train", "test"))
+    for step in range(2):
+        for value, state.writer in ((1, train), (2, test)):
+            module.scalar("loss", value, step=step)
+    for scope in ("D", "G"):  # noqa: B007
+        module.scalar("loss", 3, step=0)
+    assert taken(points) == [
+        ("loss", 0, 1), ("test/loss", 0, 2), ("loss", 1, 1), ("test/loss", 1, 2),
+        ("D/loss", 0, 3), ("G/loss", 0, 3),
+    ]  # fmt: skip
 
 
 class CallbackList:

@@ -39,9 +39,13 @@ class RankDebugger(Pdb):
     def set_trace(self, frame: FrameType | None = None, **_: Any) -> None:
         """Stop in `frame` now; what is traced then is up to the command that goes on."""
         __tracebackhide__ = True
+        frame = frame or sys._getframe(1)
+        if _passed_over(frame):
+            return  # before anything is traced: each line would be passed over by itself
+        prompts.debuggers.add(self)
         sys.settrace(None)
         self.stdout = sys.stdout
-        self.initial_frame = frame = frame or sys._getframe(1)
+        self.initial_frame = frame
         self.reset()
         self._traces, self._between = True, False
         each: FrameType | None = frame
@@ -124,9 +128,7 @@ class RankDebugger(Pdb):
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         self.stopped_in = frame or _innermost(getattr(tb_or_exc, "__traceback__", tb_or_exc))
-        asking = prompts.of_this_rank
-        if asking is not None and (why := asking.refusal()):
-            asking.pass_over("the debugger", asking.place(self.stopped_in), why)
+        if _passed_over(self.stopped_in):
             return
         self._interrupted = False
         try:
@@ -148,6 +150,15 @@ class RankDebugger(Pdb):
         finally:
             if asking is not None:
                 asking.debugger = before
+
+
+def _passed_over(frame: FrameType | None) -> bool:
+    """Whether nobody can be asked here, which is said then."""
+    asking = prompts.of_this_rank
+    if asking is None or not (why := asking.refusal()):
+        return False
+    asking.pass_over("the debugger", asking.place(frame), why)
+    return True
 
 
 def _innermost(trace: TracebackType | None) -> FrameType | None:

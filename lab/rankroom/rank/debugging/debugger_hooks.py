@@ -6,6 +6,7 @@ It is imported when it is first needed, as it brings much of IPython along.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,13 @@ def install(asking: Prompts, panel: PanelDebugger) -> None:
     when_imported("pdb", _take_over)
 
 
-def set_trace(frame: FrameType | None = None, *, header: str | None = None, **_: Any) -> None:
+def set_trace(
+    frame: FrameType | None = None,
+    *,
+    header: str | None = None,
+    commands: Iterable[str] | None = None,  # from Python 3.14 on
+    **_: Any,
+) -> None:
     """In the place of pdb.set_trace."""
     __tracebackhide__ = True
     frame = frame or sys._getframe(1)
@@ -48,6 +55,7 @@ def set_trace(frame: FrameType | None = None, *, header: str | None = None, **_:
     debugger = _debugger()
     if header is not None:
         debugger.message(header)
+    debugger.rcLines.extend(commands or ())
     debugger.set_trace(frame)
 
 
@@ -68,11 +76,12 @@ def has_traceback() -> bool:
 
 
 def stop_tracing() -> None:
-    """A cell is over: breakpoints that it has set do not slow down the next, and the debugger
-    holds none of its variables."""
-    if _kept is not None and _kept.botframe is not None:
+    """A cell is over: breakpoints that it has set do not slow down the next, and no debugger holds
+    its variables."""
+    if prompts.debuggers:  # else what the user traces by other means stays
         sys.settrace(None)
-        _kept.forget_cell()
+    while prompts.debuggers:
+        prompts.debuggers.pop().forget_cell()
 
 
 def _take_over(pdb: ModuleType) -> None:

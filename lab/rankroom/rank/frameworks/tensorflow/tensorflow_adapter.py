@@ -140,6 +140,8 @@ def keep_to_own_gpu(context: Any, device: str) -> None:
     if len(all_gpus) < 2 or len(context.get_visible_devices("GPU")) < len(all_gpus):
         return
     own = int(device.partition(":")[2] or 0)
+    if own >= len(all_gpus):  # the user has chosen by CUDA_VISIBLE_DEVICES
+        return
     try:
         context.set_visible_devices([all_gpus[own]], "GPU")
     except RuntimeError:  # TensorFlow has begun to use them
@@ -198,6 +200,7 @@ FOR_GOOD = (
     "any strategy is made"
 )
 ABORTED = (
-    "tf.distribute's collectives were given up because a cell failed, and TensorFlow cannot set "
-    "them up again in a running process: `%cluster restart` to use the strategy again"
+    "tf.distribute's collectives were given up because a cell failed or was released, and "
+    "TensorFlow cannot set them up again in a running process: `%cluster restart` to use the "
+    "strategy again"
 )

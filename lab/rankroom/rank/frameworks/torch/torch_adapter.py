@@ -136,7 +136,7 @@ def settle(states: list[dict[str, Any]]) -> None:
     c10d: Any = sys.modules.get(C10D)
     again, lost = _asked, False
     if c10d is not None and c10d.is_initialized():
-        lost = len(torch_internals.group_names(c10d)) > 1
+        lost = len(torch_internals.group_names(c10d)) > 1 or torch_internals.groups_are_kept()
         c10d.destroy_process_group()
         torch_internals.forget_groups_of_deepspeed()
     _released = False
@@ -314,10 +314,11 @@ NOT_THERE = (
     "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
 )
 SET_UP_AGAIN = (
-    "torch.distributed is set up again, with {instead}: what used it before, DDP models and groups "
-    "of dist.new_group, has to be made again"
+    "torch.distributed is set up again, with {instead}: what used it before, DDP and FSDP models, "
+    "DeepSpeed's engines and groups of dist.new_group, has to be made again"
 )
 GROUPS_LOST = (
     "torch.distributed was set up again after the failed cell. The default group works, and so do "
-    "DDP models on it; groups made with dist.new_group are gone: run the cell that made them."
+    "DDP models on it; FSDP models, DeepSpeed's engines and groups made with dist.new_group are "
+    "gone: run the cell that made them."
 )

@@ -8,6 +8,7 @@ PyTorch that is installed lacks.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import operator
 import sys
@@ -164,6 +165,18 @@ def keep_hook(ddp: Any, hook: Any, state: object) -> None:
     """The hook that a pickled DDP model takes along is the user's own."""
     if getattr(ddp, "_comm_hooks", None):
         ddp._comm_hooks[-1] = (hook, state)
+
+
+def groups_are_kept() -> bool:
+    """Whether something here keeps the default group and cannot be given a new one: a model of
+    FSDP, or DeepSpeed. That FSDP is imported says nothing: PyTorch's own optimizers do that."""
+    deepspeed: Any = sys.modules.get("deepspeed.comm.comm")
+    if getattr(deepspeed, "cdb", None) is not None:
+        return True
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    names = "FullyShardedDataParallel", "FSDPModule"
+    kinds = tuple(getattr(fsdp, name) for name in names if hasattr(fsdp, name))
+    return any(issubclass(kind, kinds) for kind in set(map(type, gc.get_objects())))
 
 
 def forget_groups_of_deepspeed() -> None:

@@ -1,0 +1,78 @@
+"""A rank's debugger in programs of its own: where nobody can answer, and after a cell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RANK = """
+import json, sys, types
+from rankroom.rank.debugging import debugger_hooks, prompts
+from rankroom.rank.debugging.debugger import RankDebugger
+from rankroom.rank.shell import RankShell
+
+shell = RankShell.instance()
+asking = prompts.Prompts(lambda kind, **fields: None, shell.cells)
+debugger_hooks.install(asking, types.SimpleNamespace(is_on=False))
+commands = []
+def read(prompt=""):
+    print(f"asks for {len(commands)}")
+    return commands.pop()
+__builtins__.input = read
+"""
+
+
+def said(code: str, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", RANK + code], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "IPYTHONDIR": str(folder), "HOME": str(folder)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_where_nobody_answers_a_debugger_of_others_is_passed_over_too(tmp_path: Path):
+    """As ipdb's, which is made of the shell's class of debuggers."""
+    code = """
+asking.begin(interactive=False)
+def work():
+    RankDebugger().set_trace()
+    for n in range(3):
+        json.dumps({"n": n})
+work()
+print(sys.gettrace())
+"""
+    line, traced = said(code, tmp_path)
+    assert line.startswith("the debugger at ")
+    assert line.endswith("passed over: nobody can answer here")
+    assert traced == "None"
+
+
+def test_after_a_cell_no_debugger_traces_whoever_has_made_it(tmp_path: Path):
+    code = """
+asking.begin(interactive=True)
+sys.settrace(mine := lambda *about: None)
+debugger_hooks.stop_tracing()
+print(sys.gettrace() is mine)
+sys.settrace(None)
+commands += ["n"] * 9
+debugger = RankDebugger()
+debugger.set_trace()
+debugger_hooks.stop_tracing()
+print(sys.gettrace(), hasattr(debugger, "initial_frame"))
+"""
+    lines = said(code, tmp_path)
+    assert lines[0] == "True" and "asks for 9" in lines and lines[-1] == "None False"
+
+
+def test_commands_are_done_before_anything_is_asked(tmp_path: Path):
+    code = """
+asking.begin(interactive=True)
+debugger_hooks.set_trace(commands=["p 6 * 7", "c"])
+print(sys.gettrace())
+"""
+    lines = said(code, tmp_path)
+    assert "42" in lines and lines[-1] == "None"
+    assert not [line for line in lines if line.startswith("asks")]

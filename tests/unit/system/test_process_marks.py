@@ -1,0 +1,43 @@
+"""Processes that are found by a mark in their environment, and those that are somebody else's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankroom.system import process_tree
+
+
+@pytest.mark.parametrize(
+    ("own", "its", "found"),
+    [
+        ("", {}, True),
+        ("7", {"SLURM_JOB_ID": "7"}, True),
+        ("7", {}, True),  # the cell has taken that away
+        ("", {"SLURM_JOB_ID": "999"}, False),  # sbatch in a cell hands on the whole environment
+        ("7", {"SLURM_JOB_ID": "999"}, False),
+        ("7.pbs", {"PBS_JOBID": "999.pbs"}, False),  # so does `qsub -V`
+        (None, {"SLURM_JOB_ID": "999"}, True),  # of a forked rank it is the agent's
+    ],
+)
+def test_a_job_that_a_cell_has_submitted_is_not_of_its_rank(
+    tmp_path: Path, own: str | None, its: dict[str, str], found: bool
+):
+    jobs = ("SLURM_JOB_ID", "PBS_JOBID", process_tree.JOB)
+    env = {name: value for name, value in os.environ.items() if name not in jobs}
+    env |= {process_tree.SPOOL: str(tmp_path)} | its
+    if own is not None:
+        env[process_tree.JOB] = own
+    code = "print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        marked = process_tree.marked(process_tree.SPOOL, tmp_path)
+        assert [each.pid for each in marked] == [process.pid] * found
+        process.communicate(b"\n")
