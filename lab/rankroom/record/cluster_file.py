@@ -148,6 +148,7 @@ def is_past(until: float) -> bool:
     return 0 < until < time.time() - CLOCK_S
 
 
+UNLISTED = "runs that cannot be listed"
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
 
@@ -206,8 +207,17 @@ class ClusterPaths:
         return self.folder / "spool" / str(rank)
 
     def unfinished(self) -> list[str]:
-        """The runs of which ranks still hold what their records may lack."""
-        return sorted({file.stem for file in self.folder.glob("spool/*/*.jsonl")})
+        """The runs of which ranks still hold what their records may lack; UNLISTED among them where
+        a spool cannot be read, as there may be more."""
+        spool = self.folder / "spool"
+        found: set[str] = set()
+        try:
+            for rank in _names_in(spool):
+                names = map(Path, _names_in(spool / rank))
+                found |= {name.stem for name in names if name.suffix == ".jsonl"}
+        except OSError:
+            found.add(UNLISTED)
+        return sorted(found)
 
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""
@@ -293,6 +303,14 @@ class ClusterPaths:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _names_in(folder: Path) -> list[str]:
+    """What is in a folder, if that is there. Raises OSError where it cannot be told."""
+    try:
+        return [each.name for each in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def _words(error: Exception) -> str:
     return with_remedy(error) if isinstance(error, OSError) else str(error)
 
@@ -304,8 +322,7 @@ def clusters_folder() -> Path:
 
 def all_paths() -> list[ClusterPaths]:
     """The folders of clusters found on disk, by name."""
-    folder = clusters_folder()
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    names = sorted(_names_in(clusters_folder()))
     return [ClusterPaths(name) for name in names if not name.startswith(".")]
 
 

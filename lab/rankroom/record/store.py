@@ -295,17 +295,19 @@ class Store:
         max_bytes: int | None = None,
         dry_run: bool = False,
         grace: float = GRACE,
+        by_itself: bool = False,
     ) -> list[Pruned]:
         """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
 
         Defaults come from the configuration. A live run is never removed, nor, for size, one
-        written to within `grace` seconds. Returns what was removed, oldest first.
+        written to within `grace` seconds. `by_itself`, with no user who asked for it, it removes
+        none for its age where all of them are too old. Returns what was removed, oldest first.
         """
         max_age = config.keep_days() * DAY if max_age is None else max_age
         max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
         ids = self.ids()[::-1]
         return retention.prune(
-            self.runs, ids, self._may_be_live, max_age, max_bytes, dry_run, grace
+            self.runs, ids, self._may_be_live, max_age, max_bytes, dry_run, grace, by_itself
         )
 
     def _may_be_live(self, run_id: str) -> bool:
@@ -401,7 +403,7 @@ EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
 NEWER = (
     "the record {path} was written by a newer Rankroom (record version {version}, this one reads"
-    " up to {known}): upgrade with `pip install -U rankroom`"
+    " up to {known}): `pip install -U rankroom-….whl`, a newer wheel made by `make dist`"
 )
 NO_RECORD = "no record {text!r} in {runs}: {hint}; `rankroom runs list` shows all"
 NOT_AN_ID = "{id!r} is not a run id: ids look like 20261121-113012-4f2a9c"

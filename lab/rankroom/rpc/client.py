@@ -88,6 +88,7 @@ class Direct:
     to wake another one takes a while. Unless the answer came, it can only be closed."""
 
     def __init__(self, address: str, key: str) -> None:
+        self.server = address, key
         self._socket = connected(address, key)
 
     def ask(self, **content: Any) -> Direct:

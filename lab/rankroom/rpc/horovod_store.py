@@ -37,7 +37,8 @@ class HorovodStore:
         self.taken = 0
         self.peers: set[_Peer] = set()
         self.waiting: dict[bytes, set[_Peer]] = {}
-        self._server = asyncio.run_coroutine_threadsafe(self._open(interface), _running()).result()
+        loop = _running()
+        self._server = asyncio.run_coroutine_threadsafe(self._open(interface), loop).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
@@ -140,6 +141,12 @@ def _running() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="horovod-stores", daemon=True).start()
+            made = asyncio.new_event_loop()
+            thread = threading.Thread(target=made.run_forever, name="horovod-stores", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread can be started: who asks again needs a loop that runs
+                made.close()
+                raise
+            _loop = made
         return _loop

@@ -104,7 +104,10 @@ class Server(Loop):
                 self._socket.bind(f"ipc://{path}")
                 return f"ipc://{path}"
         where = f"tcp://{interface or '127.0.0.1'}"
-        return f"{where}:{self._socket.bind_to_random_port(where)}"
+        try:
+            return f"{where}:{self._socket.bind_to_random_port(where)}"
+        except zmq.ZMQBaseError as error:  # which is no OSError
+            raise OSError(f"cannot listen on {where}: {error}") from error
 
     def _take_in(self, frames: list[bytes]) -> None:
         question = Question(self, frames)

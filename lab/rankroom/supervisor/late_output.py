@@ -104,7 +104,7 @@ def _add(record: RecordPaths, spool: Path) -> int:
 
 def _line(line: bytes, rank: int, known: Known) -> bytes:
     """An event of the spool as the record takes it; empty if the record has it."""
-    event = parse_event(line.lstrip(b"\0"))
+    event = parse_event(line.rpartition(b"\0")[2])  # behind a hole that a full disk left
     if event is None:
         return b""
     if event["kind"] == "log":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 
 from rankroom.record.cluster_file import ClusterInfo
@@ -13,13 +12,15 @@ PERIOD_S = 20.0  # between two messages to a follower, if nothing changes
 
 
 class News:
-    """Answers the question "news"; `states` are those of all runs there were."""
+    """Answers the question "news": how the cluster stands, and the states of the runs that have
+    changed since what is `known`."""
 
-    def __init__(self, info: ClusterInfo, server: Server, states: Mapping[str, str]) -> None:
+    def __init__(self, info: ClusterInfo, server: Server) -> None:
         self._info = info
         self._server = server
-        self._states = states
         self._version = 0  # of what there is to tell; `_waiting` wait for another one
+        # How each run stands and since which version: the one that has changed last comes last.
+        self._runs: dict[str, tuple[str, int]] = {}
         self._waiting: list[Question] = []
 
     def take(self, question: Question) -> bool:
@@ -35,8 +36,17 @@ class News:
 
     def note(self) -> None:
         """Something has changed; from any thread."""
+        self._server.call(self._tell_new)
+
+    def note_run(self, run: str, state: str) -> None:
+        """A run has begun or ended; in the server's thread."""
+        self._runs.pop(run, None)
+        self._runs[run] = state, self._version + 1
+        self._tell_new()
+
+    def _tell_new(self) -> None:
         self._version += 1
-        self._server.call(self._tell)
+        self._tell()
 
     def _tell_at_last(self, question: Question) -> None:
         """Answer a question that has waited for long, unless there was news meanwhile."""
@@ -47,5 +57,14 @@ class News:
         if self._waiting:
             told = dataclasses.asdict(self._info) | {"rpc": "", "rpc_key": ""}
             for each in self._waiting:
-                each.answer(version=self._version, cluster=told, runs=dict(self._states))
+                runs = self._changed_since(each.content["known"])
+                each.answer(version=self._version, cluster=told, runs=runs)
             self._waiting.clear()
+
+    def _changed_since(self, known: int) -> dict[str, str]:
+        new = []
+        for run, (state, version) in reversed(self._runs.items()):
+            if version <= known:
+                break  # there are thousands after a while
+            new.append((run, state))
+        return dict(reversed(new))

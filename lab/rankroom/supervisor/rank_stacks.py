@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rankroom.system.polling import poll_until
 
 STACKS_S = 1.0  # for a rank to say where its threads are
 SIGNAL_S = 3.0  # for one that does not, by a signal
+QUIET_S = 0.1  # without another line, after which nothing more is expected
 STACK_SIGNAL = "SIGUSR2"
 
 
@@ -30,19 +31,32 @@ def stacks(
         for rank, future in asked.items()
         if future.done() and not future.exception()
     }
-    silent = [rank for rank in ranks if rank not in found]
+    # The signal ends a rank that is starting: it has no handler yet.
+    there = set(connections.ranks)
+    silent = [rank for rank in ranks if rank in there and rank not in found]
     # Python does not run there, as C code holds its lock: the signal's handler needs none.
     connections.signal(silent, STACK_SIGNAL)
-    until = time.monotonic() + SIGNAL_S
+    _wait_until_written({rank: files[rank] for rank in silent}, before)
     for rank in silent:
-        poll_until(
-            lambda rank=rank: _size(files[rank]) != before[rank],  # type: ignore[misc]
-            max(0.0, until - time.monotonic()),
-            0.02,
-        )
         text = main_first(_rest(files[rank], before[rank]))
         found[rank] = text or "it does not answer at all"
+    found = dict.fromkeys(ranks, "it is starting, or down") | found
     return dict(sorted(found.items()))
+
+
+def _wait_until_written(files: Mapping[int, Path], before: Mapping[int, int]) -> None:
+    """Wait for all files to grow and to stop growing, as stacks are written line by line, and the
+    main thread's last."""
+    sizes, grown = dict(before), dict[int, float]()
+
+    def are_written() -> bool:
+        now = time.monotonic()
+        for rank, file in files.items():
+            if (size := _size(file)) != sizes[rank]:
+                sizes[rank], grown[rank] = size, now
+        return all(now - grown.get(rank, now) > QUIET_S for rank in files)
+
+    poll_until(are_written, SIGNAL_S, 0.02)
 
 
 def _size(file: Path) -> int:

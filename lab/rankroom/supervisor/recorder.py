@@ -30,17 +30,16 @@ from rankroom.record.model import (
 from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, Writer
 from rankroom.supervisor.assembly import Assembly, Spool
-from rankroom.supervisor.clock import hull
 from rankroom.supervisor.elastic_ranks import HOPELESS, ElasticRanks
 from rankroom.supervisor.processes.agent_process import GIVEN_UP
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
+from rankroom.supervisor.run_clock import CLOCK_SET, RunClock, widen
 from rankroom.supervisor.run_summary import RunSummary
 from rankroom.supervisor.stall import StallWatch
 
 TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
-SET_US = 5_000_000  # less than that is how clocks are kept right
 HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 
@@ -86,14 +85,14 @@ class Recorder:
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
         self._replaying = False
-        self._drift = _clock_less_boot_us()
+        self._clock = RunClock()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
             self._summary.raised, self._finish_if_over, self._is_held,
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
-            sorted(self._ranks), ranks, begun, config.hang_seconds(), self._say
+            sorted(self._ranks), self._running, ranks, begun, config.hang_seconds(), self._say
         )
 
     @property
@@ -233,8 +232,8 @@ class Recorder:
                 return  # where they stand while it is ended is not why it was
             if hang and (absent := self._elastic.words()):
                 hang.text = f"{hang.text}; {absent}"
-            self._summary.hang(hang)
-            self._update()
+            if self._summary.hang(hang):
+                self._update()
 
     def remark(self, note: str) -> None:
         """Put a note into the record, while the run is on."""
@@ -274,9 +273,7 @@ class Recorder:
         with self._lock:
             if self._ended or self._writer is None:
                 return
-            for rank in self.info.ranks:
-                if fresh := clocks.get(rank.rank):
-                    rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
+            widen(self.info.ranks, clocks)
             self._update()
 
     def _status(self, rank: int, state: Any) -> None:
@@ -465,19 +462,12 @@ class Recorder:
                 self._tidy()
                 return
 
-    def _set_by(self) -> int:
-        """By how many microseconds the clock was set during the run; noted if so."""
-        by = _clock_less_boot_us() - self._drift
-        if abs(by) < SET_US:
-            return 0
-        self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
-        return by
-
     def _finish(self) -> None:
         self._watch.end()
         self._summary.end(self._release.interrupted)
-        if self.info.end is not None:
-            self.info.end -= self._set_by()
+        if self.info.end is not None and (by := self._clock.set_by()):
+            self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
+            self.info.end -= by
         self._connections.unsubscribe(self.id)
         self._ended = True
         if self._writer is not None:
@@ -507,10 +497,4 @@ def _may_be_there(folder: Path) -> bool:
     return True
 
 
-def _clock_less_boot_us() -> int:
-    """Wall-clock time less the time since boot; it changes only when the clock is set."""
-    return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1000
-
-
-CLOCK_SET = "the clock was set by {seconds:+.0f} s during this run: times of its events are off"
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

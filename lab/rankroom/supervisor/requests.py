@@ -16,7 +16,7 @@ from rankroom.rpc.server import Question
 from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.rank_stacks import stacks
-from rankroom.text.rank_ranges import format_ranks
+from rankroom.text.rank_ranges import name_ranks
 
 CHUNK = 1 << 18  # bytes of events in an answer
 LONGEST_WAIT_S = 30.0  # for events to come
@@ -25,21 +25,21 @@ LONGEST_WAIT_S = 30.0  # for events to come
 class Requests:
     """Takes questions about the ranks that `size()` has; `spool(rank)` is where one writes first.
 
-    `are_ready(ranks)` says whether all of these can do something; NoClusterError if one is down.
+    `starting(ranks)` are those of these that can do nothing yet; NoClusterError if one is down.
     `demand_idle(ranks, asked)` raises RankroomError if a run is on there.
     """
 
     def __init__(
         self,
         size: Callable[[], int],
-        are_ready: Callable[[list[int]], bool],
+        starting: Callable[[list[int]], list[int]],
         demand_idle: Callable[[list[int], dict[str, Any]], None],
         connections: RankConnections,
         loads: Loads,
         spool: Callable[[int], Path],
     ) -> None:
         self._size = size
-        self._are_ready = are_ready
+        self._starting = starting
         self._demand_idle = demand_idle
         self._connections = connections
         self._loads = loads
@@ -78,8 +78,9 @@ class Requests:
     def _apply(self, question: Question) -> None:
         """Have ranks set variables, give one, or call a function, between two cells."""
         asked, ranks = question.content, self._ranks(question.content)
-        if not self._are_ready(ranks):
-            raise NoClusterError(STARTS.format(ranks=format_ranks(ranks)))
+        if starting := self._starting(ranks):
+            words = STARTS if len(starting) == 1 else MANY_START
+            raise NoClusterError(words.format(ranks=name_ranks(starting)))
         self._demand_idle(ranks, asked)
         futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
         wait(futures.values())
@@ -98,4 +99,5 @@ def _answered(act: Callable[[Question], None], question: Question) -> None:
         question.refuse(error)
 
 
-STARTS = "rank {ranks} is starting: wait until it is ready"
+STARTS = "{ranks} is starting: wait until it is ready"
+MANY_START = "{ranks} are starting: wait until they are ready"

@@ -7,16 +7,21 @@ import re
 import time
 from collections.abc import Iterator
 
+from rankroom.rank.waiting import looks_released
 from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
+AGAIN_S = 5.0  # until a wait that has only become longer is told again
+# Of a collective whose peer has died, beside the words of one that was let go.
+LOST_WORDS = ("closed by remote peer", "remote process exit", "Socket closed")
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
 # As `event_line` writes spans, those that every cell has, and metrics.
 SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 METRICS = b'{"kind":"metrics"'
+_SECONDS = re.compile(r" for [\d,]+ s\b")
 
 
 class RunSummary:
@@ -33,6 +38,7 @@ class RunSummary:
         self._unspooled: dict[str, list[int]] = {}  # ranks by why
         self.has_profile = False  # more was seen than that the cell ran
         self.has_metrics = False
+        self._told_hang = 0.0
 
     def take(self, rank: int, lines: bytes) -> Iterator[Json]:
         """Take in a rank's events; those that more may follow from, one by one."""
@@ -42,7 +48,7 @@ class RunSummary:
             self.next_seq[rank] += 1
             if line.startswith(b'{"kind":"log"'):
                 # Not parsed, as it may be a flood; an escaped backslash before an n is no line end.
-                self.info.lines += line.count(rb"\n") - line.count(rb"\\n")
+                self.info.lines += line.replace(rb"\\", b"").count(rb"\n")
                 if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
                     self.spooled[rank][stream[1].decode()] = int(to[1])
             elif line.startswith(SPANS):  # they are for readers of the timeline
@@ -89,7 +95,7 @@ class RunSummary:
     def blame(self, rank: int, how: str) -> None:
         """The process of this rank is gone."""
         known = self.info.failure
-        if known is None or known.ename == "HorovodInternalError":
+        if known is None or _follows_from_loss(known):
             self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
 
     def note(self, text: str) -> None:
@@ -117,11 +123,17 @@ class RunSummary:
         else:
             self.note(text)
 
-    def hang(self, hang: Hang | None) -> None:
-        """It is stuck for this reason, or not any more."""
+    def hang(self, hang: Hang | None) -> bool:
+        """It is stuck for this reason, or not any more; whether that is to be told at once."""
         before, self.info.hang = self.info.hang, hang
         if before is not None and hang is None and not before.is_held:
             self.note(f"it was stuck: {before.text}")
+        is_known = hang and before and _timeless(hang) == _timeless(before)
+        now = time.monotonic()
+        if is_known and now < self._told_hang + AGAIN_S:
+            return False
+        self._told_hang = now
+        return True
 
     def end(self, was_interrupted: bool) -> None:
         """All ranks have ended, and with them the run."""
@@ -138,6 +150,17 @@ class RunSummary:
         if self.info.state != "failed":
             self.info.failure = None
         self.info.end = time.time_ns() // 1000
+
+
+def _follows_from_loss(failure: Failure) -> bool:
+    """Whether a rank failed with what its collective says when another rank is gone."""
+    return looks_released(failure.ename, failure.evalue) or any(
+        words in failure.evalue for words in LOST_WORDS
+    )
+
+
+def _timeless(hang: Hang) -> str:
+    return _SECONDS.sub("", hang.text)
 
 
 UNSPOOLED = "{ranks}: {why}: for a while, what it wrote was not kept on its own disk"

@@ -44,7 +44,8 @@ CLOSED_S = 10.0  # for a record to be closed when its cluster ends
 class Runs:
     """The runs of one cluster, as its supervisor owns them.
 
-    `places()` says where each rank lives now; `changed()` is called when a run begins or ends.
+    `places()` says where each rank lives now; `changed(run, state)` is called when a run begins or
+    ends.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Runs:
         server: Server,
         connections: RankConnections,
         places: Callable[[], list[RankInfo]],
-        changed: Callable[[], None],
+        changed: Callable[[str, str], None],
     ) -> None:
         self._paths = paths
         self._info = info
@@ -62,12 +63,12 @@ class Runs:
         self._connections = connections
         self._places = places
         self._changed = changed
-        self.states: dict[str, str] = {}  # of all runs there were
         self._store = Store()
         self._clocks = Clocks(connections.request)
         self._limit = TimeLimit()
         self._current: Recorder | None = None
         self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
+        self._waiting: list[Question] = []  # those who ask for one whose ranks are not ready
         self._by = Owner("", 0)  # the client that asked for it
         self._followers: dict[str, set[bytes]] = {}
         self._late = LateOutput(self._store, paths.spool)
@@ -82,7 +83,7 @@ class Runs:
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "answer": self._answer_ranks, "forget": self._forget,
-            "complete": self._complete,
+            "complete": self._complete, "withdraw": self._withdraw,
             "elastic": self._elastic,
         }  # fmt: skip
 
@@ -161,6 +162,7 @@ class Runs:
         waited = time.monotonic() - since
         if not self.are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
             # Not here, as it is this thread that hears of it.
+            self._waiting.append(question)
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
         info = self._info_of(ranks, asked)
@@ -185,11 +187,10 @@ class Runs:
             raise
         self._in_step = self._out_of_step = False
         self._by = _client(asked)
-        self.states[info.id] = "running"
         # A client hears of a short run once, when it is over; it asks to follow any other.
         self._unanswered = recorder, question
         self._server.later(AT_ONCE_S, partial(self._answer, recorder))
-        self._changed()
+        self._changed(info.id, "running")
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
     def _answer(self, recorder: Recorder) -> None:
@@ -203,10 +204,25 @@ class Runs:
         question.answer(run=recorder.info.to_json(), restarts=restarts)
 
     def _run_later(self, question: Question, since: float) -> None:
+        if question not in self._waiting:
+            return  # refused, or withdrawn
+        self._waiting.remove(question)
+        if is_gone(_client(question.content)):
+            return  # nobody would follow it
         try:
             self._run(question, since)
-        except RankroomError as error:
+        except Exception as error:
             question.refuse(error)
+            if not isinstance(error, RankroomError):
+                raise
+
+    def _withdraw(self, question: Question) -> None:
+        """A client waits no longer for its run to begin: do not begin it."""
+        for each in list(self._waiting):
+            if each.content.get("mark") == question.content["mark"]:
+                self._waiting.remove(each)
+                each.refuse(RankroomError(INTERRUPTED))  # it may yet wait for that
+        question.answer()
 
     def _follow(self, question: Question) -> None:
         """Tell a client of a run that is on, until that is over: which it is, or how it stands if
@@ -224,13 +240,17 @@ class Runs:
         question.answer(run=recorder.info.to_json())
 
     def _interrupt(self, question: Question) -> None:
+        for waiting in self._waiting:
+            waiting.refuse(RankroomError(INTERRUPTED))
+        self._waiting.clear()
         recorder = self.current
         if self.is_ending:
             question.answer()
             return
         if recorder is None:
-            # Who works on the ranks is another client of ipyparallel's controller.
-            sent = self._connections.signal(range(self._info.size), "SIGINT")
+            # Who works on the ranks is another client of ipyparallel's controller. It would end
+            # those that are starting.
+            sent = self._connections.signal(self._connections.ranks, "SIGINT")
             # It must not hit the next cell.
             self._once(lambda: all(each.done() for each in sent), SIGNAL_S, question.answer)
             return
@@ -332,6 +352,13 @@ class Runs:
         remedy = REMEDY_OF_MANY if many else REMEDY
         raise NoClusterError(f"{how}: {remedy.format(ranks=format_ranks(down))}")
 
+    def starting(self, ranks: list[int]) -> list[int]:
+        """Those of these ranks that are starting. Raises NoClusterError for ranks that are down."""
+        if self.are_ready(ranks):
+            return []
+        there = {*self._connections.ranks} - {*self._info.starting}
+        return sorted({*ranks} - there)
+
     def demand_idle(self, ranks: list[int], asked: dict[str, Any]) -> None:
         """Raise RankroomError if the run that is on has not ended on one of these ranks: nothing
         else can be done in their main threads before."""
@@ -391,8 +418,7 @@ class Runs:
             self._server.tell(peer, do="run", run=info.to_json())
         if recorder.is_over:
             self._followers.pop(info.id, None)
-            self.states[info.id] = info.state
-            self._changed()
+            self._changed(info.id, info.state)
 
     def _note_end(self, recorder: Recorder, settle: bool, epoch: int) -> None:
         whole = len(recorder.info.ranks) == recorder.info.size
@@ -401,7 +427,8 @@ class Runs:
         if self._in_step and settle:
             self._settled = epoch
         self._late.follow(recorder)
-        self._server.later(NEXT_S, self._store.prepare)
+        if not self.is_ending:
+            self._server.later(NEXT_S, self._store.prepare)
 
 
 def restarted_words(ranks: list[int], why: str = "") -> str:
@@ -418,6 +445,7 @@ def _client(asked: dict[str, Any]) -> Owner:
 
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 GONE = {False: "its variables are gone", True: "their variables are gone"}
+INTERRUPTED = "the cell was interrupted before its ranks were ready: it has not run"
 NOT_ON = "run {run} is over: none of its ranks asks anything"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 REMEDY = "`%cluster restart --ranks {ranks}` restarts it, without its variables"

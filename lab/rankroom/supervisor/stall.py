@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,19 +22,22 @@ STAND = ("waits", "still")
 class StallWatch:
     """Looks at the ranks of a run while one of them is stuck.
 
-    `say(hang)` is called, in the server's thread, with what is known once a rank has stood for
-    `patience` seconds, again with each look, and with None when it is over.
+    `running` are, at any time, those whose cell has not ended. `say(hang)` is called, in the
+    server's thread, with what is known once a rank has stood for `patience` seconds, again with
+    each look, and with None when it is over.
     """
 
     def __init__(
         self,
         ranks: Sequence[int],
+        running: Collection[int],
         connections: RankConnections,
         start: int,
         patience: float,
         say: Callable[[Hang | None], None],
     ) -> None:
         self._ranks = list(ranks)
+        self._running = running
         self._connections = connections
         self._start = start
         self._patience = patience
@@ -82,7 +85,7 @@ class StallWatch:
         if count < len(asked) and now < until:
             self._connections.later(0.05, lambda: self._judge(asked, count, until, at_most))
             return
-        answers = {rank: _answer(future) for rank, future in asked.items()}
+        answers = {rank: self._answer(rank, future) for rank, future in asked.items()}
         stand = {
             rank: answer["seconds"]
             for rank, answer in answers.items()
@@ -100,18 +103,18 @@ class StallWatch:
             self._said = True
             found = places(answers)
             since = time.time_ns() // 1000 - self._start - int(longest * 1e6)
-            self._say(Hang(since, explain(found, longest), found))
+            self._say(Hang(since, explain(found, stand), found))
         elif self._said:
             self._said = False
             self._say(None)
         self._connections.later(LOOK_S, self._look)
 
-
-def _answer(future: Future[Any]) -> dict[str, Any]:
-    if not future.done() or future.exception():
-        return {"state": "silent"}
-    stands: dict[str, Any] = future.result().get("stands") or {"state": "silent"}
-    return stands
+    def _answer(self, rank: int, future: Future[Any]) -> dict[str, Any]:
+        if not future.done() or future.exception():
+            return {"state": "silent"}
+        stands: dict[str, Any] = future.result().get("stands") or {"state": "silent"}
+        # It runs no cell. If it had ended this one, it would have said that before its answer.
+        return NOT_BEGUN if stands["state"] == "ended" and rank in self._running else stands
 
 
 def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
@@ -125,13 +128,20 @@ def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.items(), key=lambda item: _ORDER.index(item[0][0]))
     return [
-        Place(ranks, state, _words(len(ranks) > 1, state, what, line, beside), what, code)
+        Place(
+            ranks,
+            "busy" if state == "other" else state,
+            _words(len(ranks) > 1, state, what, line, beside),
+            what,
+            code,
+        )
         for (state, what, line, code, beside), ranks in ordered
     ]
 
 
-def explain(places: Sequence[Place], seconds: float) -> str:
-    """One sentence: who waits in what, where the others are. `seconds` is the longest wait."""
+def explain(places: Sequence[Place], seconds: Mapping[int, float]) -> str:
+    """One sentence: who waits in what, where the others are, and how long that which has stood
+    longest has done so; `seconds` are those of the ranks that are stuck."""
     named = places
     if len(places) > MOST_PLACES:  # the largest, and those that others may wait for
         most = max(places, key=lambda place: len(place.ranks))
@@ -142,7 +152,8 @@ def explain(places: Sequence[Place], seconds: float) -> str:
         named = [place for place in places if place in chosen]
     parts = [_sentence(place) for place in named]
     if stuck := [number for number, place in enumerate(named) if place.state in STAND]:
-        parts[stuck[0]] += f" for {seconds:.0f} s"
+        longest = [max(seconds[rank] for rank in named[number].ranks) for number in stuck]
+        parts[stuck[longest.index(max(longest))]] += f" for {max(longest):.0f} s"
     if rest := sum(len(place.ranks) for place in places if place not in named):
         parts.append(f"{rest:,} ranks are in {len(places) - len(named)} other places")
     if len({place.what for place in places}) > 1 and all(each.state == "waits" for each in places):
@@ -159,7 +170,9 @@ def main_first(text: str) -> str:
 
 
 _OURS = ("/zmq/devices/", "/rankroom/rank/", "/rankroom/reporting/", "/ipykernel/")
-_ORDER = ("asks", "waits", "still", "busy", "ended", "silent")
+# A rank that is busy with something other than the cell keeps others waiting as well.
+_ORDER = ("asks", "waits", "still", "busy", "other", "ended", "silent")
+NOT_BEGUN = {"state": "other"}
 
 
 def _sentence(place: Place) -> str:
@@ -184,6 +197,8 @@ def _words(
         return f"{'stand' if many else 'stands'} {at}"
     if state == "busy":
         return f"{'are' if many else 'is'} {at}"
+    if state == "other":
+        return f"{'have' if many else 'has'} not begun the cell (busy with something else)"
     if state == "ended":
         return f"{'have' if many else 'has'} finished the cell"
     return f"{'do' if many else 'does'} not answer (busy in C code, or stopped)"

@@ -32,7 +32,7 @@ from rankroom.supervisor.debug_relay import DebugRelay
 from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.news import News
 from rankroom.supervisor.processes import hub, preload, start_limit
-from rankroom.supervisor.processes.agent_process import GIVEN_UP
+from rankroom.supervisor.processes.agent_process import GIVEN_UP, NOT_STARTED
 from rankroom.supervisor.processes.cluster_processes import Processes
 from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.processes.restarts import Restarts
@@ -52,14 +52,16 @@ class Supervisor:
     """Controller and agents of one cluster as child processes, and the ranks that these have."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
+        self.stopping = threading.Event()
+        self.told_to_end = False  # by a signal, as Slurm does when the job is over
+        # First: what follows may compile something, or wait for a file system.
+        signal.signal(signal.SIGTERM, self.end_soon)
         self.paths = paths
         self.info = info
         self.claim = claim(paths, info)
         self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
-        self.stopping = threading.Event()
         self.job_end: JobEnd | None = None
-        self.told_to_end = False  # by a signal, as Slurm does when the job is over
         self.beaten = self.saved = 0.0
         # What others ask for comes in a thread of its own.
         self.ready: set[int] = set()
@@ -77,9 +79,9 @@ class Supervisor:
             paths, info, self.server, self.connections, self.children.places,
             self.note_run,
         )  # fmt: skip
-        self.news = News(info, self.server, self.runs.states)
+        self.news = News(info, self.server)
         self.requests = Requests(
-            lambda: info.size, self.runs.are_ready, self.runs.demand_idle, self.connections,
+            lambda: info.size, self.runs.starting, self.runs.demand_idle, self.connections,
             Loads(self.children.look), paths.spool,
         )  # fmt: skip
         self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
@@ -99,6 +101,11 @@ class Supervisor:
         if info.allocation is not None:
             self.job_end = JobEnd(info.allocation.job, info.allocation.until)
             self.job_end.follow()
+
+    def end_soon(self, number: int, frame: FrameType | None) -> None:
+        """By a signal."""
+        self.told_to_end = True
+        self.stopping.set()
 
     def save(self) -> None:
         """Write down how the cluster is; what a full disk refuses is written when there is room."""
@@ -151,7 +158,8 @@ class Supervisor:
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
         """A rank has come: cells may be sent to it."""
         with self.restarts.lock:
-            if self.children.starts.get(rank) != start:
+            # That it has ended may have been heard first, by another way.
+            if self.children.starts.get(rank) != start or str(rank) in self.info.exits:
                 return
             self.connections.connected(rank, peer)
             self.ready.add(rank)
@@ -161,9 +169,9 @@ class Supervisor:
         self.runs.came(rank)
         self.wake()
 
-    def note_run(self) -> None:
+    def note_run(self, run: str, state: str) -> None:
         """A run has begun or ended; in the server's thread."""
-        self.news.note()
+        self.news.note_run(run, state)
         self.debug.forget_gone()
 
     def lose(self, rank: int, how: str) -> None:
@@ -216,8 +224,8 @@ class Supervisor:
             return True
         self.note_ends()
         self.do_restarts()
-        if len(self.info.exits) == self.info.size:
-            self.fail(self.why_all_ended())
+        if why := self.why_all_ended():
+            self.fail(why)
             return True
         if self.job_end and self.job_end.over:
             self.told_to_end = True
@@ -270,8 +278,13 @@ class Supervisor:
             self.save()
 
     def why_all_ended(self) -> str:
+        """Empty while there are ranks, or some may come: a fork that is refused ends no cluster."""
         hows = set(self.info.exits.values())
-        return f"every rank {hows.pop()}" if len(hows) == 1 else "every rank has ended"
+        refused = NOT_STARTED.format(error="")
+        if len(self.info.exits) < self.info.size or any(how.startswith(refused) for how in hows):
+            return ""
+        who = "rank 0" if self.info.size == 1 else "every rank"
+        return f"{who} {hows.pop()}" if len(hows) == 1 else "every rank has ended"
 
     def note_ends(self) -> None:
         pids = [process.pid for process in self.children.ranks.values()]
@@ -293,8 +306,7 @@ class Supervisor:
             ended.append(rank)
         if ended:  # a node's ranks end together: what is written names all ranks
             self.save()
-        for rank in ended:
-            hub.unregister(self.paths.engine_file, rank, UNREGISTER_S)
+            hub.unregister(self.paths.engine_file, ended, UNREGISTER_S)
 
     def note_limit(self) -> None:
         """Write down when the job ends, as soon as that is another time."""
@@ -334,13 +346,14 @@ class Supervisor:
         self.children.end(ranks)
         for rank in ranks:
             self.lose(rank, self.info.exits.get(str(rank), "was restarted"))
-            hub.unregister(self.paths.engine_file, rank)
+        hub.unregister(self.paths.engine_file, ranks)
+        for rank in ranks:
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1
             try:
                 self.children.start_rank(rank)
             except OSError as error:
-                self.info.exits[str(rank)] = f"could not be started: {error}"
+                self.info.exits[str(rank)] = NOT_STARTED.format(error=error)
         # The others' groups hold connections to processes that are gone.
         self.info.epoch += 1
         self.save()
@@ -373,14 +386,6 @@ def main(argv: list[str]) -> None:
     info = paths.read_patiently()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}")
-    supervisor: Supervisor | None = None
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if supervisor is not None:
-            supervisor.told_to_end = True
-            supervisor.stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         supervisor = Supervisor(paths, info, int(argv[2]))
@@ -389,9 +394,11 @@ def main(argv: list[str]) -> None:
         if supervisor.info.state == "stopped" and not paths.unfinished():
             os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
             paths.remove()
-    except OSError as error:
-        info.state, info.message = "failed", f"cannot start: {of_file(error) or error}"
-        paths.write(info)
+    except (OSError, RankroomError) as error:
+        if info.state == "starting":
+            why = (of_file(error) if isinstance(error, OSError) else None) or error
+            info.state, info.message = "failed", f"cannot start: {why}"
+            paths.write(info)
         raise
 
 

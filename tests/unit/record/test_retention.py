@@ -45,6 +45,16 @@ def test_pruning_by_size_takes_the_oldest(tmp_path: Path):
     assert store.prune(max_bytes=25_000) == []
 
 
+def test_a_clock_that_jumped_removes_nothing_by_itself(tmp_path: Path):
+    old, older = aged(tmp_path, 40), aged(tmp_path, 50)
+    store = Store(tmp_path)
+    assert store.prune(by_itself=True) == []
+    assert [p.id for p in store.prune(max_age=0, by_itself=True, dry_run=True)] == [older, old]
+    assert [p.why for p in store.prune(max_bytes=0, by_itself=True, dry_run=True)] == ["size"] * 2
+    aged(tmp_path, 1)
+    assert [p.id for p in store.prune(by_itself=True)] == [older, old]
+
+
 def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
     fresh = aged(tmp_path, 0)
     store = Store(tmp_path)

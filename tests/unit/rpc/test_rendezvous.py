@@ -210,6 +210,27 @@ def test_nobody_waits_when_all_ranks_come_at_once(where, server):
     assert len(connected) == len(made)
 
 
+def test_a_store_is_opened_once_a_thread_can_be_started(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(horovod_store, "_loop", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            horovod_store.HorovodStore("127.0.0.1", {}, lambda peer, here: True)
+    opened = []
+
+    def open_again():
+        opened.append(horovod_store.HorovodStore("127.0.0.1", {}, lambda peer, here: True))
+
+    asking = threading.Thread(target=open_again, daemon=True)
+    asking.start()
+    asking.join(10)
+    assert [store.port > 0 for store in opened] == [True]
+    opened[0].close()
+
+
 def test_a_store_answers_when_there_is_something_to_say(where):
     port = ask(*where, do="meet", key="later")["port"]
     url = f"http://127.0.0.1:{port}/scope/key"

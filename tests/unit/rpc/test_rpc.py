@@ -304,6 +304,11 @@ def test_a_socket_that_a_dead_server_left_is_no_obstacle(tmp_path: Path):
     listening.close()
 
 
+def test_an_address_that_is_not_of_this_machine_is_an_error_of_the_system(tmp_path: Path):
+    with pytest.raises(OSError, match=r"cannot listen on tcp://192\.0\.2\.1: "):
+        Kept("192.0.2.1", tmp_path)
+
+
 def test_nothing_is_left_open(tmp_path: Path):
     def once() -> None:
         listening = Kept("127.0.0.1", tmp_path)

@@ -52,3 +52,31 @@ def test_a_log_that_is_full_ends_no_rank(start: Start):
     rank = agent.start_rank(0, 1)
     assert poll_until(lambda: agent.place, 10, 0.01)
     assert not agent.is_over and not rank.ended
+
+
+def test_an_agent_that_is_not_understood_is_still_heard(start: Start, tmp_path: Path):
+    agent = start(
+        """read go; echo '{"signalled": 7}'; echo '{"rank": 0}'; echo '{"ready": true}'; cat"""
+    )
+    rank = agent.start_rank(0, 1)
+    assert poll_until(lambda: agent.place, 10, 0.01)
+    assert not agent.is_over and not rank.ended
+    assert (tmp_path / "agent.log").read_text() == '{"rank": 0}\n'
+
+
+def test_a_rank_that_does_not_end_does_not_end_the_others(start: Start):
+    answers = (
+        """while read order; do case $order in *signal*) echo '{"signalled": 1}';; esac; done"""
+    )
+    agent = start(answers)
+    ranks = [agent.start_rank(rank, 1) for rank in (4, 5)]
+    agent.end_ranks([5], 1.0)
+    assert not agent.is_over and not any(rank.ended for rank in ranks)
+    assert agent.process.poll() is None
+
+
+def test_an_agent_that_does_not_answer_is_given_up(start: Start):
+    agent = start("exec sleep 60")
+    rank = agent.start_rank(4, 1)
+    agent.end_ranks([4], 0.1)
+    assert agent.is_over and rank.ended_with_agent

@@ -34,15 +34,16 @@ def news(timers: list[Callable[[], None]]) -> News:
     server = SimpleNamespace(
         later=lambda seconds, call: timers.append(call), call=lambda call: call()
     )
-    return News(ClusterInfo("one", 2), server, {"a": "running"})  # type: ignore[arg-type]
+    return News(ClusterInfo("one", 2), server)  # type: ignore[arg-type]
 
 
 def test_who_knows_it_all_is_answered_when_something_changes(news: News):
-    first, second = Asked(-1), Asked(0)
+    news.note_run("a", "running")
+    first, second = Asked(-1), Asked(1)
     assert news.take(first) and news.take(second)  # type: ignore[arg-type]
-    assert first.answers[0]["runs"] == {"a": "running"} and first.answers[0]["version"] == 0
+    assert first.answers[0]["runs"] == {"a": "running"} and first.answers[0]["version"] == 1
     news.note()
-    assert [each["version"] for each in second.answers] == [1]
+    assert [each["version"] for each in second.answers] == [2]
 
 
 def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
@@ -60,3 +61,16 @@ def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
     assert waits.answers == []
     own()
     assert [each["version"] for each in waits.answers] == [5]
+
+
+def test_only_runs_that_have_changed_are_told(news: News):
+    for number in range(1000):
+        news.note_run(f"{number}", "running")
+        news.note_run(f"{number}", "done")
+    news.note_run("last", "running")
+    news.note_run("7", "lost")
+    every, late = Asked(-1), Asked(2000)
+    news.take(every)  # type: ignore[arg-type]
+    news.take(late)  # type: ignore[arg-type]
+    assert len(every.answers[0]["runs"]) == 1001
+    assert list(late.answers[0]["runs"].items()) == [("last", "running"), ("7", "lost")]

@@ -8,6 +8,7 @@ import pytest
 
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
 from rankroom.supervisor.processes import cluster_processes
+from rankroom.supervisor.processes.agent_process import RankProcess
 from rankroom.supervisor.processes.cluster_processes import Processes
 from rankroom.system.network import here
 
@@ -56,3 +57,31 @@ def test_a_supervisor_that_stood_still_itself_heard_nothing(home, monkeypatch):
     clock.pass_by(1, {0, 1, 2})
     clock.now += 1000
     assert clock.children.silent({0, 1, 2}) == []
+
+
+def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
+    children = Processes(ClusterPaths("x"), ClusterInfo("x", 1), 0, lambda: None)
+    started = []
+    agent = SimpleNamespace(is_over=False, start_rank=lambda *what: started.append(what))
+    children.agents = [agent]  # type: ignore[list-item]
+    children.ranks[0] = RankProcess(0, 1)
+    children.ranks[0].pid = 77
+    with pytest.raises(OSError, match=r"its last process \(77\) does not end"):
+        children.start_rank(0)
+    assert not started
+    children.ranks[0].returncode = -9
+    children.start_rank(0)
+    assert started == [(0, 1)]
+
+
+def test_ranks_are_ended_without_a_look_at_all_processes(home, monkeypatch):
+    children = Processes(ClusterPaths("x"), ClusterInfo("x", 64), 0, lambda: None)
+    ended: list[int] = []
+    agent = SimpleNamespace(is_over=False, end_ranks=lambda ranks, seconds: ended.extend(ranks))
+    children.agents = [agent]  # type: ignore[list-item]
+    looks: list[object] = []
+    monkeypatch.setattr(
+        cluster_processes.psutil, "process_iter", lambda *what: looks.append(1) or []
+    )
+    children.end(range(64))
+    assert ended == [*range(64)] and not looks

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +15,7 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.errors import NoClusterError, RankroomError
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.record.model import Owner
+from rankroom.record.owner import this_process
 from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.runs import Runs, restarted_words
 
@@ -64,7 +70,7 @@ def test_variables_of_ranks_that_run_a_cell_are_not_waited_for():
         return {}
 
     requests = Requests.__new__(Requests)
-    requests._are_ready, requests._demand_idle = runs.are_ready, runs.demand_idle
+    requests._starting, requests._demand_idle = runs.starting, runs.demand_idle
     requests._connections = SimpleNamespace(apply=apply)  # type: ignore[assignment]
 
     def pull(*ranks: int) -> None:
@@ -92,3 +98,117 @@ def test_a_cluster_that_starts_can_be_described():
     cluster.info = ClusterInfo("local-1", 2, "starting")
     cluster.refresh = lambda: cluster.info  # type: ignore[method-assign]
     assert cluster.describe() == "local-1: 2 ranks, starting"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([0, 1, 2, 3], "ranks 2–3 are starting: wait until they are ready"),
+        ([0, 3], "rank 3 is starting: wait until it is ready"),
+    ],
+)
+def test_of_ranks_whose_variables_are_asked_for_those_that_start_are_named(
+    asked: list[int], words: str
+):
+    requests = Requests.__new__(Requests)
+    requests._starting = runs_of(ClusterInfo("a", 4, starting=[2]), {0, 1, 2}, {0, 1, 2}).starting
+    question = SimpleNamespace(content={"ranks": asked})
+    with pytest.raises(NoClusterError) as refused:
+        requests._apply(question)  # type: ignore[arg-type]
+    assert str(refused.value) == words
+
+
+class Starting:
+    """Runs of a cluster whose rank 1 is starting; cells that begin are noted."""
+
+    def __init__(self) -> None:
+        self.runs = runs_of(ClusterInfo("a", 2), {0}, {0})
+        self.begun: list[str] = []
+        self.refused: list[str] = []
+        self.signals: list[list[int]] = []
+        self._due: list[Callable[[], None]] = []
+        self.runs.is_ending, self.runs._current, self.runs._waiting = False, None, []
+        self.runs._clocks = SimpleNamespace(comparing=False)  # type: ignore[assignment]
+        self.runs._server = SimpleNamespace(  # type: ignore[assignment]
+            later=lambda seconds, call: self._due.append(call)
+        )
+        self.runs._connections.signal = self._signal
+        self.runs._info_of = self._begin  # type: ignore[assignment]
+
+    def ask(self, do: str, source: str = "", client: Owner | None = None, **about: Any) -> None:
+        """Ask as a client that is this process, unless it is another one."""
+        content = {"do": do, "source": source, "ranks": None, "own": False, "mark": source}
+        question = SimpleNamespace(
+            content=content | vars(client or this_process()) | about, answer=lambda **said: None,
+            refuse=lambda error: self.refused.append(str(error)),
+        )  # fmt: skip
+        {"run": self.runs._run, "withdraw": self.runs._withdraw, "interrupt": self.runs._interrupt}[
+            do
+        ](question)  # type: ignore[arg-type]
+
+    def come(self) -> None:
+        """Rank 1 is ready."""
+        self.runs._connections.ranks.append(1)  # type: ignore[attr-defined]
+        self.tick()
+
+    def tick(self) -> None:
+        due, self._due = self._due, []
+        for call in due:
+            call()
+
+    def _begin(self, ranks: list[int], asked: dict[str, Any]) -> None:
+        self.begun.append(asked["source"])
+        raise RankroomError("it is enough that it begins")
+
+    def _signal(self, ranks: list[int], name: str) -> list[Future[None]]:
+        self.signals.append(list(ranks))
+        return []
+
+
+def test_a_cell_waits_for_ranks_that_start():
+    starting = Starting()
+    starting.ask("run", "a")
+    starting.tick()
+    assert not starting.begun
+    starting.come()
+    assert starting.begun == ["a"]
+
+
+def test_a_cell_that_nobody_waits_for_any_more_is_not_begun():
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    starting = Starting()
+    starting.ask("run", "a", replace(this_process(), pid=ended.pid))
+    starting.ask("run", "b")
+    starting.ask("run", "c")
+    starting.ask("withdraw", mark="b")
+    assert starting.refused == [
+        "the cell was interrupted before its ranks were ready: it has not run"
+    ]
+    starting.come()
+    assert starting.begun == ["c"]
+
+
+def test_an_interrupt_ends_cells_that_wait_and_no_rank_that_starts():
+    starting = Starting()
+    starting.ask("run", "a")
+    starting.ask("interrupt")
+    starting.come()
+    assert not starting.begun
+    assert starting.refused == [
+        "the cell was interrupted before its ranks were ready: it has not run"
+    ]
+    assert starting.signals == [[0]]
+
+
+def test_a_cell_that_waits_is_answered_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch):
+    starting = Starting()
+    starting.ask("run", "a")
+
+    def fail(ranks: list[int], asked: dict[str, Any]) -> None:
+        raise OSError("no descriptors")
+
+    monkeypatch.setattr(starting.runs, "_info_of", fail)
+    with pytest.raises(OSError, match="no descriptors"):  # the server logs it
+        starting.come()
+    assert starting.refused == ["no descriptors"]

@@ -66,7 +66,15 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
     ],
 )
 def test_words(answers, words):
-    assert explain(places(dict(enumerate(answers))), 6.2) == words
+    waited = dict.fromkeys(range(len(answers)), 6.2)
+    assert explain(places(dict(enumerate(answers))), waited) == words
+
+
+def test_the_longest_wait_is_said_of_who_has_waited_so_long():
+    assert explain(places({0: WAITS, 1: SLEEPS, 2: WAITS}), {0: 5.1, 1: 60.2, 2: 4.0}) == (
+        "ranks 0,2 wait in allreduce loss (cell line 7); "
+        "rank 1 stands at cell line 9: `time.sleep(60)` for 60 s"
+    )
 
 
 def test_ranks_that_stand_at_the_same_place_are_told_together():
@@ -81,7 +89,7 @@ def test_ranks_that_stand_at_the_same_place_are_told_together():
 def test_many_ranks_are_counted_and_the_few_that_differ_are_named():
     late = {17, 300, 301, 302, 303}
     answers = {rank: SLEEPS if rank in late else WAITS for rank in range(1024)}
-    assert explain(places(answers), 6.2) == (
+    assert explain(places(answers), dict.fromkeys(answers, 6.2)) == (
         "1,019 ranks wait in allreduce loss (cell line 7) for 6 s; "
         "ranks 17,300–303 stand at cell line 9: `time.sleep(60)`"
     )
@@ -90,7 +98,7 @@ def test_many_ranks_are_counted_and_the_few_that_differ_are_named():
 def test_a_sentence_names_a_few_places_only():
     answers = {rank: WAITS | {"what": f"receive from rank {rank + 1}"} for rank in range(60)}
     answers |= dict.fromkeys(range(60, 1023), WAITS) | {1023: SLEEPS}
-    assert explain(places(answers), 6.2) == (
+    assert explain(places(answers), dict.fromkeys(answers, 6.2)) == (
         "rank 0 waits in receive from rank 1 (cell line 7) for 6 s; "
         "ranks 60–1022 wait in allreduce loss (cell line 7); "
         "rank 1023 stands at cell line 9: `time.sleep(60)`; 59 ranks are in 59 other places"
@@ -126,7 +134,7 @@ class FakeRanks:
 
 
 def watch(ranks, said, patience=5):
-    return StallWatch([0, 1], ranks, 0, patience, said.append)
+    return StallWatch([0, 1], {0: None, 1: None}, ranks, 0, patience, said.append)
 
 
 def waits(seconds):
@@ -200,3 +208,17 @@ def test_a_rank_that_does_not_answer_is_not_asked_again():
     for _ in range(50):
         made._look()
     assert ranks.asked == 2
+
+
+def test_a_rank_that_does_something_else_has_not_finished_the_cell():
+    ranks, said, running = FakeRanks({0: waits(6), 1: {"state": "ended"}}), [], {0: None, 1: None}
+    StallWatch([0, 1], running, ranks, 0, 5, said.append).begin()
+    ranks.turn()
+    del running[1]
+    ranks.turn()
+    assert [hang.text for hang in said] == [
+        "rank 0 waits in barrier (cell line 1) for 6 s; "
+        "rank 1 has not begun the cell (busy with something else)",
+        "rank 0 waits in barrier (cell line 1) for 6 s; rank 1 has finished the cell",
+    ]
+    assert [place.state for place in said[0].places] == ["waits", "busy"]

@@ -17,6 +17,7 @@ from typing import Any
 from rankroom.supervisor.processes.load import Load
 
 GIVEN_UP = "was given up"  # begins how a rank ended whose node is gone for us; it may live on there
+NOT_STARTED = "could not be started: {error}"  # how a rank ended whose process was refused
 ENDS_S = 5.0  # for an agent to end with its ranks, and for its launcher to follow
 
 
@@ -87,14 +88,17 @@ class AgentProcess:
         return made
 
     def end_ranks(self, ranks: Collection[int], seconds: float) -> None:
-        """End ranks with all they started, and wait for it; the agent goes if it does not do so."""
+        """End ranks with all they started, and wait for it; an agent that has not even tried goes,
+        with all its ranks."""
         self.tell(do="end", ranks=sorted(ranks))
+        tried = self.signal((), "SIGCONT")  # it takes one order after the other
         with self._news:
             # Those of an agent before this one have ended with it.
             own = [self.ranks[each] for each in ranks if each in self.ranks]
             if self._news.wait_for(lambda: all(each.ended for each in own), seconds):
                 return
-        self.give_up()
+        if not tried.done():
+            self.give_up()
 
     def look(self) -> Future[dict[int, Load]]:
         """How busy its ranks are."""
@@ -157,16 +161,15 @@ class AgentProcess:
 
     def _read_line(self, line: bytes) -> None:
         self.heard = time.monotonic()
-        said = None
-        with contextlib.suppress(ValueError):
+        try:
             said = json.loads(line)
-        if not isinstance(said, dict):  # a launcher's own, or of something that it runs before
+            with self._news:
+                self._take(said)
+                self._news.notify_all()
+        except Exception:  # a launcher's own, or of something that it runs before
             with contextlib.suppress(OSError), self.log.open("ab") as log:
                 log.write(line)
             return
-        with self._news:
-            self._take(said)
-            self._news.notify_all()
         if said.keys() != {"beat"}:
             self._hear()
 
@@ -183,7 +186,8 @@ class AgentProcess:
                 each.set_result(loads)
             self._looks.clear()
         elif "signalled" in said:
-            self._signals.pop(said["signalled"]).set_result(None)
+            if sent := self._signals.pop(said["signalled"], None):
+                sent.set_result(None)
         elif "imported" in said:
             self.imported.add(said["imported"])
         elif "note" in said:

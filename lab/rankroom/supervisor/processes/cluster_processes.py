@@ -21,7 +21,12 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
 from rankroom.record.model import RankInfo
 from rankroom.scheduler import step_launcher
 from rankroom.supervisor.processes import port_guard
-from rankroom.supervisor.processes.agent_process import GIVEN_UP, AgentProcess, RankProcess
+from rankroom.supervisor.processes.agent_process import (
+    GIVEN_UP,
+    NOT_STARTED,
+    AgentProcess,
+    RankProcess,
+)
 from rankroom.supervisor.processes.load import Load
 from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
@@ -86,7 +91,7 @@ class Processes:
         process, agent = self.ranks[rank], self.agents[self._node_of[rank]]
         code = process.returncode or 0
         if process.failed:
-            return f"could not be started: {process.failed}"
+            return NOT_STARTED.format(error=process.failed)
         if process.ended_with_agent:
             if self.info.allocation and step_launcher.failed_node(agent.log) == agent.node:
                 # Slurm gave up the node before we did: its ranks may live on there for a while.
@@ -141,7 +146,8 @@ class Processes:
             "--log-level=WARN",
         ]  # fmt: skip
         env = dict(os.environ) | {
-            "RANKROOM_SIZE": str(self.info.size), process_tree.CLUSTER: str(self.paths.folder)
+            "RANKROOM_SIZE": str(self.info.size), "RANKROOM_SUPERVISOR": str(os.getpid()),
+            process_tree.CLUSTER: str(self.paths.folder),
         }  # fmt: skip
         with self.paths.controller_log.open("ab") as file:
             self.controller = subprocess.Popen(
@@ -191,8 +197,11 @@ class Processes:
         return True
 
     def start_rank(self, rank: int) -> None:
-        """Start a rank, with a new agent if its node's has ended. Raises OSError."""
+        """Start a rank, with a new agent if its node's has ended. Raises OSError, also while its
+        last process is there."""
         node = self._node_of[rank]
+        if rank in self.ranks and not self.ranks[rank].ended:
+            raise OSError(STAYS.format(pid=self.ranks[rank].pid))
         if self.agents[node].is_over:
             self.agents[node] = self._start_agent(node)
             # It reads that once it is ready; its ranks have the addresses that others know.
@@ -230,11 +239,8 @@ class Processes:
     def end(self, ranks: Collection[int]) -> None:
         """End these ranks with all they started, in whatever session that is."""
         for agent, its in self._by_agent(ranks):
-            if not agent.is_over:
+            if not agent.is_over:  # what it left if it was killed, the next one ends
                 agent.end_ranks(its, RESTART_S)
-        if self.info.allocation is None:  # what their agent, if it was killed, left
-            for rank in ranks:
-                process_tree.end(process_tree.marked(process_tree.SPOOL, self.paths.spool(rank)))
 
     def end_all(self) -> None:
         """End every process: asked first, killed after a while, and all of them waited for."""
@@ -261,3 +267,6 @@ class Processes:
         for rank in ranks:
             found[self._node_of[rank]].append(rank)
         return [(self.agents[node], its) for node, its in found.items()]
+
+
+STAYS = "its last process ({pid}) does not end, as one that waits for a disk or a device"

@@ -69,7 +69,9 @@ def main() -> None:
     except RankroomError as error:
         sys.exit(str(error))
     heartmonitor.HeartMonitor = HeartMonitor  # in the process of its own that it gets, too
-    threading.Thread(target=follow, args=(os.getppid(),), daemon=True).start()
+    # Not os.getppid(): the supervisor may have ended while this was imported.
+    supervisor = int(os.environ["RANKROOM_SUPERVISOR"])
+    threading.Thread(target=follow, args=(supervisor,), daemon=True).start()
     Controller.launch_instance()
 
 

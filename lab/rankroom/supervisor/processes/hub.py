@@ -1,10 +1,11 @@
-"""What the supervisor tells the controller: that a rank is gone, so that its id is free at once."""
+"""What the supervisor tells the controller: that ranks are gone, so that their ids are free."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 ANSWER_MS = 500
 
 
-def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
-    """Have the controller forget `rank`, whose process has ended; False if it does not answer.
+def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) -> bool:
+    """Have the controller forget `ranks`, whose processes have ended; False if it does not answer
+    within `seconds`, however many they are.
 
-    It would notice by missing heartbeats after a minute, and give the next rank another id.
+    It would notice by missing heartbeats after a minute, and give the next ones other ids.
     """
     import zmq  # here, as a supervisor does not need it until a rank is restarted
 
@@ -28,19 +30,21 @@ def unregister(engine_file: Path, rank: int, seconds: float = 5.0) -> bool:
     session = _session_for(about)
     deadline = time.monotonic() + seconds
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.LINGER = 0
+        socket.LINGER = socket.SNDHWM = 0  # neither to be sent nor to be ended does it wait
         if about.get("curve_serverkey"):
             socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
             socket.curve_serverkey = about["curve_serverkey"].encode()
         socket.connect(f"{about['interface']}:{about['registration']}")
         while time.monotonic() < deadline:
-            session.send(socket, "unregistration_request", content={"id": rank})
-            # It answers questions in order: this one is how its answer to the first is known.
+            for rank in ranks:
+                session.send(socket, "unregistration_request", content={"id": rank})
+            # It answers questions in order: this one is how its answer to the others is known.
             session.send(socket, "connection_request")
             if socket.poll(ANSWER_MS):
                 _, frames = session.feed_identities(socket.recv_multipart())
                 content = session.deserialize(frames)["content"]
-                if str(rank) not in content.get("engines", {}):
+                ranks = [rank for rank in ranks if str(rank) in content.get("engines", {})]
+                if not ranks:
                     return True
     return False
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rankroom import config
+from rankroom.errors import RankroomError
 
 SOURCE = Path(__file__).parents[2] / "rank" / "native" / "port_guard.c"
 BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # what the library reads
@@ -52,6 +53,14 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 def library() -> Path | None:
     """The library for this machine, compiled if it is not there yet; None where that cannot be."""
+    # ValueError: of a quote in CC that is not closed.
+    with contextlib.suppress(OSError, RankroomError, subprocess.SubprocessError, ValueError):
+        return _library()
+    return None
+
+
+def _library() -> Path | None:
+    """Raises NotPrivateError where others may write to its folder, which in /tmp is anybody."""
     source = SOURCE.read_bytes()
     version = hashlib.sha256(source).hexdigest()[:12]
     # The loader takes a space or a colon for the end of a name.
@@ -60,23 +69,22 @@ def library() -> Path | None:
     if target.exists():
         config.make_own(folder)  # whatever is in the library runs in every rank
         return target
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        config.private(folder)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
-            new = Path(made) / target.name
-            compiled = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCE), "-ldl"]
-            subprocess.run(
-                [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S,
-                env={**os.environ, "TMPDIR": made},  # /tmp may be full
-            )  # fmt: skip
-            env = {**os.environ, PRELOAD: str(new), BIND: "127.0.0.1", PEERS: ""}
-            tried = subprocess.run(
-                [sys.executable, "-I", "-c", TRY], env=env, capture_output=True, timeout=TRY_S
-            )
-            # The loader only says on stderr that it cannot have it, and goes on.
-            if tried.returncode == 0 and not tried.stderr:
-                new.replace(target)
-                return target
+    config.private(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        new = Path(made) / target.name
+        compiled = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCE), "-ldl"]
+        subprocess.run(
+            [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S,
+            env={**os.environ, "TMPDIR": made},  # /tmp may be full
+        )  # fmt: skip
+        env = {**os.environ, PRELOAD: str(new), BIND: "127.0.0.1", PEERS: ""}
+        tried = subprocess.run(
+            [sys.executable, "-I", "-c", TRY], env=env, capture_output=True, timeout=TRY_S
+        )
+        # The loader only says on stderr that it cannot have it, and goes on.
+        if tried.returncode == 0 and not tried.stderr:
+            new.replace(target)
+            return target
     return None
 
 

@@ -24,7 +24,8 @@ class Restarts:
         self._children = children
         self._ready = ready
         self._brought_back: dict[int, list[float]] = {}
-        # Now: when a rank ends, there may be no way to read it.
+        # Now: when a rank ends, there may be no way to read them.
+        self._start_s = start_limit.seconds(info)
         self._elastic_s = config.elastic_seconds()
 
     def ask_for(self, ranks: list[int]) -> str:
@@ -34,7 +35,7 @@ class Restarts:
                 if rank in self.asked:
                     return TWICE.format(rank=rank)
                 age = time.monotonic() - self._children.born.get(rank, time.monotonic())
-                young = age < start_limit.seconds(self._info)
+                young = age < self._start_s
                 if young and rank not in self._ready and str(rank) not in self._info.exits:
                     again = rank in self._info.starting
                     return (TWICE if again else STARTING).format(rank=rank)
@@ -55,7 +56,7 @@ class Restarts:
     def comes_back_s(self, rank: int) -> float:
         """How long others may wait for a rank that has ended; 0 if it is left down."""
         if rank in self.asked:
-            return start_limit.seconds(self._info)
+            return self._start_s
         return 0.0 if self._info.auto_restart else self._elastic_s
 
 

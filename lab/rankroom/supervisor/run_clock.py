@@ -1,0 +1,38 @@
+"""The clocks of one run: by how much this host's was set meanwhile, and its ranks' offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from rankroom.record.model import Clock, RankInfo
+from rankroom.supervisor.clock import hull
+
+SET_US = 5_000_000  # less than that is how clocks are kept right
+
+
+class RunClock:
+    """Made when its run begins."""
+
+    def __init__(self) -> None:
+        self._less_boot = _less_boot_us()
+
+    def set_by(self) -> int:
+        """By how many microseconds the clock was set during the run."""
+        by = _less_boot_us() - self._less_boot
+        return by if abs(by) >= SET_US else 0
+
+
+def widen(ranks: Iterable[RankInfo], clocks: Mapping[int, Clock]) -> None:
+    """Have what is noted of ranks' clocks cover `clocks` as well, which were found later."""
+    for rank in ranks:
+        if fresh := clocks.get(rank.rank):
+            rank.clock = hull(rank.clock, fresh) if rank.clock else fresh
+
+
+def _less_boot_us() -> int:
+    """Wall-clock time less the time since boot; it changes only when the clock is set."""
+    return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1000
+
+
+CLOCK_SET = "the clock was set by {seconds:+.0f} s during this run: times of its events are off"

@@ -1,0 +1,23 @@
+"""A cluster's controller, which ends with its supervisor."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from ipyparallel.controller import heartmonitor
+
+from rankroom.supervisor.processes import controller
+
+
+def test_the_supervisor_that_started_it_is_followed_also_if_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    followed: list[int] = []
+    done = threading.Event()
+    monkeypatch.setenv("RANKROOM_SUPERVISOR", "4000000")
+    monkeypatch.setattr(heartmonitor, "HeartMonitor", heartmonitor.HeartMonitor)  # put back
+    monkeypatch.setattr(controller, "follow", lambda pid: (followed.append(pid), done.set()))
+    monkeypatch.setattr(controller.Controller, "launch_instance", lambda: None)
+    controller.main()
+    assert done.wait(10) and followed == [4000000]

@@ -1,0 +1,64 @@
+"""What run.json says of a run: who failed first, how many lines, and why it is stuck."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankroom.record.model import Hang, event_line
+from rankroom.supervisor import run_summary
+from rankroom.supervisor.run_summary import RunSummary
+from record_makers import log, make_run
+
+
+def fail(summary: RunSummary, rank: int, ename: str, evalue: str) -> None:
+    line = event_line("error", rank, 0, 5, ename=ename, evalue=evalue, traceback=[])
+    list(summary.take(rank, line))
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue"),
+    [
+        ("HorovodInternalError", "Horovod has been shut down"),
+        ("RuntimeError", "[pair.cc:534] Connection closed by peer [127.0.0.1]:40392"),
+        ("DistBackendError", "socketProgress: Connection closed by remote peer c2<45678>"),
+        ("DistBackendError", "ncclRemoteError: a network error or a remote process exiting"),
+        ("UnavailableError", "Collective ops is aborted by: Socket closed"),
+    ],
+)
+def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, evalue: str):
+    summary = RunSummary(make_run(2))
+    fail(summary, 0, ename, evalue)
+    summary.blame(1, "was killed by SIGKILL")
+    assert summary.info.failure is not None
+    assert summary.info.failure.evalue == "rank 1 was killed by SIGKILL"
+
+
+def test_a_rank_that_failed_by_itself_is_blamed_before_one_that_died_later():
+    summary = RunSummary(make_run(2))
+    fail(summary, 0, "ValueError", "no such column")
+    summary.blame(1, "was killed by SIGKILL")
+    assert summary.info.failure is not None and summary.info.failure.ename == "ValueError"
+
+
+@pytest.mark.parametrize("text", ["C:\\\n", "\n\n", "\\n", "a\\\\\nb\n", '"\\\\n"\n'])
+def test_lines_are_counted_whatever_they_end_with(text: str):
+    summary = RunSummary(make_run(1))
+    list(summary.take(0, log(0, text, 0)))
+    assert summary.info.lines == text.count("\n")
+
+
+def test_a_wait_that_only_becomes_longer_is_told_now_and_then(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(run_summary.time, "monotonic", lambda: now)
+    summary = RunSummary(make_run(2))
+
+    def told(text: str) -> bool:
+        return summary.hang(Hang(0, text))
+
+    assert told("rank 0 waits in allreduce for 4 s; rank 1 stands at cell line 9")
+    now += 1
+    assert not told("rank 0 waits in allreduce for 5 s; rank 1 stands at cell line 9")
+    assert told("rank 0 waits in allreduce for 5 s; rank 1 stands at cell line 10")
+    now += run_summary.AGAIN_S
+    assert told("rank 0 waits in allreduce for 10 s; rank 1 stands at cell line 10")
+    assert summary.hang(None)
