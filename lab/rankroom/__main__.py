@@ -1,11 +1,13 @@
 """`python -m rankroom`."""
 
+import contextlib
 import os
 import sys
 
 # `-m` puts the current directory first, and files there are not ours to import.
-if sys.path[0] == os.getcwd() and not getattr(sys.flags, "safe_path", False):  # noqa: PTH109
-    del sys.path[0]
+with contextlib.suppress(FileNotFoundError):  # one that has been deleted
+    if sys.path[0] == os.getcwd() and not getattr(sys.flags, "safe_path", False):  # noqa: PTH109
+        del sys.path[0]
 
 from rankroom.cli import main
 

@@ -39,7 +39,9 @@ _own: set[Path] = set()  # homes that were found to be the user's own
 def home() -> Path:
     """Where Rankroom keeps records and clusters: RANKROOM_HOME, or the user's data directory.
 
-    Raises NotPrivateError where somebody else may have put them there.
+    A relative RANKROOM_HOME is made absolute for this process, and for what it starts, with the
+    first use: it means one folder, whatever the current one is later. Raises NotPrivateError where
+    somebody else may have put it there.
     """
     folder = _home()
     if folder not in _own:
@@ -52,7 +54,11 @@ def home() -> Path:
 def _home() -> Path:
     chosen = os.environ.get("RANKROOM_HOME")
     if chosen:
-        return Path(os.path.expanduser(chosen)).absolute()  # noqa: PTH111 - raises nothing
+        folder = Path(os.path.expanduser(chosen))  # noqa: PTH111 - raises nothing
+        if not folder.is_absolute():
+            folder = current_folder() / folder
+            os.environ["RANKROOM_HOME"] = str(folder)
+        return folder
     data = os.environ.get("XDG_DATA_HOME")
     # The XDG specification has relative paths ignored.
     base = Path(data) if data and Path(data).is_absolute() else user_home() / ".local" / "share"
@@ -65,6 +71,14 @@ def user_home() -> Path:
         return Path.home()
     except RuntimeError:
         raise UsageError(HOMELESS.format(uid=os.getuid())) from None
+
+
+def current_folder() -> Path:
+    """The current directory. Raises UsageError where that has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(NO_FOLDER) from None
 
 
 def without_spaces(folder: Path) -> Path:
@@ -232,6 +246,7 @@ HOMELESS = (
     "HOME is not set, and the system knows no home directory of user {uid}: set HOME, or set "
     "RANKROOM_HOME to a folder of your own"
 )
+NO_FOLDER = "the current directory has been deleted: `cd` to one that is there"
 NOT_A_NUMBER = "{where} is {text!r}: set it to a number from 0 up, for example {default:g}"
 NOT_YOURS = (
     "{folder} belongs to another user, and Rankroom uses only folders of your own: have it "

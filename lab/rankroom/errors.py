@@ -50,6 +50,10 @@ class LabError(RankroomError):
     """JupyterLab on a compute node did not come up, or has failed there."""
 
 
+class UselessJob(LabError):
+    """Its job runs, or waits, and will be of no use: it is best cancelled."""
+
+
 class SchedulerError(RankroomError):
     """The scheduler does not answer as it should: nothing is known of a job then."""
 
@@ -85,7 +89,7 @@ class UnreadableRecordError(RecordError):
 class UnwrittenError(RecordError):
     """A disk took only some lines of a record; `rest` are the others."""
 
-    def __init__(self, message: str, rest: bytes) -> None:
+    def __init__(self, message: str, rest: bytes = b"") -> None:
         super().__init__(message)
         self.rest = rest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,9 @@ def test_a_notebook_that_cannot_be_a_script_says_why():
 
 def test_a_jobs_name_is_a_word():
     at = time.mktime((2026, 11, 22, 9, 30, 0, 0, 0, -1))
-    assert named(Path("/a/my (new) nötes.ipynb"), at) == "my-new-n-tes-20261122-093000"
-    assert named(Path("/a/$.ipynb"), at) == "notebook-20261122-093000"
+    made = named(Path("/a/my (new) nötes.ipynb"), at)
+    assert re.fullmatch("my-new-n-tes-20261122-093000-[0-9a-f]{6}", made)
+    assert named(Path("/a/$.ipynb"), at).startswith("notebook-20261122-093000-")
 
 
 def test_the_job_runs_in_its_folder_whatever_that_is_called():
@@ -309,6 +311,21 @@ SEEN = """
 import json, os, pathlib
 so_far = json.loads(pathlib.Path(os.environ["RANKROOM_BATCH"], "executed.ipynb").read_text())
 so_far["cells"][0]["outputs"][-1]["ename"]
+"""
+
+
+@pytest.mark.cluster
+def test_what_a_cell_starts_can_be_ended(home, written):
+    status, said, _ = run_here(written(ENDED))
+    assert status == 0, said
+
+
+ENDED = """
+import os, signal, subprocess
+os.kill(os.getpid(), signal.SIGTERM)
+child = subprocess.Popen(["sleep", "60"])
+child.terminate()
+child.wait(20)
 """
 
 

@@ -64,4 +64,4 @@ def test_ranks_on_instances_of_mig_see_their_own(start):
 def test_two_ranks_on_one_gpu_are_warned_about(start):
     cluster = start("6", ranks=2)
     assert [rank.device for rank in cluster.ranks] == ["cuda:0", "cuda:0"]
-    assert cluster.warning().startswith("2 ranks share 1 GPUs: one rank per GPU")
+    assert cluster.warning().startswith("2 ranks share 1 GPU: one rank per GPU")

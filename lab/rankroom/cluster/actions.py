@@ -10,9 +10,12 @@ import contextlib
 import dataclasses
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import psutil
 
 from rankroom import errors
 from rankroom.cluster import launch, liveness, lookup, start_request
@@ -107,18 +110,22 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     lookup.demand_in_reach(info)
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
-    start_again = successor(paths, info, asked)
+    start_again = successor(paths, info, asked, _environment(info))
     stop(name)
     start_again()
 
 
 def successor(
-    paths: ClusterPaths, info: ClusterInfo, asked: Mapping[str, str]
+    paths: ClusterPaths,
+    info: ClusterInfo,
+    asked: Mapping[str, str],
+    env: Mapping[str, str] | None = None,
 ) -> Callable[[], subprocess.Popen[bytes] | None]:
     """What starts a cluster again under its name, as it was but for what is asked for.
 
-    To be called once the cluster is stopped; it returns at once, with the process that keeps ranks
-    of this machine. What cannot be is refused here, before anything is stopped: with
+    Ranks of this machine run under the Python that they had, with this process's environment or
+    with `env`. To be called once the cluster is stopped; it returns at once, with the process that
+    keeps ranks of this machine. What cannot be is refused here, before anything is stopped: with
     StartRequestError by field, UsageError, and at a site SchedulerError, or SshError while its
     scheduler cannot be asked.
     """
@@ -134,10 +141,23 @@ def successor(
     if info.allocation is None:
         start_request.granted(site.load("local"), asked)
     ranks = start_request.ranks(asked) or info.size
-    launch.room_for(ranks)
+    launch.room_for(ranks, os.environ if env is None else env)
+    python = info.python or sys.executable
+    if not os.access(python, os.X_OK):
+        raise UsageError(NO_PYTHON.format(name=paths.name, python=python))
+    folder = launch.working_folder(info.cwd)
     return lambda: launch.launch(
-        ranks, paths.name, info.cwd, info.auto_restart, preload=info.preload
+        ranks, paths.name, folder, info.auto_restart, preload=info.preload, python=python, env=env
     )[1]
+
+
+def _environment(info: ClusterInfo) -> dict[str, str] | None:
+    """What a cluster was started with, which may not be what this process has; its supervisor knows
+    while it lives on this machine."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if liveness.alive(info) and liveness.here(info.host, info):
+            return psutil.Process(info.supervisor).environ() or None
+    return None
 
 
 def interrupt(name: str) -> None:
@@ -285,6 +305,10 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 GONE = "cluster {name} is gone: Restart starts it again"
 UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
+NO_PYTHON = (
+    "cluster {name} cannot be started again, as its Python, {python}, is not there any more: stop "
+    "it, and start one from another environment"
+)
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
 OVER = "run {id} is over ({state}): there is nothing left to act on"
 LOST = (

@@ -21,8 +21,7 @@ from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.supervisor import lease
-from rankroom.system.polling import poll_until
-from rankroom.text.rank_ranges import choose_ranks
+from rankroom.text.rank_ranges import choose_ranks, count_ranks
 
 LONG_S = 600.0  # for a rank to answer; it may be busy with a cell, or a value be large
 # For ranks to set up again what they had set up together. When they cannot be connected, Horovod
@@ -48,6 +47,7 @@ class AnyCluster:
         if info.version != VERSION:
             raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
+        self._orphaned: dict[str, float] = {}  # since when runs have been without a supervisor
         self._latest: Run | None = None
         self._supervisor = SupervisorClient(paths, self.refresh, self._told)
         self._ask = self._supervisor.ask
@@ -62,7 +62,14 @@ class AnyCluster:
         """Have the cells of this process run on its ranks."""
         AnyCluster.current = self
 
+    def __enter__(self) -> AnyCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def close(self) -> None:
+        """Let go of the ranks, which stay: others, or a later `attach`, may go on with them."""
         self._supervisor.close()
         with self._leasing:
             held, self._lease = self._lease, -1
@@ -89,17 +96,18 @@ class AnyCluster:
         return self.refresh().ranks
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self.size} ranks>"
+        return f"<{type(self).__name__} {self.name}: {count_ranks(self.size)}>"
 
     def describe(self) -> str:
         """One line: name, ranks, where and on what."""
-        ranks = self.ranks
-        word = "rank" if self.size == 1 else "ranks"
+        ranks, count = self.ranks, count_ranks(self.size)
         if not ranks:
-            return f"{self.name}: {self.size} {word}, starting"
+            return f"{self.name}: {count}, starting"
         hosts = sorted({rank.host for rank in ranks})
         devices = "CPU" if ranks[0].device == "cpu" else "one GPU each"
-        return f"{self.name}: {self.size} {word} on {', '.join(hosts)} ({devices})"
+        if self.warning():
+            devices = "sharing GPUs"
+        return f"{self.name}: {count} on {', '.join(hosts)} ({devices})"
 
     def warning(self) -> str:
         """What is likely a mistake in how the ranks were placed; empty if nothing."""
@@ -107,9 +115,10 @@ class AnyCluster:
         shared = [place for place in set(places) if places.count(place) > 1]
         if not shared:
             return ""
+        gpus = len(set(places))
         return (
-            f"{len(places)} ranks share {len(set(places))} GPUs: one rank per GPU is what most "
-            "code expects, and NCCL refuses two on one"
+            f"{len(places)} ranks share {gpus} GPU{'s' if gpus > 1 else ''}: one rank per GPU is "
+            "what most code expects, and NCCL refuses two on one"
         )
 
     def refresh(self) -> ClusterInfo:
@@ -184,6 +193,7 @@ class AnyCluster:
         own: bool = False,
         interactive: bool = False,
         compare: Sequence[str] = (),
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Run:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
@@ -191,14 +201,15 @@ class AnyCluster:
         operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which are
         0, 1, … then, are all there are for this cell: its collectives are theirs alone. With
         `interactive`, breakpoint() and input() wait for `Run.answer`, by whichever client. The
-        metrics of the runs with the ids `compare` are shown beside those of this one. Raises
-        UsageError for ranks that are not there, NoClusterError if ranks have died, RankroomError
-        if another run is on.
+        metrics of the runs with the ids `compare` are shown beside those of this one. While ranks
+        start, it waits for them, and begins nothing once `is_cancelled()`. Raises UsageError for
+        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run is
+        on or this one was cancelled.
         """
         chosen, me = choose_ranks(ranks, self.size), this_process()
         said = self._supervisor.ask_directly(
-            do="run", source=source, ranks=chosen, name=name, count=count, notes=list(notes),
-            restarts=self._restarts, profile=profile, own=own,
+            is_cancelled, do="run", source=source, ranks=chosen, name=name, count=count,
+            notes=list(notes), restarts=self._restarts, profile=profile, own=own,
             interactive=interactive, compare=list(compare), **vars(me),
         )  # fmt: skip
         self._restarts |= said["restarts"]
@@ -245,6 +256,7 @@ class AnyCluster:
         Raises UsageError if it is in use by another client, NoClusterError if the rank is gone,
         RankroomError with what went wrong there.
         """
+        choose_ranks([rank], self.size)
         about = {"rank": rank, "message": message, **vars(this_process())}
         said = self._ask("debug", patience=LONG_S, **about)
         if "refused" in said:
@@ -274,8 +286,8 @@ class AnyCluster:
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
     ) -> Any:
         """What `function(*args)` comes to on one rank. Raises StartError after `patience` s."""
-        packed = packed_values.pack((function, args))
-        return self._apply("call", [rank], *packed, patience=patience)[rank]
+        chosen, packed = choose_ranks([rank], self.size), packed_values.pack((function, args))
+        return self._apply("call", chosen, *packed, patience=patience)[rank]
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart some ranks, without their variables; the others keep theirs.
@@ -334,16 +346,17 @@ class AnyCluster:
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
     def _is_orphaned(self, run: Run) -> bool:
-        """Whether the supervisor is gone; what its ranks have left is in the record then."""
+        """Whether the supervisor is gone; what its ranks have left is in the record then.
+
+        While they may yet say something, that is not so: it is asked again.
+        """
         if liveness.alive(self.paths.read()):
             return False
-
-        def is_complete() -> bool:
-            info = self.store.load(run.id)
-            return info.state != "lost" or repair.complete(self.store, info)
-
+        since = self._orphaned.setdefault(run.id, time.monotonic())
         with contextlib.suppress(RecordError):
-            poll_until(is_complete, ORPHANED_S, 0.2)
+            info = self.store.load(run.id)
+            if info.state == "lost" and not repair.complete(self.store, info):
+                return time.monotonic() > since + ORPHANED_S
         return True
 
     def _apply(

@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 
 from rankroom.cluster import launch, liveness
-from rankroom.errors import RecordError, UnreadableError
+from rankroom.errors import RecordError, UnreadableError, UnreadableRecordError
 from rankroom.record.blank import BLANK, forsaken
 from rankroom.record.cluster_file import (
+    UNLISTED,
     ClusterInfo,
     ClusterPaths,
     all_paths,
@@ -25,8 +26,10 @@ from rankroom.record.cluster_file import (
     is_past,
 )
 from rankroom.record.store import Store
+from rankroom.scheduler import job_end
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
+from rankroom.text.rank_ranges import count_ranks
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if info is not None and (liveness.alive(info) or _is_young(paths, info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
-        ranks = "1 rank" if info.size == 1 else f"{info.size} ranks"
+        ranks = count_ranks(info.size)
         where = f" in job {info.remote.job} on {info.remote.site}" if info.remote else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         return
@@ -76,7 +79,7 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         )
         return
     left = launch.own_processes(paths)
-    kept = [run for run in paths.unfinished() if _lacks(store, run)]
+    kept = [run for run in paths.unfinished() if run == UNLISTED or _lacks(store, run)]
     what = f"cluster {paths.name}: {_why(info)}"
     if left:
         what += f"; {_processes(left)} left"
@@ -111,7 +114,9 @@ def _job_elsewhere(info: ClusterInfo) -> str:
     granted = info.allocation
     if granted is None or liveness.here(info.host, info) or info.state in ("failed", "stopped"):
         return ""
-    return granted.job if granted.until and not is_past(granted.until) else ""
+    # A job without a limit ends when it is cancelled, which only its scheduler knows.
+    is_over = is_past(granted.until) if granted.until else job_end.why_over_now(granted.job)
+    return "" if is_over else granted.job
 
 
 def _why(info: ClusterInfo | None) -> str:
@@ -126,8 +131,10 @@ def _lacks(store: Store, run: str) -> bool:
     """Whether the record of `run` may lack something; one that is not there lacks nothing."""
     try:
         info = store.load(run)
-    except RecordError:
-        return False
+    except UnreadableRecordError:
+        return True
+    except RecordError:  # it is not there, or damaged, or a newer version's
+        return (store.runs / run).is_dir()
     return info.state in ("running", "lost") or any("missing" in note for note in info.notes)
 
 

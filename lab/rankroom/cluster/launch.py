@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -39,60 +39,90 @@ Progress = Callable[[str], None]
 def launch(
     ranks: int | None,
     name: str | None,
-    cwd: str | None,
+    cwd: str | os.PathLike[str] | None,
     auto_restart: bool = False,
     reached_from: str = "",
     preload: str = "",
+    python: str = sys.executable,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[ClusterPaths, subprocess.Popen[bytes]]:
     """Start the supervisor of a new cluster and return at once; `Cluster.ready` waits for its
     ranks.
 
-    Raises UsageError for a number of ranks that makes no sense or a name that is none, StartError
-    if nothing starts.
+    Supervisor and ranks run under `python`, with this process's environment or with `env`. Raises
+    UsageError for a number of ranks that makes no sense, a name that is none or a folder that is
+    not there, StartError if nothing starts.
     """
-    granted, devices, size = room_for(ranks)
+    env = own_environment() if env is None else dict(env)
+    granted, devices, size = room_for(ranks, env)
+    folder = working_folder(cwd)
     if granted is None:
         network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
     paths = named(name, kind)
     make_way(paths)
-    env = own_environment()
     if granted is None:  # Horovod's meeting place is then for processes of this machine, too
         env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
     info = ClusterInfo(
-        paths.name, size, created=time.time(), python=sys.executable, cwd=cwd or str(Path.cwd()),
+        paths.name, size, created=time.time(), python=python, cwd=folder,
         auto_restart=auto_restart, allocation=granted, reached_from=reached_from, preload=preload,
         host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
     try:
         paths.make(size)
         paths.write(info)
-        return paths, spawn(SUPERVISOR, paths, env, str(devices))
-    except OSError as error:
+        return paths, spawn(SUPERVISOR, paths, env, str(devices), python=python)
+    except BaseException as error:
         paths.remove()
-        raise StartError(NOT_MADE.format(folder=paths.folder, error=with_remedy(error))) from None
+        if isinstance(error, OSError):
+            raise _not_made(paths, error) from None
+        raise
+
+
+def _not_made(paths: ClusterPaths, error: OSError) -> StartError:
+    return StartError(NOT_MADE.format(folder=paths.folder, error=with_remedy(error)))
+
+
+def working_folder(cwd: str | os.PathLike[str] | None) -> str:
+    """Where ranks begin: the current directory unless said. Raises UsageError if it is not there.
+
+    The supervisor, which hands it on, is in `/`: a relative one would be another folder there.
+    """
+    folder = config.current_folder() if cwd is None else Path(cwd)
+    if not folder.is_absolute():
+        folder = config.current_folder() / folder
+    if not folder.is_dir():
+        raise UsageError(NO_FOLDER.format(folder=folder))
+    return str(folder)
 
 
 def spawn(
-    module: str, paths: ClusterPaths, env: dict[str, str], *words: str
+    module: str,
+    paths: ClusterPaths,
+    env: dict[str, str],
+    *words: str,
+    python: str = sys.executable,
 ) -> subprocess.Popen[bytes]:
     """Start the process that keeps the cluster in this folder. Raises OSError."""
     with paths.supervisor_log.open("ab") as log:
         return subprocess.Popen(
-            python_command.command(module, str(paths.folder), *words),
+            python_command.command(module, str(paths.folder), *words, python=(python,)),
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True, cwd="/", env=env,
         )  # fmt: skip
 
 
-def room_for(ranks: int | None) -> tuple[Allocation | None, int, int]:
-    """The allocation if this is one, how many GPUs are used here, and how many ranks there are.
+def room_for(
+    ranks: int | None, env: Mapping[str, str] = os.environ
+) -> tuple[Allocation | None, int, int]:
+    """The allocation if this is one, how many GPUs are used here, and how many ranks there are, for
+    processes with this environment.
 
     Raises UsageError for a number of ranks that makes no sense here.
     """
-    granted = allocation.granted(ranks, os.environ, visible_gpus)
+    granted = allocation.granted(ranks, env, partial(visible_gpus, env))
     if granted is None:
-        devices = visible_gpus()
+        devices = visible_gpus(env)
         size = ranks if ranks is not None else (devices or 2)
         where, cores = "this machine", control_groups.cores()
     else:
@@ -153,7 +183,8 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     info = paths.read()
     logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
     log = next(filter(tail, logs), paths.supervisor_log)
-    words = f"{name_ranks(missing)} not ready after {start_s(info):.0f} s"
+    late = name_ranks(missing) if missing else "the cluster was"
+    words = f"{late} not ready after {start_s(info):.0f} s"
     if info is not None and not info.ranks and info.message:
         words += f", as {info.message}"
     return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))
@@ -192,7 +223,7 @@ def make_way(paths: ClusterPaths) -> None:
     unfinished runs is kept aside.
 
     Raises UsageError if it has a supervisor, whatever its file says or does not, or may go on at a
-    site.
+    site; StartError if what ranks hold cannot be kept aside.
     """
     before = paths.read()
     if before is not None and liveness.alive(before) and liveness.is_elsewhere(before):
@@ -202,8 +233,10 @@ def make_way(paths: ClusterPaths) -> None:
     if paths.folder.exists() and (found := supervisors(paths)):
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
     if paths.unfinished():
-        with contextlib.suppress(OSError):
+        try:
             paths.folder.rename(paths.folder.with_name(f"{paths.name}.{secrets.token_hex(2)}"))
+        except OSError as error:
+            raise _not_made(paths, error) from None
     paths.remove()
 
 
@@ -219,10 +252,14 @@ def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
 
 def own_environment() -> dict[str, str]:
     """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
-    marks = (process_tree.CLUSTER, process_tree.SPOOL, process_tree.START, process_tree.AGENT)
+    marks = (
+        process_tree.CLUSTER, process_tree.SPOOL, process_tree.START, process_tree.AGENT,
+        process_tree.JOB,
+    )  # fmt: skip
     return {name: value for name, value in config.environment().items() if name not in marks}
 
 
+NO_FOLDER = "ranks cannot run in {folder}: there is no such folder"
 NOT_MADE = "cannot start a cluster in {folder}: {error}"
 STARTING = "starting the controller"
 IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"

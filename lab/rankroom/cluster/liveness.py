@@ -41,7 +41,7 @@ def process_state(info: ClusterInfo) -> State:
     if not info.supervisor:
         return "gone"
     if not here(info.host, info):
-        return "runs" if _answers(info) else "gone"
+        return _answers(info)
     runs = process_tree.lives(info.supervisor, info.began)
     return "runs" if runs and (info.began or _is_supervisor(info.supervisor)) else "gone"
 
@@ -119,16 +119,29 @@ def _is_supervisor(pid: int) -> bool:
         return True
 
 
-def _answers(info: ClusterInfo) -> bool:
-    """Whether a supervisor on another node of a job runs; one that is only silent does, while its
+def _answers(info: ClusterInfo) -> State:
+    """How a supervisor on another node of a job stands; one that is only silent runs, while its
     job is not known to be over."""
+    granted = info.allocation
+    silent: State = "runs"
     try:
         ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
+        return "runs"
     except ConnectionRefusedError:
-        return False
+        if granted is None or _short(socket.gethostname()) in (
+            _short(node.name) for node in granted.nodes
+        ):
+            return "gone"
+        silent = "unknown"  # from other machines a site may refuse every connection to its nodes
     except OSError:
-        return info.allocation is None or not _over(info.allocation.job, time.monotonic() // 10)
-    return True
+        pass
+    if granted and granted.scheduler == "slurm" and _over(granted.job, time.monotonic() // 10):
+        return "gone"
+    return silent
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
 
 
 @functools.lru_cache(maxsize=32)

@@ -15,14 +15,17 @@ from rankroom.supervisor import lease
 
 
 class Cluster(AnyCluster):
-    """Ranks on this machine, or on nodes of this process's own job."""
+    """Ranks on this machine, or on nodes of this process's own job.
+
+    With `with`, they are stopped at the end of its block, whatever happens in there.
+    """
 
     @classmethod
     def local(
         cls,
         ranks: int | None = None,
         name: str | None = None,
-        cwd: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
         progress: Progress = lambda words: None,
         auto_restart: bool = False,
         reached_from: str = "",

@@ -44,7 +44,7 @@ def begin(store: Store, prunes: bool = False) -> None:
         with contextlib.suppress(RankroomError, OSError):
             complete_all(store)
             if prunes:
-                store.prune()
+                store.prune(by_itself=True)
 
     threading.Thread(target=work, name="rankroom-repair", daemon=True).start()
 

@@ -16,7 +16,7 @@ from rankroom.notebook.options import Options
 from rankroom.notebook.progress_line import progress
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.remote.cluster import RemoteCluster
-from rankroom.text.rank_ranges import name_ranks, parse_ranks
+from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
 
 def the_cluster() -> AnyCluster:
@@ -46,11 +46,13 @@ def start(line: str) -> None:
             print(f"{current.describe()} (already running)")
             return
         raise UsageError(
-            f"{current.name} is running with {current.size} ranks: `%cluster resize "
+            f"{current.name} is running with {count_ranks(current.size)}: `%cluster resize "
             f"{chosen.ranks or current.size}` or `%cluster stop` first"
         )
     if site is None:
         start_here(chosen.ranks, chosen.name, chosen.auto_restart, chosen.preload)
+        if current is not None:
+            current.close()
         return
     if current is not None:
         current.close()
@@ -204,7 +206,7 @@ def _attachable(others: list[ClusterInfo]) -> str:
 def _about(info: ClusterInfo) -> str:
     if info.remote is not None and info.remote.state != "running":
         return info.remote.words
-    return f"{info.size} ranks"
+    return count_ranks(info.size)
 
 
 ACTIONS = {

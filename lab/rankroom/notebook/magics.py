@@ -185,7 +185,7 @@ class RankroomMagics(Magics):
             run = cluster.run(
                 source, ranks, chosen.output, self.shell.execution_count, [*said, *missing],
                 chosen.profile, interactive=not chosen.quiet and is_attended(self.shell),
-                compare=others,
+                compare=others, is_cancelled=lambda: bool(pressed),
             )  # fmt: skip
             if chosen.output:
                 self.shell.user_ns[chosen.output] = run
@@ -298,11 +298,12 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def cluster(self, line: str) -> None:
-        """%cluster [start [--ranks N] [--name NAME] [--auto-restart] [--preload MODULE,…] | stop |
-        restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
-        release | stacks | log]
+        """%cluster [start [--ranks N] [--name NAME] [--auto-restart] [--preload MODULE,…] |
+        status | stop [NAME] | restart [--ranks 0,2-3] | resize N | attach [NAME] | interrupt |
+        release | stacks [--ranks 0,2-3] | log]
 
-        Without a subcommand, shows the cluster. `start --site NAME` submits a job for the ranks.
+        Without a subcommand, shows the cluster, as `status` does. `start --site NAME` submits a job
+        for the ranks; its options are those of `rankroom cluster start`, and `--dry-run`.
         """
         word, rest = (*line.split(None, 1), "", "")[:2]
         word = word or "status"

@@ -67,7 +67,10 @@ def scale(
             words = plan.words(ranks, number)
             show(outcome.scaling, words)
             with deferred() as pressed:
-                run = cluster.run(source, range(ranks), f"scaling: {words}", count, own=True)
+                run = cluster.run(
+                    source, range(ranks), f"scaling: {words}", count, own=True,
+                    is_cancelled=lambda: bool(pressed),
+                )  # fmt: skip
                 smaller = ranks < cluster.size
             follow(run, bool(pressed))
             if run.state != "done":

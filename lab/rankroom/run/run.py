@@ -6,10 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankroom.errors import ANSWERED, NOT_ASKED, RecordError, UsageError
+from rankroom.errors import ANSWERED, NOT_ASKED, RecordError, UnreadableRecordError, UsageError
 from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState, parse_event
 from rankroom.record.store import Store
 
@@ -68,13 +69,21 @@ class Run:
         if changed == self._changed and now < self._checked + RECHECK_S:
             return
         self._changed, self._checked = changed, now
-        with contextlib.suppress(RecordError):
-            info = self._store.load(self.id)
-            if info.state == "lost":
-                if not self._is_orphaned(self):
-                    return
-                info = self._store.load(self.id)
+        info = self._loaded()
+        if info is not None and info.state == "lost":
+            info = self._loaded() if self._is_orphaned(self) else None
+        if info is not None:
             self.told(info)
+
+    def _loaded(self) -> RunInfo | None:
+        """What its record says now, if that can be read; one that was removed is lost."""
+        try:
+            return self._store.load(self.id)
+        except UnreadableRecordError:
+            return None
+        except RecordError:
+            # What comes from elsewhere need not have come yet.
+            return None if self._is_replica else replace(self._info, state="lost")
 
     # -- what a caller sees
 
@@ -167,9 +176,9 @@ class Run:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         pause = REPLICA_LOOK_S if self._is_replica else LOOK_S
         while not self._over.wait(max(0.0, min(pause, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                return False
             self.look()
+            if time.monotonic() >= deadline:
+                return self._over.is_set()
         return True
 
     def interrupt(self) -> None:
@@ -204,12 +213,14 @@ class Run:
         return f"<Run {self.id} {self.state} on {len(self.info.ranks)} of {self.info.size} ranks>"
 
     def _see_ends(self) -> None:
-        for line in self._lines(self._read):
-            self._read += len(line)
+        read = self._read  # another thread may read the same lines
+        for line in self._lines(read):
+            read += len(line)
             if not line.startswith(b'{"kind":"status"'):
                 continue
             if (event := parse_event(line)) is not None and event["state"] in RANK_ENDED:
                 self._ended.add(event["rank"])
+        self._read = read
 
     def _lines(self, begin: int = 0) -> Iterator[bytes]:
         with contextlib.suppress(OSError), self._store.paths(self.id).events.open("rb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MIG = "MIG-"  # begins the name of an instance: a part of a GPU
@@ -22,12 +23,12 @@ def gpus_of_driver() -> int:
     return count
 
 
-def visible_gpus() -> int:
+def visible_gpus(env: Mapping[str, str] = os.environ) -> int:
     """GPUs of this machine that ranks may use: CUDA_VISIBLE_DEVICES counts, as CUDA reads it.
 
     Of what is listed there, the first that is no GPU of this machine hides all that follow.
     """
-    count, visible = gpus_of_driver(), os.environ.get(VISIBLE)
+    count, visible = gpus_of_driver(), env.get(VISIBLE)
     if visible is None or not count:
         return count
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import sys
 import time
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Have this process print characters that its locale lacks as escapes, where it would fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(*words: object) -> None:

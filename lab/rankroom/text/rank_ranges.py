@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection, Iterable
 
@@ -32,9 +33,19 @@ def parse_ranks(text: str, size: int) -> list[int]:
     return sorted(chosen)
 
 
-def choose_ranks(ranks: Iterable[int] | None, size: int) -> list[int]:
-    """These ranks, sorted, each once, or all. Raises UsageError if one of them is not there."""
-    chosen = list(range(size)) if ranks is None else sorted(set(ranks))
+def choose_ranks(ranks: Iterable[int] | int | str | None, size: int) -> list[int]:
+    """These ranks, sorted, each once, or all; a single one, or text, is taken as well.
+
+    Raises UsageError for what is no rank, or not in a cluster of `size` ranks.
+    """
+    if isinstance(ranks, str):
+        return parse_ranks(ranks, size)
+    try:
+        every = range(size) if ranks is None else ranks
+        numbers = every if isinstance(every, Iterable) else [every]
+        chosen = sorted({operator.index(each) for each in numbers})  # NumPy's are no int
+    except TypeError:
+        raise UsageError(NOT_RANKS.format(text=ranks, valid=_valid(size))) from None
     if not chosen:
         raise UsageError("no ranks chosen: leave --ranks out for all of them")
     for rank in chosen:
@@ -53,6 +64,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             runs.append((rank, rank))
     return ",".join(_range(first, last) for first, last in runs)
+
+
+def count_ranks(count: int) -> str:
+    """`1 rank` or `3 ranks`."""
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def name_ranks(ranks: Collection[int]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankroom.cluster.base import AnyCluster
+from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo
@@ -85,6 +86,25 @@ def test_what_is_asked_after_it_was_let_go_of_is_answered(kept: Kept, attached: 
     attached.close()
     attached._supervisor.ask("interrupt", patience=5.0)
     assert kept.asked == ["interrupt", "interrupt"]
+
+
+def test_with_stops_it_however_its_block_ends(
+    attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
+):
+    stopped = []
+    monkeypatch.setattr(attached, "stop", lambda: stopped.append(attached.name))
+    with pytest.raises(ValueError, match="mine"), attached as cluster:
+        assert cluster is attached and not stopped
+        raise ValueError("mine")
+    assert stopped == ["made"]
+
+
+def test_a_rank_that_is_not_there_is_refused_at_once(kept: Kept, attached: AnyCluster):
+    with pytest.raises(UsageError, match="no rank 7"):
+        attached.apply(7, len, [])
+    with pytest.raises(UsageError, match="no rank 7"):
+        attached.debug(7, {})
+    assert kept.asked == []
 
 
 def test_the_state_of_each_rank_is_said_at_once(

@@ -47,14 +47,20 @@ def test_no_driver_is_no_gpu(monkeypatch, visible):
 
 @pytest.mark.parametrize(
     ("devices", "words"),
-    [(["cuda:0", "cuda:1"], ""), (["cpu", "cpu"], ""), (["cuda:0", "cuda:0"], "2 ranks share 1")],
-)
-def test_sharing_a_gpu_is_warned_about(devices, words):
+    [
+        (["cuda:0", "cuda:1"], ""), (["cpu", "cpu"], ""),
+        (["cuda:0", "cuda:0"], "2 ranks share 1 GPU: one rank per GPU"),
+        (["cuda:0", "cuda:0", "cuda:1"], "3 ranks share 2 GPUs: one rank per GPU"),
+    ],
+)  # fmt: skip
+def test_sharing_a_gpu_is_warned_about(devices, words, monkeypatch):
     ranks = [RankInfo(rank, "here", 1, device) for rank, device in enumerate(devices)]
     cluster = object.__new__(Cluster)
     cluster.info = ClusterInfo("x", len(ranks), ranks=ranks)
+    monkeypatch.setattr(cluster, "refresh", lambda: cluster.info)
     assert cluster.warning().startswith(words)
     assert bool(cluster.warning()) == bool(words)
+    assert ("sharing GPUs" in cluster.describe()) == bool(words)
 
 
 def two_nodes(ranks=None):

@@ -73,6 +73,14 @@ def test_what_came_later_joins_the_record_once(given_up):
     assert store.load(run_id).state == "failed"
 
 
+def test_a_line_behind_a_hole_in_the_middle_of_another_joins_it(given_up):
+    store, run_id, spool = given_up
+    with spool.open("ab") as file:
+        # A disk that was full for a while took the beginning of one, and then all of the next.
+        file.write(said(2, "lost\n", 13)[:30] + bytes(40) + said(3, "four\n", 18))
+    assert texts(store, run_id) == ["one\n", "two\n", "four\n"]
+
+
 def test_a_spool_that_nobody_writes_to_any_more_goes(given_up):
     store, _, spool = given_up
     os.utime(spool, (0, 0))

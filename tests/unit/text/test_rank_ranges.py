@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rankroom.errors import UsageError
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import choose_ranks, count_ranks, format_ranks, parse_ranks
 
 
 @pytest.mark.parametrize(
@@ -65,3 +66,30 @@ def test_what_is_shown_can_be_typed():
     for bits in range(1, 64):
         ranks = [n for n in range(6) if bits >> n & 1]
         assert parse_ranks(format_ranks(ranks), 6) == ranks
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        (None, [0, 1, 2]),
+        (range(2), [0, 1]),
+        ({2, 0}, [0, 2]),
+        (np.arange(2), [0, 1]),
+        (np.int64(1), [1]),
+        (2, [2]),
+        ("0,2", [0, 2]),
+    ],
+)
+def test_ranks_of_a_script_are_plain_numbers(given, ranks: list[int]):
+    chosen = choose_ranks(given, 3)
+    assert chosen == ranks and {type(rank) for rank in chosen} == {int}
+
+
+@pytest.mark.parametrize("given", [1.0, [0.5], ["0"], [None], object()])
+def test_what_is_no_rank_of_a_script_is_refused_in_a_line(given):
+    with pytest.raises(UsageError, match="write them like 0,2-3"):
+        choose_ranks(given, 3)
+
+
+def test_ranks_are_counted():
+    assert [count_ranks(count) for count in (1, 2)] == ["1 rank", "2 ranks"]

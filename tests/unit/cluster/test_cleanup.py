@@ -1,0 +1,80 @@
+"""What `rankroom doctor` takes for left over, and what it leaves alone."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster import cleanup
+from rankroom.errors import UnreadableRecordError
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.record.store import Store
+from rankroom.scheduler import job_end
+from record_makers import gone_process, make_run
+
+RUN = "20260101-000000-000000"
+
+
+@pytest.fixture
+def left(home: Path) -> ClusterPaths:
+    """A cluster that has failed, whose rank holds output of a run."""
+    paths = ClusterPaths("x")
+    paths.make(1)
+    paths.write(ClusterInfo("x", 1, "failed", created=time.time()))
+    (paths.spool(0) / f"{RUN}.jsonl").write_text("{}\n")
+    return paths
+
+
+def found(paths: ClusterPaths) -> cleanup.Finding:
+    (finding,) = cleanup._of_cluster(paths, Store())
+    return finding
+
+
+def test_output_of_a_record_that_is_not_there_goes_with_its_cluster(left: ClusterPaths):
+    assert found(left).clean is not None
+
+
+def test_output_of_a_record_that_cannot_be_read_now_is_kept(
+    left: ClusterPaths, monkeypatch: pytest.MonkeyPatch
+):
+    def unreadable(self: Store, run_id: str) -> None:
+        raise UnreadableRecordError(f"cannot read it: {errno.EIO}")
+
+    monkeypatch.setattr(Store, "load", unreadable)
+    finding = found(left)
+    assert finding.clean is None and f"of {RUN}, and is kept for that" in finding.what
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 1000}'])
+def test_output_of_a_record_that_cannot_be_understood_is_kept(left: ClusterPaths, text: str):
+    store = Store()
+    store.create(make_run(1, id=RUN, owner=gone_process()), "").close()
+    store.paths(RUN).run.write_text(text)
+    assert found(left).clean is None
+
+
+@pytest.mark.parametrize(
+    ("until", "why", "kept"),
+    [
+        (time.time() + 9000, "", True),
+        (time.time() - 90000, "", False),
+        (0.0, "", True),
+        (0.0, "job 7 was cancelled", False),
+    ],
+)
+def test_a_cluster_of_a_job_is_kept_while_the_job_may_go_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch, until: float, why: str, kept: bool
+):
+    monkeypatch.setattr(job_end, "why_over_now", lambda job: why)
+    granted = Allocation("7", (Node("c9", 1), Node(socket.gethostname(), 1)), until)
+    info = ClusterInfo("x", 2, "running", supervisor=1, host="c9", allocation=granted)
+    paths = ClusterPaths("x")
+    paths.make(2)
+    paths.write(info)
+    finding = found(paths)  # nobody listens where its supervisor did
+    assert (finding.clean is None) == kept, finding.what
+    assert ("job 7" in finding.what) == kept

@@ -1,0 +1,124 @@
+"""What a cluster is started with: its folder, its Python, its environment; and what fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.cluster import actions, launch
+from rankroom.errors import StartError, UsageError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.supervisor.processes import port_guard
+from rankroom.system import process_tree
+
+
+@pytest.fixture
+def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """The command line and the environment of each supervisor that would be started."""
+    found = []
+
+    def start(words: list[str], **more: Any) -> SimpleNamespace:
+        found.append((words, more["env"]))
+        return SimpleNamespace(pid=0)
+
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(
+        Popen=start, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT
+    ))  # fmt: skip
+    monkeypatch.setattr(port_guard, "environment", lambda own: {})  # nothing is compiled
+    for name in ("SLURM_JOB_ID", "PBS_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor, or so it seems, that was started with another environment."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "OF_THE_KERNEL": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.communicate()
+
+
+@pytest.mark.parametrize("cwd", [None, ".", "", Path()])
+def test_ranks_begin_in_a_folder_that_means_the_same_everywhere(
+    begun: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: Any
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for given, meant in ((cwd, tmp_path), ("data", tmp_path / "data")):
+        paths, _ = launch.launch(1, None, given)
+        info = paths.read()
+        assert info is not None
+        assert Path(info.cwd).is_absolute() and Path(info.cwd).samefile(meant)
+
+
+def test_a_folder_that_is_not_there_is_refused(begun: list[Any], home: Path):
+    with pytest.raises(UsageError, match="no such folder"):
+        launch.launch(1, "x", "nowhere")
+    assert not begun and not (home / "clusters").exists()
+
+
+def test_what_cannot_be_a_cluster_leaves_no_folder(begun: list[Any], home: Path):
+    with pytest.raises(TypeError):
+        launch.launch(2.0, "x", None)  # type: ignore[arg-type]
+    assert list((home / "clusters").iterdir()) == []
+
+
+def test_a_cluster_is_started_again_with_its_own_python_and_environment(
+    begun: list[Any], tmp_path: Path, elsewhere: subprocess.Popen[bytes]
+):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    info = ClusterInfo(
+        "x", 1, "running", supervisor=elsewhere.pid, began=process_tree.began(elsewhere.pid) or 0,
+        python=str(python), cwd=str(tmp_path),
+    )  # fmt: skip
+    actions.successor(ClusterPaths("x"), info, {}, actions._environment(info))()
+    words, env = begun[-1]
+    again = ClusterPaths("x").read()
+    assert words[0] == str(python)
+    assert env["OF_THE_KERNEL"] == "1" and "HOME" not in env
+    assert again is not None and again.python == str(python)
+
+
+def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
+    begun: list[Any], tmp_path: Path
+):
+    info = ClusterInfo("x", 1, python=str(tmp_path / "gone"), cwd=str(tmp_path))
+    with pytest.raises(UsageError, match="is not there any more"):
+        actions.successor(ClusterPaths("x"), info, {})
+
+
+def test_what_cannot_be_kept_aside_is_not_deleted(home: Path, monkeypatch: pytest.MonkeyPatch):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    paths.write(ClusterInfo("x", 1, "failed"))
+    spool = paths.spool(0) / "20260101-000000-000000.jsonl"
+    spool.write_text("{}\n")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(StartError, match="No space left"):
+        launch.make_way(paths)
+    assert spool.exists()
+
+
+def test_a_start_that_is_late_without_a_rank_that_is(home: Path):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    assert str(launch.timed_out(paths, [])).startswith("the cluster was not ready after ")

@@ -1,0 +1,50 @@
+"""A supervisor on another machine that refuses a connection: gone, or behind a site's firewall."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from rankroom.cluster import liveness
+from rankroom.record.cluster_file import Allocation, ClusterInfo, Node
+
+
+def refuses(node: str, scheduler: str = "slurm") -> ClusterInfo:
+    """A cluster of a job on `node`, whose supervisor's port is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    granted = Allocation("7", (Node(node, 1, 0, 1),), 0.0, scheduler)  # type: ignore[arg-type]
+    info = ClusterInfo("far", 1, "running", allocation=granted, host="c1", supervisor=1)
+    info.rpc, info.rpc_key = f"127.0.0.1:{port}", "0" * 64
+    return info
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """Have Slurm say how the job is."""
+
+    def says(state: str) -> None:
+        liveness._over.cache_clear()
+        command = tmp_path / "scontrol"
+        command.write_text(f"#!/bin/sh\necho JobId=7 JobState={state}\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    yield says
+    liveness._over.cache_clear()
+
+
+def test_from_outside_of_the_job_the_scheduler_says_whether_it_is_over(slurm):
+    slurm("RUNNING")
+    assert liveness.state(refuses("c1")) == "unknown"
+    assert liveness.alive(refuses("c1"))
+    slurm("TIMEOUT")
+    assert liveness.state(refuses("c1")) == "gone"
+    # The number is another scheduler's.
+    assert liveness.state(refuses("c1", "pbs")) == "unknown"
+
+
+def test_on_a_node_of_the_job_a_closed_port_is_a_supervisor_that_is_gone(slurm):
+    slurm("RUNNING")
+    assert liveness.state(refuses(f"{socket.gethostname().partition('.')[0]}.cluster")) == "gone"

@@ -1,0 +1,120 @@
+"""A process's connections to a supervisor: of many threads, and after a fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rankroom.cluster import supervisor_client
+from rankroom.cluster.supervisor_client import SupervisorClient
+from rankroom.errors import RankroomError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.owner import this_process
+from rankroom.rpc.server import Question, Server
+
+
+class Listening:
+    """A cluster that this process keeps, or so it seems, and who asks it."""
+
+    def __init__(self, home: Path) -> None:
+        self.paths = ClusterPaths("x")
+        self.paths.make(1)
+        self.waiting: list[Question] = []
+        self.server = Server("", self.paths.folder, self.take)
+        me = this_process()
+        self.info = ClusterInfo(
+            "x", 1, "running", supervisor=me.pid, began=me.began,
+            rpc=self.server.address, rpc_key=self.server.key,
+        )  # fmt: skip
+        self.paths.write(self.info)
+        self.looks = 0
+        self.client = SupervisorClient(self.paths, self.refresh, lambda said, buffers: None)
+
+    def take(self, question: Question) -> None:
+        if question.content["do"] == "wait":
+            self.waiting.append(question)
+        elif question.content["do"] == "withdraw":
+            for each in self.waiting:
+                assert each.content["mark"] == question.content["mark"]
+                each.refuse(RankroomError("it has not run"))
+        else:
+            question.answer(said=1)
+
+    def refresh(self) -> ClusterInfo:
+        self.looks += 1
+        time.sleep(0.01)  # others come meanwhile
+        return self.info
+
+
+@pytest.fixture
+def listening(home: Path) -> Iterator[Listening]:
+    made = Listening(home)
+    yield made
+    made.client.close()
+    made.server.close()
+
+
+def threads() -> int:
+    return sum(each.name == "rankroom-rpc" for each in threading.enumerate())
+
+
+def test_threads_that_ask_first_share_a_connection(listening: Listening):
+    before = threads()
+    with ThreadPoolExecutor(8) as pool:
+        said = list(pool.map(lambda number: listening.client.ask("look"), range(8)))
+    assert [each["said"] for each in said] == [1] * 8
+    assert threads() == before + 1
+
+
+def test_a_direct_connection_to_a_supervisor_that_is_gone_is_not_kept(
+    listening: Listening, tmp_path: Path
+):
+    assert listening.client.ask_directly(do="run")["said"] == 1
+    (old,) = listening.client._directs
+    (tmp_path / "other").mkdir()
+    other = Server("", tmp_path / "other", lambda question: question.answer(said=2))
+    listening.info.rpc, listening.info.rpc_key = other.address, other.key
+    assert listening.client.ask_directly(do="run")["said"] == 2
+    assert listening.client._directs != [old] and len(listening.client._directs) == 1
+    other.close()
+
+
+def test_what_is_cancelled_is_withdrawn_and_its_answer_waited_for(listening: Listening):
+    begun, pressed = time.monotonic(), list[int]()
+    threading.Timer(0.1, pressed.append, [1]).start()
+    with pytest.raises(RankroomError, match="it has not run"):
+        listening.client.ask_directly(lambda: bool(pressed), do="wait")
+    assert pressed and time.monotonic() - begun < 20
+
+
+def test_a_process_that_was_forked_asks_for_itself(listening: Listening):
+    assert listening.client.ask("look")["said"] == listening.client.ask_directly(do="run")["said"]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)  # what waits for its parent's connections waits for ever
+            for said in (listening.client.ask_directly(do="run"), listening.client.ask("look")):
+                assert said["said"] == 1
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert listening.client.ask("look")["said"] == listening.client.ask_directly(do="run")["said"]
+
+
+def test_who_asks_nothing_looks_all_the_same(listening: Listening, monkeypatch: pytest.MonkeyPatch):
+    """Another supervisor's lease has to be held."""
+    monkeypatch.setattr(supervisor_client, "RENEW_S", 0.01)
+    listening.client.ask("look")
+    before, until = listening.looks, time.monotonic() + 20
+    while listening.looks < before + 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)

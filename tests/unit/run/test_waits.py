@@ -1,0 +1,74 @@
+"""Waiting for a run: what `wait` says, and how long it takes to say it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.cluster import base, liveness, repair
+from rankroom.cluster.base import AnyCluster
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.model import RunInfo
+from rankroom.record.store import Store
+from rankroom.run.run import Run
+from record_makers import gone_process, start_record
+
+
+def ask(*question: Any, **more: Any) -> dict[str, Any]:
+    return {}
+
+
+def test_a_replica_that_is_over_is_so_without_waiting(tmp_path: Path):
+    store, info, writer = start_record(tmp_path)
+    before, after = (
+        Run(RunInfo.from_json(info.to_json()), store, ask, is_replica=True) for _ in range(2)
+    )
+    assert not before.wait(0)
+    info.state = "done"
+    writer.finish(info)
+    assert after.wait(0) and after.state == "done"
+
+
+@pytest.fixture
+def orphaned(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], bool]:
+    """What a cluster whose supervisor is gone, and whose ranks go on, says of a run."""
+    cluster = object.__new__(AnyCluster)
+    cluster.paths, cluster.store, cluster._orphaned = ClusterPaths("x"), Store(), {}
+    monkeypatch.setattr(liveness, "alive", lambda info: False)
+    monkeypatch.setattr(repair, "complete", lambda store, info: False)
+    return cluster._is_orphaned
+
+
+def test_ranks_that_go_on_without_a_supervisor_are_not_waited_for_longer_than_asked(
+    home: Path, orphaned: Callable[[Run], bool], monkeypatch: pytest.MonkeyPatch
+):
+    store, info, writer = start_record(home, owner=gone_process())
+    run, begun = Run(info, store, ask, orphaned), time.monotonic()
+    assert not run.wait(0.7)  # longer than between two looks
+    assert time.monotonic() - begun < 10
+    monkeypatch.setattr(base, "ORPHANED_S", 0.0)
+    assert run.wait(10) and run.state == "lost"
+    writer.close()
+
+
+def test_a_run_whose_record_and_supervisor_are_gone_is_lost(
+    home: Path, orphaned: Callable[[Run], bool]
+):
+    store, info, writer = start_record(home)
+    writer.close()
+    shutil.rmtree(store.paths(info.id).folder)
+    run = Run(info, store, ask, orphaned)
+    assert run.wait(10) and run.state == "lost"
+
+
+def test_a_replica_that_has_not_come_yet_is_not_lost(tmp_path: Path):
+    store, info, writer = start_record(tmp_path)
+    writer.close()
+    shutil.rmtree(store.paths(info.id).folder)
+    run = Run(info, store, ask, is_replica=True)
+    assert not run.wait(0.05) and run.state == "running"
