@@ -53,7 +53,7 @@ LOOK_S = 1.0
 # Passed on to the supervisor as they are.
 PASSED = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
-    "forget", "complete",
+    "forget", "complete", "withdraw",
 )  # fmt: skip
 
 
@@ -168,10 +168,10 @@ class Agent:
                     self.status.say("lost", str(error).partition("\n")[0])
                     tries += 1
             except RankroomError as error:
-                if not self.remote.job:
+                if not self.remote.job and not self.queue.is_unsure:
                     raise
                 # Ranks go on; what is wrong there may be put right.
-                self.status.say("lost", str(error))
+                self.status.say("lost" if self.remote.job else "submitting", str(error))
                 tries += 1
             finally:
                 self.status.ready = False
@@ -339,21 +339,23 @@ class Agent:
             self._ending = asyncio.create_task(self._lasting(self._stop))
         done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
         words = self.remote.words.partition("\n")[0]
-        about = {"name": self.info.name, "job": self.remote.job, "words": words}
+        job = f"its job {self.remote.job}" if self.remote.job else "a job that it may have"
+        about = {"name": self.info.name, "job": job, "words": words}
         return "" if done else LATER.format(**about)
 
     async def _stop(self) -> None:
         async with self._submitting:
             pass  # a job that is being submitted is known after that
         await self.supervisor.end_ranks()
-        while self.remote.job:
+        while self.remote.job or self.queue.is_unsure:
             try:
                 await self.queue.cancel()
                 break
             except (SshError, SchedulerError) as error:
                 if is_past(self.remote.until):
                     break  # the job is over by itself
-                words = f"its job {self.remote.job} is not cancelled yet: {error}"
+                job = self.remote.job or "that may be there"
+                words = f"its job {job} is not cancelled yet: {error}"
                 self.status.say("ending", words)
                 await asyncio.sleep(5 * AGAIN_S)
         if not self.records.are_whole or (self.records.is_shared and self.info.ready):
@@ -408,7 +410,7 @@ FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
-    "{name} is not over yet: a process here goes on trying to cancel its job {job} and to copy its "
+    "{name} is not over yet: a process here goes on trying to cancel {job} and to copy its "
     "records, until it can ({words})"
 )
 NOTHING_MORE = (

@@ -45,8 +45,9 @@ class LoginNode:
         self._site = site
         self._host = host
         self._where = host.name or "this machine"
-        pip = [site.environment.python, "-m", "pip", "install", f"rankroom=={rankroom.__version__}"]
-        self._install = shlex.join(pip)  # installs the same Rankroom there
+        wheel = f"rankroom-{rankroom.__version__}-py3-none-any.whl"
+        # Installs the same Rankroom there.
+        self._install = shlex.join([site.environment.python, "-m", "pip", "install", wheel])
 
     async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
         """What `command` answers, which may take so many seconds more than others.
@@ -214,13 +215,13 @@ def main(argv: list[str]) -> None:
 
 
 NONE_THERE = (
-    "Rankroom is not installed on {where}, in the environment that the site's profile names: "
-    "there, run `{install}` (or install the wheel that `make dist` made here)"
+    "Rankroom is not installed on {where}, in the environment that the site's profile names: copy "
+    "the wheel that `make dist` made here, and there run `{install}`"
 )
 VERSIONS = (
-    "Rankroom {there} is on {where}, and {here} is here: both sides have to be the same. There, in "
-    "the environment of the site's profile, run `{install}` (or install the wheel that `make dist` "
-    "made here)"
+    "Rankroom {there} is on {where}, and {here} is here: both sides have to be the same. Copy the "
+    "wheel that `make dist` made here, and there, in the environment of the site's profile, run "
+    "`{install}`"
 )
 NO_PYTHON = (
     "There is no `{python}` in the environment of the site's profile: set `python`, `venv`, "

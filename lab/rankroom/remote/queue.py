@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
-from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.scheduler.scheduler_client import LostAnswerError, Scheduler
 from rankroom.scheduler.site import Site, expand
 from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host
@@ -31,7 +31,9 @@ class Queue:
         self._scheduler = Scheduler(site, place)
         self._remote = remote
         self._tell = tell
-        self._may_be_there = False  # a job that was submitted, for all that is known
+        # Whether there may be a job of which nothing is known, as the answer to its submission was
+        # lost.
+        self.is_unsure = False
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -41,13 +43,22 @@ class Queue:
         script = self._scheduler.script(
             name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
         )
-        # Where an answer was lost, the job may be there.
-        job = await self._scheduler.find(name) if self._may_be_there else ""
-        self._may_be_there = True
-        job = job or await self._scheduler.submit(script)
+        try:
+            job = await self._unknown_job() or await self._scheduler.submit(script)
+        except (SshError, LostAnswerError):
+            self.is_unsure = True
+            raise
         log = self._scheduler.kind.LOG.format(name=name, job=job)
         self._remote.job, self._remote.log = job, f"{folder}/{log}"
         self._set("pending", f"job {job} waits in the queue")
+
+    async def _unknown_job(self) -> str:
+        """The job whose submission was not answered; empty if there is none."""
+        if not self.is_unsure:
+            return ""
+        found = await self._scheduler.find(self._remote.name)
+        self.is_unsure = False
+        return next(iter(found), "")
 
     async def accepts(self, site: Site) -> None:
         """Raise SchedulerError or StartError if the scheduler says no to a job as `site` asks."""
@@ -60,7 +71,7 @@ class Queue:
 
     async def follow(self) -> None:
         """Tell how the job stands, until it is over."""
-        never = 0
+        never, since = 0, 0.0
         while True:
             try:
                 status = await self._scheduler.status(self._remote.job)
@@ -75,7 +86,8 @@ class Queue:
                 self._set("pending", words)
                 # What is said at first of every limit may be another reason with the next look.
                 never = never + 1 if status.never else 0
-                if never > 1:
+                since = since if never > 1 else time.monotonic()
+                if never > 1 and time.monotonic() - since >= status.patience:
                     raise StartError(NEVER.format(job=status.id, reason=status.reason))
             elif status.state == "running":
                 self._remote.until = status.until or self._remote.until
@@ -102,8 +114,10 @@ class Queue:
             return "its ranks have ended"
 
     async def cancel(self) -> None:
-        """End the job; one that is over is fine."""
-        await self._scheduler.cancel(self._remote.job)
+        """End the job; one that is over is fine, and one that may be there is looked for."""
+        self._remote.job = self._remote.job or await self._unknown_job()
+        if self._remote.job:
+            await self._scheduler.cancel(self._remote.job)
 
     def _set(self, state: RemoteState, words: str) -> None:
         self.state, self.words = state, words

@@ -17,7 +17,8 @@ from rankroom.system import control_groups
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
-_GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)*?:(\d+)")
+# The count is a field of its own: a type may begin with a digit, like `2080ti` or `1g.10gb`.
+_GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)?:(\d+)(?=[,(\s]|$)")
 _INDICES = re.compile(r"\bgpu(?::[^\s:,()]+)?\(IDX:([\d,-]+)\)")  # before Slurm 20.11
 _PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -45,8 +45,9 @@ def asked(job: str, seconds: float = ASK_S) -> str:
     words = ["env", *UTC, "scontrol", "show", "job", "--oneliner", job]
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
-        )
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=seconds,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -19,7 +19,8 @@ class JobStatus:
     """How a job stands. `reason` is why it waits or how it ended.
 
     Times are epoch seconds, 0 if not known: `expected` is when a waiting job may begin, `until`
-    when a running one's time is over. `never` says that it will wait for ever as it is.
+    when a running one's time is over. `never` says that it will wait for ever as it is, if that has
+    been said for `patience` seconds.
     """
 
     id: str
@@ -30,13 +31,15 @@ class JobStatus:
     until: float = 0.0
     never: bool = False
     name: str = ""
+    patience: float = 0.0
 
     @property
     def words(self) -> str:
         """One line for people."""
         if self.state == "pending":
             when = f", expected to start {moment(self.expected)}" if self.expected else ""
-            end = ": it will never start like this" if self.never else when
+            never = self.never and not self.patience
+            end = ": it will never start like this" if never else when
             return f"waits in the queue ({self.reason or 'no reason given'}){end}"
         if self.state == "running":
             return f"runs on {self.nodes}" if self.nodes else "runs"

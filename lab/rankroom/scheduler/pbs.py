@@ -19,13 +19,14 @@ SUBMIT = ["qsub"]
 TEST: list[str] = []  # no command says whether a script would be accepted
 LIMITS: list[str] = []  # nor what each queue gives, in a form that all sites share
 VERSION = ["qstat", "--version"]
-ALIVE = ["qstat", "-B"]
+ALIVE = ["qstat", "-B", "-f", "-F", "json"]
 CANCEL = ["qdel"]
 LOG = "{job}.*OU"  # as PBS calls a job's output, which it puts there when the job is over
-LISTS_OWN = False
+LIST = "qstat -u $USER"  # lists the user's jobs, for people
 NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # as PBS is set up at first
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
 PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are told of
+LOST = re.compile(r"End of File")  # where a job was sent, and no answer came
 _STATES: dict[str, State] = {
     "Q": "pending",
     "H": "pending",
@@ -36,6 +37,9 @@ _STATES: dict[str, State] = {
     "S": "running",
     "U": "running",
     "E": "ending",
+    "F": "ended",
+    "X": "ended",
+    "M": "ended",  # it is another server's
 }
 
 
@@ -62,8 +66,10 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     ]
     if job.account:
         head.append(f"-A {job.account}")
-    if job.partition:
-        head.append(f"-q {job.partition}")
+    if queue := job.reservation or job.partition:  # a reservation is a queue, too
+        head.append(f"-q {queue}")
+    if not any("place=" in line for line in job.extra):
+        head.append("-l place=scatter")  # or several chunks may be on one node
     head += job.extra
     start = ["", 'cd "$PBS_O_WORKDIR"'] if folder else []
     return "\n".join(
@@ -71,8 +77,23 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     )
 
 
+def partition(said: str) -> str:
+    return ""
+
+
 def too_much(site: Site, output: str) -> str:
     return ""
+
+
+def find(name: str) -> list[str]:
+    """The command that lists the user's jobs of this name that are not over."""
+    # In all states but that of a job that ends.
+    return ["sh", "-c", 'exec qselect -u "$(id -un)" -s HQRSTUW -N "$1"', "sh", name]
+
+
+def found(output: str, name: str) -> list[str]:
+    """The ids of the jobs in its answer."""
+    return re.findall(r"^(\d+)\.\S+\s*$", output, re.MULTILINE)
 
 
 def ask(ids: Iterable[str]) -> list[str]:
@@ -118,13 +139,16 @@ def _answer(output: str) -> dict[str, Any] | None:
 
 
 def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
-    state = _STATES.get(str(about.get("job_state", "")), "ended")
+    # Of one that is not known here nobody ends a job.
+    state = _STATES.get(str(about.get("job_state", "")), "running")
     reason = str(about.get("comment", "")) if state == "pending" else ""
     if state == "ended" and "Exit_status" in about:
         status = about["Exit_status"]
         reason = f"exit status {status}" if status else "completed"
     never = state == "pending" and reason.startswith("Can Never Run")
-    hosts = sorted({part.partition("/")[0] for part in str(about.get("exec_host", "")).split("+")})
+    # In PBS's order: the script runs on the first one.
+    parts = str(about.get("exec_host", "")).split("+")
+    hosts = dict.fromkeys(part.partition("/")[0] for part in parts)
     expected = until = 0.0
     if state == "pending":
         expected = _epoch(about.get("estimated", {}).get("start_time"))

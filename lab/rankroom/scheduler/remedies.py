@@ -7,7 +7,7 @@ import re
 from rankroom.scheduler.site import Site, profile_of
 from rankroom.system.commands import Completed
 
-_NO_COMMAND = 127
+_DENIED, _NO_COMMAND = 126, 127
 
 
 def remedy(site: Site, done: Completed) -> str:
@@ -24,6 +24,8 @@ def remedy(site: Site, done: Completed) -> str:
         "profile": profile_of(site.name),
         "site": site.name,
     }
+    if done.returncode == _DENIED:
+        return DENIED.format(**values)
     if done.returncode == _NO_COMMAND:
         return NO_COMMAND.format(**values)
     for pattern, sentence in _REMEDIES:
@@ -35,6 +37,10 @@ def remedy(site: Site, done: Completed) -> str:
 NO_COMMAND = (
     "There is no `{command}` there, not in a login shell either: is this the machine that `login` "
     "of {profile} means? Where a module brings it, load it in your shell's profile there"
+)
+DENIED = (
+    "`{command}` is there, and you may not run it: sites close it on some machines. Is this the "
+    "machine that `login` of {profile} means?"
 )
 TIMED_OUT = (
     "The scheduler, or the machine, is overloaded or down. Try again in a while; "
@@ -121,6 +127,10 @@ _REMEDIES = [
         r"authentication|Invalid user|munge|pbs_iff|No Permission",
         "The scheduler does not accept you from this machine: log in again, and ask the site's "
         "support if that does not help",
+    ),
+    (
+        r"invalid option -- '?F",
+        "This `qstat` has no `-F json`, as Torque's has not: it takes OpenPBS or PBS Professional",
     ),
     (
         r"unrecognized option|invalid option|illegal -|usage: qsub",

@@ -7,12 +7,14 @@ and what to do. However many processes ask, the scheduler is asked at most once 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -36,9 +38,15 @@ from rankroom.system import commands as shell
 ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
 AGAIN_S = 1.0  # until what could not be known is asked again
 SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
+# For a job to be listed whose submission was not answered, and between two looks.
+SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
-_NO_COMMAND = 127
+_DENIED, _NO_COMMAND = 126, 127
 T = TypeVar("T")
+
+
+class LostAnswerError(SchedulerError):
+    """A job was submitted, and whether it was accepted is not known."""
 
 
 class Scheduler:
@@ -62,8 +70,10 @@ class Scheduler:
         """The site's scratch folder as an absolute path there; it is made, private to the user."""
         there = expand(self.site.scratch)
         # The path in a line of its own: login shells greet, and some do so on standard output.
-        make = f'umask 077; mkdir -p "{there}" && cd "{there}" && echo "{_MARK}$PWD"'
-        done = await self.call(["bash", "-c", make], ASK_S)
+        say = f'printf "\\n{_MARK}%s\\n" "$PWD"'
+        make = f'set -u; umask 077; mkdir -p "{there}" && cd "{there}" && {say}'
+        # As jobs have it: variables may be set in login shells only.
+        done = await self.call(["bash", "-lc", make], ASK_S)
         found = re.search(rf"^{_MARK}(/.*)$", done.output, re.MULTILINE)
         if not done.ok or found is None:
             raise self.failed(done, SCRATCH.format(scratch=self.site.scratch))
@@ -94,32 +104,69 @@ class Scheduler:
         done = await self.call(test, ASK_S, self.script("check", folder, ["true"]))
         if not done.ok:
             raise self.failed(done)
-        limits = await self.call(self.kind.LIMITS, ASK_S)
-        if why := self.kind.too_much(self.site, limits.output):
+        if (why := await self.too_much(done.output)) and not self.site.job.qos:
             profile = profile_of(self.site.name)
             raise StartError(TOO_MUCH.format(why=why, profile=profile))
         return done.output
 
-    async def submit(self, script: str) -> str:
-        """Submit a job script; the job's id. Raises SchedulerError if it is refused."""
-        done = await self.call(self.kind.SUBMIT, SUBMIT_S, script)
-        if not done.ok:
+    async def too_much(self, said: str) -> str:
+        """What the site's job asks for beyond all limits of the partition that it would be in, as
+        `said` of it, in words; empty if nothing. A QoS may lift them."""
+        job = self.site.job
+        chosen = replace(job, partition=job.partition or self.kind.partition(said))
+        limits = await self.call(self.kind.LIMITS, ASK_S)
+        words: str = self.kind.too_much(replace(self.site, job=chosen), limits.output)
+        return words
+
+    async def submit(self, script: str, copy: str = "", others: Container[str] = ()) -> str:
+        """Submit a job script; the job's id. `copy` is kept with it. Raises SchedulerError if it is
+        refused.
+
+        Where the answer is lost, the job may be there: it is looked for by its name, which `others`
+        had before. Raises LostAnswerError, or SshError, while nothing can be known of it.
+        """
+        name = named(script)
+        try:
+            done = await self.call(self.kind.SUBMIT, SUBMIT_S, script)
+        except SshError as error:
+            if error.why == "lost":
+                raise SshError(f"{error}\n{self._perhaps(name)}", error.why) from None
+            raise
+        if done.ok:
+            job = submitted(self.kind, done.output)
+        elif not done.timed_out and not self.kind.LOST.search(done.output):
             raise self.failed(done)
-        job = submitted(self.kind, done.output)
-        Submitted(self.site.name, self.place.name, job, named(script), time.time()).write()
+        else:
+            job = await self._seek(name, others, self.failed(done, self._perhaps(name)))
+        Submitted(self.site.name, self.place.name, job, name, time.time(), copy).write()
         return job
 
-    async def find(self, name: str) -> str:
-        """The id of the user's job of this name that is not over; empty if there is none, or the
-        scheduler lists more than the user's. Raises SchedulerError while it does not answer."""
-        if not self.kind.LISTS_OWN:
-            return ""
-        output, error = await self._question([])
-        if error:
-            raise SchedulerError(error)
-        over = ("ending", "ended", "gone")
-        found = self.kind.listed(output).values()
-        return next((each.id for each in found if each.name == name and each.state not in over), "")
+    async def _seek(self, name: str, others: Container[str], failed: SchedulerError) -> str:
+        """The job of this name that is none of the others, once it is listed. Raises `failed` if it
+        is not, LostAnswerError if nothing is."""
+        until = time.monotonic() + SEEK_S
+        while True:
+            is_known = False
+            with contextlib.suppress(SchedulerError, SshError):
+                found = [each for each in await self.find(name) if each not in others]
+                is_known = True
+                if found:
+                    return max(found, key=int)
+            if time.monotonic() > until:
+                raise failed if is_known else LostAnswerError(str(failed))
+            await asyncio.sleep(SEEK_PAUSE_S)
+
+    def _perhaps(self, name: str) -> str:
+        return PERHAPS.format(name=name, list=self.kind.LIST)
+
+    async def find(self, name: str) -> list[str]:
+        """The ids of the user's jobs of this name that are not over. Raises SchedulerError while
+        the scheduler does not answer."""
+        done = await self.call(self.kind.find(name), ASK_S)
+        if not done.ok:
+            raise self.failed(done)
+        found: list[str] = self.kind.found(done.output, name)
+        return found
 
     async def ask(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         """How jobs stand, by an answer that may be some seconds old.
@@ -136,6 +183,7 @@ class Scheduler:
             unknown = {job for job, status in found.items() if status.state == "gone"}
             if (answer.at >= called and unknown <= set(answer.ids)) or not unknown:
                 return found
+            called = min(called, time.time())  # a clock may be set back
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 
     async def status(self, job: str) -> JobStatus:
@@ -161,6 +209,8 @@ class Scheduler:
             done = await self.place.run(words, timeout=timeout, input=input)
         except FileNotFoundError:
             done = shell.Completed(tuple(words), _NO_COMMAND, f"{argv[0]}: command not found\n")
+        except PermissionError:
+            done = shell.Completed(tuple(words), _DENIED, f"{argv[0]}: Permission denied\n")
         if done.returncode == _NO_COMMAND and not self._in_login_shell:
             self._in_login_shell = True
             return await self.call(argv, timeout, input)
@@ -244,7 +294,11 @@ NOT_PRIVATE = (
 )
 SCRATCH = (
     "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
-    "to and that login and compute nodes share"
+    "to and that login and compute nodes share. Variables in it must be set in a login shell there"
+)
+PERHAPS = (
+    "Whether the job {name} was accepted is not known, and it may start later: before you try "
+    "again, look at `{list}` there, and cancel it if it is listed"
 )
 TOO_MUCH = (
     "such a job is accepted, and would never start: {why}. Ask for less in [job] of {profile}, or "

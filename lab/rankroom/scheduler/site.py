@@ -228,6 +228,8 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
     base = Site(name)
     parent = profile.data.pop("extends", None)
     if parent is not None:
+        if not isinstance(parent, str):
+            raise profile.wrong("extends", f"is {_a(str)}, not {parent!r}")
         # A profile of the user's may extend the shipped one whose place it takes.
         known = dict(profiles)
         if parent == name:
@@ -328,17 +330,44 @@ def _check(site: Site, wrong: Any) -> None:
     for key in ("account", "partition", "qos", "constraint", "reservation"):
         if not _WORD.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
             raise wrong(f"{key} cannot be {getattr(job, key)!r}: it is one word")
-    if any(re.match(r"\s*(-M|--clusters?\b)", line) for line in job.extra):
-        raise wrong(
-            "extra cannot have --clusters: squeue and scancel would ask another cluster for the job"
-        )
+    for option, pattern, why in _REFUSED.get(site.scheduler, ()):
+        if any(re.match(rf"\s*({pattern})", line) for line in job.extra):
+            raise wrong(f"extra cannot have {option}: {why}")
+    if site.scheduler == "pbs":
+        for key, instead in (("qos", "partition"), ("memory_per_cpu", "memory_per_node")):
+            if getattr(job, key):
+                raise wrong(f"{key} is not for PBS, which has no such option: see {instead}")
     for key, lines in (("extra", job.extra), ("setup", site.environment.setup)):
         if any("\n" in line for line in lines):
             raise wrong(f"{key} is a list of lines: one of them holds a line break")
     if not _WORD.fullmatch(site.login) or site.login.startswith("-"):
         raise wrong(f"login cannot be {site.login!r}: it is a host as ssh takes it")
+    for key, words in (("image", [site.container.image]), ("options", site.container.options)):
+        if any(word.startswith("~") or "$" in word for word in words):
+            raise wrong(f"{key} cannot have ~ or $, as no shell replaces them: write the path out")
     if bool(site.container.runtime) != bool(site.container.image):
         raise wrong("runtime and image of a container go together")
+
+
+# What `extra` may not have: the option, how it is written, and why.
+_REFUSED = {
+    "slurm": (
+        (
+            "--clusters",
+            r"-M|--clusters?(?=[=\s]|$)",
+            "squeue and scancel would ask another cluster for the job",
+        ),
+        ("--job-name", r"-J|--job-name\b", "the job is found by the name that it is given"),
+        ("--output", r"-o|--output\b", "the job's log is looked for where Rankroom has it written"),
+        ("--array", r"-a|--array\b", "one job is followed, and not several"),
+        ("hetjob", r"(hetjob|packjob)\b", "one job is followed, and not its parts"),
+    ),
+    "pbs": (
+        ("-N", r"-N", "the job is found by the name that it is given"),
+        ("-o", r"-o", "the job's log is looked for where Rankroom has it written"),
+        ("-J", r"-J", "one job is followed, and not several"),
+    ),
+}
 
 
 def _a(kind: type) -> str:

@@ -113,7 +113,11 @@ class Check:
         said = await self.scheduler.accepted(self.folder or "/tmp")
         if said is None:
             return Step(name, "skipped", "PBS can tell only for a real job: try `--job`")
-        return Step(name, "ok", f"a job as in the profile is accepted: {_last(said)}")
+        words = f"a job as in the profile is accepted: {_last(said)}"
+        # Where no QoS lifts the limits, this was an error.
+        if why := await self.scheduler.too_much(said):
+            return Step(name, "warned", f"{words}; unless its QoS lifts that limit, {why}")
+        return Step(name, "ok", words)
 
     async def environment(self) -> Step:
         lines = jobs.environment(self.site)
@@ -227,13 +231,13 @@ OLD_PYTHON = (
     "`modules`, `venv` or `conda` in [environment] of {profile}"
 )
 NO_RANKROOM = (
-    "{python} on {host} has no Rankroom ({error}). Install it there:\n"
-    "  {python} -m pip install rankroom=={ours}\n"
-    "or, of a wheel made by `make dist`, {python} -m pip install rankroom-{ours}-py3-none-any.whl"
+    "{python} on {host} has no Rankroom ({error}). Copy the wheel that `make dist` made here, and "
+    "install it there:\n  {python} -m pip install rankroom-{ours}-py3-none-any.whl"
 )
 OTHER_VERSION = (
-    "Rankroom is {theirs} for {python} on {host}, and {ours} here: both sides need the same. "
-    "Install ours there:\n  {python} -m pip install rankroom=={ours}"
+    "Rankroom is {theirs} for {python} on {host}, and {ours} here: both sides need the same. Copy "
+    "the wheel that `make dist` made here, and install it there:\n"
+    "  {python} -m pip install rankroom-{ours}-py3-none-any.whl"
 )
 NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
 BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it again there: `{build} --force`"

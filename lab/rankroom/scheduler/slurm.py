@@ -19,6 +19,9 @@ from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
 
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
+# Slurm says why a job waits as it was with its last look at it, which is rare on a busy site: a
+# limit on all of a user's jobs may be said some time after the last other one has ended.
+OWN_JOBS_S = 180.0
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
 # One number per line in sbatch's answers: `1234`, or `1234;cluster` with --parsable.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
@@ -28,7 +31,7 @@ LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # says what each partitio
 VERSION = ["sbatch", "--version"]
 CANCEL = ["scancel"]
 LOG = "{name}-{job}.log"  # how a job's output is called
-LISTS_OWN = True  # all jobs of the user, and no others
+LIST = "squeue --me"  # lists them, for people
 # Times in UTC, as a login node's clock may show another zone's; no choice of jobs but ours.
 _CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")
 ENV = [
@@ -37,7 +40,15 @@ ENV = [
 # What it says of a job that is over already; and what a list of jobs says that failed, and is one.
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
+# What is said where a job was sent, and no answer came: it may have been accepted.
+LOST = re.compile(
+    r"Socket timed out|Zero Bytes were|Message (send|receive) failure|Communication shutdown"
+)
 
+_ENDED: tuple[str, ...] = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 _STATES: dict[str, State] = {
     "PENDING": "pending",
     "CONFIGURING": "pending",
@@ -52,6 +63,7 @@ _STATES: dict[str, State] = {
     "SIGNALING": "running",
     "STAGE_OUT": "ending",
     "COMPLETING": "ending",
+    **dict.fromkeys(_ENDED, "ended"),
 }
 
 
@@ -91,6 +103,12 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
 
 
+def partition(said: str) -> str:
+    """The partition that a job would be in, of what was said of it when it was tested."""
+    match = re.search(r" in partition (\S+)", said)
+    return match[1] if match else ""
+
+
 def too_much(site: Site, output: str) -> str:
     """What a job asks for beyond all its partitions' limits, in words; empty if nothing.
 
@@ -108,7 +126,8 @@ def too_much(site: Site, output: str) -> str:
                 why = "it asks for {}, and the partition {} gives {} at most".format(*about)
                 continue
         if nodes.isdigit() and site.job.nodes > int(nodes):
-            why = f"it asks for {site.job.nodes} nodes, and {name.rstrip('*')} has {nodes}"
+            asked = "1 node" if site.job.nodes == 1 else f"{site.job.nodes} nodes"
+            why = f"it asks for {asked}, and {name.rstrip('*')} has {nodes}"
             continue
         return ""
     return why
@@ -130,6 +149,18 @@ def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
 ALIVE = ask([])  # is answered where Slurm works
 
 
+def find(name: str) -> list[str]:
+    """The command that lists the user's jobs of this name, or more of them."""
+    return ask([])
+
+
+def found(output: str, name: str) -> list[str]:
+    """The ids of the jobs of this name in its answer that are not over."""
+    over = ("ending", "ended")
+    jobs = listed(output).values()
+    return [each.id for each in jobs if each.name == name and each.state not in over]
+
+
 def listed(output: str) -> dict[str, JobStatus]:
     """All jobs of an answer."""
     found, others = {}, False
@@ -145,7 +176,9 @@ def listed(output: str) -> dict[str, JobStatus]:
         return found
     # Limits on all of a user's jobs together do not pass when there is nothing to wait for.
     return {
-        job: replace(status, never=status.never or reasons.of_all_jobs(status.reason))
+        job: replace(status, never=True, patience=OWN_JOBS_S)
+        if reasons.of_all_jobs(status.reason) and not status.never
+        else status
         for job, status in found.items()
     }
 
@@ -153,7 +186,7 @@ def listed(output: str) -> dict[str, JobStatus]:
 def _status(
     job: str, state: str, reason: str, start: str, nodes: str, end: str, name: str
 ) -> JobStatus:
-    kind = _STATES.get(state, "ended")
+    kind = _STATES.get(state, "running")  # of one that is not known here nobody ends a job
     reason = "" if reason in ("None", "(null)", "") else reason
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]

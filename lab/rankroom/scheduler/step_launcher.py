@@ -18,9 +18,12 @@ from rankroom.record.cluster_file import Allocation, tail
 from rankroom.scheduler.job_end import why_cancelled
 from rankroom.system import python_command
 
-# Of the variables that Slurm sets, those that say in which job we are; the others would be taken
-# for options of this step.
-_JOB = ("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_JOB_", "SLURM_JOBID", "SLURM_SUBMIT_")
+# Of the variables that Slurm sets, those that say in which job we are, and of which cluster of
+# several; the others would be taken for options of this step.
+_JOB = (
+    "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER", "SLURM_JOB_",
+    "SLURM_JOBID", "SLURM_SUBMIT_",
+)  # fmt: skip
 AGENT = "rankroom.agent.node_agent"
 PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
 _SIGNALLED = 128

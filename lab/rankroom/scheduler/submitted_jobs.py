@@ -19,13 +19,15 @@ _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job, where it is, what it is called, and when it was submitted (epoch seconds)."""
+    """A job, where it is, what it is called, and when it was submitted (epoch seconds); of a
+    notebook, where its executed copy goes."""
 
     site: str
     login: str
     job: str
     name: str
     at: float
+    copy: str = ""
 
     @property
     def _file(self) -> Path:

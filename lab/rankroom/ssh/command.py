@@ -17,8 +17,9 @@ from rankroom.errors import SshError
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 # A connection out of use ends after this many seconds, and with it what was authenticated.
 IDLE_S = 600
-# A dead link is noticed after three of these.
-ALIVE_S = 1
+# A dead link is noticed after three of these. The user's own may be longer, up to a limit: many are
+# meant to keep a connection from being closed, which any pace does.
+ALIVE_S, LONGEST_ALIVE_S = 1, 10
 # Passes on what is between its standard streams and the ssh server of the host that is its $0; ends
 # when one of the two does. A login shell that is no bash may read it first.
 RELAY = 'exec 3<>"/dev/tcp/$0/22" || exit; cat <&3 & exec >&-; cat >&3; kill $(jobs -p)'
@@ -29,15 +30,19 @@ def ssh() -> str:
     return os.environ.get("RANKROOM_SSH", "").strip() or "ssh"
 
 
-def master(command: str, socket: Path, login: str, connect_s: float) -> list[str]:
-    """Opens the connection, and leaves it open behind a socket."""
+def master(
+    command: str, socket: Path, login: str, connect_s: float, settings: str = ""
+) -> list[str]:
+    """Opens the connection, and leaves it open behind a socket; `settings` are its host's."""
+    own = re.search(r"^serveraliveinterval ([1-9]\d*)$", settings, re.MULTILINE)
+    alive_s = min(int(own[1]), LONGEST_ALIVE_S) if own else ALIVE_S
     return [
         *shlex.split(command),
         *_options(
             ControlMaster="auto",
             ControlPath=_path(socket),
             ControlPersist=str(IDLE_S),
-            ServerAliveInterval=str(ALIVE_S),
+            ServerAliveInterval=str(alive_s),
             ServerAliveCountMax="3",
             ConnectTimeout=f"{connect_s:.0f}",
             # Theirs belong to their terminal, and would be in the way of each other.

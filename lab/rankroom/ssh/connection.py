@@ -13,7 +13,7 @@ from rankroom import config
 from rankroom.errors import SshError
 from rankroom.ssh import command, master
 from rankroom.ssh.failures import AWAY, PASSING, explain
-from rankroom.ssh.login import at_a_terminal, log_in
+from rankroom.ssh.login import AGREED_S, at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 from rankroom.system.file_lock import locked
@@ -83,7 +83,8 @@ class SshConnection:
         if await self.alive():
             return
         # One process at a time, so that the user is asked once.
-        async with locked(self.socket.with_suffix(".lock")):
+        longest_s = config.ask_seconds() + CONNECT_S + AGREED_S  # or it is stopped, and passed over
+        async with locked(self.socket.with_suffix(".lock"), longest_s):
             for attempt in range(TRIES):
                 if await self.alive():
                     return
@@ -176,11 +177,12 @@ class SshConnection:
             await asyncio.sleep(PAUSE_S)
 
     async def _connect(self, tell: Tell | None, connect_s: float) -> None:
+        settings = await self._settings()
         ask_s = 0.0
-        if not self._node and await self._leads_through():
+        if not self._node and command.leads_through(settings):
             # What a jump asks is answered while ssh waits for a word of the host behind it.
             ask_s = config.ask_seconds()
-        words = command.master(self._ssh, self.socket, self._login, connect_s + ask_s)
+        words = command.master(self._ssh, self.socket, self._login, connect_s + ask_s, settings)
         if self._node:
             login = control_path(self._ssh, self._login)
             words[-3:-3] = command.behind(self._ssh, login, self._login, self._node)
@@ -191,12 +193,12 @@ class SshConnection:
         if not done.ok or not await self.alive():
             raise explain(self.name, done)
 
-    async def _leads_through(self) -> bool:
-        """Whether another host, or a command of the user's, is on the way."""
+    async def _settings(self) -> str:
+        """What ssh's configuration is for this host."""
         with contextlib.suppress(OSError):  # no ssh: whoever runs it next says so
             words = command.settings(self._ssh, self._login)
-            return command.leads_through((await commands.run(words, timeout=CONNECT_S)).output)
-        return False
+            return (await commands.run(words, timeout=CONNECT_S)).output
+        return ""
 
     async def _ask(self, what: str, *more: str) -> commands.Completed:
         return await commands.run(

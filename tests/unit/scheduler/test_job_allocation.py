@@ -5,7 +5,7 @@ import pytest
 from rankroom.errors import StartError, UsageError
 from rankroom.rank.environment import Position, Wiring, positions, rank_environment
 from rankroom.record.cluster_file import ClusterInfo
-from rankroom.scheduler import allocation, step_launcher
+from rankroom.scheduler import allocation, job_end, step_launcher
 from rankroom.system import network
 
 # Slurm 22.05; the older form of the GPUs is from 19.05.
@@ -38,6 +38,31 @@ def test_nodes_that_differ():
 @pytest.mark.parametrize(("ranks", "shared"), [(1, [1]), (3, [2, 1]), (8, [4, 4])])
 def test_ranks_are_shared_out(ranks, shared):
     assert [count for _, count, _, _ in counts(TWO, ranks)] == shared
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("gpu:4(IDX:0-3)", 4),
+        ("gpu:4(S:0-1)", 4),
+        ("gpu:2080ti:4(IDX:0-3)", 4),
+        ("gpu:3090:8(IDX:0-7),shard:3090:16", 8),
+        ("gpu:a100:1(IDX:0),gpu:3090:2(IDX:1-2)", 3),
+        ("gpu:1g.10gb:2(IDX:0-1)", 2),
+        ("gpu:3g.20gb:2", 2),
+        ("shard:4", 0),
+    ],
+)
+def test_a_type_of_gpu_is_not_their_number(gres, count):
+    said = (
+        f"JobState=RUNNING EndTime=Unknown   Nodes=c1 CPU_IDs=0-7 Mem=0 GRES={gres} MinCPUsNode=1"
+    )
+    assert [devices for _, _, devices, _ in counts(said)] == [count]
+
+
+def test_what_slurm_says_may_be_no_utf8(tmp_path, monkeypatch):
+    fake(tmp_path, monkeypatch, r"printf 'JobName=M\374ller JobState=TIMEOUT\n'")
+    assert job_end.why_over_now("7") == "the time of job 7 is over"
 
 
 def test_the_end_of_the_job_is_known():
@@ -125,6 +150,8 @@ def test_what_srun_says_of_an_end():
         {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_CONF": "x", "A": "b"}
     )
     assert kept == {"SLURM_JOB_ID": "1", "SLURM_CONF": "x", "A": "b"}
+    one_of_several = {"SLURM_CLUSTERS": "b", "SLURM_WORKING_CLUSTER": "b:host:6817:9472"}
+    assert step_launcher.environment(one_of_several) == one_of_several
 
 
 @pytest.mark.parametrize(

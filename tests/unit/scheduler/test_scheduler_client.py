@@ -18,6 +18,7 @@ from rankroom.errors import SchedulerError, SshError, UsageError
 from rankroom.scheduler import scheduler_client, status_cache
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Job, Site, own_folder
+from rankroom.ssh.host import LocalHost
 
 SITE = Site("mine", job=Job(account="a", partition="gpu"))
 PBS = replace(SITE, scheduler="pbs")
@@ -269,6 +270,22 @@ def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypa
     assert len(fake.calls("squeue")) == 2
 
 
+def test_a_clock_set_back_in_between_keeps_nobody_waiting(fake, quick, monkeypatch):
+    scheduler = Scheduler(SITE, Elsewhere())
+    question, now = scheduler._question, time.time
+
+    async def set_back(ids: list[str]) -> tuple[str, str]:
+        monkeypatch.setattr(time, "time", lambda: now() - 3600)
+        return await question(ids)
+
+    async def all_of_it() -> None:
+        await scheduler.ask(["7"])
+        monkeypatch.setattr(scheduler, "_question", set_back)
+        assert (await scheduler.ask(["7"]))["7"].state == "gone"
+
+    run(asyncio.wait_for(all_of_it(), 30))
+
+
 REFUSALS = {
     "account": (
         "sbatch",
@@ -343,6 +360,7 @@ REFUSALS = {
         "Connection refused\nqsub: cannot connect to server pbs-01 (errno=15010)",
         "down or being restarted",
     ),
+    "torque": ("qsub", "qstat: invalid option -- 'F'", "it takes OpenPBS or PBS Professional"),
     "pbs user": ("qsub", "qsub: Unauthorized Request", "You may not use this partition or queue"),
 }
 
@@ -358,6 +376,14 @@ def test_a_refusal_is_told_with_command_output_and_remedy(fake, case: str):
     assert str(caught.value).startswith(f"mine: `{shown}` on login.example.org failed (status 1):")
     assert said in str(caught.value)
     assert remedy.format(own=own_folder()) in str(caught.value)
+
+
+def test_a_command_that_one_may_not_run(monkeypatch, tmp_path: Path):
+    (tmp_path / "qsub").touch(0o644)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for place in (Elsewhere(), LocalHost()):
+        with pytest.raises(SchedulerError, match="`qsub` is there, and you may not run it"):
+            run(Scheduler(PBS, place).submit("#!/bin/sh\n"))
 
 
 def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
@@ -396,6 +422,18 @@ def test_the_folder_is_made_and_private(fake, tmp_path: Path, monkeypatch):
         scheduler = Scheduler(replace(SITE, scratch=scratch), Elsewhere())
         assert run(scheduler.folder()) == str(tmp_path / made)
         assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_login_shell_sets_is_known_in_scratch(fake, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SCRATCH", raising=False)
+    scheduler = Scheduler(replace(SITE, scratch="$SCRATCH/room"), Elsewhere())
+    with pytest.raises(
+        SchedulerError, match=r"(?s)SCRATCH: unbound.*be set in a login shell there"
+    ):
+        run(scheduler.folder())
+    (tmp_path / ".bash_profile").write_text(f"printf Hello; export SCRATCH={tmp_path}/big\n")
+    assert run(scheduler.folder()) == f"{tmp_path}/big/room"
 
 
 def test_a_folder_that_cannot_be_made(fake, tmp_path: Path):

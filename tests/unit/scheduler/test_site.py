@@ -90,6 +90,17 @@ MISTAKES = {
     "an account of two lines": ('[job]\naccount = "a\\n#SBATCH -N 99"', 2, "account cannot be"),
     "an option as login": ('login = "-oProxyCommand=x"', 1, "login cannot be"),
     "a table as a value": ("job = 3", 1, "job is a table"),
+    "a list as parent": ('extends = ["perlmutter"]', 1, "extends is a text, not ['perlmutter']"),
+    "another cluster": ('[job]\nextra = ["-M b"]', 2, "extra cannot have --clusters: squeue"),
+    "another name": ('[job]\nextra = ["--job-name=x"]', 2, "extra cannot have --job-name"),
+    "an array": ('[job]\nextra = ["--array=0-3"]', 2, "extra cannot have --array"),
+    "another log of PBS": ('scheduler = "pbs"\n[job]\nextra = ["-o x"]', 3, "cannot have -o"),
+    "a QoS of PBS": ('scheduler = "pbs"\n[job]\nqos = "high"', 3, "qos is not for PBS"),
+    "a path for no shell": (
+        '[container]\nruntime = "apptainer"\nimage = "~/a.sif"',
+        3,
+        "image cannot have ~ or $",
+    ),
 }
 
 
@@ -103,6 +114,18 @@ def test_a_mistake_is_refused_with_its_line(own, case: str):
     if line:
         assert str(caught.value).startswith(where)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'scheduler = "pbs"\n[job]\nextra = ["-m abe", "-M ada@example.org"]',
+        '[job]\nextra = ["--cluster-constraint=x", "--open-mode=append", "--account=x"]',
+    ],
+)
+def test_options_that_only_look_like_those_that_are_refused(own, text: str):
+    own("mine", text)
+    assert site.load("mine").job.extra
 
 
 def test_bad_toml_is_refused_with_the_file(own):

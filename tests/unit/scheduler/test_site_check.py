@@ -107,6 +107,23 @@ def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
     assert steps["Python with Rankroom"].state == "ok"
 
 
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [
+        # Slurm says that it would be in partition gpu, whichever the default is.
+        ({"partition": "", "time": "02:00:00"}, "ok"),
+        ({"partition": "short"}, "failed"),
+        # A QoS may be there to lift the partition's limits.
+        ({"partition": "short", "qos": "long"}, "warned"),
+    ],
+)
+def test_limits_that_may_not_be_the_jobs(fake: FakeScheduler, here: Site, asked, state: str):
+    fake.instead("sinfo", "echo 'gpu|1-00:00:00|4'; echo 'short*|5:00|1'")
+    step = run(here.asking(**asked))["account and partition"]
+    assert step.state == state
+    assert ("the partition short gives 5:00 at most" in step.words) == (state != "ok")
+
+
 def test_an_account_that_is_refused(fake: FakeScheduler, here: Site):
     said = "allocation failure: Invalid account or account/partition combination specified"
     fake.instead(
@@ -153,8 +170,9 @@ def test_an_old_module_command_that_says_nothing_by_its_status(fake: FakeSchedul
     [
         (
             {"error": "ModuleNotFoundError: x"},
-            "/there/python on c1 has no Rankroom (ModuleNotFoundError: x). "
-            "Install it there:\n  /there/python -m pip install rankroom==OURS",
+            "/there/python on c1 has no Rankroom (ModuleNotFoundError: x). Copy the wheel that "
+            "`make dist` made here, and install it there:\n"
+            "  /there/python -m pip install rankroom-OURS-py3-none-any.whl",
         ),
         ({"rankroom": "0.0.9"}, "Rankroom is 0.0.9 for /there/python on c1, and OURS here"),
         ({"python": "3.6.8"}, "Rankroom needs 3.10 or newer"),
@@ -348,6 +366,17 @@ def test_jobs_are_listed_with_their_state(own: Path, fake: FakeScheduler):
         pass
     assert second in cli("jobs", "--all")
     assert "was not submitted from here" in cli("jobs", "--cancel", "1", code=1)
+
+
+@pytest.mark.parametrize("command", [["jobs"], ["site", "check", "mine"]])
+def test_a_login_node_that_is_this_machine_is_not_reached_by_ssh(
+    own: Path, fake: FakeScheduler, monkeypatch, command
+):
+    submit("lab")
+    own.write_text('login = "ada@127.0.0.1"\n' + own.read_text())
+    monkeypatch.setenv("RANKROOM_SSH", "false")
+    said = CliRunner().invoke(main, command).output
+    assert "✓ login node: this machine" in said if "check" in command else "(Priority" in said
 
 
 def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):

@@ -78,6 +78,15 @@ def test_a_pbs_script():
     assert found == PBS_SCRIPT
 
 
+def test_a_pbs_script_has_what_was_asked_for():
+    asked = site.Job(nodes=2, partition="gpu", reservation="R12")
+    lines = pbs.script(site.Site("x", scheduler="pbs", job=asked), "x", "/tmp", []).splitlines()
+    assert "#PBS -q R12" in lines and "#PBS -q gpu" not in lines
+    assert "#PBS -l place=scatter" in lines  # two chunks on two nodes
+    asked = site.Job(extra=("-l place=pack",))
+    assert "scatter" not in pbs.script(site.Site("x", job=asked), "x", "/tmp", [])
+
+
 @pytest.mark.parametrize("name", sorted(set(site.files()) - {"local"}))
 def test_bash_can_read_every_sites_script(name: str):
     found = site.load(name)
@@ -176,6 +185,15 @@ def test_what_squeue_says():
     assert found["108"].until == 0
 
 
+def test_a_state_that_is_not_known_is_no_end():
+    line = "7|{}|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+    states = ("RESIZING", "POWER_UP_NODE", "NODE_FAIL", "OUT_OF_MEMORY")
+    found = [slurm.listed(line.format(state))["7"].state for state in states]
+    assert found == ["running", "running", "ended", "ended"]
+    said = {"timestamp": NOON, "Jobs": {"7.pbs": {"job_state": "F"}, "8.pbs": {}}}
+    assert [each.state for each in pbs.listed(json.dumps(said)).values()] == ["ended", "running"]
+
+
 def test_one_command_asks_for_all_jobs():
     words = slurm.ask(["1", "2"])
     assert words[0] == "env" and "TZ=UTC" in words and "SQUEUE_STATES" in words
@@ -228,6 +246,12 @@ def test_what_qstat_says():
     assert found["16"].until == NOON + 3600
 
 
+def test_the_first_node_is_the_one_that_pbs_runs_the_script_on():
+    job = {"job_state": "R", "exec_host": "node9/0*4+node10/0*4"}
+    said = json.dumps({"timestamp": NOON, "Jobs": {"11.pbs": job}})
+    assert answered(pbs, said, ["11"])["11"].nodes == "node9,node10"
+
+
 def test_qstat_that_knows_none_of_the_jobs():
     said = "qstat: Unknown Job Id 15.polaris-pbs-01\n"
     assert pbs.PARTLY.search(said)
@@ -242,7 +266,7 @@ def test_an_answer_that_is_none():
         submitted(pbs, "qsub: Unknown queue")
 
 
-LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\n"
+LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\nnone|1:00:00|0\n"
 
 
 @pytest.mark.parametrize(
@@ -254,6 +278,7 @@ LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\n"
         ({"partition": "debug", "time": "10:00", "nodes": 3}, "asks for 3 nodes, and debug has 2"),
         ({"partition": "long", "time": "9-00", "nodes": 3}, ""),
         ({"partition": "debug,long"}, ""),
+        ({"partition": "none"}, "it asks for 1 node, and none has 0"),
         ({"partition": "of another kind"}, ""),
     ],
 )
@@ -326,5 +351,8 @@ def test_limits_of_all_your_jobs_together(reason: str):
     # It waits for another of the user's, if there is one that runs; else for nothing.
     running = "8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     assert waiting(reason).never
+    # As Slurm's reason may be older than the end of that other job, not at once.
+    assert waiting(reason).patience == slurm.OWN_JOBS_S
+    assert "never start" not in waiting(reason).words
     assert not waiting(reason, running).never
     assert "with your other jobs it asks for more" in waiting(reason, running).words

@@ -1,0 +1,62 @@
+"""When a job in the queue is given up: Slurm's reason may be older than the user's other job."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.errors import StartError
+from rankroom.record.cluster_file import Remote
+from rankroom.remote import queue as module
+from rankroom.remote.queue import Queue
+from rankroom.scheduler import slurm
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.site import Site
+from rankroom.ssh.host import LocalHost
+
+ALONE = "7|PENDING|QOSMaxGRESPerUser|N/A|(null)|N/A|x"
+RUNS = "7|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+OTHER = "\n8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+
+
+def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Follow job 7 by what is said every 30 s, and at last of no job; its last words."""
+    now = 0.0
+
+    async def status(job: str) -> JobStatus:
+        nonlocal now
+        now += 30
+        known = slurm.listed(lines.pop(0)) if lines else {}
+        return known.get(job) or JobStatus(job, "gone")
+
+    async def followed() -> str:
+        words = []
+        queue: Any = Queue(Site("x"), LocalHost(), Remote("x", job="7"),
+                           lambda state, text: words.append(text))  # fmt: skip
+        queue._scheduler.status = status
+        await queue.follow()
+        return words[-2]
+
+    monkeypatch.setattr(module, "PERIOD_S", 0.0)
+    monkeypatch.setattr(module, "RUNS_S", 0.0)
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr(module, "time", clock)
+    return asyncio.run(followed())
+
+
+def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
+    waits = [ALONE + OTHER, *[ALONE] * 6]
+    assert "runs on c1" in follow([*waits, RUNS], monkeypatch)
+    # Another one of the user's ran meanwhile.
+    assert "runs on c1" in follow([*waits, *waits, RUNS], monkeypatch)
+    with pytest.raises(StartError, match="job 7 would never start: QOSMaxGRESPerUser"):
+        follow([ALONE] * 9, monkeypatch)
+
+
+def test_other_limits_are_certain_with_the_second_look(monkeypatch):
+    with pytest.raises(StartError, match="job 7 would never start: PartitionTimeLimit"):
+        follow([ALONE.replace("QOSMaxGRESPerUser", "PartitionTimeLimit")] * 2, monkeypatch)

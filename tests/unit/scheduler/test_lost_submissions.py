@@ -1,0 +1,122 @@
+"""A job whose submission was not answered: found again, or the user is told to look for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_scheduler import FAKES, Elsewhere, FakeScheduler
+from rankroom.errors import SchedulerError, SshError
+from rankroom.record.cluster_file import Remote
+from rankroom.remote.queue import Queue
+from rankroom.scheduler import scheduler_client
+from rankroom.scheduler.scheduler_client import LostAnswerError, Scheduler
+from rankroom.scheduler.site import Site
+from rankroom.scheduler.submitted_jobs import all_submitted
+
+SITE = Site("mine")
+COMMANDS = {"slurm": ("sbatch", "squeue"), "pbs": ("qsub", "qselect")}
+LOST = {
+    "slurm": "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+    "pbs": "qsub: End of File",
+}
+# As the scheduler's own command, but for its answer.
+ACCEPTS = 'sh -c \'mv "$1" "$1.not"; "$2" >/dev/null; mv "$1.not" "$1"\' sh {} {}'
+
+
+@pytest.fixture(params=["slurm", "pbs"])
+def kind(request, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(scheduler_client, "SEEK_S", 1.0)
+    monkeypatch.setattr(scheduler_client, "SEEK_PAUSE_S", 0.1)
+    return str(request.param)
+
+
+def loses(fake: FakeScheduler, kind: str, end: str = "", accepts: bool = True) -> None:
+    """Let a submission be accepted, or not, and its answer be lost."""
+    name = COMMANDS[kind][0]
+    own = ACCEPTS.format(fake.folder / "instead" / name, FAKES / kind / name)
+    said = end or f"cat >&2 <<'END'\n{LOST[kind]}\nEND\nexit 1"
+    fake.instead(name, f"{own if accepts else 'cat >/dev/null'}\n{said}")
+
+
+def test_the_job_is_found_by_its_name(fake: FakeScheduler, kind: str):
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
+
+    async def all_of_it() -> None:
+        first = await scheduler.submit(scheduler.script("lab", "/tmp", []))
+        others = await scheduler.find("lab")
+        assert others == [first]
+        loses(fake, kind)
+        job = await scheduler.submit(scheduler.script("lab", "/tmp", []), others=others)
+        assert job != first
+        assert sorted(await scheduler.find("lab")) == sorted([first, job])
+        assert {each.job for each in all_submitted()} == {first, job}
+
+    asyncio.run(all_of_it())
+
+
+def test_a_command_that_does_not_end_may_have_submitted(fake: FakeScheduler, kind, monkeypatch):
+    monkeypatch.setattr(scheduler_client, "SUBMIT_S", 3.0)
+    loses(fake, kind, end="exec sleep 60")
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())
+    job = asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+    assert asyncio.run(scheduler.find("x")) == [job]
+
+
+def test_a_job_that_is_not_seen_is_told(fake: FakeScheduler, kind: str):
+    loses(fake, kind, accepts=False)
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
+    with pytest.raises(SchedulerError) as caught:
+        asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+    assert not isinstance(caught.value, LostAnswerError)
+    assert "Whether the job x was accepted is not known" in str(caught.value)
+    assert f"look at `{scheduler.kind.LIST}` there" in str(caught.value)
+    assert "nothing was lost" not in str(caught.value)
+    fake.fails(COMMANDS[kind][1], "no answer")
+    with pytest.raises(LostAnswerError):
+        asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+
+
+def test_a_line_that_is_cut_meanwhile_leaves_it_open(fake: FakeScheduler, kind: str):
+    class Cut(Elsewhere):
+        async def run(self, *words: Any, **how: Any) -> Any:
+            await super().run(*words, **how)
+            raise SshError("the link was lost", "lost")
+
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Cut())  # type: ignore[arg-type]
+    with pytest.raises(SshError, match="link was lost\nWhether the job x was accepted is not"):
+        asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+
+
+@pytest.mark.parametrize("then", ["submit", "cancel"])
+def test_a_cluster_adopts_its_job_or_cancels_it(
+    fake: FakeScheduler, kind: str, tmp_path: Path, then: str
+):
+    site = Site("mine", scheduler=kind, scratch=str(tmp_path / "scratch"))  # type: ignore[arg-type]
+    remote = Remote("mine", name="far")
+    loses(fake, kind)
+    fake.fails(COMMANDS[kind][1], "no answer")
+
+    async def all_of_it() -> list[str]:
+        queue = Queue(site, Elsewhere(), remote, lambda state, words: None)  # type: ignore[arg-type]
+        with pytest.raises(LostAnswerError):
+            await queue.submit("far", "login", "", False)
+        assert queue.is_unsure
+        with pytest.raises(SchedulerError):  # still not known
+            await queue.cancel()
+        assert queue.is_unsure
+        fake.again(COMMANDS[kind][1])
+        if then == "submit":
+            await queue.submit("far", "login", "", False)
+        else:
+            await queue.cancel()
+        assert not queue.is_unsure
+        return await Scheduler(site, Elsewhere()).find("far")  # type: ignore[arg-type]
+
+    left = asyncio.run(all_of_it())
+    assert left == ([remote.job] if then == "submit" else [])
+    assert remote.job

@@ -1,0 +1,46 @@
+"""How long ssh waits: for a link that is silent, and for another process that logs in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from rankroom import config
+from rankroom.errors import SshError
+from rankroom.ssh import command, connection
+from rankroom.ssh.connection import SshConnection
+
+
+def test_the_users_own_patience_with_a_silent_link_holds():
+    def opening(settings: str) -> str:
+        return " ".join(command.master("ssh", Path("/s"), "login", 15, settings))
+
+    own = opening("user ada\nserveraliveinterval 5\nserveralivecountmax 4\n")
+    assert "ServerAliveInterval=5 -o ServerAliveCountMax=3" in own
+    # Who keeps a connection from being closed is no slower to hear that it is cut.
+    assert "ServerAliveInterval=10 " in opening("serveraliveinterval 60\n")
+    for settings in ("", "serveraliveinterval 0\n", "setenv X=serveraliveinterval 30\n"):
+        assert "ServerAliveInterval=1 -o ServerAliveCountMax=3" in opening(settings)
+
+
+def test_one_that_is_stopped_while_it_logs_in_stops_no_other(home, monkeypatch):
+    monkeypatch.setattr(config, "ask_seconds", lambda: 0.1)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.1)
+    monkeypatch.setattr(connection, "AGREED_S", 0.1)
+    tried = []
+
+    async def connect(self: SshConnection, *about: object) -> None:
+        tried.append(self.name)
+        raise SshError("no way", "denied")
+
+    monkeypatch.setattr(SshConnection, "_connect", connect)
+    there = SshConnection("nowhere.invalid", terminal=False)
+    with contextlib.closing(there.socket.with_suffix(".lock").open("w")) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SshError, match="no way"):
+            asyncio.run(asyncio.wait_for(there.open(), 20))
+    assert tried == ["nowhere.invalid"]
