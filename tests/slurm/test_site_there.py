@@ -119,7 +119,7 @@ def test_no_rankroom_there(machines: Machines, check: Say):
     bare = machines.put("alice", "bare", BARE)
     said = check(environment=f'python = "{bare}"\n')
     assert "✗ Python with Rankroom: /usr/bin/python3 on login has no Rankroom" in said
-    assert f"/usr/bin/python3 -m pip install rankroom=={rankroom.__version__}" in said
+    assert f"/usr/bin/python3 -m pip install rankroom-{rankroom.__version__}-py3" in said
 
 
 def test_another_version_there(machines: Machines, check: Say):

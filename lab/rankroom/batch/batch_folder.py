@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -41,7 +42,7 @@ class BatchFolder:
 class Progress:
     """How a batch job stands: `cell` of `cells` is on, or was the last one; `why` it failed.
 
-    `runs` are the ids of its records; `copy` is where the executed notebook is put in the end.
+    `runs` are the ids of its records; `copy` is where the executed notebook is put as well.
     """
 
     state: State = "waiting"
@@ -71,7 +72,7 @@ class Progress:
     @classmethod
     def from_json(cls, text: str) -> Progress:
         """The inverse; a job that has written nothing yet waits."""
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
             known = {each.name for each in dataclasses.fields(cls)}
             return cls(**{key: value for key, value in json.loads(text).items() if key in known})
         return cls()
@@ -82,9 +83,13 @@ class Progress:
 
 
 def named(notebook: Path, now: float | None = None) -> str:
-    """The name of a job, its folder and its executed notebook: the notebook's, and the time."""
+    """The name of a job, its folder and its executed notebook: the notebook's, and the time.
+
+    Its end is random: several notebooks may be submitted at once, and differ in their folder only.
+    """
     stem = re.sub(r"[^\w.-]+", "-", notebook.stem, flags=re.ASCII).strip("-.") or "notebook"
-    return f"{stem[:40]}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+    at = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{stem[:40]}-{at}-{secrets.token_hex(3)}"
 
 
 class BatchFailed(RankroomError):

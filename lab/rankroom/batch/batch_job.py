@@ -8,6 +8,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from typing import IO
 from rankroom import config
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress
 from rankroom.batch.notebook_script import Notebook
+from rankroom.errors import SchedulerError
 from rankroom.record.store import Store
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import JobStatus
@@ -24,9 +26,9 @@ from rankroom.ssh.host import Host
 from rankroom.system import commands
 
 CALL_S = 30.0
+PUT_S = 300.0
 LOOK_S = 1.0  # each look is a command on the login node
 COMES_S = 10.0  # for what a job that has ended has written to be seen, on a shared file system
-BRING_S = 600.0
 LINE = 65_536  # characters of a line of what is brought
 
 
@@ -43,11 +45,15 @@ class BatchJob:
             code = f'{own_folder.MAKE} && cat >"$2"'
             done = await self._run_at_site(code, PurePosixPath(path).name, input=text)
             if not done.ok:
-                raise BatchFailed(NOT_PUT.format(path=path, said=done.tail()))
+                said = f"no answer within {PUT_S:.0f} s" if done.timed_out else done.tail()
+                raise BatchFailed(NOT_PUT.format(path=path, said=said))
 
     async def progress(self) -> Progress:
-        """How far the cells are, as the job last wrote it."""
-        done = await self._inside('cat "$2" 2>/dev/null; true', self.folder.state.name)
+        """How far the cells are, as the job last wrote it. Raises SchedulerError while that cannot
+        be read, which says nothing of the job."""
+        done = await self._inside('[ ! -e "$2" ] || cat "$2"', self.folder.state.name)
+        if not done.ok:
+            raise SchedulerError(done.failure(f"cat {self.folder.state}", self.place.name))
         return Progress.from_json(done.output)
 
     async def log(self, job: str, lines: int = 20) -> str:
@@ -61,23 +67,22 @@ class BatchJob:
         Raises BatchFailed if what comes is not whole.
         """
         with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
-            root = Path(temporary)
-            await self._unpack(str(self.folder.path), [self.folder.executed.name], root)
+            root = Path(temporary).resolve()
+            await self._unpack(str(self.folder.path), self.folder.executed.name, root)
             shutil.copyfile(root / self.folder.executed.name, copy)
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
-            if new:
-                await self._unpack(f"{progress.home}/runs", new, root)
             config.private(store.runs)
             for run in new:
-                # A record appears whole.
+                # A record appears whole, and stays if the next one cannot be brought.
+                await self._unpack(f"{progress.home}/runs", run, root)
                 beside = store.runs / f".{run}.brought"
                 shutil.copytree(root / run, beside, dirs_exist_ok=True)
                 beside.rename(store.paths(run).folder)
         return len(new)
 
-    async def _unpack(self, folder: str, names: list[str], root: Path) -> None:
+    async def _unpack(self, folder: str, name: str, root: Path) -> None:
         with tempfile.TemporaryFile() as file:
-            await self._fetch(folder, names, file)
+            await self._fetch(folder, name, file)
             file.seek(0)
             try:
                 with tarfile.open(fileobj=file, mode="r:gz") as archive:
@@ -87,19 +92,25 @@ class BatchJob:
                         if (member.isfile() or member.isdir()) and root in target.parents:
                             archive.extract(member, root, set_attrs=False)
             except (tarfile.TarError, EOFError, OSError) as error:
-                raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=error)) from None
+                raise BatchFailed(NOT_BROUGHT.format(what=name, why=error)) from None
 
-    async def _fetch(self, folder: str, names: list[str], file: IO[bytes]) -> None:
+    async def _fetch(self, folder: str, name: str, file: IO[bytes]) -> None:
         # Lines, as a place gives lines; long ones, as there may be many.
-        code = f'set -o pipefail; enter "$0" && tar -czf - -- "$@" | base64 -w {LINE}'
+        code = f'set -o pipefail; enter "$0" && tar -czf - -- "$1" | base64 -w {LINE}'
+        said: deque[str] = deque(maxlen=20)
 
         def take(line: str) -> None:
-            file.write(_decoded(line))
+            if data := _decoded(line):
+                file.write(data)
+            else:
+                said.append(line)
 
-        words = ["bash", "-c", own_folder.ENTER + code, folder, *names]
-        done = await self.place.run(words, timeout=BRING_S, on_line=take)
+        words = ["bash", "-c", own_folder.ENTER + code, folder, name]
+        # However long that takes: a connection that is lost ends it.
+        done = await self.place.run(words, on_line=take)
         if not done.ok:
-            raise BatchFailed(NOT_BROUGHT.format(what=names[0], why=done.tail()[:2000]))
+            why = "\n".join(said) or f"status {done.returncode}"
+            raise BatchFailed(NOT_BROUGHT.format(what=name, why=why))
 
     async def _inside(self, code: str, argument: str) -> commands.Completed:
         """Run `code` in the folder, if it is there. Raises BatchFailed if it is not the user's."""
@@ -112,7 +123,7 @@ class BatchJob:
         self, code: str, argument: str, input: str | None = None
     ) -> commands.Completed:
         words = ["bash", "-c", own_folder.marked(code), "bash", str(self.folder.path), argument]
-        done = await self.place.run(words, timeout=CALL_S, input=input)
+        done = await self.place.run(words, timeout=PUT_S if input else CALL_S, input=input)
         return replace(done, output=own_folder.said(done.output) or done.output)
 
 
@@ -154,9 +165,11 @@ async def outcome(sent: BatchJob, job: str, status: JobStatus) -> Progress:
 
 
 def files(folder: BatchFolder, notebook: Notebook, script: str, job: str) -> dict[str, str]:
-    """What a batch job consists of before it runs."""
+    """What a batch job consists of before it runs: of outputs, none is sent."""
+    empty: Notebook = {"outputs": [], "execution_count": None}
+    cells = [each | empty if each["cell_type"] == "code" else each for each in notebook["cells"]]
     return {
-        str(folder.notebook): json.dumps(notebook, ensure_ascii=False, indent=1) + "\n",
+        str(folder.notebook): json.dumps(notebook | {"cells": cells}, indent=1) + "\n",
         str(folder.script): script,
         str(folder.job): job,
     }

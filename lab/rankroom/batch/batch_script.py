@@ -14,7 +14,7 @@ from rankroom.system import python_command
 def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
     """What the job runs in the site's environment: the cells, with `cwd` as their folder.
 
-    `copy` is where the executed notebook is put in the end, if it is not to stay where it is.
+    `copy` is where the executed notebook is put, too, if anywhere.
     """
     options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
     # Its ranks are in the site's container, if there is one, and the notebook is outside of it.

@@ -38,11 +38,15 @@ def read(path: Path) -> Notebook:
     try:
         data = json.loads(path.read_text("utf-8"))
         cells = data["cells"]
-        assert data["nbformat"] >= 4 and all("source" in each for each in cells)
+        sound = data["nbformat"] >= 4 and all(
+            {"cell_type", "source"} <= each.keys() for each in cells
+        )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AssertionError):
-        raise UsageError(NO_NOTEBOOK.format(path=path)) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise UsageError(NO_NOTEBOOK.format(path=path))
     return dict(data)
 
 

@@ -29,14 +29,14 @@ from rankroom.batch.batch_folder import MARK, BatchFolder, Progress
 from rankroom.batch.cell_text import said, short
 from rankroom.batch.notebook_script import Cell, cells_of
 from rankroom.cluster import lookup, repair
-from rankroom.errors import RankroomError
+from rankroom.errors import RankroomError, UsageError
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.record.model import title_of
 from rankroom.record.store import Store
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.system import process_tree
 from rankroom.system.files import write_atomically
-from rankroom.system.log_line import say
+from rankroom.system.log_line import escape_what_cannot_be_shown, say
 
 START_S = 180  # for the kernel to start
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
@@ -53,6 +53,10 @@ class Runner:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         self.cells = cells_of(Path(self.folder.script).read_text("utf-8"))
+        self.shown = self.placed()
+        self.cwd = Path(cwd).expanduser() if cwd else folder
+        if not self.cwd.is_dir():
+            raise UsageError(NO_FOLDER.format(cwd=self.cwd, host=socket.gethostname()))
         self.progress = Progress(
             "running", cells=len(self.cells), host=socket.gethostname(), copy=copy,
             home=str(config.home()),
@@ -62,25 +66,27 @@ class Runner:
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
         # Between two processes of one user no port is needed; a socket's path has to be short.
-        self.sockets = tempfile.mkdtemp(prefix="rankroom-batch-")
+        self.sockets = tempfile.mkdtemp(prefix="rankroom-batch-", dir="/tmp")
         private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
         self.client = NotebookClient(
             self.notebook, timeout=None, startup_timeout=START_S, kernel_name="python3",
-            resources={"metadata": {"path": cwd or str(folder)}},
+            resources={"metadata": {"path": str(self.cwd)}},
             config=Config({"KernelManager": private}),
         )  # fmt: skip
 
     def run(self) -> int:
         """Run the cells; the exit status of the job."""
         os.environ[MARK] = str(self.folder.path)
+        os.environ[process_tree.JOB] = process_tree.job(os.environ)
         if self.job_end:
             self.job_end.follow()
-        # When a job ends, every process of it gets a signal. The kernel ignores what is ignored
-        # here: it lives on until its ranks have ended, and what they said is in the records.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # When a job ends, every process of it gets a signal. The kernel takes no notice of it: it
+        # lives on until its ranks have ended, and what they said is in the records.
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         signal.signal(signal.SIGUSR1, self.warn)
         try:
             with self.client.setup_kernel():
+                self.client.kc.execute(OUTLIVE, silent=True, store_history=False)
                 signal.signal(signal.SIGTERM, self.end)
                 self.progress.state = self.all_cells()
                 self.save()
@@ -90,25 +96,18 @@ class Runner:
             self.save()
         say(self.progress.words)
         if self.progress.copy:
-            shutil.copyfile(self.folder.executed, self.progress.copy)
             say(f"the executed notebook: {self.progress.copy}")
         return int(self.progress.state != "done")
 
     def all_cells(self) -> Literal["done", "failed"]:
         """Run one cell after the other, until one fails."""
-        added = 0  # cells that the notebook does not have
-        for count, cell in enumerate(self.cells, 1):
-            following = cell.number or self.cells[count].number
-            index = following - 1 + added
-            if not cell.number:
-                self.notebook.cells.insert(index, nbformat.v4.new_code_cell(cell.source))
-                added += 1
+        for count, (cell, shown) in enumerate(zip(self.cells, self.shown, strict=True), 1):
             magic, _, body = cell.source.partition("\n")
             title = (magic.startswith("%%") and title_of(body)) or title_of(cell.source)
             self.progress.cell, self.progress.title = count, title
             say(f"cell {count} of {len(self.cells)}: {title}")
             self.save()
-            why = self.one_cell(cell, index)
+            why = self.one_cell(cell, shown)
             if self.ending:
                 self.progress.why = self.why_ended()
                 return "failed"
@@ -117,12 +116,36 @@ class Runner:
                 return "failed"
         return "done"
 
-    def one_cell(self, cell: Cell, index: int) -> str:
-        """Run a cell of the notebook; why it failed, or nothing."""
-        shown = self.notebook.cells[index]
+    def placed(self) -> list[Any]:
+        """The notebook's cell for each of the script's; one that was added stands before the next.
+
+        Raises UsageError for a script that was changed beyond that.
+        """
+        cells = self.notebook.cells
+        numbered = {n: each for n, each in enumerate(cells, 1) if each.cell_type == "code"}
+        placed = []
+        for count, cell in enumerate(self.cells):
+            if not cell.number:
+                shown = nbformat.v4.new_code_cell(cell.source)
+                if self.notebook.nbformat_minor < 5:
+                    shown.pop("id", None)  # which these versions of the format do not have
+                following = next((each.number for each in self.cells[count:] if each.number), 0)
+                after = numbered.get(following)
+                cells.insert(len(cells) if after is None else self.index(after), shown)
+            elif (shown := numbered.get(cell.number)) is None:
+                raise UsageError(NO_CELL.format(script=self.folder.script, number=cell.number))
+            placed.append(shown)
+        return placed
+
+    def index(self, cell: Any) -> int:
+        """Where a cell is in the notebook: that one, and not one that says the same."""
+        return next(at for at, each in enumerate(self.notebook.cells) if each is cell)
+
+    def one_cell(self, cell: Cell, shown: Any) -> str:
+        """Run a cell, which the notebook has as `shown`; why it failed, or nothing."""
         shown.source = cell.source
         try:
-            self.client.execute_cell(shown, index)
+            self.client.execute_cell(shown, self.index(shown))
         except CellControlSignal as error:
             return short(error)
         except DeadKernelError:
@@ -134,9 +157,14 @@ class Runner:
     def save(self) -> None:
         """Write the notebook and how far it is."""
         self.progress.runs = self.runs()
-        write_atomically(
-            Path(self.folder.executed), nbformat.writes(self.notebook) + "\n", mode=0o644
-        )
+        text = nbformat.writes(self.notebook) + "\n"
+        write_atomically(Path(self.folder.executed), text, mode=0o644)
+        if self.progress.copy:
+            try:
+                write_atomically(Path(self.progress.copy), text, mode=0o644)
+            except OSError as error:
+                say(f"{self.progress.copy} cannot be written ({error.strerror or error})")
+                self.progress.copy = ""  # it is in the job's folder
         self.progress.write(Path(self.folder.state))
 
     def runs(self) -> list[str]:
@@ -162,6 +190,8 @@ class Runner:
 
     def end(self, number: int, frame: FrameType | None) -> None:
         """The job is ended: there are seconds left, so first comes what is there by now."""
+        if self.progress.state != "running":
+            return  # all cells have run, or this was said before
         self.ending = "the job was ended"
         self.progress.state, self.progress.why = "failed", self.why_ended()
         self.save()
@@ -187,7 +217,8 @@ class Runner:
         marked = {each.pid for each in self.left()}
         for info in lookup.running_clusters():
             if info.supervisor in marked and info.host == self.progress.host:
-                lookup.end(ClusterPaths(info.name))
+                with contextlib.suppress(RankroomError, OSError):
+                    lookup.end(ClusterPaths(info.name))
         process_tree.end(self.left(), END_S)
         with contextlib.suppress(RankroomError, OSError):
             repair.complete_all(Store())
@@ -206,7 +237,18 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--cwd", default="")
     options.add_argument("--copy", default="")
     chosen = options.parse_args(argv)
-    return Runner(chosen.folder.absolute(), chosen.cwd, chosen.copy).run()
+    escape_what_cannot_be_shown()
+    try:
+        runner = Runner(chosen.folder.absolute(), chosen.cwd, chosen.copy)
+    except UsageError as error:
+        raise SystemExit(str(error)) from None
+    return runner.run()
+
+
+# One line, which leaves no name behind.
+OUTLIVE = "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
+NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"
+NO_FOLDER = "there is no folder {cwd} on {host} for the cells to run in: say another with --cwd"
 
 
 if __name__ == "__main__":

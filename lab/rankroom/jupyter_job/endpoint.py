@@ -9,7 +9,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from rankroom.errors import LabError
+from rankroom.errors import UselessJob
 
 ANSWER_S = 5.0
 
@@ -39,12 +39,12 @@ def read(text: str) -> Endpoint | None:
 async def answers(endpoint: Endpoint, port: int) -> bool:
     """Whether the server answers at `port` of this machine.
 
-    Raises LabError if it answers to those who do not know the token.
+    Raises UselessJob if it answers to those who do not know the token.
     """
     if await _status(port, endpoint.token) != 200:
         return False
     if (status := await _status(port, "")) == 200:
-        raise LabError(OPEN_TO_ALL.format(status=status))
+        raise UselessJob(OPEN_TO_ALL.format(status=status))
     return True
 
 

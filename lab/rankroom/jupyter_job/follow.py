@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Protocol
 
-from rankroom.errors import LabError, RankroomError, SshError
+from rankroom.errors import LabError, RankroomError, SshError, UselessJob
 from rankroom.jupyter_job import endpoint
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
@@ -38,21 +39,27 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) 
     """Wait for the job, open the way to its server, and stay until it is over, which is looked for
     each `look_s` seconds.
 
-    Raises LabError if the job will never start, or has failed.
+    Raises UselessJob if the job will never start or its server is no good, and other errors of ours
+    if the job has failed or cannot be reached from here.
     """
     keeping: dict[str, asyncio.Task[None]] = {}
     login = lab.scheduler.place
     try:
         if isinstance(login, SshConnection):
-            keeping[login.name] = asyncio.create_task(keep(login, tell))
+            keeping["login"] = asyncio.create_task(keep(login, tell, lab.job))
         while True:
             status = await queue(lab, tell)
             opened = await server(lab, tell)
             if isinstance(login, SshConnection):
                 line = await lab.tunnel(opened, status.nodes, port)
-                if line.name not in keeping:
-                    keeping[line.name] = asyncio.create_task(keep(line, tell))
-                await answers(lab, opened)
+                if port and lab.saved.port != port:
+                    tell.say(f"port {port} is taken here by now: {lab.saved.port} instead")
+                if line is not login:
+                    # A job that was requeued may be on another node than before.
+                    if "node" in keeping:
+                        keeping["node"].cancel()
+                    keeping["node"] = asyncio.create_task(keep(line, tell, lab.job))
+                await answers(lab, tell, opened, line)
             else:
                 tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
             tell.page(opened.url(lab.saved.port or opened.port, lab.page))
@@ -60,6 +67,8 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) 
             if status.state != "pending":
                 return
             tell.say(f"job {lab.job} is back in the queue: the scheduler has requeued it")
+            with contextlib.suppress(RankroomError):  # the job itself removes it, too
+                await lab.clear(log=False)
     finally:
         for task in keeping.values():
             task.cancel()
@@ -79,37 +88,46 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
         if status.state != "pending":
             raise await over(lab, status)
         hopeless = (hopeless or now) if status.never else 0.0
-        if hopeless and now - hopeless > NEVER_S:
-            raise LabError(NEVER.format(job=lab.job, words=status.words))
+        if hopeless and now - hopeless > max(NEVER_S, status.patience):
+            raise UselessJob(NEVER.format(job=lab.job, words=status.words))
         tell.show(f"job {lab.job} {status.words} · {clock(now - begun)}")
         await asyncio.sleep(LOOK_S)
 
 
 async def server(lab: Lab, tell: Teller) -> Endpoint:
     """Wait until the server of the running job says where it listens."""
-    begun = time.monotonic()
+    waited = 0.0  # s in which the site could be reached
+
+    async def look() -> tuple[JobStatus, Endpoint | None, float]:
+        begun = time.monotonic()
+        return await lab.status(), await lab.endpoint(), time.monotonic() - begun
+
     while True:
-        try:
-            found = await lab.endpoint()
-        except SshError:
-            found = None  # the connection's own thread reports that
-        if found is not None:
-            return found
-        status = await as_soon_as_known(lab.status, lab.job, tell.show)
+        status, found, took = await as_soon_as_known(look, lab.job, tell.show)
         if status.state != "running":
             raise await over(lab, status)
-        waited = time.monotonic() - begun
+        if found is not None:
+            return found
         if waited > UP_S:
-            raise LabError(NOT_UP.format(job=lab.job, seconds=int(UP_S), said=await lab.said()))
+            said = ""
+            with contextlib.suppress(SshError):
+                said = await lab.said()
+            raise UselessJob(NOT_UP.format(job=lab.job, seconds=int(UP_S), said=said))
         tell.show(f"job {lab.job} {status.words} · JupyterLab starts · {clock(waited)}")
         await asyncio.sleep(LOOK_S)
+        waited += took + LOOK_S
 
 
-async def answers(lab: Lab, opened: Endpoint) -> None:
+async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection) -> None:
     """See that the server answers through the tunnel, and only to those who know its token."""
     deadline = time.monotonic() + ANSWERS_S
     while not await endpoint.answers(opened, lab.saved.port):
-        if time.monotonic() > deadline:
+        if not await line.alive():  # `keep` opens it again, and what goes through it
+            status = await as_soon_as_known(lab.status, lab.job, tell.show)
+            if status.state != "running":
+                raise await over(lab, status)
+            deadline = time.monotonic() + ANSWERS_S
+        elif time.monotonic() > deadline:
             raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
         await asyncio.sleep(LOOK_S)
 
@@ -162,14 +180,18 @@ async def over(lab: Lab, status: JobStatus) -> JobOver:
     return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)
 
 
-async def keep(line: SshConnection, tell: Teller) -> None:
-    """Keep a line open for ever, telling when it is lost and open again."""
+async def keep(line: SshConnection, tell: Teller, job: str = "") -> None:
+    """Keep a line open for ever, telling when it is lost and open again, with the tunnel to `job`,
+    if it leads to one."""
     lost = False
 
     def told(state: ConnectionState, words: str) -> None:
         nonlocal lost
-        if state == "open" and lost:
-            tell.say(f"the connection to {line.name} is open again, and the tunnel with it")
+        if state == "open" and words:
+            tell.say(NO_TUNNEL.format(name=line.name, job=job, words=words))
+        elif state == "open" and lost:
+            tunnel = ", and the tunnel with it" if job else ""
+            tell.say(f"the connection to {line.name} is open again{tunnel}")
         elif state == "lost" and not lost:
             why = words.partition("\n")[0].rstrip(":")
             tell.say(f"the connection to {line.name} is lost: {why}; it is being opened again")
@@ -199,7 +221,12 @@ NOT_UP = (
 NO_ANSWER = (
     "JupyterLab of job {job} listens on {host}, port {port}, and does not answer through the "
     "tunnel: does the site let its login node reach its nodes? Where you may ssh to the nodes, "
-    "say `ssh_to_nodes = true` in the site's profile"
+    "say `ssh_to_nodes = true` in the site's profile, and start another job"
+)
+NO_TUNNEL = (
+    "the connection to {name} is open, but not the tunnel to job {job}: close the page, as what it "
+    "sends may go to somebody else's program now. `rankroom lab --attach {job}` opens another port "
+    "({words})"
 )
 FAILED = "job {job} has failed; its log in {labs} ends with:\n{said}"
 GONE = "job {job} {words}: it was cancelled, or ended before JupyterLab was up"

@@ -10,7 +10,7 @@ import socket
 import time
 from dataclasses import replace
 
-from rankroom.errors import LabError, RankroomError
+from rankroom.errors import LabError, RankroomError, SchedulerError, SshError
 from rankroom.jupyter_job import endpoint, lab_script
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.saved_labs import SavedLab, all_saved
@@ -41,15 +41,26 @@ class Lab:
 
     @classmethod
     async def submit(cls, scheduler: Scheduler) -> Lab:
-        """Submit the job; it is cancelled again if the caller is while it waits for the answer."""
+        """Submit the job; it is cancelled again if the caller is while it waits for the answer.
+
+        Raises LabError if it should be, and cannot.
+        """
         labs = await folder(scheduler)
         text = scheduler.script(lab_script.NAME, labs, lab_script.commands(scheduler.site, labs))
-        submitting = asyncio.ensure_future(scheduler.submit(text))
+        others = await scheduler.find(lab_script.NAME)
+        submitting = asyncio.ensure_future(scheduler.submit(text, others=others))
         try:
             job = await asyncio.shield(submitting)
         except asyncio.CancelledError:
+            job = ""
             with contextlib.suppress(RankroomError):
-                await scheduler.cancel(await submitting)
+                job = await submitting
+            try:
+                if job:
+                    await scheduler.cancel(job)
+            except RankroomError as error:
+                site = scheduler.site.name
+                raise LabError(MAY_RUN.format(job=job, site=site, error=error)) from None
             raise
         lab = cls(scheduler, labs, SavedLab(scheduler.site.name, job, 0, time.time()))
         lab.saved.write()
@@ -74,12 +85,17 @@ class Lab:
         """End the job, see that it ends, and remove what it may have left."""
         await self.scheduler.cancel(self.job)
         deadline = time.monotonic() + END_S
-        while (await self.status()).state not in ("ended", "gone"):
+        while not await self._has_ended():
             if time.monotonic() > deadline:
                 raise LabError(STAYS.format(job=self.job, seconds=int(END_S)))
             await asyncio.sleep(0.2)
         await self.clear()
         self.saved.remove()
+
+    async def _has_ended(self) -> bool:
+        with contextlib.suppress(SchedulerError, SshError):
+            return (await self.status()).state in ("ended", "gone")
+        return False
 
     async def clear(self, log: bool = True) -> None:
         """Remove what a job that is over may have left: it does so itself, unless it was killed."""
@@ -88,13 +104,10 @@ class Lab:
     async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
         """Forward a port of this machine, `saved.port`, to the server; the connection it goes over.
 
-        Raises SshError, and LabError if the port that was asked for is taken.
+        It is another one than was asked for if that is taken. Raises SshError.
         """
         await self.close()
-        wanted = asked or self.saved.port or to.port
-        port = free_port(wanted)
-        if port != wanted and asked:
-            raise LabError(PORT_TAKEN.format(port=asked))
+        port = free_port(asked or self.saved.port or to.port)
         connection = self._connection_to(nodes)
         await connection.open()
         await connection.forward(port, to.host, to.port)
@@ -157,14 +170,34 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
 def free_port(wanted: int) -> int:
     """A port of loopback that is free: `wanted`, or another one."""
     for port in (wanted, 0):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind((LOOPBACK, port))
-                return int(probe.getsockname()[1])
+        with contextlib.suppress(OSError):
+            return _bound(port)
     raise LabError(NO_PORT)
 
 
+def demand_free(port: int) -> None:
+    """Raises LabError if `port` of loopback cannot be had."""
+    try:
+        _bound(port)
+    except PermissionError:
+        raise LabError(PORT_DENIED.format(port=port)) from None
+    except OSError:
+        raise LabError(PORT_TAKEN.format(port=port)) from None
+
+
+def _bound(port: int) -> int:
+    """The port that is bound for `port`, where 0 is any, and free again."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((LOOPBACK, port))
+        return int(probe.getsockname()[1])
+
+
+PORT_DENIED = "port {port} is for administrators: choose one above 1023 with --port"
+MAY_RUN = (
+    "job {job} was submitted, and could not be cancelled: `rankroom jobs --cancel {job} --site "
+    "{site}` tries again ({error})"
+)
 PORT_TAKEN = "port {port} of this machine is taken: choose another with --port, or leave it out"
 NO_PORT = "this machine has no free port"
 STAYS = "job {job} was cancelled and has not ended within {seconds} s: look at `squeue` there"

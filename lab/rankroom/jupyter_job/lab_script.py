@@ -9,7 +9,7 @@ from rankroom.scheduler.site import Site, expand, shipped_folder
 
 NAME = "lab"  # of the job
 OVER = "JupyterLab is over."  # the last line of its log, unless it has failed
-SUBMITTED_FROM = "${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
+SUBMITTED_FROM = "$USER@${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
 _PART = "# -- 2."  # where that file's second part begins
 
 

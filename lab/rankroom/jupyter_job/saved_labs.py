@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom import config
+from rankroom.errors import NotPrivateError
 from rankroom.system import redirect_page
 from rankroom.system.files import read_all, write_atomically
 
@@ -31,8 +33,10 @@ class SavedLab:
         return self._file.with_suffix(".html")
 
     def write(self) -> None:
-        config.private(folder())
-        write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
+        """Keep it. A disk that is full ends no job, which its site knows as well."""
+        with contextlib.suppress(OSError, NotPrivateError):
+            config.private(folder())
+            write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
     def write_page(self, url: str) -> Path:
         config.private(folder())

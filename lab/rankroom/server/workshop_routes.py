@@ -16,7 +16,7 @@ from jupyter_server.utils import to_os_path
 from tornado.web import HTTPError
 
 from rankroom.course import copies
-from rankroom.errors import RankroomError, UsageError
+from rankroom.errors import RankroomError, UnreadableRecordError, UsageError
 from rankroom.record.store import RecordPaths, Store
 from rankroom.server import run_routes
 from rankroom.server.handler import Handler, allowed
@@ -118,13 +118,19 @@ class Show(Told):
     async def _follow(self, folder: Folder, run_id: str) -> None:
         """Copy what is new until the run is over, or another one is shown."""
         is_live = is_shown = True
+        trouble = ""
         while is_live and is_shown:
             await asyncio.sleep(FOLLOW_S)
             try:
                 # Read before it is copied, so that the last copy is of the whole.
-                is_live = (await asyncio.to_thread(self.store.load, run_id)).state == "running"
+                run = await asyncio.to_thread(self.store.load, run_id)
                 paths = self.store.paths(run_id)
                 is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
+                is_live = run.state == "running"
+            except (UnreadableRecordError, OSError) as error:  # a file system's, which may pass
+                if str(error) != trouble:
+                    trouble = str(error)
+                    self.log.warning("%s", error)
             except RankroomError as error:
                 self.log.warning("%s", error)
                 return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.server
+import os
 import re
 import shlex
 import subprocess
@@ -17,12 +19,12 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main
-from rankroom.errors import LabError, SchedulerError, SshError
+from rankroom.errors import LabError, SchedulerError, SshError, UselessJob
 from rankroom.jupyter_job import endpoint, follow, lab_script, saved_labs
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import alive, free_port
 from rankroom.jupyter_job.saved_labs import SavedLab
-from rankroom.scheduler import pbs, slurm
+from rankroom.scheduler import pbs, scheduler_client, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.site import Environment, Site
@@ -61,6 +63,21 @@ def test_the_plain_script_is_sound_shell_and_the_same_job():
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     part = text.partition("# -- 2.")[2].splitlines()[1:]
     assert lab_script.commands(Site("test"), "/labs")[-len(part) :] == part
+
+
+def test_a_job_that_was_requeued_tells_no_address_of_before(tmp_path: Path):
+    job = tmp_path / "labs" / "12"
+    job.mkdir(parents=True, mode=0o700)
+    (tmp_path / "labs").chmod(0o700)
+    (job / "server.json").write_text("{}")
+    # As far as the server is started.
+    text, start, _ = lab_script.template().read_text().partition("run=$(mktemp -d")
+    assert start
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SLURM_JOB_ID": "12"}
+    text = text.replace("$HOME/.rankroom/labs", str(tmp_path / "labs"))
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(job.iterdir()) == []
 
 
 def test_the_job_starts_python_without_the_folder_it_is_in():
@@ -113,6 +130,15 @@ def test_what_is_kept_is_private_and_has_no_token(home: Path):
     for each in saved_labs.all_saved():
         each.remove()
     assert list(saved_labs.folder().iterdir()) == []
+
+
+def test_a_disk_that_is_full_ends_no_job(home: Path, monkeypatch):
+    def full(*words: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(saved_labs, "write_atomically", full)
+    SavedLab("one", "1").write()
+    assert saved_labs.all_saved() == []
 
 
 def test_what_cannot_be_read_is_passed_over(home: Path):
@@ -198,7 +224,7 @@ def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port)) is True
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abd"), port)) is False
     server.open = True
-    with pytest.raises(LabError, match="answers without its token"):
+    with pytest.raises(UselessJob, match="answers without its token"):
         asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port))
 
 
@@ -243,6 +269,7 @@ class Made:
     """A lab whose job stands as it is told, one after the other."""
 
     job, labs = "12", "/scratch/labs"
+    silent: Exception | None = None  # while its files cannot be read
 
     def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
         self.answers, self.log = list(answers), log
@@ -262,7 +289,25 @@ class Made:
         pass
 
     async def endpoint(self) -> Endpoint | None:
+        if self.silent:
+            raise self.silent
         return self.opened
+
+
+class Line:
+    """A connection, which is open or not, and tells what it is told to."""
+
+    name = "login"
+
+    def __init__(self, *states: tuple[Any, str], open: bool = True) -> None:
+        self.states, self.open = states, open
+
+    async def alive(self) -> bool:
+        return self.open
+
+    async def keep(self, tell: Any) -> None:
+        for state, words in self.states:
+            tell(state, words)
 
 
 PENDING = JobStatus("12", "pending", "Resources: no nodes are free")
@@ -295,7 +340,7 @@ def test_a_job_that_will_never_start_is_given_up_but_not_at_once(told: Told, mon
     # Slurm's first reason may pass.
     lab = Made(never, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
-    with pytest.raises(LabError, match="it will never start like this"):
+    with pytest.raises(UselessJob, match="it will never start like this"):
         asyncio.run(follow.queue(Made(never), told))
 
 
@@ -312,8 +357,53 @@ def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "UP_S", 0.1)
     lab = Made(RUNNING, log="what it said")
     lab.opened = None
-    with pytest.raises(LabError, match=r"has not come up there within 0 s.*\nwhat it said"):
+    with pytest.raises(UselessJob, match=r"has not come up there within 0 s.*\nwhat it said"):
         asyncio.run(follow.server(lab, told))
+
+
+def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
+    monkeypatch.setattr(follow, "UP_S", 0.1)
+    monkeypatch.setattr(scheduler_client, "AGAIN_S", 0.02)
+    lab = Made(RUNNING)
+    lab.silent = SshError("the link to login is lost", "lost")
+
+    async def outage() -> Endpoint:
+        waiting = asyncio.create_task(follow.server(lab, told))
+        await asyncio.sleep(0.3)
+        lab.silent = None
+        return await waiting
+
+    assert asyncio.run(outage()) == lab.opened
+
+
+def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch):
+    monkeypatch.setattr(follow, "ANSWERS_S", 0.1)
+    lab, line = Made(RUNNING), Line(open=False)
+    lab.saved = replace(lab.saved, port=free_port(0))
+
+    async def outage() -> None:
+        waiting = asyncio.create_task(follow.answers(lab, told, lab.opened, line))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        line.open = True
+        await waiting
+
+    with pytest.raises(LabError, match="does not answer through the tunnel") as refused:
+        asyncio.run(outage())
+    assert not isinstance(refused.value, UselessJob)
+    lab.answers, line.open = [GONE], False
+    with pytest.raises(LabError, match="it was cancelled"):
+        asyncio.run(follow.answers(lab, told, lab.opened, line))
+
+
+def test_a_tunnel_whose_port_is_taken_by_now_is_told(told: Told):
+    lost, taken = ("lost", "timed out"), ("open", "cannot forward 20012: it may be taken")
+    asyncio.run(follow.keep(Line(lost, ("open", "")), told, "12"))
+    assert told.said[-1] == "the connection to login is open again, and the tunnel with it"
+    for states in ([lost, taken], [taken]):
+        asyncio.run(follow.keep(Line(*states), told, "12"))
+        assert "close the page" in told.said[-1] and "--attach 12`" in told.said[-1]
+        assert "cannot forward 20012" in told.said[-1]
 
 
 def test_the_end_of_a_job_is_told(told: Told, monkeypatch):

@@ -1,0 +1,298 @@
+"""A batch job as seen from where it was sent, with a site that does not do as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+
+from rankroom.batch import batch_job, notebook_script, runner
+from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.batch_job import BatchJob
+from rankroom.batch.runner import Runner
+from rankroom.cli import batch_command, main
+from rankroom.errors import SchedulerError, UsageError
+from rankroom.record.store import Store
+from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.site import Site
+from rankroom.scheduler.submitted_jobs import Submitted
+from rankroom.ssh.connection import SshConnection
+from rankroom.ssh.host import LocalHost
+from rankroom.system.commands import Completed
+from record_makers import start_record
+
+NOTEBOOK = {
+    "nbformat": 4, "nbformat_minor": 2, "metadata": {},
+    "cells": [
+        {"cell_type": "markdown", "metadata": {}, "source": "# It"},
+        {"cell_type": "code", "metadata": {}, "source": "1", "execution_count": 3,
+         "outputs": [{"output_type": "stream", "name": "stdout", "text": "\ud83d"}]},
+        {"cell_type": "code", "metadata": {}, "source": "1", "outputs": [],
+         "execution_count": None},
+    ],
+}  # fmt: skip
+
+
+class Answering(LocalHost):
+    """A site whose answer to every command is this one."""
+
+    def __init__(self, returncode: int, output: str, timed_out: bool = False) -> None:
+        self.answer = returncode, output, timed_out
+
+    async def run(self, argv: Any, on_line: Any = None, **how: Any) -> Completed:
+        for line in self.answer[1].splitlines() if on_line else ():
+            on_line(line)
+        return Completed(tuple(argv), *self.answer)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the folder of a batch job with the notebook above and this script."""
+
+    def write(script: str) -> Path:
+        (tmp_path / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
+        (tmp_path / "cells.ipy").write_text(script)
+        return tmp_path
+
+    return write
+
+
+@pytest.fixture
+def ready(job, home) -> Iterator[Callable[..., Runner]]:
+    """Makes what runs such a job."""
+    made: list[Runner] = []
+
+    def make(script: str = "# %% [2]\n1\n", copy: str = "") -> Runner:
+        made.append(Runner(job(script), "", copy))
+        return made[-1]
+
+    yield make
+    for each in made:
+        shutil.rmtree(each.sockets)
+
+
+def test_jobs_that_are_submitted_at_once_have_folders_of_their_own():
+    assert len({named(Path(f"{each}/train.ipynb"), 0.0) for each in "abc"}) == 3
+
+
+def test_that_a_state_cannot_be_read_is_no_failure():
+    sent = BatchJob(Answering(254, "bash: fork: Resource temporarily unavailable"), FOLDER)
+    with pytest.raises(SchedulerError, match="status 254"):
+        asyncio.run(batch_job.outcome(sent, "7", JobStatus("7", "gone")))
+    with pytest.raises(SchedulerError, match="did not answer in time"):
+        asyncio.run(BatchJob(Answering(-9, "", True), FOLDER).progress())
+
+
+def test_a_state_that_is_no_object_is_none():
+    assert [Progress.from_json(each).state for each in ("null", "[]")] == ["waiting"] * 2
+
+
+def test_a_notebook_is_sent_without_outputs():
+    made = batch_job.files(FOLDER, NOTEBOOK, "script", "job")
+    sent = json.loads(made[str(FOLDER.notebook)].encode())
+    assert [each.get("outputs", []) for each in sent["cells"]] == [[]] * 3
+    assert NOTEBOOK["cells"][1]["execution_count"] == 3
+
+
+def test_a_site_that_takes_too_long_is_called_so():
+    sent = BatchJob(Answering(-9, "--- rankroom ---\n", True), FOLDER)
+    with pytest.raises(BatchFailed, match="no answer within 300 s"):
+        asyncio.run(sent.put({"/job/cells.ipy": "x"}))
+
+
+def test_of_what_cannot_be_brought_the_error_is_shown_and_not_the_data(tmp_path: Path):
+    said = f"{'H4sI' * 1000}\ntar: run: Cannot open: Permission denied\n{'AAAA' * 1000}\n"
+    sent = BatchJob(Answering(2, said), FOLDER)
+    with pytest.raises(BatchFailed) as error:
+        asyncio.run(sent.bring(Progress(), tmp_path / "copy.ipynb", Store()))
+    assert str(error.value).endswith("from the site: tar: run: Cannot open: Permission denied")
+
+
+def test_records_that_came_stay_when_the_next_one_does_not(tmp_path: Path, home: Path):
+    _, run, writer = start_record(tmp_path / "there")
+    writer.close()
+    folder = BatchFolder(tmp_path / "job")
+    sent = BatchJob(LocalHost(), folder)
+    asyncio.run(sent.put({str(folder.executed): "{}"}))
+    lacks = [run.id, "20261122-000000-000000"]
+    progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=lacks)
+    with pytest.raises(BatchFailed, match=lacks[1]):
+        asyncio.run(sent.bring(progress, tmp_path / "copy.ipynb", Store()))
+    assert Store().load(run.id).id == run.id
+
+
+def test_results_come_where_the_temporary_folder_is_a_link(tmp_path: Path, home, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    folder = BatchFolder(tmp_path / "job")
+    sent = BatchJob(LocalHost(), folder)
+    asyncio.run(sent.put({str(folder.executed): "{}"}))
+    assert asyncio.run(sent.bring(Progress(), tmp_path / "copy.ipynb", Store())) == 0
+    assert (tmp_path / "copy.ipynb").read_text() == "{}"
+
+
+# -- what is asked for
+
+
+def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
+    (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
+    monkeypatch.chdir(tmp_path)
+
+    def script(cwd: str, remote: bool) -> str:
+        asked = batch_command._BatchRequest(Site("a"), tmp_path / "it.ipynb", cwd, None)
+        return asked.job(FOLDER, remote)
+
+    assert f"--cwd {tmp_path} " in script(".", False)
+    assert f"--cwd {Path.home()}/data " in script("~/data", False)
+    assert script("~/data", True).rstrip().endswith("--cwd '~/data'")
+    with pytest.raises(UsageError, match="has to begin with /"):
+        script("data", True)
+
+
+def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(home, monkeypatch):
+    Submitted("one", "", "7", "train", 1.0, "/somewhere/mine.ipynb").write()
+    Submitted("two", "", "7", "other", 2.0).write()
+    done = CliRunner().invoke(main, ["batch", "--collect", "7"])
+    assert done.exit_code == 1
+    assert "job 7 is at several sites: two, one" in done.output
+    brought: list[Any] = []
+
+    async def finish(sent: BatchJob, scheduler: Any, number: str, copy: Path) -> None:
+        brought.append((sent.folder.path.name, str(copy)))
+
+    async def folder(self: Any) -> str:
+        return "/scratch"
+
+    monkeypatch.setattr(batch_command, "_finish", finish)
+    monkeypatch.setattr(batch_command.sites, "load", Site)
+    monkeypatch.setattr(batch_command.Scheduler, "folder", folder)
+    done = CliRunner().invoke(main, ["batch", "--collect", "7", "--site", "one"])
+    assert done.exit_code == 0, done.output
+    assert brought == [("train", "/somewhere/mine.ipynb")]
+
+
+def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, monkeypatch):
+    """The connection is kept, which waits longer after each refusal."""
+    line = SshConnection("login", terminal=False)
+    kept = asyncio.Event()
+
+    async def keep(tell: Any) -> None:
+        kept.set()
+        await asyncio.sleep(60)
+
+    async def follow(*words: Any) -> Progress:
+        await asyncio.wait_for(kept.wait(), 5)
+        return Progress("done")
+
+    monkeypatch.setattr(line, "keep", keep)
+    monkeypatch.setattr(batch_command, "follow", follow)
+    scheduler: Any = None
+    asyncio.run(batch_command._finish(BatchJob(line, FOLDER), scheduler, "7", Path("/copy.ipynb")))
+
+
+# -- the script that people may change
+
+
+def test_cells_that_were_added_stand_before_the_next_one(ready):
+    made = ready("# %% [added]\na\n# %% [added]\nb\n# %% [2]\n1\n# %% [3]\n1\n# %% [added]\nc\n")
+    sources = [each.source for each in made.notebook.cells]
+    assert sources == ["# It", "a", "b", "1", "1", "c"]
+    assert [made.index(each) for each in made.shown] == [1, 2, 3, 4, 5]
+    nbformat.validate(made.notebook)
+
+
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_cell_that_the_notebook_does_not_have_is_said_in_a_line(job, number: int):
+    folder = job(f"# %% [{number}]\nx\n")
+    with pytest.raises(SystemExit, match=rf"has a cell \[{number}\], and the notebook has no"):
+        runner.main([str(folder)])
+
+
+def test_a_folder_that_is_not_there_is_said_in_a_line(job):
+    with pytest.raises(SystemExit, match="there is no folder /nowhere on"):
+        runner.main([str(job("# %% [2]\n1\n")), "--cwd", "/nowhere"])
+
+
+def test_sockets_are_where_their_path_is_short(ready, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert Path(ready().sockets).parent == Path("/tmp")
+
+
+def test_the_copy_is_written_with_every_cell_and_its_place_need_not_take_it(
+    ready, tmp_path: Path, capsys
+):
+    copy = tmp_path / "copy.ipynb"
+    made = ready(copy=str(copy))
+    made.save()
+    assert copy.read_text() == (tmp_path / "executed.ipynb").read_text()
+    made.progress.copy = str(tmp_path / "no" / "copy.ipynb")
+    made.save()
+    assert "copy.ipynb cannot be written (No such file" in capsys.readouterr().out
+    assert made.progress.copy == ""
+
+
+def test_a_job_that_is_ended_after_its_last_cell_has_not_failed(ready):
+    made = ready()
+    made.progress.state = "done"
+    made.end(signal.SIGTERM, None)
+    assert (made.progress.state, made.ending) == ("done", "")
+
+
+# What the kernel's own process and the processes of cells do about the signal of a job's end.
+STAYS = """
+import multiprocessing, os, signal, subprocess, time
+from rankroom.batch.kernel_signals import outlive_sigterm
+
+outlive_sigterm()
+os.kill(os.getpid(), signal.SIGTERM)
+child = subprocess.Popen(["sleep", "60"])
+child.terminate()
+fork = multiprocessing.get_context("fork")
+begun = fork.Event()
+forked = fork.Process(target=lambda: (begun.set(), time.sleep(60)))
+forked.start()
+begun.wait(20)
+forked.terminate()
+forked.join()
+print(child.wait(), forked.exitcode)
+"""
+
+
+def test_a_kernel_outlives_the_signal_of_a_jobs_end_and_its_children_do_not():
+    done = subprocess.run([sys.executable, "-c", STAYS], capture_output=True, text=True, timeout=30)
+    assert done.stdout == f"{-signal.SIGTERM} {-signal.SIGTERM}\n", done.stderr
+
+
+SHOWS = """
+from rankroom.system.log_line import escape_what_cannot_be_shown, say
+escape_what_cannot_be_shown()
+say("\\u2588")
+"""
+
+
+def test_a_character_that_the_locale_lacks_ends_nothing(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    done = subprocess.run([sys.executable, "-c", SHOWS], capture_output=True, text=True, timeout=30)
+    assert done.stdout.endswith(" \\u2588\n"), done.stderr
+
+
+def test_a_notebook_with_a_cell_of_no_kind_is_none(tmp_path: Path):
+    file = tmp_path / "a.ipynb"
+    file.write_text('{"nbformat": 4, "cells": [{"source": "x"}]}')
+    with pytest.raises(UsageError, match="is no notebook"):
+        notebook_script.read(file)
+
+
+FOLDER = BatchFolder("/job")
