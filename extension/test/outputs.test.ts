@@ -37,6 +37,8 @@ test('an update replaces its own rank’s output; clear_output removes when the 
   assert.deepEqual(shown(outputs), ['0: two', '1: one']);
   outputs.add({ ...display(0, ''), data: {}, clear: 'next' });
   assert.deepEqual(shown(outputs), ['0: two', '1: one']);
+  outputs.add(display(0, 'newer', { display_id: 'x', update: true }));
+  assert.deepEqual(shown(outputs), ['0: newer', '1: one']);
   outputs.add(display(0, 'three'));
   assert.deepEqual(shown(outputs), ['1: one', '0: three']);
 });

@@ -55,6 +55,20 @@ test('a rank that is chosen is answered alone, and stays chosen while it runs', 
   assert.deepEqual(given, ['r s 1:1', 'r c 1:2', 'r w 0:1']);
 });
 
+test('a chosen rank that runs on while others ask is away, and no other is answered for it', async () => {
+  const { model, prompts, given, later } = answered(run(command(0), command(1)));
+  prompts.choose(1);
+  await prompts.answer('c');
+  model.run = run(command(0));
+  assert.equal(prompts.isAway, false);
+  later(5_000);
+  assert.equal(prompts.isAway, true);
+  await prompts.answer('n');
+  assert.deepEqual(given, ['r c 1:1']);
+  prompts.choose(null);
+  assert.equal(prompts.isAway, false);
+});
+
 test('the line stays for a moment, in which the debugger asks again', async () => {
   const { model, prompts, later } = answered(run(command(0)));
   await prompts.answer('n');

@@ -1,4 +1,6 @@
 import { strict as assert } from 'node:assert';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { carried, plain, spans } from '../src/log/ansi';
@@ -90,6 +92,11 @@ test('the colours of 16, of 256, of 16 million, and odd ones', () => {
   assert.deepEqual(style('31;39'), {});
   assert.deepEqual(style('38;5'), {});
   assert.deepEqual(style('38;2;1'), {});
+  assert.deepEqual(style('38:2::255:0:0'), { fg: 'rgb(255, 0, 0)' });
+  assert.deepEqual(style('38:2:255:0:0'), { fg: 'rgb(255, 0, 0)' });
+  assert.deepEqual(style('1;48:5:244'), { bold: true, bg: 'rgb(128, 128, 128)' });
+  assert.deepEqual(style('4:3'), { underline: true });
+  assert.deepEqual(style('1;4;4:0'), { bold: true });
   assert.deepEqual(style('999;4;7;9;3;2'), { underline: true, inverse: true, strike: true, italic: true, dim: true });
 });
 
@@ -130,6 +137,23 @@ test('bars below one another stay in their rows, and what follows is final again
   assert.deepEqual(final.map(text => text.trimEnd()), ['start', 'outer 500%', 'one', 'two', 'three']);
   assert.deepEqual(seen(), []);
 });
+
+interface Bars {
+  name: string;
+  said: string[];
+  lines: string[];
+}
+
+// As in the summary that is saved in the notebook.
+const BARS = JSON.parse(readFileSync(join(__dirname, '../../../tests/support/bars.json'), 'utf8')) as Bars[];
+
+for (const { name, said, lines } of BARS) {
+  test(`as in Python: ${name}`, () => {
+    const screen = new Screen();
+    const final = said.flatMap(text => [...screen.feed(text)]);
+    assert.deepEqual([...final, ...screen.current].map(line => plain(line.text).trimEnd()), lines);
+  });
+}
 
 /** Milliseconds of processor time that this process has used: others may be busy as well. */
 function used(): number {

@@ -20,6 +20,15 @@ test('the end stays in sight until the reader leaves it, and again when he is ba
   assert.deepEqual([scroll.offset, scroll.spacer], [0, 100]);
 });
 
+test('the end stays in sight when the view grows: the browser scrolls, not the reader', () => {
+  const scroll = new Scroll();
+  scroll.resize(1_000, 300);
+  scroll.scrolledTo(670, 330);
+  assert.deepEqual([scroll.offset, scroll.isFollowing], [670, true]);
+  scroll.scrolledTo(600, 330);
+  assert.deepEqual([scroll.offset, scroll.isFollowing], [600, false]);
+});
+
 test('a list higher than a browser can is scrolled over from end to end', () => {
   const scroll = new Scroll(10_000);
   scroll.resize(1_000_000, 500);
@@ -29,6 +38,8 @@ test('a list higher than a browser can is scrolled over from end to end', () => 
   assert.equal(scroll.offset, 0);
   scroll.scrolledTo(9_500);
   assert.equal(scroll.offset, 999_500);
+  scroll.scrolledTo(9_499.5);
+  assert.deepEqual([scroll.offset, scroll.isFollowing], [999_500, true]);
   scroll.moveTo(400_000);
   const { scrollTop } = scroll;
   scroll.scrolledTo(scrollTop);

@@ -68,12 +68,33 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   print(200, 1_000);
   await expect(view.locator('.rr-words')).toContainText('1,200 lines');
   expect((await rows(view))[0]).toBe(top);
-  await view.getByRole('button', { name: 'to the end' }).click();
+  // As slow as a finger: frames pass before the button is let go.
+  await view.getByRole('button', { name: 'to the end' }).click({ delay: 100 });
   await expect(view.getByText('line 1199.')).toBeVisible();
+  await expect(list).toBeFocused();
   print(1_200, 1);
   await expect(view.getByText('line 1200.')).toBeVisible();
   record.save('done');
   await whole(view);
+});
+
+test('the line at the top stays there when the view is made narrower', async ({ page }) => {
+  const record = new LiveRecord('live-narrower');
+  record.print(0, Array.from({ length: 1_000 }, (_, i) => `line ${i}. ${'word '.repeat(60)}\n`).join(''));
+  record.save('done');
+  const view = await openRuns(page, ['live-narrower']);
+  await whole(view);
+  await view.getByRole('log').click();
+  for (let i = 0; i < 20; i++) {
+    await page.keyboard.press('PageUp');
+  }
+  const first = async (): Promise<string> => (await rows(view))[0].slice(0, 12);
+  const top = await still(page, first);
+  const { width, height } = page.viewportSize()!;
+  const high = await view.locator('.rr-row').first().evaluate(row => row.clientHeight);
+  await page.setViewportSize({ width: Math.round(width * 0.7), height });
+  await expect.poll(() => view.locator('.rr-row').first().evaluate(row => row.clientHeight)).toBeGreaterThan(high);
+  expect(await still(page, first)).toBe(top);
 });
 
 test('no one looks: nothing is asked; then everything is there', async ({ page }) => {

@@ -104,7 +104,7 @@ const OFF: { [code: number]: ReadonlyArray<keyof Style> } = {
 
 function apply(before: Style, codes: string): Style {
   let style = { ...before };
-  const numbers = codes.split(/[;:]/).map(code => Number(code) || 0);
+  const numbers = codes.split(';').flatMap(numbersOf);
   for (let i = 0; i < numbers.length; i++) {
     const n = numbers[i];
     if (n === 0) {
@@ -126,6 +126,15 @@ function apply(before: Style, codes: string): Style {
     }
   }
   return style;
+}
+
+/** One code as if it had no colons: the space of a colour is left out, as is the kind of an underline. */
+function numbersOf(code: string): number[] {
+  const [first, ...more] = code.split(':').map(part => Number(part) || 0);
+  if (more.length && (first === 38 || first === 48)) {
+    return [first, more[0], ...more.slice(more[0] === 2 ? -3 : -1)];
+  }
+  return [first === 4 && more[0] === 0 ? 24 : first];
 }
 
 /** A colour of 256, or of 16 million, and how many numbers named it. */

@@ -1,6 +1,7 @@
 /**
  * The lines that one stream of one rank may still change: the one it is writing and, for bars below
- * one another (tqdm's, with a position), those it goes back up to.
+ * one another (tqdm's, with a position), those it goes back up to. The summary does alike
+ * (`lab/rankroom/display/screen.py`).
  */
 import { OpenLine, type LineText } from './openline';
 
@@ -19,9 +20,9 @@ export class Screen {
 
   /** Take more output; returns the lines that are final by it. */
   *feed(text: string): Generator<LineText> {
-    if (text.includes('\x1b[')) {
-      for (const [, count] of text.matchAll(new RegExp(UP, 'g'))) {
-        this.height = Math.min(HIGHEST, Math.max(this.height, Number(count) || 1));
+    if (text.includes('\x1b[') && new RegExp(UP).test(text)) {
+      for (const line of text.split('\n')) {
+        this.height = Math.min(HIGHEST, Math.max(this.height, climbed(line)));
       }
     }
     if (this.height === 0) {
@@ -83,4 +84,9 @@ export class Screen {
       this.at -= 1;
     }
   }
+}
+
+/** Lines that a text goes up in which none ends. */
+function climbed(text: string): number {
+  return [...text.matchAll(new RegExp(UP, 'g'))].reduce((sum, [, count]) => sum + (Number(count) || 1), 0);
 }

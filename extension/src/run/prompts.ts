@@ -49,6 +49,12 @@ export class Prompts {
     return this.chosen;
   }
 
+  /** Whether the chosen rank has run on for a while, and others ask. */
+  get isAway(): boolean {
+    const { asked, targets } = this;
+    return asked.length > 0 && targets.length === 0 && this.now() - this.answered >= GRACE;
+  }
+
   choose(rank: number | null): void {
     this.chosen = rank;
     this.model.notify();

@@ -41,7 +41,17 @@ export class LogList extends Widget {
     this.keep = byReader ? null : this.keep;
     this.frame.request();
   });
-  private toEnd = h('button', 'rr-toend', { onclick: () => this.box.goTo(Infinity, true), hidden: true }, trans.__('↓ to the end'));
+  private toEnd = h(
+    'button',
+    'rr-toend',
+    {
+      // The list keeps the focus: without it, the line below would come, and move the button away.
+      onmousedown: (event: MouseEvent) => event.preventDefault(),
+      onclick: () => this.goToEnd(),
+      hidden: true
+    },
+    trans.__('↓ to the end')
+  );
   private foot = h('div', 'rr-foot');
   private observer = new ResizeObserver(() => this.frame.request());
 
@@ -141,6 +151,12 @@ export class LogList extends Widget {
     this.box.node.focus();
   }
 
+  /** The button goes; the focus must not go with it. */
+  private goToEnd(): void {
+    this.box.goTo(Infinity, true);
+    this.focus();
+  }
+
   private topLine(): number {
     const line = this.rows.line(this.rows.at(this.box.scroll.offset / this.lineHeight));
     return line === undefined || line === GAP ? -1 : line;
@@ -154,9 +170,11 @@ export class LogList extends Widget {
       this.begin();
     }
     const { ranks } = this.model;
+    const line = this.box.scroll.isFollowing ? -1 : this.topLine();
     if (this.chars.measure(this.space, this.box.node.clientWidth, ranks[ranks.length - 1] ?? 0)) {
       this.rows.wrap(this.chars.columns);
       this.dropNodes();
+      this.keep ??= line < 0 ? null : { line, above: 0 };
     }
     this.box.lineHeight = this.lineHeight;
     this.pending ??= this.rows.update();

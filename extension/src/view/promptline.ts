@@ -63,8 +63,10 @@ export class PromptLine extends Widget {
     if (!prompts.isOpen) {
       return;
     }
-    const { asked, targets } = prompts;
-    setText(this.words, asked.length ? askingWords(asked) : trans.__('running …'));
+    const { asked, targets, choice } = prompts;
+    const words = asked.length ? askingWords(asked) : trans.__('running …');
+    const isAway = choice !== null && prompts.isAway;
+    setText(this.words, isAway ? trans.__('%1; %2 runs on: choose whom to answer', words, nameRanks([choice])) : words);
     this.refreshChoices(asked);
     const [first] = targets;
     const isRunning = first === undefined;

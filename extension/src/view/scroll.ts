@@ -44,10 +44,16 @@ export class Scroll {
     return this.isScaled ? (this.offset / this.end) * (this.spacer - this.view) : this.offset;
   }
 
-  /** The browser's scrollTop was changed by the reader. */
-  scrolledTo(scrollTop: number): void {
-    const offset = this.isScaled ? (scrollTop / (this.spacer - this.view)) * this.end : scrollTop;
-    this.moveTo(offset);
+  /**
+   * The browser's scrollTop was changed by the reader, or by a view that is so high now: at the end,
+   * one that grows moves what is in it.
+   */
+  scrolledTo(scrollTop: number, view = this.view): void {
+    this.view = view;
+    const last = this.spacer - view;
+    const offset = this.isScaled ? (scrollTop / last) * this.end : scrollTop;
+    // The view's height is rounded, and a pixel of the scrollbar may stand for many.
+    this.moveTo(scrollTop >= last - 1 ? Infinity : offset);
   }
 
   /** Move to an offset; at the end, what is added is followed. */

@@ -9,6 +9,8 @@ export class ScrollBox {
   lineHeight = 17;
   /** The scrollTop that was set here; another one comes from the reader. */
   private expected = 0;
+  /** A place was asked for that is not painted yet. */
+  private isAsked = false;
 
   /** `space` is as high as the scrollbar needs; `moved` is called when the place has changed. */
   constructor(
@@ -39,6 +41,7 @@ export class ScrollBox {
 
   goTo(offset: number, byReader = false): void {
     this.scroll.moveTo(Math.max(0, offset));
+    this.isAsked = true;
     this.moved(byReader);
   }
 
@@ -50,12 +53,15 @@ export class ScrollBox {
       this.node.scrollTop = this.scroll.scrollTop;
     }
     this.expected = this.node.scrollTop;
+    this.isAsked = false;
   }
 
+  /** A scroll that came before what was asked for is over: that wins. */
   private onScroll(): void {
-    if (Math.abs(this.node.scrollTop - this.expected) > 1) {
-      this.scroll.scrolledTo(this.node.scrollTop);
-      this.expected = this.node.scrollTop;
+    const { scrollTop, clientHeight } = this.node;
+    if (!this.isAsked && Math.abs(scrollTop - this.expected) > 1) {
+      this.scroll.scrolledTo(scrollTop, clientHeight);
+      this.expected = scrollTop;
       this.moved(true);
     }
   }

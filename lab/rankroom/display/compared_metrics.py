@@ -10,7 +10,7 @@ from rankroom.analysis.metrics.curves import Curve
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics, metrics_of
 from rankroom.analysis.profile.tables import Table
 from rankroom.display.text import one_line
-from rankroom.display.words import who
+from rankroom.display.words import counted, who
 from rankroom.errors import RecordError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
@@ -98,7 +98,7 @@ def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other]
             row += [*_cells(their, at), apart]
         rows.append(row)
     more = len(names) - len(rows)
-    return Table(head, rows).text() + (f"\n… and {more:,} more metrics" if more else "")
+    return Table(head, rows).text() + (f"\n… and {counted(more, 'more metric')}" if more else "")
 
 
 def _last(curves: Mapping[int, Curve]) -> tuple[float | None, float]:

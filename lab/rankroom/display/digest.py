@@ -79,19 +79,19 @@ def displays_of(events: Iterable[Json]) -> list[Json]:
         if event["kind"] != "display":
             continue
         rank, clear = event["rank"], event.get("clear")
-        if clear == "next" and not event["data"]:
+        if clear == "next":
             pending.add(rank)
-            continue
-        if clear or rank in pending:
+        name, update = event.get("display_id"), event.get("update")
+        # What is to be cleared by the next output stays when one is updated.
+        if clear == "now" or (rank in pending and event["data"] and not update):
             pending.discard(rank)
             shown = [e for e in shown if e["rank"] != rank]
         if not event["data"]:
             continue
-        name = event.get("display_id")
-        if event.get("update"):
+        if update:
             shown = [
                 {**e, "data": event["data"]}
-                if e["rank"] == rank and e.get("display_id") == name
+                if e["rank"] == rank and e.get("display_id") == name is not None
                 else e
                 for e in shown
             ]

@@ -24,12 +24,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from rankroom.display.differing_numbers import common_text, side_by_side
+from rankroom.display.screen import Screen
 from rankroom.display.startup_messages import folded_words, is_startup_message
-from rankroom.display.text import overprint
 from rankroom.record.model import Json
-
-# A line longer than this goes on as another line, so that none fills the memory.
-_LONG = 1 << 20
 
 WINDOW = 20_000
 MOVABLE = 16  # so many lines of one rank can move in front of a group that it joins
@@ -65,34 +62,23 @@ class Assembly:
 
     def clear(self) -> None:
         """Forget unfinished lines."""
-        self._half: dict[tuple[int, str], list[str]] = {}
-        self._unfinished: dict[tuple[int, str], int] = {}
+        self._screens: dict[tuple[int, str], Screen] = {}
 
     def add(self, event: Json) -> Iterator[Line]:
         """The lines that this event completes."""
         if event["kind"] != "log":
             return
-        source = rank, stream = event["rank"], event["stream"]
-        *whole, rest = event["text"].split("\n")
-        if whole:
-            if source in self._half:
-                whole[0] = self._take(source) + whole[0]
-            for text in whole:
-                yield Line(rank, stream, overprint(text))
-        if rest:
-            self._half.setdefault(source, []).append(rest)
-            self._unfinished[source] = self._unfinished.get(source, 0) + len(rest)
-            if self._unfinished[source] > _LONG:
-                yield Line(rank, stream, overprint(self._take(source)))
+        rank, stream = event["rank"], event["stream"]
+        if (screen := self._screens.get((rank, stream))) is None:
+            screen = self._screens[rank, stream] = Screen()
+        for text in screen.feed(event["text"]):
+            yield Line(rank, stream, text)
 
     def rest(self) -> Iterator[Line]:
         """What stands in unfinished lines."""
-        for rank, stream in list(self._half):
-            yield Line(rank, stream, overprint(self._take((rank, stream))))
-
-    def _take(self, source: tuple[int, str]) -> str:
-        del self._unfinished[source]
-        return "".join(self._half.pop(source))
+        for (rank, stream), screen in self._screens.items():
+            for text in screen.rest():
+                yield Line(rank, stream, text)
 
 
 def lines_of(events: Iterable[Json]) -> Iterator[Line]:

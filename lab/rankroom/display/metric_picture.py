@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rankroom.display.digest import SEARCHED
 from rankroom.display.page import weight
 from rankroom.display.text import one_line
+from rankroom.display.words import counted
 from rankroom.record.compared import has_metrics
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -95,7 +96,7 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
             cells = [f"{each:.5g}" for each in (mean, min(values.values()), max(values.values()))]
         rows.append([one_line(name, 40), step_number(step), *cells])
     more = len(metrics.curves) - len(rows)
-    return Table(head, rows).text() + (f"\n… and {more:,} more metrics" if more else "")
+    return Table(head, rows).text() + (f"\n… and {counted(more, 'more metric')}" if more else "")
 
 
 def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = ()) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
-from rankroom.display.words import error_words, headline, label
+from rankroom.display.words import counted, error_words, headline, label
 from rankroom.record.model import Hang, Json, RunInfo
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
@@ -84,7 +84,7 @@ class Page:
             rows, rest = rows[:middle], rows[middle:]
         kept, after = _ends(rows, rest, int(self._whole * _TRACE_SHARE))
         cut += len(rows) + len(rest) - len(kept) - len(after)
-        gap = [self._quiet(f"… {cut} more lines of this traceback …")] if cut else []
+        gap = [self._quiet(f"… {counted(cut, 'more line')} of this traceback …")] if cut else []
         self.cut = self.cut or bool(cut)
         self._add([self._strong(title)])
         self._add([*kept, *gap, *after])
@@ -102,7 +102,7 @@ class Page:
         kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))
         if len(kept) < len(rows):
             self.cut = True
-            kept.append(self._quiet(f"… and {len(rows) - len(kept)} more failures"))
+            kept.append(self._quiet(f"… and {counted(len(rows) - len(kept), 'more failure')}"))
         self._add(kept)
 
     def log(self, head: Sequence[Group], tail: Sequence[Group], left_out: int | None) -> None:
@@ -153,7 +153,8 @@ class Page:
             kept, _ = _ends(rows, [], share)
             if not kept:
                 self.cut = True
-                self._add([self._quiet(f"… and {len(same) - place} more values left out")])
+                left = counted(len(same) - place, "more value")
+                self._add([self._quiet(f"… and {left} left out")])
                 return
             if len(kept) < len(rows) or len(lines) > _VALUE_LINES:
                 self.cut = True

@@ -17,6 +17,7 @@ from rankroom.analysis.profile import Shares
 from rankroom.analysis.profile.diagnosis import percent
 from rankroom.analysis.profile.intervals import Intervals, length, union, without
 from rankroom.display.page import weight
+from rankroom.display.words import counted
 
 # After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
 COLOURS = {
@@ -234,4 +235,4 @@ def in_words(shares: Shares) -> str:
     for name, words in WORDS.items():
         time = sum(length(getattr(times, name)) for times in shares.ranks.values())
         parts.append(f"{words} {percent(time, total)}")
-    return f"timeline of {len(shares.ranks)} ranks: {', '.join(parts)}"
+    return f"timeline of {counted(len(shares.ranks), 'rank')}: {', '.join(parts)}"

@@ -40,7 +40,7 @@ def run_page(store: Store, run: RunInfo) -> Iterator[bytes]:
         raise UsageError(f"run {run.id} is still on: a page can be made of it when it is over")
     try:
         # In an element of its own, nothing of it may look like that element's end.
-        script = SCRIPT.read_text().replace("</script", "<\\/script")
+        script = SCRIPT.read_text("utf-8").replace("</script", "<\\/script")
     except OSError as error:
         raise RankroomError(f"{SCRIPT}: {error.strerror}; `make lab` builds it") from None
     return _pieces(store, run, script, _head(store, run, script))

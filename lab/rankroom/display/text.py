@@ -10,6 +10,7 @@ from collections.abc import Iterator
 _ESCAPE = re.compile(
     "\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[ -/]*[0-~])?"
 )
+_TOKEN = re.compile(f"{_ESCAPE.pattern}|[^\x1b]")
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 _SGR_WHOLE = re.compile("(\x1b\\[[0-9;:]*m)")
 _ERASE = re.compile("\x1b\\[[02]?K")
@@ -42,15 +43,15 @@ def clip(text: str, most: int) -> str:
 def one_line(text: str, most: int) -> str:
     """The first line of `text` that says something, clean and clipped."""
     for line in text[: 8 * most].split("\n"):
-        if line.strip():
-            return clip(clean(line).strip(), most)
+        if said := clean(line).strip():
+            return clip(said, most)
     return ""
 
 
 def overprint(line: str) -> str:
     """What is left to see of one line after its carriage returns and backspaces."""
     if "\b" in line:
-        line = _backspace(line)
+        line = "\r".join(map(_retyped, line.split("\r")))
     if "\r" not in line:
         return line
     shown = ""
@@ -94,7 +95,7 @@ def styled(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _apply(style: dict[str, str], codes: str) -> None:
-    numbers = iter([int(n[-4:] or 0) for n in re.split("[;:]", codes[:200])])
+    numbers = iter([n for part in codes[:200].split(";") for n in _numbers(part)])
     for n in numbers:
         if n == 0:
             style.clear()
@@ -108,6 +109,15 @@ def _apply(style: dict[str, str], codes: str) -> None:
             colour = _extended(numbers)
             if colour:
                 style["color" if n == 38 else "background"] = colour
+
+
+def _numbers(part: str) -> list[int]:
+    """The numbers of one code as if it had no colons: the space of a colour is left out, as is the
+    kind of an underline."""
+    first, *more = (int(n[-4:] or 0) for n in part.split(":"))
+    if more and first in (38, 48):
+        return [first, more[0], *more[-3 if more[0] == 2 else -1 :]]
+    return [24 if first == 4 and more[:1] == [0] else first]
 
 
 def _extended(numbers: Iterator[int]) -> str:
@@ -131,14 +141,19 @@ def _hex(red: int, green: int, blue: int) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _backspace(line: str) -> str:
-    out: list[str] = []
-    for char in line:
-        if char != "\b":
-            out.append(char)
-        elif out and out[-1] != "\r":
-            out.pop()
-    return "".join(out)
+def _retyped(text: str) -> str:
+    """`text` with what was typed over after its backspaces; these alone remove nothing."""
+    cells: list[str] = []
+    column, colour = 0, ""
+    for token in _TOKEN.findall(text):
+        if token == "\b":
+            column = max(0, column - 1)
+        elif token[0] == "\x1b":
+            colour += token
+        else:
+            cells[column : column + 1] = [colour + token]
+            column, colour = column + 1, ""
+    return "".join(cells) + colour
 
 
 def _sign(match: re.Match[str]) -> str:

@@ -66,6 +66,11 @@ def label(ranks: Iterable[int]) -> str:
     return clip(name_ranks(list(ranks)), 66)
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 more line` or `1,200 more lines`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 _ASKS = {
     True: ("is in the debugger", "are in the debugger"),
     False: ("waits for input", "wait for input"),

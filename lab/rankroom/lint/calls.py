@@ -7,11 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from rankroom.lint import names
-from rankroom.lint.expressions import FUNCTIONS, Call, Expressions, Leaves
-from rankroom.lint.values import LOSS, MODEL, OPTIMIZER, Object, Value
+from rankroom.lint.expressions import FUNCTIONS, Call, Expressions
+from rankroom.lint.values import LOSS, MODEL, OPTIMIZER, TAPE, Object, Value
 
-_PLAIN: dict[str, Callable[..., Any]] = {"int": int, "bool": bool, "str": str, "abs": abs}
-_OF_OBJECTS = ("optimizer.step", "optimizer.synchronize", "loss.backward")
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "int": int, "bool": bool, "str": str, "abs": abs, "range": range
+}  # fmt: skip
+_OF_OBJECTS = (
+    "optimizer.step", "optimizer.synchronize", "optimizer.apply_gradients", "tape.gradient",
+    "loss.backward",
+)  # fmt: skip
+# What Horovod wraps so that it meets the other ranks.
+_MADE = {"DistributedOptimizer": OPTIMIZER, "DistributedGradientTape": TAPE}
 
 
 class Calls(Expressions):
@@ -49,15 +56,19 @@ class Calls(Expressions):
             return Value(True, str(self.rank), True)
         last = dotted.rpartition(".")[2]
         if dotted in ("sys.exit", "os._exit", "os.abort"):
-            self.left("exit", node.lineno)
-            raise Leaves
-        if dotted.startswith("horovod") and last == "DistributedOptimizer":
-            return Value(text=self.text(node), thing=OPTIMIZER)
+            self.ended("exit", node.lineno)
+        made = _MADE.get(last)
+        if dotted.startswith("horovod") and made is not None:
+            return Value(text=self.text(node), thing=made)
         name = dotted if dotted in _OF_OBJECTS else names.operation(dotted)
         if self.alone and name == "loss.backward":
             name = None
         if name is not None and not names.is_for_some(node, dotted):
             self._reached(node, name)
+        written = node.args[0] if node.args and names.is_in_place(dotted) else None
+        if isinstance(written, (ast.Name, ast.Attribute)):
+            # Whatever it was, it is the same on all ranks now.
+            self.names[self.text(written)] = Value(thing=given[0].thing)
         if last == "DistributedDataParallel":
             return Value(text=self.text(node), thing=MODEL)
         return Value(
@@ -65,19 +76,19 @@ class Calls(Expressions):
         )
 
     def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
-        if name in _PLAIN and len(given) == 1 and given[0].known:
+        if name in _PLAIN and given and all(each.known for each in given):
+            differs = any(each.differs for each in given)
             try:
-                result = _PLAIN[name](given[0].value)
+                result = _PLAIN[name](*(each.value for each in given))
             except (ValueError, TypeError):
-                return self._open(node, given[0].differs)
-            return Value(True, result, given[0].differs, self.text(node))
+                return self._open(node, differs)
+            return Value(True, result, differs, self.text(node))
         if not given and name in ("get_rank", "get_local_rank"):
             return Value(True, self.rank, True)
         if names.MAINISH.fullmatch(name) and not given:
             return Value(True, self.rank == 0, True)
         if name in ("exit", "quit"):
-            self.left("exit", node.lineno)
-            raise Leaves
+            self.ended("exit", node.lineno)
         return self._open(node)
 
     def _made(self, node: ast.Call, made_of: ast.ClassDef, given: Any, named: Any) -> Value:

@@ -11,9 +11,11 @@ from typing import Any
 
 from rankroom.lint import names
 from rankroom.lint.values import (
+    GUESS,
     LOSS,
     OPPOSITES,
     OPTIMIZER,
+    TAPE,
     UNKNOWN,
     Object,
     Value,
@@ -44,6 +46,7 @@ class Condition:
     line: int
     depth: int
     way_out: str = "out of the if"
+    guessed: bool = False  # on which ranks it holds
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,10 @@ class Expressions:
 
     @staticmethod
     def _attribute_of(owner: Object, name: str) -> Any:
-        if owner is OPTIMIZER and name in ("step", "synchronize"):
+        if owner is OPTIMIZER and name in ("step", "synchronize", "apply_gradients"):
             return f"optimizer.{name}"
+        if owner is TAPE and name == "gradient":
+            return "tape.gradient"
         if owner is LOSS:
             return "loss.backward" if name == "backward" else LOSS
         for each in owner.made_of.body if owner.made_of else ():
@@ -212,7 +217,7 @@ class Expressions:
         plain = OPPOSITES.get(operation, operation)
         if differs:
             # With what, is not known: take it that it holds on the first rank, or all but that.
-            return Value(True, (self.rank == 0) == (plain is operation), True)
+            return Value(True, (self.rank == 0) == (plain is operation), True, thing=GUESS)
         text = f"{left.text} {plain.__name__} {right.text}"
         return Value(text=text if plain is operation else opposite(text))
 
@@ -272,8 +277,8 @@ class Expressions:
         """How many of the cell's functions are around."""
         return len(self.through)
 
-    def left(self, how: str, line: int) -> None:
-        """The rank leaves what it was in."""
+    def ended(self, how: str, line: int) -> None:
+        """The rank raises or exits. Raises Leaves, unless that is a check."""
         raise NotImplementedError
 
     def forget(self, target: ast.AST) -> None:

@@ -132,7 +132,10 @@ class Functions(Calls):
     def _parameters(self, wanted: ast.arguments, given: list[Value], named: Any) -> Any:
         names = [each.arg for each in (*wanted.posonlyargs, *wanted.args)]
         found = dict(zip(names, given, strict=False)) | {k: v for k, v in named.items() if k}
-        defaults = dict(zip(reversed(names), reversed(wanted.defaults), strict=False))
+        defaults: dict[str, Any] = {
+            **dict(zip(reversed(names), reversed(wanted.defaults), strict=False)),
+            **{k.arg: v for k, v in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True)},
+        }
         out = {}
         for each in (*names, *(k.arg for k in wanted.kwonlyargs)):
             value = found.get(each)
@@ -140,12 +143,14 @@ class Functions(Calls):
                 value = self.value(defaults[each])
             if value is None or (not value.known and value.thing is None):
                 # By its name, then: a parameter `rank` is one.
-                value = self._by_name(each) or UNKNOWN
+                value = self._by_name(each, defaults.get(each)) or UNKNOWN
             out[each] = value
         return out | {each.arg: UNKNOWN for each in (wanted.vararg, wanted.kwarg) if each}
 
-    def _by_name(self, name: str) -> Value | None:
+    def _by_name(self, name: str, default: ast.expr | None) -> Value | None:
         if names.RANKISH.fullmatch(name):
+            if isinstance(default, ast.Constant) and type(default.value) is int and default.value:
+                return None  # `rank=8` is a matrix's
             return Value(True, self.rank, True)
         if names.MAINISH.fullmatch(name) and not self.through:
             return Value(True, self.rank == 0, True)

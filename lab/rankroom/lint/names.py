@@ -22,7 +22,7 @@ _TORCH = {
     "reduce_scatter_single": 3, "reduce_scatter_tensor": 3, "scatter": 3, "scatter_object_list": 3,
 }  # fmt: skip
 # What ranks that are in hvd.join() take part in, so that others may do more of it.
-JOINED = re.compile(r"hvd\.(grouped_)?allreduce(_async)?|optimizer\.(step|synchronize)")
+JOINED = re.compile(r"hvd\.(grouped_)?allreduce(_async)?|optimizer\.\w+|tape\.gradient")
 RANKISH = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
 MAINISH = re.compile(
     r"(?i)(self\._?)?_?(is_?)(local_|world_|global_)?"
@@ -62,6 +62,14 @@ def operation(dotted: str) -> str | None:
     if dotted.startswith("torch.nn.parallel") and name == "DistributedDataParallel":
         return "DistributedDataParallel"
     return None
+
+
+def is_in_place(dotted: str) -> bool:
+    """True for what leaves its first argument the same on all ranks."""
+    library, _, name = dotted.rpartition(".")
+    if library.split(".")[0] == "horovod":
+        return name.endswith("_")
+    return library.startswith("torch.distributed") and name.startswith(("broadcast", "all_"))
 
 
 def is_for_some(call: ast.Call, dotted: str) -> bool:

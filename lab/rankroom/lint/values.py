@@ -33,15 +33,17 @@ class Object:
 
 
 OPTIMIZER = Object("optimizer")  # a hvd.DistributedOptimizer: its step waits for all ranks
+TAPE = Object("tape")  # a hvd.DistributedGradientTape: so do its gradients
 MODEL = Object("model")  # a DistributedDataParallel: so does a backward pass through it
 LOSS = Object("loss")  # what came out of one
+GUESS = Object("guess")  # a comparison of the rank with something that is not known
 UNKNOWN = Value()
 
 
 def negated(value: Value) -> Value:
     """`not value`."""
     if value.known:
-        return Value(True, not value.value, value.differs)
+        return Value(True, not value.value, value.differs, thing=value.thing)
     return Value(differs=value.differs, text=opposite(value.text))
 
 
@@ -59,7 +61,7 @@ def joined(values: list[Value], all_of: bool) -> Value:
             # Also what is known, but alike on all ranks: it is the same open question everywhere.
             left.append(each.text)
         elif bool(each.value) != all_of:
-            return Value(True, each.value, True)
+            return Value(True, each.value, True, thing=each.thing)
     if not left:
         return Value(True, all_of, differs)
     return Value(differs=differs, text=(" and " if all_of else " or ").join(left))

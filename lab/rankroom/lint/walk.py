@@ -11,7 +11,7 @@ from typing import Any
 
 from rankroom.lint.expressions import Call, Condition, Leaves
 from rankroom.lint.functions import Functions
-from rankroom.lint.values import UNKNOWN, Object, Value, opposite
+from rankroom.lint.values import GUESS, UNKNOWN, Object, Value, opposite
 
 _LEAVING = (ast.Break, ast.Return, ast.Raise, ast.Continue)
 
@@ -68,7 +68,8 @@ class Walk(Functions):
 
     def _If(self, node: ast.If) -> str | None:  # noqa: N802
         test = self.value(node.test)
-        here = Condition(f"if {self.text(node.test)}", node.lineno, self.depth)
+        text = f"if {self.text(node.test)}"
+        here = Condition(text, node.lineno, self.depth, guessed=test.thing is GUESS)
         return self._choose(
             test, here, lambda: self.block(node.body), lambda: self.block(node.orelse)
         )
@@ -227,10 +228,17 @@ class Walk(Functions):
         self.left("return", node.lineno)
         return "return"
 
+    def ended(self, how: str, line: int) -> None:
+        """The rank raises or exits. Raises Leaves, unless more than its number decides on that:
+        such a check finds nothing, as a rule."""
+        if self.under and (self.path or self.under[-1].guessed):
+            return
+        self.left(how, line)
+        raise Leaves
+
     def _Raise(self, node: ast.Raise) -> None:  # noqa: N802
         self._children(node)
-        self.left("raise", node.lineno)
-        raise Leaves
+        self.ended("raise", node.lineno)
 
     def _Try(self, node: Any) -> str | None:  # noqa: N802
         how = _perhaps(lambda: self.block(node.body))

@@ -276,7 +276,10 @@ def test_updates_and_clearing_of_displays():
     seen = [
         value(0, "old", result=False, display_id="d"),
         value(1, "kept", result=False, display_id="d"),
+        value(0, "", result=False, data={}, clear="next"),
         value(0, "new", result=False, display_id="d", update=True),
+        value(2, "without a name", result=False),
+        value(2, "of nothing", result=False, update=True),
         value(2, "gone", result=False),
         value(2, "", result=False, data={}, clear="now"),
         value(3, "gone too", result=False),

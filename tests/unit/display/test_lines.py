@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
+from typing import Any
+
+import pytest
 
 import collapse_cases
+from checkout import SUPPORT
 from rankroom.display.differing_numbers import common_text
 from rankroom.display.lines import Line, collapse, lines_of
 from rankroom.display.startup_messages import is_startup_message
@@ -16,6 +21,7 @@ from record_makers import log
 
 # One, or one of each rank.
 NUMBERS = re.compile(r"[0-9]+(\.5)?(\|[0-9]+(\.5)?)*")
+BARS = json.loads((SUPPORT / "bars.json").read_text("utf-8"))
 FLAGS_BEGIN = "To enable the following instructions: "
 
 
@@ -42,6 +48,21 @@ def test_progress_bars_leave_their_last_state():
         (0, "stdout", "100%"),
         (0, "stdout", "done"),
     ]
+
+
+@pytest.mark.parametrize("case", BARS, ids=[case["name"] for case in BARS])
+def test_bars_below_one_another_stand_once(case: dict[str, Any]):
+    """The view's test reads the same file."""
+    found = texts(*[log(0, text, seq=n) for n, text in enumerate(case["said"])])
+    assert [text.rstrip() for _, _, text in found] == case["lines"]
+
+
+def test_endless_bars_fill_no_memory():
+    said = ["\router", *["\n\rinner\x1b[A" * 5_000] * 40]
+    began = time.process_time()
+    found = texts(*[log(0, text, seq=n) for n, text in enumerate(said)])
+    assert {text for _, _, text in found} <= {"outer", "inner", ""} and len(found) < 30
+    assert time.process_time() - began < 5
 
 
 def test_a_line_without_end_is_cut_and_costs_linear_time():

@@ -108,6 +108,7 @@ def test_last_values_of_few_ranks_and_of_many(tmp_path: Path):
     lines = last_values(found).splitlines()
     assert lines[2].split() == ["m0", "0", "4.5", "0.5", "8.5"]
     assert lines[-1] == "… and 8 more metrics"
+    assert last_values(found, (), 19).splitlines()[-1] == "… and 1 more metric"
 
 
 def test_steps_of_a_million_and_more_are_said_in_full(tmp_path: Path):

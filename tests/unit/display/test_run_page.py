@@ -6,7 +6,10 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,26 @@ def test_only_its_own_script_runs(tmp_path: Path):
     assert f"script-src 'sha256-{seal}'" in page
     assert "default-src 'none'" in page
     assert hostile.encode() in parts_of(page)["log"]
+
+
+def test_its_script_is_read_alike_in_every_locale(tmp_path: Path):
+    """A login node may have an old locale, in which the view's signs are none."""
+    _, run = finished_record(tmp_path, log(0, "x\n", seq=0))
+    script = tmp_path / "page.js"
+    script.write_text("'✗ ▴ │ …'", "utf-8")
+    code = f"""if True:
+        import sys
+        from pathlib import Path
+        from rankroom.display import run_page
+        from rankroom.record.store import Store
+
+        run_page.SCRIPT, store = Path({str(script)!r}), Store({str(tmp_path)!r})
+        sys.stdout.buffer.write(b"".join(run_page.run_page(store, store.load({run.id!r}))))
+    """
+    plain = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code]
+    page = subprocess.run(command, env=os.environ | plain, capture_output=True, check=True).stdout
+    assert "<script>'✗ ▴ │ …'</script>" in page.decode()
 
 
 def test_a_run_without_source_has_a_page(tmp_path: Path):

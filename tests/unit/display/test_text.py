@@ -77,6 +77,9 @@ def test_clean(raw: str, shown: str):
         ("long line\rshort", "shortline"),
         (f"long line\r{ESC}[Kshort", f"{ESC}[Kshort"),
         ("ab\bc", "ac"),
+        ("spin |\b/\b-\b", "spin -"),
+        ("abc\b\b", "abc"),
+        (f"{ESC}[32m|{ESC}[0m\b/", f"{ESC}[0m/"),
         ("\b\bab", "ab"),
         ("5%\b\b10%", "10%"),
         (f"{ESC}[31mabc{ESC}[0m\rX", "Xbc"),
@@ -100,6 +103,20 @@ def test_colours_become_spans():
     assert "<span" not in to_html(f"{ESC}[0m{ESC}[39mx", 100)
     assert to_html(f"{ESC}[38;5;196mx", 9) == '<span style="color:#ff0000">x</span>'
     assert to_html(f"{ESC}[48;5;244mx", 9) == '<span style="background:#808080">x</span>'
+
+
+@pytest.mark.parametrize(
+    ("codes", "style"),
+    [
+        ("38:2::255:0:0", "color:#ff0000"),
+        ("38:2:255:0:0", "color:#ff0000"),
+        ("1;48:5:244", "font-weight:bold;background:#808080"),
+        ("4:3", "text-decoration:underline"),
+        ("1;4;4:0", "font-weight:bold"),
+    ],
+)
+def test_colours_and_underlines_may_be_given_with_colons(codes: str, style: str):
+    assert to_html(f"{ESC}[{codes}mx", 9) == f'<span style="{style}">x</span>'
 
 
 def test_html_is_clipped_by_what_is_visible():
@@ -127,5 +144,6 @@ def test_only_colours_reach_a_terminal():
 def test_one_line_and_clip():
     assert one_line("\n  \n  first\nsecond", 80) == "first"
     assert one_line("\n\n", 80) == ""
+    assert one_line(f"{ESC}[0m\n{ESC}[31mreal{ESC}[0m text", 80) == "real text"
     assert one_line("x" * 100, 10) == "x" * 9 + "…"
     assert clip("abc", 3) == "abc" and clip("abcd", 3) == "ab…" and clip("ab", 0) == "…"

@@ -1,0 +1,86 @@
+"""The lines that one stream of one rank may still change: the one it is writing and, for bars below
+one another (tqdm's, with a position), those it goes back up to.
+
+The view does alike (`extension/src/log/screen.ts`), and both are tested against
+`tests/support/bars.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rankroom.display.text import overprint
+
+_UP = re.compile(r"\x1b\[(\d*)A")
+_HIGHEST = 20  # lines that a stream can go back up
+_LONG = 1 << 20  # characters that are kept before they become lines, so that none fill the memory
+
+
+class Screen:
+    """Takes what a stream writes, and gives its lines once they are final."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lines: list[list[str]] = [[]]  # each in the pieces in which it came
+        self._at = 0  # the line that is being written
+        self._height = 0  # how far up the stream is known to go
+        self._since_up = 0  # lines that were ended since it last went up
+        self._held = 0
+
+    def feed(self, text: str) -> Iterator[str]:
+        """Take more output; the lines that are final by it."""
+        first, *moves = _UP.split(text)
+        if moves:
+            up = max(sum(map(_number, _UP.findall(line))) for line in text.split("\n"))
+            self._height = max(self._height, min(_HIGHEST, up))
+        yield from self._write(first)
+        for count, more in zip(moves[::2], moves[1::2], strict=True):
+            self._at = max(0, self._at - _number(count))
+            self._since_up = 0
+            yield from self._write(more)
+        if self._held > _LONG:
+            yield from self.rest()
+
+    def rest(self) -> list[str]:
+        """The lines as they stand, without empty ones at the end; nothing stands there then."""
+        while self._lines and not self._lines[-1]:
+            self._lines.pop()
+        left = [overprint("".join(line)) for line in self._lines]
+        self._begin()
+        return left
+
+    def _write(self, text: str) -> Iterator[str]:
+        *whole, rest = text.split("\n")
+        for part in whole:
+            self._append(part)
+            self._at += 1
+            self._since_up += 1
+            yield from self._final()
+        self._append(rest)
+
+    def _append(self, text: str) -> None:
+        if text:
+            self._lines[self._at].append(text)
+            self._held += len(text)
+
+    def _final(self) -> Iterator[str]:
+        """The lines that the stream cannot go back up to from the next line's begin."""
+        if self._at == len(self._lines):
+            self._lines.append([])
+        elif self._lines[self._at]:
+            self._lines[self._at].append("\r")
+        if self._since_up > self._height + 1:
+            # No bars any more: lines are final at once again.
+            self._height = 0
+        while len(self._lines) > self._height + 1 and self._at > 0:
+            line = "".join(self._lines.pop(0))
+            self._at -= 1
+            self._held -= len(line)
+            yield overprint(line)
+
+
+def _number(count: str) -> int:
+    return int(count[-4:] or 1) or 1
