@@ -11,8 +11,11 @@
 PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 ARGS ?=
 TORCH ?=
+BROWSERS := /usr/bin/chromium /snap/bin/chromium /usr/bin/google-chrome
 export RANKROOM_TORCH ?= $(TORCH)
 export RANKROOM_CACHE ?= $(CURDIR)/.cache
+# On Ubuntu, Chromium is a snap.
+export RANKROOM_CHROMIUM ?= $(or $(firstword $(wildcard $(BROWSERS))),/usr/bin/chromium)
 
 # This checkout's tools before the machine's own.
 IN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -63,9 +66,9 @@ slides: set-up
 	@$(IN) python tools/slides.py $(ARGS)
 
 dist: set-up
-	rm -rf dist
+	rm -f dist/*.whl
 	$(IN) python -m build --wheel --no-isolation
-	@ls -l dist
+	@ls -l dist/*.whl
 
 lint-only:
 	$(IN) ruff check
@@ -84,7 +87,7 @@ set-up-test: python
 	@$(PYTHON) tools/setup.py --test
 
 python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
-	  echo "Rankroom needs Python 3.10 or newer, and $(PYTHON) is not: install one (Debian: apt"; \
-	  echo "install python3 python3-venv), or name one you have: make lab PYTHON=python3.12"; \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "The set-up needs Python 3.10 to 3.13, and $(PYTHON) is not: install one (Debian: apt install"; \
+	  echo "python3 python3-venv; uv python install 3.13), or name one: make lab PYTHON=python3.13"; \
 	  exit 1; }

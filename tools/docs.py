@@ -42,7 +42,7 @@ CONTENTS = {
     "The view": [
         "sidebar", "log", "metrics", "debugger", "profile-rules", "workshop-console",
     ],
-    "Reference": ["magics", "commands", "api", "security"],
+    "Reference": ["magics", "commands", "api", "settings", "security"],
     "The project": [
         "changelog", "compatibility", "pythons", "architecture", "promises", "contributing",
     ],
@@ -100,7 +100,7 @@ def run_lessons(chosen: list[str]) -> int:
     # Not before somebody asks for it: `make lint` checks this file without them.
     import nbformat
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError
+    from nbclient.exceptions import CellControlSignal, DeadKernelError
 
     files = [each for each in notebooks() if not chosen or each.name.startswith(tuple(chosen))]
     if not files:
@@ -112,21 +112,28 @@ def run_lessons(chosen: list[str]) -> int:
         for file in files:
             notebook = nbformat.read(file, as_version=4)
             solve(notebook.cells)
-            stop = nbformat.v4.new_code_cell("%cluster stop")
-            notebook.cells.append(stop)
             begun = time.monotonic()
             try:
                 NotebookClient(
                     notebook, timeout=LIMIT_S, kernel_name="python3",
                     resources={"metadata": {"path": str(file.parent)}},
                 ).execute()  # fmt: skip
-            except CellExecutionError as error:
+            except (CellControlSignal, DeadKernelError) as error:
                 print(f"{file.name}: a cell failed\n{error}")
                 return 1
-            notebook.cells.remove(stop)
+            finally:
+                stop_clusters()
             nbformat.write(notebook, RUN / file.name)
             print(f"{time.monotonic() - begun:5.0f} s  {file.name}", flush=True)
     return 0
+
+
+def stop_clusters() -> None:
+    """End the ranks of a lesson, whose home goes."""
+    from rankroom.cluster import actions, lookup
+
+    for left in lookup.running_clusters():
+        actions.stop(left.name)
 
 
 def solve(cells: list[Any]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_MUON = "PyTorch's Muon takes matrices only, and they try each of its optimizers on a bias"
-_KERAS = "they call what Keras 2 had, and Keras 3 has not"
-_HUB = "the controller keeps no history of requests, as records hold it"
+_MUON = "they try every optimizer on a bias, and PyTorch's Muon only accepts matrices"
+_KERAS = "they use parts of Keras 2 that Keras 3 no longer has"
+_HUB = "the controller keeps no history of requests; that is in the records"
 _ALONE = "a request that fails does not cancel those that come after it"
-_PLACE = "the controller's file has its address, and no name of a host"
+_PLACE = "the controller's file contains its address rather than a host name"
 _QUEUE = "they use a load-balanced view, and there is no task queue"
 _ASYNC = "pytest-asyncio is not installed"
 

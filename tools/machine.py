@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+OLDEST_NODE = 20  # Playwright's; older ones, npm only warns of
+NODE = f"Node.js {OLDEST_NODE} or newer"
 # What a step needs of the machine, and the Debian packages that bring it.
 DEBIAN = {
     "Python's venv": "python3-venv",
     "Python's headers": "python3-dev",
     "g++": "g++",
-    "Node.js 18 or newer": "nodejs",
+    NODE: "nodejs",
     "npm": "npm",
     "Chromium": "chromium",
     "slurmctld": "slurmctld",
@@ -30,6 +32,11 @@ DEBIAN = {
     "ssh": "openssh-client",
     "ip": "iproute2",
     "ch-run": "charliecloud",
+}
+# Where else to get what Debian may have only in an older version, or under another name.
+HINTS = {
+    NODE: "Node.js: where your distribution has an older one, see https://nodejs.org/download",
+    "Chromium": "Chromium: Google Chrome will do; name what you have with RANKROOM_CHROMIUM",
 }
 # What the tests' Slurm cluster needs; they bring it up as root only, and are skipped without.
 CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]
@@ -48,18 +55,23 @@ def provide(needs: Iterable[str]) -> None:
     if not missing:
         return
     print(f"set-up: this machine lacks {', '.join(missing)}", flush=True)
-    if can_install():
-        packages = [DEBIAN[need] for need in missing]
+    if can_install() and (packages := from_debian(missing)):
         with no_services():
             run(["apt-get", "update", "-qq"])
             run(["apt-get", "install", "-y", "--no-install-recommends", *packages])
         missing = [need for need in missing if not has(need)]
     if missing:
-        packages = [DEBIAN[need] for need in missing]
-        raise SystemExit(
-            f"Rankroom needs {', '.join(missing)}: install what is missing, then run this again "
-            f"(Debian or Ubuntu: `sudo apt install {' '.join(packages)}`)"
-        )
+        said = f"Rankroom needs {', '.join(missing)}: install what is missing, then run this again"
+        if packages := from_debian(missing):
+            said += f" (Debian or Ubuntu: `sudo apt install {' '.join(packages)}`)"
+        if NODE in missing and node_version():
+            said += f"; node is {node_version()} here"
+        raise SystemExit("\n".join([said, *(HINTS[need] for need in missing if need in HINTS)]))
+
+
+def from_debian(missing: Iterable[str]) -> list[str]:
+    """The packages that may help: not Node.js's where it is installed, and too old."""
+    return [DEBIAN[need] for need in missing if need != NODE or not node_version()]
 
 
 @contextlib.contextmanager
@@ -82,16 +94,20 @@ def has(need: str) -> bool:
         return importlib.util.find_spec("ensurepip") is not None
     if need == "Python's headers":
         return Path(sysconfig.get_path("include"), "Python.h").is_file()
-    if need == "Node.js 18 or newer":
-        version = output("node", "--version") if shutil.which("node") else "v0"
-        number = version.strip().lstrip("v").partition(".")[0]
-        return number.isdigit() and int(number) >= 18  # one that is found need not run
+    if need == NODE:
+        number = node_version().lstrip("v").partition(".")[0]
+        return number.isdigit() and int(number) >= OLDEST_NODE
     if need == "Chromium":
         return Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium")).exists()
     if need == "Slurm's plugins":
         return any(Path("/usr/lib").glob("*/slurm*/select_cons_tres.so"))
     # Daemons are not on everybody's path.
     return shutil.which(need, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+
+
+def node_version() -> str:
+    """`v20.20.2`; empty where there is none, or one that does not run."""
+    return output("node", "--version").strip() if shutil.which("node") else ""
 
 
 def run(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 import packages
-from machine import CLUSTER, attempt, can_install, end_all, output, provide, run
+from machine import CLUSTER, NODE, attempt, can_install, end_all, output, provide, run
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -196,7 +196,7 @@ STEPS = [
         lambda: text_of(EXTENSION / "package-lock.json"),
         install_node_modules,
         EXTENSION / "node_modules",
-        ("Node.js 18 or newer", "npm"),
+        (NODE, "npm"),
     ),
     Step(
         "extension",

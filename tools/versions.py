@@ -4,8 +4,9 @@
 pip chooses, `-` leaves a framework out. For each: install both with pip, then the wheel, build
 Horovod, prove it on two ranks (`rankroom horovod check`), and train the quickstart, which needs
 both (`rankroom demo`). A line for each when it has ended, with the line that the user gets where it
-stops; with --write, the table of what was tried, and the wheels there are for Pythons that are not
-on this machine. Ends with 1 if a step failed, other than by pip's finding no such version.
+stops; with --write, a section with the table of what was tried, and the wheels there are for
+Pythons that are not on this machine. Ends with 1 if a step failed, other than by pip's finding no
+such version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from interpreters import PYTHONS, ROOT, find, run, size, write
+import interpreters
+from interpreters import PYTHONS, ROOT, find, run, size
 from machine import output
 
 NEWEST, NONE = "newest", "-"
@@ -35,8 +37,17 @@ ROWS = (
     ("3.13", NEWEST, NONE),
     ("3.12", NONE, NEWEST),
 )
+NEXT = "3.14"  # looked at for its wheels only
+# Where nothing has been tried, the page has only the marks.
 BEGIN, END = "<!-- tools/versions.py -->\n", "<!-- end of versions -->\n"
 TITLE = """\
+
+## Other versions of the frameworks
+
+`make versions` installs PyTorch and TensorFlow with pip into an environment of their own, then the
+wheel; it then builds Horovod, tests it on two ranks, and trains the quickstart. If a step fails,
+the table shows the message that a user would see.
+
 | Python | PyTorch | TensorFlow | Keras | how far it came | time | on disk |
 |---|---|---|---|---|---|---|
 """
@@ -86,12 +97,17 @@ def main() -> int:
             done.append(tried(command, torch, tensorflow, wheel))
             print(done[-1].row, flush=True)
     if asked.write:
-        rows_of_table = "".join(f"{each.row}\n" for each in done)
-        wheels = "".join(f"\n{each}\n" for each in offered([v for v in PYTHONS if not find(v)]))
-        write(asked.write, TITLE + rows_of_table + wheels, BEGIN, END)
+        write_section(asked.write, done, offered([v for v in (*PYTHONS, NEXT) if not find(v)]))
     failed = sum(each.failed for each in done)
     print(f"{len(done) - failed} passed, {failed} failed", flush=True)
     return 1 if failed or not done else 0
+
+
+def write_section(page: Path, done: list[Environment], said: list[str]) -> None:
+    """Put the table into a document, with its heading and what is said of other Pythons."""
+    rows = "".join(f"{each.row}\n" for each in done)
+    after = "".join(f"\n{each}\n" for each in said)
+    interpreters.write(page, f"{TITLE}{rows}{after}\n", BEGIN, END)
 
 
 def built_wheel(folder: Path) -> Path:

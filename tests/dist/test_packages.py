@@ -12,6 +12,8 @@ import pytest
 
 import interpreters
 import packages
+import versions
+from checkout import ROOT
 
 PYTHON = Path(sys.executable)
 
@@ -101,6 +103,28 @@ def test_the_python_that_runs_is_found() -> None:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert interpreters.find(version)
     assert interpreters.find("3.99") is None
+
+
+def test_a_machine_with_one_python_has_nothing_more_to_try(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(interpreters, "find", lambda version: None)
+    monkeypatch.setattr(sys, "argv", ["interpreters.py", "--other", "--torch", "cuda"])
+    assert interpreters.main() == 0
+    said, closing = capsys.readouterr().out.splitlines()
+    assert said == interpreters.NO_OTHER
+    assert closing.startswith("0 passed, 0 failed, 1 skipped in ")
+
+
+def test_the_table_of_versions_brings_its_heading(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "pythons.md").read_text("utf-8")
+    before, _, rest = text.partition(versions.BEGIN)
+    page = tmp_path / "page.md"
+    page.write_text(f"{before}{versions.BEGIN}{versions.END}{rest.partition(versions.END)[2]}")
+    row = versions.Environment("3.12.1", "2.7.1", "2.19.1", "3.10.0", "trained", False, 480.0, 8.1)
+    versions.write_section(page, [row], ["3.14"])
+    assert "## Other versions of the frameworks\n" in page.read_text()
+    assert f"{row.row}\n\n3.14\n\n{versions.END}" in page.read_text()
 
 
 def test_uv_looks_where_pip_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

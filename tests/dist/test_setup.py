@@ -1,7 +1,9 @@
 """The set-up of a checkout: a step is due when what it is made from has changed, and says so."""
 
 import functools
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -201,6 +203,57 @@ def test_a_machine_that_lacks_something_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match=r"needs g\+\+, npm: .*`sudo apt install g\+\+ npm`"):
         machine.provide(["g++", "npm", "g++"])
+
+
+def test_no_package_is_advised_where_debian_has_only_an_older_one(tmp_path, monkeypatch):
+    node = tmp_path / "node"
+    node.write_text("#!/bin/sh\necho v12.22.9\n")
+    node.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SystemExit, match=r"node is v12\.22\.9 here\n.*nodejs\.org") as error:
+        machine.provide([machine.NODE])
+    assert "apt install" not in str(error.value)
+    monkeypatch.delenv("RANKROOM_CHROMIUM", raising=False)
+    monkeypatch.setattr(machine, "has", lambda need: need != "Chromium")
+    with pytest.raises(SystemExit, match=r"`sudo apt install chromium`\)\n.*RANKROOM_CHROMIUM"):
+        machine.provide([machine.NODE, "Chromium"])
+
+
+def test_the_oldest_node_runs_what_is_locked():
+    """npm only warns of one that is older than a package wants."""
+    lock = json.loads((TOOLS.parent / "extension" / "package-lock.json").read_text())
+    wants = {
+        name: (package.get("engines") or {}).get("node") or "" if name else ""
+        for name, package in lock["packages"].items()
+    }
+    assert len(wants) > 100
+    for name, want in wants.items():
+        majors = [int(found[0]) for each in want.split("||") if (found := re.search(r"\d+", each))]
+        assert min(majors, default=0) <= machine.OLDEST_NODE, (name, want)
+
+
+def test_the_extensions_tests_are_named_one_by_one():
+    """From Node.js 21 on, a folder is not looked through."""
+    scripts = json.loads((TOOLS.parent / "extension" / "package.json").read_text())["scripts"]
+    assert scripts["test"].endswith("node --test lib-test/test/*.test.js")
+
+
+@pytest.mark.parametrize(("version", "ok"), [((3, 9), 2), ((3, 10), 0), ((3, 13), 0), ((3, 14), 2)])
+def test_a_python_that_the_set_up_has_no_packages_for_is_refused(tmp_path, version, ok):
+    python = tmp_path / "python"
+    code = f"import sys; sys.version_info = (*{version}, 0); exec(sys.argv[1])"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
+    python.chmod(0o755)
+    words = ["make", "-C", TOOLS.parent, "--silent", "python", f"PYTHON={python}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == ok
+    assert ("needs Python 3.10 to 3.13" in done.stdout) == bool(ok)
+
+
+def test_a_wheel_replaces_wheels_only():
+    recipe = (TOOLS.parent / "Makefile").read_text().partition("\ndist: ")[2].partition("\n\n")[0]
+    assert re.findall(r"^\trm (.+)$", recipe, re.M) == ["-f dist/*.whl"]
 
 
 def test_root_gets_it_installed(monkeypatch):

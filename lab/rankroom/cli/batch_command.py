@@ -12,33 +12,36 @@ from rankroom import config
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob, files, follow
-from rankroom.cli.job_options import job_options
+from rankroom.cli.job_options import job_options, refuse
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
+from rankroom.jupyter_job.follow import keep
 from rankroom.record.store import Store
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted_jobs import all_submitted
+from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
+from rankroom.system.log_line import escape_what_cannot_be_shown
 
 
 @click.command()
 @click.argument("notebook", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--site", "name", default="local", show_default=True, metavar="NAME",
+@click.option("--site", "name", show_default="local", metavar="NAME",
               help="Where: a profile, as `rankroom site list`.")  # fmt: skip
 @job_options
 @click.option("--cwd", metavar="DIR", help="Where the cells run. [default: the notebook's]")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
               help="The executed notebook. [default: beside the notebook]")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Wait until the job is over, and exit with its status.")
+@click.option("--wait", is_flag=True, help="Wait until the job is over; exit with 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Print both scripts, and submit nothing.")
 @click.option("--collect", metavar="JOB", help="Copy a job's results here, once it is over.")
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
 def batch(
-    notebook: Path | None, name: str, cwd: str | None, output: Path | None, wait: bool,
+    notebook: Path | None, name: str | None, cwd: str | None, output: Path | None, wait: bool,
     dry_run: bool, collect: str | None, here: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run NOTEBOOK as a batch job: the same cells in the same order.
@@ -47,14 +50,16 @@ def batch(
     the first cell that fails, with exit status 1. The executed notebook and the records are what
     they would be in JupyterLab. Without --site, the notebook runs on this machine, now.
     """
+    escape_what_cannot_be_shown()
     if collect is not None:
-        asyncio.run(_collect(collect, output))
+        asyncio.run(_collect(collect, name, output))
         return
     if notebook is None:
         raise UsageError("name a notebook: `rankroom batch NOTEBOOK`, or --collect JOB")
-    site = sites.load(name).asking(**options)
+    site = sites.load(name or "local").asking(**options)
     asked = _BatchRequest(site, notebook.absolute(), cwd, output)
     if site.scheduler == "none":
+        refuse(options)
         _run_here(asked, dry_run)
         return
     at = place("" if here or is_here(site) else site.login)
@@ -79,6 +84,10 @@ class _BatchRequest:
     def job(self, folder: BatchFolder, remote: bool) -> str:
         """The job's script. Where the job has no view of this machine's files, it copies none."""
         cwd = self._cwd or ("" if remote else str(self._beside))
+        if not remote:
+            cwd = str(Path(cwd).expanduser().absolute())
+        elif cwd and not cwd.startswith(("/", "~/")):
+            raise UsageError(CWD.format(cwd=cwd))
         copy = "" if remote else str(self.copy)
         if self.site.scheduler == "none":
             return batch_script.local_script(self.site, folder, cwd, copy)
@@ -116,7 +125,7 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
         sent = BatchJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))
-        number = await scheduler.submit(script)
+        number = await scheduler.submit(script, copy=str(asked.copy))
         click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
         if not wait:
             click.echo(LATER.format(job=number) if at.name else BESIDE.format(copy=asked.copy))
@@ -126,18 +135,20 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
         await at.close()
 
 
-async def _collect(number: str, output: Path | None) -> None:
+async def _collect(number: str, name: str | None, output: Path | None) -> None:
     """Wait for a job that was submitted from here, and bring what it has made."""
-    found = [each for each in all_submitted() if each.job == number]
+    found = [each for each in all_submitted() if each.job == number and name in (None, each.site)]
     if not found:
         raise UsageError(NO_JOB.format(job=number))
+    if len(found) > 1:
+        raise UsageError(MANY.format(job=number, sites=", ".join(each.site for each in found)))
     site = sites.load(found[0].site)
     at = place(found[0].login)
     await at.open()
     try:
         scheduler = Scheduler(site, at)
         sent = BatchJob(at, folder_of(await scheduler.folder(), found[0].name))
-        copy = (output or Path(f"{found[0].name}.ipynb")).absolute()
+        copy = (output or Path(found[0].copy or f"{found[0].name}.ipynb")).absolute()
         await _finish(sent, scheduler, number, copy)
     finally:
         await at.close()
@@ -145,9 +156,16 @@ async def _collect(number: str, output: Path | None) -> None:
 
 async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path) -> None:
     terminal = Terminal()
+    following = asyncio.ensure_future(follow(sent, scheduler, number, terminal.show))
+    tasks: list[asyncio.Future[Any]] = [following]
+    if isinstance(sent.place, SshConnection):
+        # Where it is not let in, it tries ever more rarely: each try may count against the user.
+        tasks.append(asyncio.ensure_future(keep(sent.place, terminal)))
     try:
-        progress = await follow(sent, scheduler, number, terminal.show)
+        progress = await following
     finally:
+        for task in tasks:
+            task.cancel()
         terminal.clear()
     if sent.place.name and progress.cell:
         runs = await sent.bring(progress, copy, Store())
@@ -155,8 +173,8 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
         click.echo(
             "1 record was brought here" if runs == 1 else f"{runs} records were brought here"
         )
-    elif progress.copy:
-        click.echo(f"the executed notebook: {progress.copy}")
+    elif progress.cell:
+        click.echo(f"the executed notebook: {progress.copy or sent.folder.executed}")
     _judge(progress)
 
 
@@ -176,4 +194,9 @@ SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
 LATER = "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
 BESIDE = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
+MANY = (
+    "job {job} is at several sites: {sites}. Say which: `rankroom batch --collect {job} "
+    "--site NAME`"
+)
+CWD = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
 NO_END = "the job ended with status {status} before its cells did; it said:\n{said}"

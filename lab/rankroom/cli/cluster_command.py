@@ -11,7 +11,7 @@ from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterPaths
-from rankroom.text.rank_ranges import name_ranks, parse_ranks
+from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
 NAME = click.argument("name", required=False)
 RANKS = click.option("--ranks", "chosen", metavar="0,2-3", help="Only these ranks.")
@@ -31,7 +31,7 @@ def list_() -> None:
     found = all_clusters()
     for each in found:
         where = f" on {each.site}" if each.site else ""
-        size = f"{each.size:>5} ranks" if each.size else f"{'?':>5} ranks"
+        size = f"{each.size or '?':>5} rank{' ' if each.size == 1 else 's'}"
         click.echo(f"{each.name:24}  {size}{where}  {each.words}")
         if each.remedy:
             click.echo(f"{'':24}  {each.remedy}")
@@ -61,7 +61,7 @@ def start(
     made = started(ranks, site_name, job, name, auto_restart, preload)
     for note in made.info.notes:
         click.echo(note, err=True)
-    click.echo(made.describe() if site_name else f"{made.name}: {made.size} ranks ready")
+    click.echo(made.describe() if site_name else f"{made.name}: {count_ranks(made.size)} ready")
     made.close()
 
 
@@ -95,7 +95,7 @@ def resize(ranks: int, name: str | None) -> None:
     """Restart a cluster with RANKS ranks; their variables are gone."""
     chosen = _named(name)
     actions.resize(chosen, {"ranks": str(ranks)})
-    click.echo(f"{chosen} is being restarted with {ranks} ranks")
+    click.echo(f"{chosen} is being restarted with {count_ranks(ranks)}")
 
 
 @cluster.command()

@@ -74,7 +74,7 @@ def play(path: Path) -> None:
         from nbclient.exceptions import CellControlSignal, DeadKernelError
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"rankroom demo needs {error.name}: `pip install 'rankroom[quickstart]'`"
+            f"rankroom demo needs {error.name}: `pip install nbclient scikit-learn`"
         ) from None
     try:
         notebook = nbformat.read(path, as_version=4)

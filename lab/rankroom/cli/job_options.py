@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rankroom.errors import UsageError
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.site import JOB_OPTIONS
 
@@ -25,6 +26,13 @@ def job_options(command: Function) -> Function:
     return command
 
 
+def refuse(job: dict[str, Any]) -> None:
+    """Raise UsageError if something is asked of a job where none is submitted."""
+    for option in JOB_OPTIONS:
+        if job[option.name] is not None:
+            raise UsageError(NO_JOB.format(flag=option.flag))
+
+
 def started(
     ranks: int | None, site_name: str | None, job: dict[str, Any], name: str | None = None,
     auto_restart: bool = False, preload: str = "", stays: bool = True,
@@ -36,6 +44,7 @@ def started(
         click.echo(words, err=True)
 
     if site_name is None:
+        refuse(job)
         return Cluster.local(ranks, name, None, progress, auto_restart, preload=preload)
     # It needs the scheduler's side, which nothing else here does.
     from rankroom.remote.cluster import RemoteCluster
@@ -53,5 +62,6 @@ def started(
         raise SystemExit(INTERRUPTED) from None
 
 
+NO_JOB = "{flag} is for a job: say on which site, with --site NAME"
 INTERRUPTED = 130  # the exit status, as a shell has it
 ENDS = "the ranks are being ended"

@@ -12,6 +12,7 @@ import click
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
@@ -39,7 +40,7 @@ def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
         click.echo(trouble, err=True)
     if not shown:
         over = len(rows)
-        hint = f" ({over} that are over: `rankroom jobs --all`)" if over else ""
+        hint = f" that are not over (`rankroom jobs --all` lists {over} more)" if over else ""
         click.echo(f"no jobs{hint}")
 
 
@@ -96,7 +97,7 @@ async def _cancel(found: list[Submitted], job: str) -> str:
 async def _at(name: str) -> AsyncIterator[Scheduler]:
     """The scheduler of a site."""
     known = site.load(name)
-    there = place(known.login)
+    there = place("" if is_here(known) else known.login)
     try:
         yield Scheduler(known, there)
     finally:

@@ -12,10 +12,10 @@ import click
 
 from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
-from rankroom.errors import LabError, RankroomError, UsageError
+from rankroom.errors import LabError, NotPrivateError, RankroomError, UsageError, UselessJob
 from rankroom.jupyter_job import lab_script, saved_labs
 from rankroom.jupyter_job.follow import LOOK_S, JobOver, follow
-from rankroom.jupyter_job.lab import Lab, alive, folder
+from rankroom.jupyter_job.lab import Lab, alive, demand_free, folder
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
@@ -35,9 +35,10 @@ NEWEST = "newest"
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--dry-run", is_flag=True, help="Print the job's script, and submit nothing.")
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
+@click.pass_context
 def lab(
-    name: str | None, attach: str | None, port: int | None, no_browser: bool, dry_run: bool,
-    here: bool, **options: Any,
+    context: click.Context, /, name: str | None, attach: str | None, port: int | None,
+    no_browser: bool, dry_run: bool, here: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Start JupyterLab on a compute node of a site, and open it here.
 
@@ -60,7 +61,17 @@ def lab(
         )
         return
     command = LabCommand(scheduler, at, Terminal(), not no_browser, port or 0)
-    asyncio.run(command.run(attach, last))
+    try:
+        asyncio.run(command.run(attach, last))
+    except NoneRuns:
+        # What was over there is forgotten by now; one at another site may run.
+        if context.params["name"] or _saved(attach, None) is None:
+            raise
+        context.invoke(lab, **context.params)
+
+
+class NoneRuns(LabError):
+    """There is no lab to attach to at a site."""
 
 
 class LabCommand:
@@ -99,15 +110,21 @@ class LabCommand:
                     self._terminal.say(self._left() if self._lab else "nothing was started")
             except JobOver:
                 raise
+            except UselessJob:
+                if self._lab and attach is None:  # one that was only looked for stays
+                    await self._cancel(pressed)
+                raise
             except RankroomError:
-                # A job that cannot be reached is of no use; one that was only looked for stays.
-                if self._lab and attach is None:
-                    await self._cancel()
+                # What keeps this side from it need not last as long as the job waited in the queue.
+                if self._lab:
+                    self._terminal.say(self._left())
                 raise
             finally:
                 self._terminal.clear()
 
     async def _work(self, attach: str | None, last: SavedLab | None) -> None:
+        if self._port and self._place.name:
+            demand_free(self._port)
         await self._place.open()
         if attach is None:
             self._terminal.show(f"submitting a job at {self._scheduler.site.name}")
@@ -125,7 +142,7 @@ class LabCommand:
         if attach == NEWEST:
             there = await alive(self._scheduler, labs)
             if not there:
-                raise LabError(NONE_RUNS.format(site=self._scheduler.site.name))
+                raise NoneRuns(NONE_RUNS.format(site=self._scheduler.site.name))
             attach = last.job if last and last.job in there else there[0]
         if not last or last.job != attach:
             last = SavedLab(self._scheduler.site.name, attach)
@@ -138,9 +155,9 @@ class LabCommand:
     def _open(self, url: str) -> None:
         self._terminal.say(f"JupyterLab: {url}")
         if self._browser and self._place.name and self._lab:
-            page = self._lab.saved.write_page(url)
-            with contextlib.suppress(webbrowser.Error):
-                webbrowser.open(page.as_uri())
+            # The address is shown; without room at home there is no page that leads to it.
+            with contextlib.suppress(webbrowser.Error, OSError, NotPrivateError):
+                webbrowser.open(self._lab.saved.write_page(url).as_uri())
 
     async def _pressed(self, work: asyncio.Task[None], pressed: asyncio.Event) -> None:
         """Ask what becomes of the job; asking again, and no answer, leave it."""
@@ -160,12 +177,20 @@ class LabCommand:
         work.cancel()
         await asyncio.wait([work])
         if answer == "c":
-            await self._cancel()
+            await self._cancel(pressed)
 
-    async def _cancel(self) -> None:
+    async def _cancel(self, pressed: asyncio.Event) -> None:
+        """Cancel the job; who presses Ctrl-C again does not wait for its end."""
         assert self._lab is not None
+        pressed.clear()
+        self._terminal.show(f"job {self._lab.job} is being cancelled")
+        ending = asyncio.ensure_future(self._lab.cancel())
+        await _first(ending, pressed.wait())
+        ending.cancel()
         try:
-            await self._lab.cancel()
+            await ending
+        except asyncio.CancelledError:
+            self._terminal.say(NOT_WAITED.format(job=self._lab.job))
         except RankroomError as error:
             self._terminal.say(NOT_CANCELLED.format(job=self._lab.job, error=error))
         else:
@@ -200,4 +225,5 @@ NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this
 NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
 NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
+NOT_WAITED = "job {job} may still run: `rankroom jobs` says how it stands"
 LEFT = "job {job} goes on: `{again}` finds it again, `scancel {job}` there ends it"

@@ -12,6 +12,7 @@ import click
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.scheduler import site as sites
+from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost, place
@@ -83,7 +84,7 @@ def check(name: str, job: bool) -> None:
 
 async def _check(found: sites.Site, job: bool) -> list[Step]:
     terminal, steps = Terminal(), []
-    there = place(found.login)
+    there = place("" if is_here(found) else found.login)
     trying = Check(found, there, terminal.show)
     try:
         async for step in trying.steps(job):

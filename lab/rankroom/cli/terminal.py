@@ -59,12 +59,13 @@ class Terminal:
             self._gone = self._gone or sign != signal.SIGINT
             event.set()
 
-        for each in SIGNALS:
+        heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup
+        for each in heeded:
             loop.add_signal_handler(each, pressed, each)
         try:
             yield event
         finally:
-            for each in SIGNALS:
+            for each in heeded:
                 loop.remove_signal_handler(each)
 
     async def ask(self, question: str, answers: set[str]) -> str:

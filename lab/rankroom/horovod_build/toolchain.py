@@ -98,8 +98,12 @@ def preflight(place: Path) -> None:
         raise HorovodBuildError(ODD_PLACE.format(place=place))
     missing = [name for name in (*BUILDING, *RUNTIME) if not importlib.util.find_spec(name)]
     if missing:
-        names = " ".join(DISTRIBUTIONS.get(name, name) for name in missing)
-        raise HorovodBuildError(NO_PACKAGES.format(names=names, python=sys.executable))
+        names = [DISTRIBUTIONS.get(name, name) for name in missing]
+        try:
+            find_cmake()
+        except HorovodBuildError:  # one command for all that pip has
+            names.append("'cmake<4'")
+        raise HorovodBuildError(NO_PACKAGES.format(names=" ".join(names), python=sys.executable))
     find_compiler()
     find_cmake()
     if not shutil.which("make"):
@@ -135,7 +139,7 @@ NO_FRAMEWORK = (
 )
 NO_COMPILER = "no C++ compiler: install g++ (Debian: `apt install g++`), or set CXX to yours"
 NO_MAKE = "no make: install it (Debian: `apt install make`)"
-NO_CMAKE = "no CMake from 3.13 on: `pip install cmake`, or set HOROVOD_CMAKE to yours"
+NO_CMAKE = "no CMake from 3.13 on: `pip install 'cmake<4'`, or set HOROVOD_CMAKE to yours"
 NO_HEADERS = (
     "no Python.h in {include}: install Python's headers (Debian: `apt install python{version}-dev`)"
 )

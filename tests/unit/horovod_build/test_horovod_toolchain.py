@@ -204,7 +204,7 @@ def test_preflight_passes(tools: Path, tmp_path: Path) -> None:
     [
         ("g++", r"no C\+\+ compiler: install g\+\+ \(Debian: `apt install g\+\+`\)"),
         ("make", "no make: install it"),
-        ("cmake", "no CMake from 3.13 on: `pip install cmake`"),
+        ("cmake", "no CMake from 3.13 on: `pip install 'cmake<4'`"),
     ],
 )
 def test_preflight_names_the_missing_tool(
@@ -247,7 +247,10 @@ def test_preflight_names_missing_packages_and_headers(
         real = toolchain.importlib.util.find_spec
         fake = lambda name: None if name in ("yaml", "cffi") else real(name)  # noqa: E731
         patch.setattr(toolchain.importlib.util, "find_spec", fake)
-        with pytest.raises(HorovodBuildError, match="pip install pyyaml cffi"):
+        with pytest.raises(HorovodBuildError, match="pip install pyyaml cffi`"):
+            toolchain.preflight(tmp_path)
+        patch.setenv("PATH", "/nowhere")
+        with pytest.raises(HorovodBuildError, match="pip install pyyaml cffi 'cmake<4'`"):
             toolchain.preflight(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(toolchain.sysconfig, "get_path", lambda name: str(tmp_path))

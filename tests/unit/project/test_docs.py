@@ -1,6 +1,7 @@
 """What the documents promise exists: magics, options, commands, targets, files, Python."""
 
 import re
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -13,12 +14,14 @@ from rankroom import config
 from rankroom.analysis.importers import trace_file, trace_repair
 from rankroom.cli import main
 from rankroom.errors import RankroomError
+from rankroom.notebook.cluster_magic import ACTIONS
 from rankroom.rpc import rendezvous
 from rankroom.scheduler import status_cache
 from rankroom.ssh.command import IDLE_S
 from rankroom.supervisor import time_limit
 from rankroom.supervisor.processes import restarts
 
+PACKAGE = ROOT / "lab" / "rankroom"
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCS = {
     name: (ROOT / name).read_text("utf-8")
@@ -126,8 +129,7 @@ def test_every_path_in_contributing_exists():
     paths = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|json|toml|lock))`", CONTRIBUTING))
     paths -= {"jax/jax_adapter.py", "lab/rankroom/labextension"}  # an example; not in a clone
     assert len(paths) > 15
-    package = ROOT / "lab" / "rankroom"
-    places = [ROOT, package, package / "rank", package / "rank" / "frameworks"]
+    places = [ROOT, PACKAGE, PACKAGE / "rank", PACKAGE / "rank" / "frameworks"]
     for path in paths:
         assert any((place / path).exists() for place in places), path
 
@@ -141,15 +143,16 @@ def test_the_table_of_layers_is_the_one_that_is_held():
 
 
 def modules_and_folders():
-    package = ROOT / "lab" / "rankroom"
-    yield from package.glob("[a-z]*.py")
-    yield from (init.parent for init in package.glob("*/__init__.py"))
+    yield from PACKAGE.glob("[a-z]*.py")
+    yield from (init.parent for init in PACKAGE.glob("*/__init__.py"))
 
 
 # What a page says with a figure in it, and the figure as the code has it.
 FIGURES = [
     ("README.md", "is explained ({:g} unless set)", config.hang_seconds),
     ("README.md", "has been attached for {:g} hours", config.lease_hours),
+    ("README.md", "those older than {:g} days are removed", config.keep_days),
+    ("README.md", "the oldest beyond {:g} GB in all", lambda: config.keep_bytes() / 1e9),
     ("README.md", "up to {} times a minute", lambda: words(restarts.AGAIN)),
     ("README.md", "after the first {:g} million events", lambda: trace_file.MOST_EVENTS / 1e6),
     ("README.md", "after {} minutes of reading", lambda: words(trace_repair.LONGEST_S / 60)),
@@ -173,9 +176,55 @@ def warnings():
 
 @pytest.mark.parametrize(("page", "text", "figure"), FIGURES, ids=[text for _, text, _ in FIGURES])
 def test_a_figure_is_what_the_code_has(page, text, figure, monkeypatch):
-    for name in ("RANKROOM_HANG_SECONDS", "RANKROOM_LEASE_HOURS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("HANG_SECONDS", "LEASE_HOURS", "KEEP_DAYS", "KEEP_GB"):
+        monkeypatch.delenv(f"RANKROOM_{name}", raising=False)
     assert text.format(figure()) in " ".join(DOCS[page].split())
+
+
+def test_every_setting_is_on_its_page():
+    source = (PACKAGE / "config.py").read_text("utf-8")
+    settings = re.findall(r' _(?:number|text)\("(\w+)"(?:, ([\d.]+))?', source)
+    assert len(settings) > 5
+    for name, default in settings:
+        shown = f"{float(default):g} |" if default else ""
+        assert f"| `RANKROOM_{name.upper()}` | `{name}` | {shown}" in DOCS["docs/settings.md"]
+
+
+def test_every_variable_of_the_settings_is_read():
+    code = "\n".join(file.read_text("utf-8") for file in PACKAGE.rglob("*.py"))
+    code += (ROOT / "tools" / "machine.py").read_text("utf-8")
+    for variable in set(re.findall(r"RANKROOM_[A-Z_]+", DOCS["docs/settings.md"])):
+        assert variable in code, variable
+
+
+def test_every_word_of_cluster_is_in_its_help(shell):
+    usage = shell.find_magic("cluster", "line").__doc__.partition("\n\n")[0]
+    assert set(ACTIONS) <= set(re.findall(r"[a-z]+", usage))
+
+
+def test_rankroom_is_installed_from_a_wheel_only():
+    """On a package index, whoever takes the name first would be installed."""
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "slurm").rglob("*"), ROOT / "notebooks" / "README.md"]
+    texts = {str(file): file.read_text("utf-8") for file in files if file.is_file()} | DOCS
+    found = 0
+    for name, text in texts.items():
+        for rest in re.findall(r"pip install ([^`;&|\n]*)", text):
+            for word in re.findall(r"(?<!\S)\S*rankroom\S*", rest):
+                assert ".whl" in word, (name, rest)
+                found += 1
+    assert found > 4
+
+
+@pytest.mark.parametrize(
+    ("left", "stops"), [(None, False), (0.0, True), (299.0, True), (301.0, False)]
+)
+def test_a_rank_without_time_stops_the_loop(left, stops):
+    """At and after the limit, `time_left()` is 0.0, which is false."""
+    code = DOCS["docs/in-an-allocation.md"].partition("\nleft = ")[2].partition("\nif ")[0]
+    ours = SimpleNamespace(time_left=lambda: left)
+    names = {"rank": 0, "torch": SimpleNamespace(tensor=bool), "rankroom": ours}
+    exec(f"left = {code}", names)
+    assert names["stop"] is stops
 
 
 def test_the_changelog_knows_this_version():

@@ -15,7 +15,7 @@ import pytest
 from checkout import ROOT
 from rankroom import __version__, config
 from rankroom.course.lessons import lesson
-from rankroom.workshop import workshop_plan
+from rankroom.workshop import invitation, workshop_plan
 from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.workshop_plan import Plan
 
@@ -66,9 +66,14 @@ def test_the_page_has_the_ports_and_periods_of_the_configuration():
         assert f'"http://127.0.0.1:{port}"' in CONFIG and f"127.0.0.1:{port}" in CENTRE
     assert "hub_port = 8081" in CONFIG and "8081 on `HUB_ADDRESS`" in CENTRE
     [period] = re.findall(r"startup_poll_interval = ([\d.]+)", CONFIG)
-    assert f"`squeue` once in {float(period):g} s" in CENTRE
-    assert f"at most {40 / float(period):g} questions a second" in CENTRE
+    assert f"`squeue` every {float(period):g} s" in " ".join(CENTRE.split())
+    assert f"at most {40 / float(period):g} calls a second" in " ".join(CENTRE.split())
     assert "/hub/api/batchspawner" in CENTRE
+
+
+def test_the_line_for_a_laptop_is_on_the_page():
+    assert "`rankroom workshop join LOGIN:FOLDER`" in TEACHER
+    assert invitation.at("login.example.org:/scratch/day") == ("login.example.org", "/scratch/day")
 
 
 def test_the_files_are_those_of_the_page():
