@@ -58,18 +58,19 @@ def test_output_of_a_record_that_cannot_be_understood_is_kept(left: ClusterPaths
 
 
 @pytest.mark.parametrize(
-    ("until", "why", "kept"),
+    ("in_s", "why", "kept"),  # the job ends in so many seconds, or has no limit
     [
-        (time.time() + 9000, "", True),
-        (time.time() - 90000, "", False),
-        (0.0, "", True),
-        (0.0, "job 7 was cancelled", False),
+        (9_000, "", True),
+        (-90_000, "", False),
+        (None, "", True),
+        (None, "job 7 was cancelled", False),
     ],
 )
 def test_a_cluster_of_a_job_is_kept_while_the_job_may_go_on(
-    home: Path, monkeypatch: pytest.MonkeyPatch, until: float, why: str, kept: bool
+    home: Path, monkeypatch: pytest.MonkeyPatch, in_s: int | None, why: str, kept: bool
 ):
     monkeypatch.setattr(job_end, "why_over_now", lambda job: why)
+    until = time.time() + in_s if in_s else 0.0
     granted = Allocation("7", (Node("c9", 1), Node(socket.gethostname(), 1)), until)
     info = ClusterInfo("x", 2, "running", supervisor=1, host="c9", allocation=granted)
     paths = ClusterPaths("x")
