@@ -156,7 +156,7 @@ echo up
 
     def processes(self, word: str) -> list[str]:
         """The command lines there with this word in them."""
-        found = self.run("ps", "-eww", "-o", "stat=,args=").stdout.splitlines()
+        found = self.run("ps", "-eww", "-o", "args=").stdout.splitlines()
         return [line for line in found if word in line and "ps -eww" not in line]
 
     def crash(self) -> None:

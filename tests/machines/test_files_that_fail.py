@@ -64,7 +64,7 @@ SAYS = {
 # Which operations each command needs; it works without the others.
 NEEDS = {
     "cluster start --ranks 1 --name new": {"open", "write", "make", "rename", "stat", "close"},
-    "cluster list": {"open", "read", "list", "stat", "close"},
+    "cluster list": {"open", "read", "list", "close"},
     "doctor": {"open", "read", "list", "stat", "close"},
     "runs show": {"open", "read", "list", "close"},
 }

@@ -141,7 +141,7 @@ def test_a_module_that_is_not_there(check: Say):
 
 def test_a_scratch_that_is_not_ours(check: Say):
     said = check(top='login = "login"\nscratch = "/proc/room"\n')
-    assert "✗ scratch: test: `bash -c" in said
+    assert "✗ scratch: test: `bash -lc" in said
     assert "set it to a folder that you may write to" in said
 
 

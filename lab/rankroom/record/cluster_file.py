@@ -322,8 +322,19 @@ def clusters_folder() -> Path:
 
 def all_paths() -> list[ClusterPaths]:
     """The folders of clusters found on disk, by name."""
-    names = sorted(_names_in(clusters_folder()))
+    try:
+        with os.scandir(clusters_folder()) as entries:
+            names = sorted(each.name for each in entries if _may_be_folder(each))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     return [ClusterPaths(name) for name in names if not name.startswith(".")]
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # that cannot be told
+        return True
 
 
 def all_clusters() -> list[ClusterInfo]:

@@ -340,3 +340,9 @@ def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine
 def test_a_cluster_is_named_after_its_site_whatever_that_is_called(site_name: str):
     assert actions.NAME.fullmatch(named(None, site_name).name)
     assert named("train.2", "local").name == "train.2"
+
+
+def test_a_file_among_the_clusters_is_none(home: Path):
+    ClusterPaths("one").make(1)
+    (home / "clusters" / "notes.txt").write_text("mine")
+    assert [paths.name for paths in all_paths()] == ["one"]
