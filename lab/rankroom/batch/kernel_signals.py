@@ -10,8 +10,8 @@ from types import FrameType
 def outlive_sigterm() -> None:
     """Let SIGTERM pass this process by, and none that it starts.
 
-    What is ignored stays so in all that a process starts: nobody could end those any more, not
-    even a `multiprocessing.Pool` its own workers. A handler is gone in programs that are started.
+    What is ignored stays so in all that a process starts: those could not be ended any more, not
+    even by the `multiprocessing.Pool` whose workers they are. A handler is gone in programs that are started.
     """
     signal.signal(signal.SIGTERM, _pass_by)
     signal.siginterrupt(signal.SIGTERM, False)

@@ -86,7 +86,7 @@ class SupervisorClient:
             said = self._result(asked, until, ASK_S, look)
         except BaseException:
             direct.close()  # its answer may come yet
-            self.tell(do="withdraw", mark=mark)  # nobody would follow it
+            self.tell(do="withdraw", mark=mark)  # it would run unfollowed
             raise
         if direct.server == self._asks:
             self._directs.append(direct)
