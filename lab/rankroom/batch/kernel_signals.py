@@ -11,7 +11,8 @@ def outlive_sigterm() -> None:
     """Let SIGTERM pass this process by, and none that it starts.
 
     What is ignored stays so in all that a process starts: those could not be ended any more, not
-    even by the `multiprocessing.Pool` whose workers they are. A handler is gone in programs that are started.
+    even by the `multiprocessing.Pool` whose workers they are. A handler is gone in programs that
+    are started.
     """
     signal.signal(signal.SIGTERM, _pass_by)
     signal.siginterrupt(signal.SIGTERM, False)
