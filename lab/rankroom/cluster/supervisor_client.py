@@ -127,8 +127,8 @@ class SupervisorClient:
             return self._client
 
     def _renew(self, client: Client) -> None:
-        """See now and then whether another supervisor keeps the cluster, whose lease is to be held;
-        it may be used by nobody for longer than that lasts."""
+        """See now and then whether another supervisor keeps the cluster, as its lease is to be held
+        by an idle client, too."""
 
         def look() -> None:
             if client is self._client:

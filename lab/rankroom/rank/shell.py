@@ -253,7 +253,7 @@ class RankShell(ZMQInteractiveShell):
         if is_clients(self.reporter):
             super()._showtraceback(etype, evalue, stb)
             return
-        if os.getpid() != self._process:  # forked: what it reports reaches nobody
+        if os.getpid() != self._process:  # forked: its reports are dropped
             sys.stderr.write("\n".join(str(line) for line in stb) + "\n")
         self._last_traceback = stb
         error = {

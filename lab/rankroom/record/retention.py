@@ -44,7 +44,7 @@ def prune(
     kept = [(run_id, *weight) for run_id in ids if (weight := _weigh(runs / run_id))]
     total = sum(size for _, size, _ in kept)
     if by_itself and max_age and all(now - touched > max_age for _, _, touched in kept):
-        max_age = float("inf")  # the clock may have jumped, or nobody was here for long
+        max_age = float("inf")  # the clock may have jumped
     gone = []
     for run_id, size, touched in kept:
         age = now - touched

@@ -153,7 +153,7 @@ class RankDebugger(Pdb):
 
 
 def _passed_over(frame: FrameType | None) -> bool:
-    """Whether nobody can be asked here, which is said then."""
+    """Whether no answer can be given here, which is said in the log then."""
     asking = prompts.of_this_rank
     if asking is None or not (why := asking.refusal()):
         return False

@@ -46,7 +46,7 @@ class Question:
 
 
 of_this_rank: Prompts | None = None  # None where this process is no rank
-debuggers: set[Any] = set()  # that have stopped in the present cell, whoever made them
+debuggers: set[Any] = set()  # all that have stopped in the present cell
 
 
 class Prompts:
