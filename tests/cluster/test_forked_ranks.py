@@ -249,6 +249,21 @@ def test_ranks_that_are_not_to_be_forked_are_programs_of_their_own(home: Path):
         cluster.stop()
 
 
+@pytest.mark.parametrize("preload", ["", "none"])
+def test_a_rank_tidies_up_as_it_ends(home: Path, tmp_path: Path, preload: str):
+    """What libraries register with atexit: files to be removed, logs to be completed."""
+    cluster = Cluster.local(ranks=2, preload=preload)
+    register = f"""
+import atexit, pathlib
+atexit.register(pathlib.Path("{tmp_path}", f"tidied-{{rank}}").touch)
+"""
+    try:
+        assert cluster.run(register).wait(60)
+    finally:
+        cluster.stop()
+    assert {path.name for path in tmp_path.glob("tidied-*")} == {"tidied-0", "tidied-1"}
+
+
 def test_ranks_end_with_the_process_that_forked_them(home: Path):
     cluster = Cluster.local(ranks=2)
     try:

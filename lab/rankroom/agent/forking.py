@@ -113,8 +113,10 @@ def _be(own: World) -> None:
     vars(world).update(vars(own))
     _differ()
     faulthandler.enable()
-    engine.main()
-    atexit._run_exitfuncs()
+    try:
+        engine.main()
+    finally:  # an error, too, is how it ends: the signal to end stops its event loop in the middle
+        atexit._run_exitfuncs()
 
 
 def _open_streams(log: Path) -> None:
