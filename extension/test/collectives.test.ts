@@ -49,14 +49,15 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
       return { ...one, arrivals: starts, given_up: givenUp };
     });
     assert.deepEqual(seen, collectives);
-    for (const rank of spans.ranks) {
+    for (const { rank, doubt } of told(name).calls) {
       const { start, dur, length } = spans.columns(rank, 'collective');
       for (let i = 0; i < length; i++) {
         const number = found.of(rank, i);
         const one = found.at(number);
         const at = one.ranks.indexOf(rank);
         const end = start[i] + dur[i];
-        const cut = one.givenUp.includes(rank) ? end : Math.max(start[i], Math.min(one.last, end));
+        const met = end + doubt < one.last ? start[i] : Math.min(one.last, end);
+        const cut = one.givenUp.includes(rank) ? end : met;
         assert.deepEqual([one.starts[at], one.cuts[at], one.ends[at]], [start[i], cut, end]);
       }
     }

@@ -18,6 +18,7 @@ import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../s
 import { marked, Row, stack } from '../src/timeline/row';
 import { Spans } from '../src/timeline/spans';
 import { Strip } from '../src/timeline/strip';
+import { summary } from '../src/timeline/summary';
 import { totals } from '../src/timeline/totals';
 import { Input } from '../src/view/timeline/input';
 import { wideBands } from '../src/view/timeline/painter';
@@ -272,6 +273,15 @@ test('search keeps to the ranks that are shown', () => {
   assert.equal(search.next({ rank: spans.ranks[0], cat: 'collective', i: 2 }, 0, 1)?.rank, only);
 });
 
+test('in words, the timeline has the spans of the ranks that are shown', () => {
+  const { spans } = read('straggler');
+  const [, only] = spans.ranks;
+  const count = spans.cats(only).reduce((sum, cat) => sum + spans.columns(only, cat).length, 0);
+  assert.ok(count > 3 && count < spans.count);
+  assert.ok(summary(spans, null, [only]).startsWith(`Timeline of rank ${only}: ${count} spans over `));
+  assert.ok(summary(spans, null, spans.ranks).includes(`: ${spans.count} spans over `));
+});
+
 test('the next of the same name, and the neighbour', () => {
   const { spans } = read('straggler');
   const rank = spans.ranks[0];
@@ -300,6 +310,8 @@ test('of a collective that was given up it is said that its ranks waited in vain
   assert.equal(who(one), 'Ranks 0, 1 waited in vain, up to 59.0 s. Rank 2 did not take part.');
   const alone = { ...one, ranks: [1], starts: [5], cuts: [5 + 2e6], ends: [5 + 2e6], absent: [0, 2], givenUp: [1] };
   assert.equal(who(alone), 'Rank 1 waited 2.00 s in vain. Ranks 0, 2 did not take part.');
+  const missing = { ...alone, cuts: [5], absent: [2], givenUp: [] };
+  assert.equal(who(missing), 'Only rank 1 is known to have taken part. No span of rank 2 is known.');
 });
 
 test('dropped spans are told by reason', () => {

@@ -29,7 +29,6 @@ class Trace(Plan):
     """A record under construction; `offsets` are how far the ranks' clocks are ahead."""
 
     offsets: dict[int, int] = field(default_factory=dict)
-    errors: dict[int, int] = field(default_factory=dict)
     title: str = "train()"
     ends: dict[int, str] = field(default_factory=dict)
     raw: list[str] = field(default_factory=list)
@@ -280,6 +279,35 @@ def broken() -> Trace:
     trace.add(3, "collective", named, 80_000, 145_000)
     for rank, state in enumerate(("error", "released", "interrupted", "released")):
         trace.active(rank, 0, 226_000 - 140_000 * (rank == 0), state)
+    return trace
+
+
+def killed() -> Trace:
+    """Rank 1 is killed, and what it had not reported goes with it; rank 0 waits in two at last."""
+    trace = Trace(2)
+    for rank in range(2):
+        for n in range(20 if rank == 0 else 12):
+            named = collective("allreduce", "g")
+            trace.add(rank, "collective", named, 10_000 * n + 500 * rank, 4_000 - 500 * rank)
+            trace.add(rank, "wait", "hvd.allreduce g", 10_000 * n + 500 * rank, 4_000 - 500 * rank)
+    for n in range(2):
+        trace.add(0, "collective", collective("allreduce", f"h.{n}"), 200_000 + n, 50_000)
+    trace.add(0, "wait", "hvd.allreduce h.1", 200_001, 50_000)
+    trace.active(0, 0, 251_000, "released")
+    trace.active(1, 0, 205_000, "lost")
+    return trace
+
+
+def early() -> Trace:
+    """Broadcasts that ranks leave before the last one comes: by their clocks, or for certain."""
+    trace = Trace(3, offsets={1: 5_000, 2: -7_000}, errors={1: 400, 2: 100})
+    for rank in range(3):
+        trace.active(rank, 0, 200_000)
+        for n in range(10):
+            late = (9_000 if n % 2 else 2_300) if rank == 2 else 0
+            named = collective("broadcast", "b", "dist")
+            trace.add(rank, "collective", named, 20_000 * n + late, 2_000)
+            trace.add(rank, "wait", "dist.broadcast", 20_000 * n + late, 2_000)
     return trace
 
 
@@ -739,6 +767,7 @@ ALL: list[Callable[[], Trace]] = [
     straggler, own_span, own_spans, few_milliseconds, short, broken, slow_loader, even, turns,
     slow_host, uneven, groups, overlap, graph_mode, alone, clocks, live, imported, one_rank,
     empty, no_spans, nested, many_names, jumping, hostile, nan, imports, validation, patterns,
+    killed, early,
 ]  # fmt: skip
 
 

@@ -40,7 +40,13 @@ class Plan:
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)  # ranks on which the cell did not end by itself
+    errors: dict[int, int] = field(default_factory=dict)  # of clocks, each of a host of its own
     last_words: int = -(10**15)  # the latest time in the record, for runs that go on
+
+    def doubt(self, rank: int) -> int:
+        """How far its times may be off those of another rank."""
+        others = [self.errors.get(each, 0) for each in range(self.size) if each != rank]
+        return self.errors.get(rank, 0) + max(others) if others else 0
 
 
 def expected(plan: Plan) -> Json:
@@ -60,9 +66,11 @@ def expected(plan: Plan) -> Json:
 
 def _collectives(plan: Plan) -> list[Json]:
     groups: dict[tuple[Any, ...], list[Made]] = {}
+    newest = {}
     for rank in range(plan.size):
         count: dict[tuple[str, ...], int] = {}
         mine = [s for s in plan.spans if s.rank == rank and s.cat == "collective"]
+        newest[rank] = max((s.start for s in mine), default=0)
         for span in sorted(mine, key=lambda s: s.start):
             name = span.name
             key = (
@@ -84,7 +92,11 @@ def _collectives(plan: Plan) -> list[Json]:
                 "ranks": [s.rank for s in spans],
                 "absent": (absent := sorted(set(asked) - {s.rank for s in spans})),
                 "given_up": (
-                    given_up := [s.rank for s in spans if absent and s.rank in plan.failed]
+                    given_up := [
+                        s.rank
+                        for s in spans
+                        if absent and s.rank in plan.failed and s.end > newest[s.rank]
+                    ]
                 ),
                 "arrivals": arrivals,
                 "ends": [s.end for s in spans],
@@ -94,7 +106,11 @@ def _collectives(plan: Plan) -> list[Json]:
                 "cost": last - math.floor(statistics.median(others)) if others else 0,
                 "spans": spans,
                 "waits": [
-                    s.end if s.rank in given_up else s.start + max(0, min(last, s.end) - s.start)
+                    s.end
+                    if s.rank in given_up
+                    else s.start
+                    if last - s.end > plan.doubt(s.rank)
+                    else min(last, s.end)
                     for s in spans
                 ],
             }
@@ -354,19 +370,20 @@ def _kinds(plan: Plan, collectives: list[Json], belong: list[Json], window: Wind
             for span, until in zip(c["spans"], c["waits"], strict=True):
                 by_rank.setdefault(span.rank, []).append((span.start, until, span.end))
         sizes = [s.name["bytes"] for c in mine for s in c["spans"] if "bytes" in s.name]
-        time, wait, transfer = (
+        times = [
             sum(_length(window, [(s[a], s[b]) for s in spans]) for spans in by_rank.values())
-            // len(by_rank)
             for a, b in ((0, 2), (0, 1), (1, 2))
-        )
+        ]
+        time, wait, transfer = (each // len(by_rank) for each in times)
         mean = sum(sizes) / len(sizes) if sizes else None
-        known = mean is not None and transfer > 0
+        done = sum(len(c["ranks"]) for c in mine)
+        known = mean is not None and times[2] > 0
         if mine or time:
             out.append(
                 {
                     "library": library, "op": op, "calls": len(mine), "bytes": mean,
                     "time": time, "wait": wait, "transfer": transfer,
-                    "bandwidth": len(mine) * mean / (transfer / 1e6) if known else None,
+                    "bandwidth": done * mean / (times[2] / 1e6) if known else None,
                 }
             )  # fmt: skip
     return sorted(out, key=lambda k: (-k["time"], k["library"], k["op"]))
@@ -383,7 +400,8 @@ def _stragglers(
     of = sum(len(c["ranks"]) > 1 for c in belong)
     for rank in range(plan.size):
         mine = [c for c in collectives if len(c["ranks"]) > 1 and c["straggler"] == rank]
-        costs = [(c["last"] - c["cost"], c["last"]) for c in mine]
+        sure = plan.doubt(rank)  # only what is more than that is known to be late
+        costs = [(c["last"] - max(0, c["cost"] - sure), c["last"]) for c in mine]
         others = [w for other, found in waiting.items() if other != rank for w in found]
         cost = sum(
             b - a for a, b in _pieces(window, costs, others) if _in(a, costs) and _in(a, others)

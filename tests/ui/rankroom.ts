@@ -119,7 +119,7 @@ export class LiveRecord {
   /** Write an overview of the events that there are, as a supervisor does when a run ends. */
   addOverview(spans: number, lanes: Json[]): void {
     const read = statSync(join(HOME, this.id, 'events.jsonl')).size;
-    const lines = [{ rules: 1, read, spans, dropped: {} }, ...lanes].map(line => `${JSON.stringify(line)}\n`);
+    const lines = [{ rules: 2, read, spans, dropped: {} }, ...lanes].map(line => `${JSON.stringify(line)}\n`);
     writeFileSync(join(HOME, this.id, 'overview.jsonl'), lines.join(''));
   }
 }

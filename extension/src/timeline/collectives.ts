@@ -26,7 +26,7 @@ export interface Collective {
   cost: number;
   /** Ranks that should have taken part. */
   absent: number[];
-  /** Those of `ranks` that waited for the absent ones until their cell was broken off. */
+  /** Those of `ranks` that waited for the absent ones until they failed. */
   givenUp: number[];
 }
 
@@ -42,7 +42,8 @@ export interface CollectivesAnswer {
   group: number[];
   /** Ranks on which the cell did not end by itself. */
   failed: number[];
-  calls: Array<{ rank: number; check: number; of: number[] }>;
+  /** By `doubt` µs, a rank's times may be off those of other hosts. */
+  calls: Array<{ rank: number; doubt: number; check: number; of: number[] }>;
 }
 
 /** Where the spans are that the server matched. */
@@ -67,7 +68,8 @@ export class Collectives {
   private rank: Uint32Array;
   private start: Float64Array;
   private end: Float64Array;
-  private byRank = new Map<number, { of: Uint32Array; order: number }>();
+  /** Of each rank: which collectives its calls are, when the newest began, and how far its times may be off. */
+  private byRank = new Map<number, { of: Uint32Array; order: number; newest: number; doubt: number }>();
   private failed: ReadonlySet<number>;
 
   /**
@@ -76,7 +78,7 @@ export class Collectives {
    */
   static *of(answer: CollectivesAnswer, spans: CollectiveSpans): Generator<void, Collectives | null> {
     const found = new Collectives(answer);
-    for (const { rank, check, of } of answer.calls) {
+    for (const { rank, doubt, check, of } of answer.calls) {
       const { start, length, order } = spans.columns(rank, 'collective');
       let seen = 0;
       for (let i = 0; i < of.length; i++) {
@@ -85,7 +87,7 @@ export class Collectives {
       if (of.length > length || seen !== check) {
         return null;
       }
-      found.byRank.set(rank, { of: new Uint32Array(of.length), order });
+      found.byRank.set(rank, { of: new Uint32Array(of.length), order, newest: start[of.length - 1], doubt });
       yield;
     }
     yield* found.take(spans);
@@ -182,7 +184,7 @@ export class Collectives {
       spread: this.lasts[i] - this.firsts[i],
       cost: answer.cost[i],
       absent,
-      givenUp: absent.length ? ranks.filter(rank => this.failed.has(rank)) : []
+      givenUp: ranks.filter((rank, at) => this.hasGivenUp(i, rank, ends[at]))
     };
   }
 
@@ -208,8 +210,17 @@ export class Collectives {
 
   /** When the wait of a rank in the i-th was over, and the transfer began. */
   waitedUntil(i: number, rank: number, start: number, end: number): number {
-    const isGivenUp = this.failed.has(rank) && this.absent(i).length > 0;
-    return isGivenUp ? end : start + Math.max(0, Math.min(this.lasts[i], end) - start);
+    if (this.hasGivenUp(i, rank, end)) {
+      return end;
+    }
+    const last = this.lasts[i];
+    const hasLeft = end + this.byRank.get(rank)!.doubt < last;
+    return hasLeft ? start : Math.min(last, end);
+  }
+
+  /** Whether a failed rank did not get out of the i-th, which others did not come to, as far as is known. */
+  private hasGivenUp(i: number, rank: number, end: number): boolean {
+    return this.failed.has(rank) && end > this.byRank.get(rank)!.newest && this.absent(i).length > 0;
   }
 
   private absent(i: number): number[] {

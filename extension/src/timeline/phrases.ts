@@ -28,11 +28,14 @@ export function title({ op, tensor }: Pick<Collective, 'op' | 'tensor'>): string
 /** Who came last to a collective, and by how much; or who waited in vain. */
 export function who(collective: Collective): string {
   const { ranks, starts, cuts, ends, last, straggler, cost, absent, givenUp } = collective;
-  const missing = absent.length ? ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', absent.length, listed(absent))}` : '';
+  const count = absent.length;
   if (givenUp.length) {
+    const missing = ` ${trans._n('Rank %2 did not take part.', 'Ranks %2 did not take part.', count, listed(absent))}`;
     const longest = Math.max(...givenUp.map(rank => ranks.indexOf(rank)).map(i => cuts[i] - starts[i]));
     return trans._n('Rank %2 waited %3 in vain.', 'Ranks %2 waited in vain, up to %3.', givenUp.length, listed(givenUp), lasting(longest)) + missing;
   }
+  // A rank that was killed takes its last spans with it.
+  const missing = count ? ` ${trans._n('No span of rank %2 is known.', 'No spans of ranks %2 are known.', count, listed(absent))}` : '';
   if (ranks.length < 2) {
     return trans.__('Only rank %1 is known to have taken part.', ranks[0] ?? straggler) + missing;
   }

@@ -75,7 +75,7 @@ export function kindTable({ kinds, wall }: ProfileRows): Table<Kind> {
       time('wait', trans.__('waiting per rank'), trans.__('of that time: until the last rank came; the mean of the ranks')),
       time('transfer', trans.__('transfer per rank'), trans.__('of that time: from then on; the mean of the ranks')),
       {
-        key: 'bandwidth', head: trans.__('bandwidth'), title: trans.__('calls × bytes ÷ transfer'), unit: 'B/s',
+        key: 'bandwidth', head: trans.__('bandwidth'), title: trans.__('bytes of a rank’s calls ÷ its transfer'), unit: 'B/s',
         value: row => row.bandwidth,
         cell: row => (row.bandwidth === null ? '–' : `${size(row.bandwidth)}/s`)
       }

@@ -34,7 +34,7 @@ class Collective(NamedTuple):
 
     `last` is when the last rank arrived, and `straggler` that rank, the lowest of several; `spread`
     is from the first arrival to the last, `cost` how much later the straggler came than the others
-    did in the middle. Of `ranks`, those `given_up` waited for `absent` ones that never came.
+    did in the middle. Of `ranks`, those `given_up` waited for `absent` ones until they failed.
     """
 
     key: Key
@@ -65,12 +65,17 @@ class Calls:
     end: Column
     until: Column  # when its wait was over, and the transfer began
 
+    @property
+    def newest(self) -> int:
+        """When the last of them began; the rank got out of what had ended by then."""
+        return int(self.start[-1]) if len(self.start) else 0
+
 
 class Collectives:
     """The collectives of a run by first arrival, then key and number."""
 
     def __init__(self, timeline: Timeline) -> None:
-        self._ranks = timeline.ranks
+        self._ranks, self._doubt = timeline.ranks, timeline.doubt
         named = {rank: _Named(timeline, rank) for rank in timeline.ranks}
         self.keys = sorted({key for each in named.values() for key in each.keys})
         self.calls: dict[int, Calls] = {}
@@ -87,14 +92,20 @@ class Collectives:
     def __getitem__(self, place: int) -> Collective:
         row = slice(self._rows[place], self._rows[place + 1])
         ranks, arrivals = self._taking_part[row].tolist(), self._arrivals[row].tolist()
+        ends = self._ends[row].tolist()
         absent: list[int] = []
+        given_up: list[int] = []
         if self.has_absent[place]:
             absent = sorted(self._expected_at(place) - set(ranks))
+            given_up = [
+                rank
+                for rank, end in zip(ranks, ends, strict=True)
+                if rank in self._failed and end > self.calls[rank].newest
+            ]
         return Collective(
-            self.keys[self.key[place]], int(self.n[place]), ranks, absent,
-            [rank for rank in ranks if absent and rank in self._failed], arrivals,
-            self._ends[row].tolist(), int(self.last[place]), int(self.straggler[place]),
-            int(self.spread[place]), int(self.cost[place]),
+            self.keys[self.key[place]], int(self.n[place]), ranks, absent, given_up, arrivals,
+            ends, int(self.last[place]), int(self.straggler[place]), int(self.spread[place]),
+            int(self.cost[place]),
         )  # fmt: skip
 
     def to_json(self) -> Json:
@@ -102,7 +113,8 @@ class Collectives:
 
         Readers that know the spans work the times out, and whether they know the same spans: for
         each rank in `calls`, `check` is the exclusive or of the low 32 bits of all starts, and `of`
-        how much further than the call before it each call's collective is.
+        how much further than the call before it each call's collective is; by `doubt` µs its times
+        may be off those of other hosts.
         """
         return {
             "keys": [key._asdict() for key in self.keys],
@@ -115,6 +127,7 @@ class Collectives:
             "calls": [
                 {
                     "rank": rank,
+                    "doubt": self._doubt[rank],
                     "check": int(np.bitwise_xor.reduce(calls.start.astype(np.int32))),
                     "of": np.diff(calls.of, prepend=0).tolist(),
                 }
@@ -130,10 +143,7 @@ class Collectives:
     @property
     def has_given_up(self) -> bool:
         """Whether some rank waited for others that did not come any more."""
-        return any(
-            bool(self.has_absent[self.calls[rank].of].any())
-            for rank in self._failed & set(self.calls)
-        )
+        return any(bool(self._given_up(self.calls[rank]).any()) for rank in self._failed)
 
     def _number(self, named: dict[int, _Named]) -> None:
         """Tell which collective each call belongs to, and put them in order."""
@@ -183,9 +193,10 @@ class Collectives:
             at = free[calls.of]
             free[calls.of] += 1
             self._taking_part[at], self._arrivals[at], self._ends[at] = rank, calls.start, calls.end
-            calls.until = calls.start + np.clip(
-                np.minimum(self.last[calls.of], calls.end) - calls.start, 0, None
-            )
+            # Who left before the last one came did not wait for it, as with a broadcast or a send.
+            last = self.last[calls.of]
+            left = calls.end + self._doubt[rank] < last
+            calls.until = np.where(left, calls.start, np.minimum(last, calls.end))
         self.spread = self.last - self.first
         self.cost = np.zeros(total, np.int64)
         for count in np.unique(self.count):
@@ -201,7 +212,7 @@ class Collectives:
         """Find where ranks are absent; the failed ones waited for them in vain."""
         said = (members for each in named.values() for members in each.members if members)
         self._expected = list(dict.fromkeys([frozenset(self._ranks), *said]))
-        self._failed = failed
+        self._failed = failed & self.calls.keys()
         place: dict[frozenset[int] | None, int] = {
             members: i for i, members in enumerate(self._expected)
         }
@@ -218,9 +229,14 @@ class Collectives:
             belongs = np.array([rank in members for members in self._expected])
             came[calls.of] += belongs[self._group[calls.of]]
         self.has_absent = came < np.array([len(m) for m in self._expected])[self._group]
-        for rank in failed & self.calls.keys():
+        for rank in self._failed:
             calls = self.calls[rank]
-            calls.until = np.where(self.has_absent[calls.of], calls.end, calls.until)
+            calls.until = np.where(self._given_up(calls), calls.end, calls.until)
+
+    def _given_up(self, calls: Calls) -> npt.NDArray[np.bool_]:
+        """What a failed rank did not get out of: others may be missing in the record only."""
+        found: npt.NDArray[np.bool_] = self.has_absent[calls.of] & (calls.end > calls.newest)
+        return found
 
     def _expected_at(self, place: int) -> frozenset[int]:
         return self._expected[int(self._group[place])]

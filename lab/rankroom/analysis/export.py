@@ -203,7 +203,8 @@ def _straggler(collective: Collective, zero: int) -> str:
     """
     rank, key = collective.straggler, collective.key
     what = " ".join(filter(None, (f"rank {rank} last in", key.op, key.tensor)))
-    waited = sum(collective.last - arrival for arrival in collective.arrivals)
+    times = zip(collective.arrivals, collective.ends, strict=True)
+    waited = sum(collective.last - arrival for arrival, end in times if end >= collective.last)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
     return text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
                   "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip

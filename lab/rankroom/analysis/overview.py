@@ -18,7 +18,7 @@ from rankroom.analysis.collectives import CATEGORY, Calls, Collectives
 from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
-RULES = 1  # of what a block is; an overview that followed others is not taken
+RULES = 2  # of what a block is; an overview that followed others is not taken
 LEAST_SPANS = 250_000  # with fewer, the spans themselves are there as soon
 MOST_PARTS, FEWEST_PARTS = 2048, 128
 BLOCKS = 400_000  # about so many in all: some megabytes

@@ -75,9 +75,10 @@ class Size:
 
     @property
     def causes(self) -> dict[str, float]:
-        """Of the run in the middle, so that they add up to its time."""
-        middle = sorted(self.runs, key=lambda run: run.time)[(len(self.runs) - 1) // 2]
-        return dict(middle.causes)
+        """Of the run in the middle, or the mean of two, so that they add up to the median."""
+        runs = sorted(self.runs, key=lambda run: run.time)
+        middle = runs[(len(runs) - 1) // 2], runs[len(runs) // 2]
+        return {part: sum(run.causes[part] for run in middle) / 2 for part in PARTS}
 
 
 class Scaling:
@@ -195,8 +196,8 @@ class Scaling:
             str(size.ranks),
             said(time),
             f"{said(low)} – {said(high)}" if len(size.times) > 1 else "–",
-            f"{self.speed_up(size):.2f} ×",
-            f"{100 * self.efficiency(size):.0f} %",
+            f"{self.speed_up(size):.2f} ×" if time else "–",
+            f"{100 * self.efficiency(size):.0f} %" if time else "–",
             *parts,
         ]
 
@@ -221,12 +222,15 @@ class Scaling:
         )
 
     def _speed_chart(self) -> Json:
+        def up(size: Size, time: float) -> float | None:  # JSON has no NaN
+            return round(self.speed_up(size, time), 4) if time else None
+
         rows = [
             {
                 "ranks": size.ranks,
-                "speed-up": round(self.speed_up(size), 4),
-                "low": round(self.speed_up(size, max(size.times)), 4),
-                "high": round(self.speed_up(size, min(size.times)), 4),
+                "speed-up": up(size, size.time),
+                "low": up(size, max(size.times)),
+                "high": up(size, min(size.times)),
                 "perfect": size.ranks,
             }
             for size in self.sizes
@@ -288,7 +292,7 @@ def counts(text: str, size: int) -> list[int]:
         return sorted({size, *(1 << n for n in range(size.bit_length()))})
     chosen = []
     for word in text.split(","):
-        if not word.strip().isdigit() or int(word) < 1:
+        if not word.strip().isdecimal() or int(word) < 1:
             raise ValueError(f"{word.strip()!r} is no number of ranks: write 1,2,4")
         chosen.append(int(word))
     if max(chosen) > size:

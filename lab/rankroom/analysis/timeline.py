@@ -79,6 +79,8 @@ class Timeline:
         for rank in run.ranks:
             if rank.clock is not None and abs(rank.clock.offset) <= TEN_YEARS_US:
                 self._offset[rank.rank] = rank.clock.offset
+        # How far a rank's times may be off those of any rank on another host.
+        self.doubt = _doubts(run)
 
     @classmethod
     def of(cls, run: RunInfo, lines: Iterable[bytes], only: str = "") -> Timeline:
@@ -252,6 +254,17 @@ class Timeline:
     def _drop(self, why: str, count: int) -> None:
         if count:
             self.dropped[why] = self.dropped.get(why, 0) + count
+
+
+def _doubts(run: RunInfo) -> dict[int, int]:
+    errors: dict[str, int] = {}
+    for rank in run.ranks:
+        errors[rank.host] = max(errors.get(rank.host, 0), rank.clock.error if rank.clock else 0)
+    if len(errors) < 2:
+        return {rank.rank: 0 for rank in run.ranks}
+    most, next_most = sorted(errors.values(), reverse=True)[:2]
+    doubts = {host: own + (next_most if own == most else most) for host, own in errors.items()}
+    return {rank.rank: doubts[rank.host] for rank in run.ranks}
 
 
 def _only(lines: Iterable[bytes], cat: str) -> Iterator[bytes]:

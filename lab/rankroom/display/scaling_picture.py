@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from rankroom.analysis.profile.shares import PARTS
 from rankroom.analysis.profile.tables import PARTS as WORDS
 from rankroom.analysis.scaling import COLOURS, Scaling, said
+from rankroom.text.rank_ranges import count_ranks
 
 WIDTH, HEIGHT = 640, 290
 TOP, PLOT = 30, 190  # of a panel: where it begins, and its height
@@ -83,7 +84,8 @@ def _causes(scaling: Scaling) -> str:
         for part in PARTS:
             height = PLOT * size.causes[part] / top
             base -= height
-            what = html.escape(f"{WORDS[part]} on {size.ranks} ranks: {said(size.causes[part])}")
+            time = said(size.causes[part])
+            what = html.escape(f"{WORDS[part]} on {count_ranks(size.ranks)}: {time}")
             parts.append(
                 f'<rect x="{left:.1f}" y="{base:.1f}" width="{0.6 * pitch:.1f}" '
                 f'height="{height:.1f}" fill="{COLOURS[part]}"><title>{what}</title></rect>'

@@ -110,6 +110,9 @@ def at_random(seed: int) -> Trace:
     library = dice.choice(["hvd.torch", "hvd.tensorflow", "dist"])
     cats = ["wait", "data", "collective", "collective", "user", "cell", "op"]
     if dice.random() < 0.3:
+        trace.offsets = dict.fromkeys(range(size), 0)
+        trace.errors = {rank: dice.randrange(60) for rank in range(size)}
+    if dice.random() < 0.3:
         cats.remove("wait")
     starts = set()
     for _ in range(dice.randint(0, 60)):
@@ -129,7 +132,8 @@ def at_random(seed: int) -> Trace:
             if dice.random() < 0.9:
                 begin = dice.randrange(200)
                 ends = dice.random() < 0.9
-                trace.active(rank, begin, begin + dice.randrange(-20, 900) if ends else None)
+                end = begin + dice.randrange(-20, 900) if ends else None
+                trace.active(rank, begin, end, dice.choice(["ok", "ok", "released", "lost"]))
     return trace
 
 
@@ -248,6 +252,7 @@ def test_shifting_all_clocks_changes_nothing_but_the_time(seed: int):
 def test_known_offsets_of_clocks_change_nothing(seed: int):
     trace, apart = at_random(seed), at_random(seed)
     dice = random.Random(seed)
+    trace.offsets = dict.fromkeys(range(trace.size), 0)
     apart.offsets = {rank: dice.randrange(-(10**10), 10**10) for rank in range(apart.size)}
     assert Profile.of(timeline_of(apart)) == Profile.of(timeline_of(trace))
 
@@ -341,6 +346,15 @@ def test_a_loop_that_goes_on_has_the_steps_that_are_over():
 
 def clock_of_import(trace: Trace) -> int:
     return max(span.end for span in trace.spans if span.cat == "cell" and span.rank == 0)
+
+
+def test_a_loop_begins_when_all_statements_before_it_are_over():
+    trace = Trace(1)
+    for begin, end in ((0, 100_000), (10_000, 50_000)):  # one runs the other
+        trace.add(0, "cell", "get_ipython().run_cell(text)", begin, end - begin)
+    train(trace, {0: 200_000}, lambda rank, step: 7_000, 20, [])
+    warm_up = Profile.of(timeline_of(trace)).phase("warmup")
+    assert warm_up and warm_up.begin == 100_000
 
 
 def test_collectives_without_a_name_of_their_own_are_one_pattern():

@@ -72,6 +72,9 @@ def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
     assert growing.fits(run)
     run.ranks[1].clock = Clock(offset=500, error=1)
     assert not growing.fits(run)
+    growing = GrowingProfile(store.paths(run.id), run)
+    run.ranks[1].clock = Clock(offset=500, error=400)
+    assert not growing.fits(run), "it may be as late as before, and not be known to be"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_one_size_has_one(times: dict[int, tuple[int, ...]]):
     svg = picture(scaling(times))
     assert ElementTree.fromstring(svg).tag == f"{SVG}svg"
     assert "nan" not in svg
+    assert ("on 1 rank: " if 1 in times else "on 2 ranks: ") in svg
 
 
 def test_it_shows_speed_ups_and_causes():

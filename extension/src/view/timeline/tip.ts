@@ -34,7 +34,9 @@ export class Tip {
       const words = collective.givenUp.includes(rank)
         ? trans.__('%1 for ranks that did not come', lasting(waited))
         : trans.__('%1 for rank %2', lasting(waited), collective.straggler);
-      facts.push([trans.__('waited'), waited ? words : trans.__('not: came last')]);
+      const hasLeft = collective.ends[at] < collective.last;
+      const not = hasLeft ? trans.__('not: was done before rank %1 came', collective.straggler) : trans.__('not: came last');
+      facts.push([trans.__('waited'), waited ? words : not]);
     }
     this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y);
   }

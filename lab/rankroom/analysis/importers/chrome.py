@@ -66,7 +66,7 @@ class Reader:
                     args = event.get("args")
                     lane.add(number(event["name"], _telling(args) if args else {}), start, dur)
                     continue
-            except (KeyError, TypeError, ValueError, OverflowError):
+            except (KeyError, AttributeError, TypeError, ValueError, OverflowError):
                 pass
             self.take_unusual(event)
 

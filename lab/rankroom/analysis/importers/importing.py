@@ -19,6 +19,7 @@ from rankroom.analysis.importers.trace_repair import TraceError
 from rankroom.record.model import RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, new_id
+from rankroom.text.rank_ranges import name_ranks
 
 BATCH = 4096  # spans in one event
 Json = dict[str, Any]
@@ -36,9 +37,9 @@ class FileReport:
     repaired: Counter[str]
 
     def __str__(self) -> str:
-        ranks = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
-        of = f" of rank {ranks}" if ranks else ""
-        parts = [f"{self.path.name}: {self.spans:,} spans{of} ({self.program})"]
+        spans = f"{self.spans:,} span{'' if self.spans == 1 else 's'}"
+        of = f" of {name_ranks(self.ranks)}" if self.ranks else ""
+        parts = [f"{self.path.name}: {spans}{of} ({self.program})"]
         for what, counts in (("dropped", self.dropped), ("repaired", self.repaired)):
             if counts:
                 told = ", ".join(f"{n:,} × {why}" for why, n in counts.most_common(6))
@@ -200,14 +201,15 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
                 lane.add(told.names.number(*horovod_trace.words(done)), begin, done.end - begin)
         ranks[number] = _Rank(number, None, [("collective", lane, told.names)])
     if only:
-        others = ", ".join(map(str, only))
+        they, own = ("it", "its own file is") if len(only) == 1 else ("they", "their own files are")
         notes.append(
-            f"rank {others}: only when it became ready, as rank 0 saw it; its own file is not here"
+            f"{name_ranks(only)}: only when {they} became ready, as rank 0 saw it; {own} not here"
         )
     if unknown := sum(not done.ready for done in told.timeline.done):
+        count = len(told.timeline.done)
         notes.append(
-            f"when ranks became ready is unknown for {unknown:,} of {len(told.timeline.done):,} "
-            "operations: Horovod had them in its cache"
+            f"when ranks became ready is unknown for {unknown:,} of {count:,} "
+            f"operation{'' if count == 1 else 's'}: Horovod had them in its cache"
         )
     return [ranks[number] for number in sorted(ranks)]
 
@@ -223,7 +225,7 @@ def _write(
 ) -> RunInfo:
     title = files[0].title or ", ".join(file.path.name for file in files[:4])
     said = [str(each) for each in reports if each.dropped or each.repaired]
-    more = [f"and {len(said) - 6} more files"] if len(said) > 6 else []
+    more = [f"and {len(said) - 6} more file{'' if len(said) == 7 else 's'}"] if said[6:] else []
     run = RunInfo(
         id=new_id(time.time_ns() // 1000),
         cluster="import",

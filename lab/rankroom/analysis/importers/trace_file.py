@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Hashable
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,8 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     if ours:
         dropped.pop("flows", None)  # who was late is worked out again
         start = ours["start"] if isinstance(ours.get("start"), int) else None
-        zero = start + int(ours.get("zero") or 0) if start is not None else None
+        since = ours["zero"] if isinstance(ours.get("zero"), int) else 0
+        zero = start + since if start is not None else None
     else:
         zero = _zero(events.about, middle)
     program = "Rankroom" if ours else "PyTorch" if _is_kineto(events.about) else "Chrome"
@@ -139,7 +141,9 @@ def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
     """All events of a file, and the epoch that a Horovod timeline tells."""
     found: int | None = None
     if parallel_parser.is_worth(path):
-        with contextlib.suppress(parallel_parser.Unsound):
+        # A process may be killed for its memory, or not be had; what is wrong with the file is met
+        # again.
+        with contextlib.suppress(parallel_parser.Unsound, BrokenExecutor, OSError):
             events, reader = Events(path), Reader()
             for head in parallel_parser.read(events, reader):
                 found = _horovods(head) if found is None else found

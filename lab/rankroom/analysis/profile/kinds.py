@@ -29,6 +29,7 @@ def kinds(shares: Shares) -> list[Kind]:
     count = np.bincount(kind_of[shares.chosen], minlength=len(named)).tolist()
     found: list[list[tuple[int, int, int]]] = [[] for _ in named]
     sizes = [[0, 0] for _ in named]
+    chosen = [0] * len(named)  # calls of all ranks
     for rank, calls in shares.collectives.calls.items():
         of_call = kind_of[calls.of]
         for kind in np.unique(of_call).tolist():
@@ -38,6 +39,7 @@ def kinds(shares: Shares) -> list[Kind]:
             times = [length(shares.within(*each)) for each in edges]
             found[kind].append((times[0], times[1], times[2]))
             mine &= shares.chosen[calls.of]
+            chosen[kind] += int(mine.sum())
             for number, many in zip(
                 *np.unique(calls.numbers[mine], return_counts=True), strict=True
             ):
@@ -52,7 +54,8 @@ def kinds(shares: Shares) -> list[Kind]:
             continue  # of another phase
         total, seen = sizes[kind]
         each = total / seen if seen else None
-        rate = count[kind] * each / (transfer / 1e6) if each is not None and transfer else None
+        moving = sum(transfer for _, _, transfer in found[kind])
+        rate = chosen[kind] * each / (moving / 1e6) if each is not None and moving else None
         out.append(Kind(library, op, count[kind], each, time, wait, transfer, rate))
     return sorted(out, key=lambda kind: (-kind.time, kind.library, kind.op))
 
@@ -67,12 +70,14 @@ def stragglers(shares: Shares) -> list[Straggler]:
     out = []
     for rank in np.unique(found.straggler[shared]).tolist():
         mine = shared & (found.straggler == rank)
-        late = union(found.last[mine] - found.cost[mine], found.last[mine])
+        # Of how late a rank came, only what no error of clocks can be.
+        cost = np.maximum(found.cost[mine] - shares.timeline.doubt[rank], 0)
+        late = union(found.last[mine] - cost, found.last[mine])
         # Being late costs nothing while no rank waits, as with collectives behind computing.
         others = joined(several, without(anyone, shares.ranks[rank].waiting))
-        if cost := length(both(late, others)):
+        if total := length(both(late, others)):
             last = int((found.spread[mine & chosen] > 0).sum())
-            out.append(Straggler(rank, last, many, cost))
+            out.append(Straggler(rank, last, many, total))
     return sorted(out, key=lambda straggler: (-straggler.cost, straggler.rank))
 
 

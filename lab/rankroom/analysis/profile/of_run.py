@@ -15,12 +15,12 @@ from rankroom.analysis import overview
 from rankroom.analysis.collectives import Collectives
 from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.timeline import Timeline
-from rankroom.record.model import RunInfo
+from rankroom.record.model import Clock, RunInfo
 from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after
 from rankroom.system.files import write_atomically
 
-RULES = 3  # of docs/profile-rules.md; a profile.json that followed others is not taken
+RULES = 4  # of docs/profile-rules.md; a profile.json that followed others is not taken
 
 
 def profile_of(store: Store, run: RunInfo) -> Profile:
@@ -123,5 +123,6 @@ def stored_overview(paths: RecordPaths) -> bytes:
     return b""
 
 
-def _clocks(run: RunInfo) -> list[tuple[int, int]]:
-    return [(rank.rank, rank.clock.offset if rank.clock else 0) for rank in run.ranks]
+def _clocks(run: RunInfo) -> list[tuple[int, int, int]]:
+    clocks = ((rank.rank, rank.clock or Clock(0, 0)) for rank in run.ranks)
+    return [(rank, clock.offset, clock.error) for rank, clock in clocks]

@@ -48,7 +48,7 @@ def _rise(memory: npt.NDArray[np.int64]) -> int | None:
 
 
 def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
-    """`peak memory 1.2–1.4 GB a rank`, and whose memory rises all the time; empty without rows."""
+    """`peak memory 1.2 GB to 1.4 GB a rank`, and whose memory rises; empty without rows."""
     if not rows:
         return ""
     said = f"peak memory {_between([row.peak for row in rows])} a rank"

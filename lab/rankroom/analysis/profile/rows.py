@@ -24,7 +24,7 @@ class RankTimes:
 @dataclass
 class Kind:
     """All calls of one operation. `bytes` is the mean of a call; times are a rank's, on average;
-    `bandwidth` is in bytes per second of transfer."""
+    `bandwidth` is in bytes of a rank's calls per second of its transfer."""
 
     library: str
     op: str
@@ -38,7 +38,8 @@ class Kind:
 
 @dataclass
 class Straggler:
-    """A rank that came last in `last` of `of` collectives, and how long others waited for it."""
+    """A rank that came last in `last` of `of` collectives, and how long others waited for it: less
+    what may be an error of its clock."""
 
     rank: int
     last: int

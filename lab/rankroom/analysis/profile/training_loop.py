@@ -94,8 +94,8 @@ def begin_of(timeline: Timeline, steps: Steps) -> int:
     _, start, end = timeline.lane(steps.rank, "cell").columns()
     first = int(steps.ends[0])
     begun = start[(start < first) & (end >= first)]
-    over = end[end < first]
-    return int(max([timeline.wall[0], *begun.tolist()[-1:], *over.tolist()[-1:]]))
+    over = end[end < first].max(initial=timeline.wall[0])
+    return int(max([over, *begun.tolist()[-1:]]))
 
 
 def _credibility(entry: tuple[Repeated, Marks]) -> tuple[int, int, str, int]:

@@ -1,0 +1,38 @@
+"""How a cell's times on several numbers of ranks become rows, a table and a chart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rankroom.analysis.profile.shares import PARTS
+from rankroom.analysis.scaling import Measured, Scaling, counts
+
+
+def scaling(*sizes: tuple[int, list[int]]) -> Scaling:
+    made = Scaling()
+    for ranks, times in sizes:
+        for time in times:
+            causes = dict.fromkeys(PARTS, 0) | {"compute": time - time // 10, "idle": time // 10}
+            made.add(ranks, Measured(time, causes))
+    return made
+
+
+@pytest.mark.parametrize("times", [[60], [60, 140], [60, 140, 150], [20, 60, 140, 900]])
+def test_the_causes_add_up_to_the_time(times: list[int]):
+    (size,) = scaling((2, times)).sizes
+    assert sum(size.causes.values()) == size.time
+
+
+def test_a_cell_that_took_no_time_has_no_speed():
+    made = scaling((1, [0]), (2, [0, 30]))
+    assert [cells[3:5] for cells in made.table().rows] == [["–", "–"], ["0.00 ×", "0 %"]]
+    assert "nan" not in str(made)
+    json.dumps(made.chart(), allow_nan=False)
+
+
+@pytest.mark.parametrize("text", ["²", "1,²", "x", "0", "-1"])
+def test_what_is_no_number_of_ranks_is_said(text: str):
+    with pytest.raises(ValueError, match="is no number of ranks: write 1,2,4"):
+        counts(text, 4)
