@@ -41,6 +41,7 @@ from rankroom.text.rank_ranges import choose_ranks, name_ranks
 ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what takes time
 REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
 RESTART_S = 120.0  # a site answers when it is done
+OVER_S = 120.0  # beyond that, for a cluster that is to be started again
 LOG_LINES = 500
 
 
@@ -71,17 +72,38 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     lookup.demand_in_reach(info)
     if not liveness.alive(info) and liveness.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        poll_until(lambda: liveness.alive(paths.read()), start_limit.START_S)
+        poll_until(lambda: _is_kept(paths.read()), start_limit.START_S)
         info = paths.read() or info
     if info.remote is not None and liveness.alive(info):
         # Its supervisor here must not be ended before the job is; how long that takes is the site's
         # affair.
         said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
-        if not said:
-            poll_until(lambda: liveness.process_state(info) == "gone", ANSWER_S)
-        return said
+        if said or not poll_until(lambda: liveness.process_state(info) == "gone", ANSWER_S):
+            return said
+    left = paths.read()
+    if left is not None and left.remote is not None and liveness.remote_on(left):
+        job, where = left.remote.job or "that it may have", left.remote.site
+        log = tail(paths.supervisor_log)
+        raise StartError(UNENDED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths)
     return ""
+
+
+def _is_kept(info: ClusterInfo | None) -> bool:
+    """Whether a cluster whose agent is started again has one, or is over by now."""
+    return info is None or liveness.alive(info) or not liveness.remote_on(info)
+
+
+def wait_over(paths: ClusterPaths, said: str) -> None:
+    """Wait for the end of a cluster that is to be started again, where it was asked to stop and has
+    `said` that it is not over yet. Raises StartError if that takes long."""
+
+    def is_over() -> bool:
+        info = paths.read()
+        return info is None or not (liveness.alive(info) or liveness.remote_on(info))
+
+    if said and not poll_until(is_over, OVER_S):
+        raise StartError(NOT_AGAIN.format(name=paths.name, said=said))
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
@@ -111,7 +133,7 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     start_again = successor(paths, info, asked, _environment(info))
-    stop(name)
+    wait_over(paths, stop(name))
     start_again()
 
 
@@ -304,6 +326,11 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 
 GONE = "cluster {name} is gone: Restart starts it again"
+NOT_AGAIN = "{name} is being stopped, and is not started again: start it once it is over. {said}"
+UNENDED = (
+    "the agent of cluster {name} here did not start, or was ended, so its job {job} on {site} is "
+    "not cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
+)
 UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
 NO_PYTHON = (
     "cluster {name} cannot be started again, as its Python, {python}, is not there any more: stop "

@@ -70,7 +70,8 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         return
     remote = info.remote if info is not None and liveness.remote_on(info) else None
     if remote is not None and not is_past(remote.until):
-        yield Finding(UNKEPT.format(name=paths.name, job=remote.job, site=remote.site))
+        job = remote.job or "that it may have"
+        yield Finding(UNKEPT.format(name=paths.name, job=job, site=remote.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
         yield Finding(

@@ -70,7 +70,7 @@ def all_clusters() -> list[ClusterStatus]:
         try:
             info = paths.read()
         except UnreadableError as error:
-            found.append(_unreadable(paths.name, str(error)))
+            found.append(_unreadable(paths, str(error)))
             continue
         # A folder of another name than its cluster's only keeps what records may lack.
         if info is not None and info.name == paths.name and info.state != "stopped":
@@ -107,10 +107,11 @@ def status_of(info: ClusterInfo) -> ClusterStatus:
     )
 
 
-def _unreadable(name: str, why: str) -> ClusterStatus:
-    """One that may well run."""
-    empty = status_of(ClusterInfo(name, 0, "failed", created=time.time()))
-    return replace(empty, state="lost", words=why, remedy="")
+def _unreadable(paths: ClusterPaths, why: str) -> ClusterStatus:
+    """One that may well run; when it began is not known, so it comes last."""
+    empty = status_of(ClusterInfo(paths.name, 0, "failed"))
+    remedy = UNREADABLE.format(folder=paths.folder)
+    return replace(empty, state="lost", words=why, remedy=remedy)
 
 
 def _rank(info: ClusterInfo, rank: int) -> RankStatus:
@@ -212,6 +213,7 @@ KILLED = "its supervisor was killed"
 THERE = "runs on {where}"
 MAY_RUN = "was started on {where}; whether it runs cannot be told from here"
 USE_THERE = "It is used, stopped and looked at on that machine only."
+UNREADABLE = "If its file is damaged, and no process of it runs any more, delete {folder}."
 UNKEPT = "its agent here is gone; its job may go on"
 RECONNECT = "Reconnect starts one again; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."

@@ -54,7 +54,7 @@ def alive(info: ClusterInfo | None) -> bool:
 def remote_on(info: ClusterInfo) -> bool:
     """Whether a cluster on a site may go on there, as its job is not known to be over."""
     remote = info.remote
-    return remote is not None and bool(remote.job) and remote.state not in ("ended", "failed")
+    return remote is not None and remote.has_job and remote.state not in ("ended", "failed")
 
 
 def here(host: str, info: ClusterInfo) -> bool:

@@ -36,8 +36,10 @@ def find(name: str | None) -> ClusterInfo:
 
 
 def clusters_in_use() -> list[ClusterInfo]:
-    """Those that `find` chooses from, newest first."""
-    return [info for info in all_clusters() if _is_on(info) and _in_reach(info)]
+    """Those that `find` chooses from, newest first; not those that are out of reach."""
+    found = filter(_is_on, all_clusters())
+    # Where nothing of it runs any more, as before this machine was last booted, it is.
+    return [info for info in found if _in_reach(info) or not liveness.alive(info)]
 
 
 def demand_readable() -> None:

@@ -18,7 +18,7 @@ from rankroom.cluster import launch, liveness, lookup
 from rankroom.errors import RankroomError, RecordError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
 from rankroom.record.model import Owner, RankInfo, RunInfo
-from rankroom.record.owner import is_gone, is_here
+from rankroom.record.owner import is_gone, is_here, no_process
 from rankroom.record.store import Store
 from rankroom.record.tail import Events, line_near_end
 from rankroom.record.takeover import take_over
@@ -43,6 +43,7 @@ def begin(store: Store, prunes: bool = False) -> None:
     def work() -> None:
         with contextlib.suppress(RankroomError, OSError):
             complete_all(store)
+        with contextlib.suppress(RankroomError, OSError):
             if prunes:
                 store.prune(by_itself=True)
 
@@ -52,17 +53,25 @@ def begin(store: Store, prunes: bool = False) -> None:
 def complete_all(store: Store) -> list[str]:
     """Complete all records of which ranks hold something; the ids of those that were completed.
 
-    Folders of clusters that were kept for this only are removed.
+    Folders of clusters that were kept for this only are removed. Where one cannot be completed now,
+    raises the OSError once the others are.
     """
     found = []
+    failed: OSError | None = None
     for paths in all_paths():
         for run_id in paths.unfinished():
-            with contextlib.suppress(RecordError):
+            try:
                 if complete(store, store.load(run_id)):
                     found.append(run_id)
+            except RecordError:
+                continue
+            except OSError as error:
+                failed = failed or error
         with contextlib.suppress(UnreadableError):
             if (info := paths.read()) is not None:
                 _remove(paths, info)
+    if failed is not None:
+        raise failed
     return found
 
 
@@ -98,9 +107,16 @@ def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo
     except RecordError:  # somebody else was quicker
         return False
     why = f"ended with its cluster: {lookup.why_gone(info)}"
-    Recorder(source, known, cast(RankConnections, NO_RANKS), store, paths.spool).complete(
-        writer, lambda rank: info.exits.get(str(rank)) or why
-    )
+    recorder = Recorder(source, known, cast(RankConnections, NO_RANKS), store, paths.spool)
+    try:
+        recorder.complete(writer, lambda rank: info.exits.get(str(rank)) or why)
+    except BaseException:
+        if not recorder.is_over:  # this process goes on, but writes it no more: it is lost again
+            known.owner = no_process()
+            with contextlib.suppress(RecordError):
+                writer.update(known)
+            writer.close()
+        raise
     _remove(paths, info)
     return True
 

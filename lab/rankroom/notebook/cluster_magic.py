@@ -8,8 +8,8 @@ import time
 from rankroom.cluster import actions, launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
-from rankroom.cluster.lookup import running_clusters
-from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
+from rankroom.cluster.lookup import clusters_in_use
+from rankroom.errors import NO_CLUSTER, NoClusterError, SshError, UsageError
 from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import site_start
 from rankroom.notebook.options import Options
@@ -23,7 +23,7 @@ def the_cluster() -> AnyCluster:
     """This notebook's cluster. Raises NoClusterError with what there is instead."""
     if AnyCluster.current is not None:
         return AnyCluster.current
-    others = running_clusters()
+    others = clusters_in_use()
     raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
 
 
@@ -116,7 +116,12 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     """Stop a cluster and start it under its name, with as many ranks or with others."""
     asked = {} if ranks is None else {"ranks": str(ranks)}
     start_again = actions.successor(cluster.paths, cluster.refresh(), asked)
-    cluster.stop()
+    said = ""
+    try:
+        cluster.stop()
+    except SshError as later:
+        said = str(later)
+    actions.wait_over(cluster.paths, said)
     if (supervisor := start_again()) is not None:
         _started((cluster.paths, supervisor))
     else:
@@ -140,7 +145,7 @@ def stacks(line: str) -> None:
     options.add_argument("--ranks", metavar="0,2-3")
     chosen = options.read(line).ranks
     cluster = the_cluster()
-    ranks = parse_ranks(chosen, cluster.size) if chosen else None
+    ranks = None if chosen is None else parse_ranks(chosen, cluster.size)
     for rank, text in cluster.stacks(ranks).items():
         print(f"── rank {rank}\n{text}")
 
@@ -169,7 +174,7 @@ def status(line: str) -> None:
     Options("%cluster").read(line)
     current = AnyCluster.current
     if current is None:
-        others = running_clusters()
+        others = clusters_in_use()
         print(NO_CLUSTER if not others else _attachable(others))
         return
     print(current.describe())

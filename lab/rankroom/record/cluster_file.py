@@ -83,6 +83,14 @@ class Remote:
     ranks_per_node: int = 0
     log: str = ""
     name: str = ""
+    # While it is not known whether a job that was submitted was accepted: the jobs of that name
+    # that there were before.
+    others: list[str] | None = None
+
+    @property
+    def has_job(self) -> bool:
+        """Whether it has a job, or may have one."""
+        return bool(self.job) or self.others is not None
 
 
 @dataclass
@@ -154,9 +162,10 @@ _read_last: dict[Path, str] = {}  # or written, of the clusters this process kno
 
 
 REMOVED = ".removed"  # ends the name of a cluster's folder that is being deleted
+LONGEST_NAME = 63
 # What names a folder, and cannot lead to another one.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-NAME_HAS = "has letters, digits, dots, dashes and underscores only"
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+NAME_HAS = f"has letters, digits, dots, dashes and underscores only, {LONGEST_NAME} at most"
 
 
 def named(name: str | None, kind: str) -> ClusterPaths:

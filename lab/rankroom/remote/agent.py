@@ -19,9 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from rankroom import config, errors
-from rankroom.errors import NoClusterError, RankroomError, SchedulerError, SshError, StartError
+from rankroom.errors import (
+    NoClusterError,
+    RankroomError,
+    SchedulerError,
+    SshError,
+    StartError,
+    UsageError,
+)
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import (
+    LONGEST_NAME,
     ClusterInfo,
     ClusterPaths,
     Remote,
@@ -50,6 +58,7 @@ NEWS_S = 30.0  # for the supervisor to say how it stands; it does so every 20 s 
 FIRST_S = 10.0  # the same for the first time
 STOP_S = 30.0
 LOOK_S = 1.0
+THERE = "-job"  # ends the name of the cluster there, where it needs one of its own
 # Passed on to the supervisor as they are.
 PASSED = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
@@ -73,6 +82,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._host = ""  # of the login node, as it calls itself
         self._was_reached = False  # since it is known where it is
+        self._runs_there: dict[str, str] = {}  # their states by id, as last told
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -117,7 +127,7 @@ class Agent:
                 known = isinstance(error, RankroomError)
                 if not known:
                     say(traceback.format_exc())
-                if not self.remote.job:
+                if not self.remote.has_job:
                     self.status.fail(str(error) if known else FAILED_HERE.format(error=error))
                 elif not self.status.stopping:
                     self.status.say("lost", TROUBLE.format(error=error))
@@ -129,7 +139,7 @@ class Agent:
         if not isinstance(connection, SshConnection):
             self._connected.set()
             return
-        if not self.remote.job:
+        if not self.remote.has_job:
             # A client that asks for a first job learns at once what is wrong with the way there.
             await connection.open(self._told)
         await connection.keep(self._told)
@@ -168,7 +178,7 @@ class Agent:
                     self.status.say("lost", str(error).partition("\n")[0])
                     tries += 1
             except RankroomError as error:
-                if not self.remote.job and not self.queue.is_unsure:
+                if not self.remote.has_job:
                     raise
                 # Ranks go on; what is wrong there may be put right.
                 self.status.say("lost" if self.remote.job else "submitting", str(error))
@@ -180,9 +190,9 @@ class Agent:
             await asyncio.sleep(AGAIN_S * min(max(1, tries), LONGEST))
 
     async def _serve_once(self) -> None:
-        if not self._host:
-            await self._meet()
         if not self.remote.job:
+            if not self._host:
+                await self._meet()
             await self._submit()
         if self._following is None:
             self._following = asyncio.create_task(self._lasting(self.queue.follow))
@@ -215,6 +225,8 @@ class Agent:
                     self.status.say("lost", words.format(**about))
                 return
             self._was_reached = True
+            before = self._runs_there if known >= 0 else {}
+            self._runs_there = before | said["runs"]
             known, patience = said["version"], NEWS_S
             if not self.status.stopping:
                 self.queue.soon.clear()
@@ -226,14 +238,14 @@ class Agent:
         """Learn who is there, and whether the home there is the one here: records need not be
         copied then, and the cluster there needs a name of its own."""
         self._host, self.records.is_shared = await self.login.meet(self.paths.folder)
-        if self.records.is_shared and not self.remote.job:
-            self.remote.name = self.records.cluster = f"{self.info.name}-job"
+        if self.records.is_shared:
+            name = self.info.name[: LONGEST_NAME - len(THERE)] + THERE
+            self.remote.name = self.records.cluster = name
 
     async def _submit(self) -> None:
         async with self._submitting:
             if self.status.stopping:
                 return
-            self.status.say("submitting", f"submits a job to {self.site.name}")
             info = self.info
             await self.queue.submit(self.remote.name, self._host, info.cwd, info.auto_restart)
             self.status.save()
@@ -242,9 +254,16 @@ class Agent:
         """Let go of a cluster that no client has held for long."""
         while True:
             await asyncio.sleep(max(LOOK_S, self.lease.pause))
-            if self.lease.over(bool(self.records.live)):
+            if self.lease.over(self._is_running):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether a run is on, or may be: there need be no replica of it, where this disk is full,
+        or the site has not been reached again."""
+        is_told = "running" in self._runs_there.values() or bool(self.records.live)
+        return is_told or (bool(self.info.ready) and not self._was_reached)
 
     # -- what it learns
 
@@ -278,8 +297,9 @@ class Agent:
             await self.records.finish()
         why = self.info.message or words
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
-        said = await self.login.log(self.remote.log)
-        with contextlib.suppress(OSError):
+        said = ""
+        with contextlib.suppress(RankroomError, OSError):
+            said = await self.login.log(self.remote.log)
             self.paths.job_log.write_text(said, "utf-8")
         if not had_ranks and said:
             message = f"{message}; {self.remote.log} ends with:\n{said}"
@@ -309,6 +329,8 @@ class Agent:
         if do == "accepts":
             await self.queue.accepts(Site.from_json(question.content["site"]))
             return Answer()
+        if do == "debug":
+            raise UsageError(NO_PANEL)
         if do in PASSED:
             return await self._pass_on(question)
         raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
@@ -333,6 +355,8 @@ class Agent:
         if self.status.over.is_set():
             return ""
         if self._ending is None or self.info.state != "ending":
+            if self._ending is not None:
+                self._ending.cancel()  # it is over by itself: its folder goes now, too
             self.status.stopping = True
             self.info.state = "ending"
             self.status.say("ending", "is being stopped")
@@ -347,7 +371,7 @@ class Agent:
         async with self._submitting:
             pass  # a job that is being submitted is known after that
         await self.supervisor.end_ranks()
-        while self.remote.job or self.queue.is_unsure:
+        while self.remote.has_job:
             try:
                 await self.queue.cancel()
                 break
@@ -369,7 +393,7 @@ class Agent:
 
     async def _clean(self) -> None:
         """Leave nothing but records, here and there; what tells how it failed stays here."""
-        if self.info.state == "failed" and self.remote.job:
+        if self.info.state == "failed" and self.remote.has_job:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
         left = NOTHING_MORE if self.info.state in ("stopped", "failed") else UNKEPT
@@ -410,8 +434,8 @@ FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
 LATER = (
-    "{name} is not over yet: a process here goes on trying to cancel {job} and to copy its "
-    "records, until it can ({words})"
+    "{name} is not over yet: a process here goes on trying to cancel {job} until it can, and then "
+    "copies its records ({words})"
 )
 NOTHING_MORE = (
     "cluster {name} on {site} was over before all of this run had been copied: the record of the "
@@ -420,6 +444,10 @@ NOTHING_MORE = (
 UNKEPT = (
     "the agent of cluster {name} here was ended while this run was on; `%cluster attach {name}` "
     "copies the rest from {site}"
+)
+NO_PANEL = (
+    "JupyterLab's debugger panel shows ranks of this machine, or of the job that you are in; on a "
+    "site's ranks `breakpoint()` opens the debugger below the cell"
 )
 NOT_HERE = "the run goes on there, and is not copied to this machine yet: {error}"
 

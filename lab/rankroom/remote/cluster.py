@@ -81,6 +81,8 @@ class RemoteCluster(AnyCluster):
                     log = tail(self.paths.supervisor_log)
                     raise StartError(NO_AGENT.format(path=self.paths.supervisor_log, log=log))
                 if now > begun + patience:
+                    if not liveness.alive(info):
+                        words = UNWRITTEN.format(path=self.paths.info)
                     raise StartError(NOT_YET.format(name=self.name, words=words))
                 time.sleep(LOOK_S)
             with contextlib.suppress(SshError):  # it was reached just now
@@ -134,4 +136,5 @@ def _left(until: float) -> str:
 
 
 NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
+UNWRITTEN = "its agent here has not written {path} yet (is there space on that disk?)"
 NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"

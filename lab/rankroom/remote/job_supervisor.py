@@ -35,6 +35,7 @@ class JobSupervisor:
         self._remote = remote
         self._told = told
         self._client: Client | None = None
+        self._hung_up = asyncio.Event()  # of the client that is asked
         self._to_node: SshConnection | None = None  # where the site allows that
 
     @property
@@ -50,24 +51,26 @@ class JobSupervisor:
     async def connect(self) -> None:
         """Have the way to it open; whether it answers is not known then. Raises SshError."""
         self._client = Client(await self._way(), self._key, beats=True)
+        self._hung_up = asyncio.Event()
 
     async def ask(self, seconds: float, *buffers: bytes, **question: Any) -> Answer:
-        """Its answer. Raises SshError once the connection is cut, asyncio.TimeoutError."""
+        """Its answer. Raises SshError once the connection is cut or was given up, as no answer to
+        this can come then, asyncio.TimeoutError."""
         if self._client is None:
             raise SshError(self._remote.words, "unreachable")
         asked = asyncio.wrap_future(self._client.ask(*buffers, **question))
-        cut = asyncio.create_task(self.cut.wait())
+        ends = [asyncio.create_task(each.wait()) for each in (self.cut, self._hung_up)]
+        awaited: set[asyncio.Future[Any]] = {asked, *ends}
         try:
-            both: set[asyncio.Future[Any]] = {asked, cut}
-            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
                 return asked.result()
-            if cut.done():
-                raise SshError(LOST.format(where=self._site.login), "lost")
+            if any(each.done() for each in ends):
+                raise SshError(LOST.format(where=self._site.login or "its supervisor"), "lost")
             raise asyncio.TimeoutError
         finally:
-            cut.cancel()
-            asked.cancel()
+            for each in awaited:
+                each.cancel()
 
     async def end_ranks(self) -> None:
         """Have it end its ranks, so that what they said last is in the records."""
@@ -83,6 +86,7 @@ class JobSupervisor:
     async def hang_up(self) -> None:
         """Ask it nothing more, until it is connected to again."""
         client, self._client = self._client, None
+        self._hung_up.set()
         if client is not None:
             await asyncio.to_thread(client.close)
 

@@ -8,6 +8,7 @@ end the rest of its records.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import json
@@ -84,9 +85,9 @@ class LoginNode:
     async def meet(self, folder: Path) -> tuple[str, bool]:
         """What the node calls itself, and whether it sees a file in `folder`, which is here."""
         file, text = folder / MARK, secrets.token_urlsafe(24)
-        file.write_text(text)
-        file.chmod(0o600)
         try:
+            file.write_text(text)
+            file.chmod(0o600)
             there = await self.ask("hello", str(file))
         finally:
             file.unlink(missing_ok=True)
@@ -99,17 +100,13 @@ class LoginNode:
         return found
 
     async def log(self, path: str) -> str:
-        """The end of a job's output; empty if it cannot be had."""
-        return str((await self._try("log", path)).get("text", "")) if path else ""
+        """The end of a job's output. Raises as `ask` does."""
+        return str((await self.ask("log", path))["text"]) if path else ""
 
     async def clear(self, name: str, job: str, path: str) -> None:
         """Leave nothing but records of a cluster that is over, if that can be done now."""
-        await self._try("clear", name, job, path)
-
-    async def _try(self, command: str, *words: str) -> Json:
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            return await self.ask(command, *words)
-        return {}
+            await self.ask("clear", name, job, path)
 
 
 def _answer_in(line: str) -> Json | None:
@@ -144,7 +141,10 @@ def find(name: str, job: str, seconds: str) -> Json:
 
 
 def finish(name: str, since: str) -> Json:
-    """Complete the records of a cluster that is over; its runs whose ids are later than `since`."""
+    """Complete the records of a cluster that is over; its runs whose ids are later than `since`.
+
+    Only their ids: what a command answers is kept in part where it is too long.
+    """
     from rankroom.cluster import repair
 
     store = Store()
@@ -153,20 +153,29 @@ def finish(name: str, since: str) -> Json:
     for run_id in store.ids():
         with contextlib.suppress(RecordError):  # one that is damaged keeps nothing from the others
             if run_id >= since and (run := store.load(run_id)).cluster == name:
-                runs.append(run.to_json())
+                runs.append({"id": run.id})
     return {"runs": runs}
 
 
 def events(run: str, after: str) -> Json:
-    """Some of a record's events from byte `after` on, and its run.json."""
+    """Some of a record's events from byte `after` on (in base64, and not whole lines, as one may be
+    long), and its run.json."""
     store = Store()
     # First: if it says ended, everything the run wrote is in the file by now.
     told = store.load(run).to_json()
-    chunk = store.read(run, int(after), CHUNK)
-    text = chunk.data.decode("utf-8", "backslashreplace")
-    if chunk.next < chunk.size:
+    data, is_all = _piece(store.paths(run).events, int(after))
+    if not is_all:
         told["state"] = "running"  # its end is told with its last event
+    text = base64.b64encode(data).decode()
     return {"run": told, "source": store.source(run), "events": text}
+
+
+def _piece(file: Path, after: int) -> tuple[bytes, bool]:
+    """Some of a file's bytes, and whether those are all that there are by now."""
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
+        opened.seek(after)
+        return opened.read(CHUNK), not opened.read(1)
+    return b"", True
 
 
 def log(path: str) -> Json:

@@ -31,11 +31,14 @@ class Queue:
         self._scheduler = Scheduler(site, place)
         self._remote = remote
         self._tell = tell
-        # Whether there may be a job of which nothing is known, as the answer to its submission was
-        # lost.
-        self.is_unsure = False
         self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether there may be a job of which nothing is known, as the answer to its submission
+        was lost."""
+        return self._remote.others is not None
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
         """Submit the job of the cluster `name`, reached from `host`."""
@@ -43,22 +46,32 @@ class Queue:
         script = self._scheduler.script(
             name, folder, [command(self._scheduler.site, name, host, cwd, auto_restart)]
         )
-        try:
-            job = await self._unknown_job() or await self._scheduler.submit(script)
-        except (SshError, LostAnswerError):
-            self.is_unsure = True
-            raise
+        job = await self._unknown_job() or await self._submit(name, script)
         log = self._scheduler.kind.LOG.format(name=name, job=job)
-        self._remote.job, self._remote.log = job, f"{folder}/{log}"
+        self._remote.job, self._remote.log, self._remote.others = job, f"{folder}/{log}", None
         self._set("pending", f"job {job} waits in the queue")
+
+    async def _submit(self, name: str, script: str) -> str:
+        others: list[str] = []
+        with contextlib.suppress(SchedulerError):  # one that can take a job may be unable to list
+            others = await self._scheduler.find(name)
+        # On disk before there may be a job: who comes after this process looks for it.
+        self._remote.others = others
+        self._set("submitting", f"submits a job to {self._scheduler.site.name}")
+        try:
+            return await self._scheduler.submit(script, others=others)
+        except RankroomError as error:
+            if not isinstance(error, (SshError, LostAnswerError)):
+                self._remote.others = None
+            raise
 
     async def _unknown_job(self) -> str:
         """The job whose submission was not answered; empty if there is none."""
-        if not self.is_unsure:
+        if (others := self._remote.others) is None:
             return ""
         found = await self._scheduler.find(self._remote.name)
-        self.is_unsure = False
-        return next(iter(found), "")
+        self._remote.others = None
+        return next((job for job in found if job not in others), "")
 
     async def accepts(self, site: Site) -> None:
         """Raise SchedulerError or StartError if the scheduler says no to a job as `site` asks."""

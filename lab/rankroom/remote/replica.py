@@ -9,12 +9,13 @@ were there when it was read: who reads "done" here has every line.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from rankroom.errors import RankroomError, RecordError, SshError
+from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
 from rankroom.record.cluster_file import CLOCK_S
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.owner import QUIET, no_process, this_process
@@ -82,10 +83,12 @@ class Replicas:
 
         With a run.json that says that the run is over, all events must have come. Raises
         RecordError where it cannot be written, or events before these are missing: they are to be
-        asked for again, from `size` on.
+        asked for again, from `size` on. Answers may come in another order than they were asked for.
         """
         with self._taking:
             run = RunInfo.from_json(told)
+            if run.id in self._done:
+                return
             raw_state = run.state
             if self.size(run.id) < 0:
                 run.owner, run.state = this_process(), "running"
@@ -103,7 +106,8 @@ class Replicas:
                 raise
             if run.state == "running":
                 run.owner = this_process()
-                writer.update(run)
+                if after + len(events) >= size:  # not older than what is here
+                    writer.update(run)
             else:
                 run.owner = RunInfo.from_json(told).owner
                 writer.finish(run)
@@ -141,7 +145,7 @@ class Replicas:
                 await self.bring(run_id)
             except RecordError as error:
                 trouble = str(error)
-            except (RankroomError, asyncio.TimeoutError):
+            except (RankroomError, asyncio.TimeoutError, OSError):
                 pass
             self.begin(run_id)
         return trouble
@@ -150,14 +154,16 @@ class Replicas:
         """Ask once for what is new of a record, for which there are so many seconds.
 
         Returns what its run.json is known by now, and whether that was the end. Raises RecordError
-        where it cannot be written here, RankroomError where it cannot be had, TimeoutError.
+        where it cannot be written here, or read there now, RankroomError where it cannot be had,
+        TimeoutError, RpcError.
         """
         after = max(0, self.size(run_id))
         said = await self._ask(
             seconds + LATE_S, do="read", run=run_id, after=after, changed=changed, wait=seconds
         )
         if "error" in said:
-            raise RankroomError(said["text"])
+            passes = said["error"] == UnreadableRecordError.__name__
+            raise (UnreadableRecordError if passes else RankroomError)(said["text"])
         events = b"".join(said.buffers)
         await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
         return said["changed"], said["run"]["state"] != "running"
@@ -197,13 +203,13 @@ class Replicas:
         while not is_over:
             try:
                 changed, is_over = await self.bring(run_id, changed, WAIT_S)
-            except RecordError as error:  # a full disk here
+            except asyncio.TimeoutError:
+                pass  # the answer may have been lost with a connection
+            except (RecordError, OSError) as error:  # a full disk here, or a home there
                 if str(error) != trouble:
                     trouble = str(error)
                     say(error)
                 await asyncio.sleep(AGAIN_S)
-            except asyncio.TimeoutError:
-                pass  # the answer may have been lost with a connection
             except SshError:
                 return  # it goes on once the connection is there again
             except RankroomError as error:  # it is not there any more
@@ -215,7 +221,7 @@ class Replicas:
         while not self.is_complete(run_id):
             after = max(0, self.size(run_id))
             said = await self._login.ask("events", run_id, str(after))
-            events = said["events"].encode()
+            events = base64.b64decode(said["events"])
             await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
             if said["run"]["state"] != "running":
                 return True

@@ -54,12 +54,13 @@ def launch(
         paths.make(0)
         paths.write(info)
         (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
-    except OSError as error:
+        relaunch(paths)
+    except BaseException as error:
         paths.remove()
-        raise StartError(
-            local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
-        ) from None
-    relaunch(paths)
+        if isinstance(error, OSError):
+            words = local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
+            raise StartError(words) from None
+        raise
     return paths
 
 

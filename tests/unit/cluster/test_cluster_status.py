@@ -165,6 +165,18 @@ def test_cards_come_newest_first_without_those_that_were_stopped(home):
     assert [each.name for each in cluster_status.all_clusters()] == ["c", "a"]
 
 
+def test_a_cluster_that_cannot_be_read_comes_last_and_says_what_to_do(home):
+    for name in ("damaged", "fine"):
+        ClusterPaths(name).make(1)
+    ClusterPaths("damaged").info.write_text("{")
+    ClusterPaths("fine").write(ClusterInfo("fine", 1, "failed", created=1.0))
+    fine, damaged = cluster_status.all_clusters()
+    assert (fine.name, damaged.name) == ("fine", "damaged")
+    assert (damaged.state, damaged.size, damaged.is_remote) == ("lost", 0, False)
+    assert str(ClusterPaths("damaged").folder) in damaged.remedy
+    valid(dataclasses.asdict(damaged), "ClusterStatus")
+
+
 def test_a_card_tells_the_cause_of_a_failure(home):
     paths = ClusterPaths("made")
     paths.make(1)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rankroom.cluster.repair import complete_all
+from rankroom.errors import UnwrittenError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RankInfo, event_line
-from rankroom.record.store import Store
+from rankroom.record.store import Store, Writer
 from rankroom.supervisor.late_output import LateOutput
 from record_makers import log, start_record
 
@@ -122,3 +123,27 @@ def test_what_cannot_be_read_at_once_is_added_later(given_up, monkeypatch):
         late.add()
     found = [event["text"] for event in store.events(run_id) if event["kind"] == "log"]
     assert found == ["one\n", "two\n", "three\n"]
+
+
+def test_of_a_disk_that_is_full_for_a_while_nothing_is_added_twice(given_up, monkeypatch):
+    store, run_id, spool = given_up
+    marks = [event_line("mark", 0, 3 + at, at, name=f"m{at}", args={}) for at in range(3)]
+    with spool.open("ab") as file:
+        file.write(said(2, "two\nthree\n", 14) + b"".join(marks[:2]))
+    append = Writer.append
+
+    def fill(self: Writer, lines: bytes) -> None:
+        there = lines.splitlines(keepends=True)
+        append(self, b"".join(there[:2]))
+        raise UnwrittenError("No space left on device", b"".join(there[2:]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "append", fill)
+        assert texts(store, run_id) == ["one\n", "two\n", "three\n"]
+    with spool.open("ab") as file:
+        file.write(marks[2] + said(6, "four\n", 19))
+    for _ in range(2):
+        assert texts(store, run_id) == ["one\n", "two\n", "three\n", "four\n"]
+    events = list(store.events(run_id))
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert [e["name"] for e in events if e["kind"] == "mark"] == ["m0", "m1", "m2", "late"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from rankroom.scheduler import job_end
+from rankroom.supervisor.recorder import Recorder
 from rankroom.system import process_tree
 from record_makers import gone_process, log, lost_record, snapshot, start_record
 
@@ -115,6 +117,25 @@ def test_a_record_that_is_written_to_is_left_alone(home, lost):
     raw.write_text(json.dumps(run.to_json()))
     assert complete_all(Store()) == []
     assert texts(Store(), run) == []
+
+
+def test_a_record_that_cannot_be_completed_now_is_lost_still(home, lost, monkeypatch):
+    pid = gone_process().pid
+    one, other = (lost(*SAID, *END, pid=pid, name=name) for name in ("local.1a", "local.2b"))
+    store, replay = Store(), Recorder._replay
+
+    def refuse(recorder: Recorder) -> None:
+        if recorder.id == one.id:
+            raise OSError(errno.EIO, "Input/output error")
+        replay(recorder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "_replay", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            complete_all(store)
+    assert [store.load(run.id).state for run in (one, other)] == ["lost", "done"]
+    assert complete_all(store) == [one.id]
+    assert store.load(one.id).state == "done" and texts(store, one) == ["one\n", "two\n"]
 
 
 def test_to_read_a_record_writes_nothing(home, lost):

@@ -80,6 +80,20 @@ def test_a_job_that_was_requeued_tells_no_address_of_before(tmp_path: Path):
     assert list(job.iterdir()) == []
 
 
+def test_a_job_whose_node_has_no_room_for_its_files_ends_at_once(tmp_path: Path):
+    """Without its configuration the server would run with its user's."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "mktemp").write_text("#!/bin/sh\necho No space left on device >&2\nexit 1\n")
+    (commands / "mktemp").chmod(0o755)
+    env = {"PATH": f"{commands}:{os.environ['PATH']}", "PYTHON": "true", "SLURM_JOB_ID": "12"}
+    text = lab_script.template().read_text()
+    text = text.replace("$HOME/.rankroom/labs", str(tmp_path / "labs"))
+    done = subprocess.run(["bash", "-c", text], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left" in done.stderr and list((tmp_path / "labs").iterdir()) == []
+
+
 def test_the_job_starts_python_without_the_folder_it_is_in():
     text = lab_script.template().read_text()
     started = re.findall(r'"\$python" (?!-m pip)(.*)', text)

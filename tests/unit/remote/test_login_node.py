@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import time
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from rankroom.remote.queue import Queue
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 from record_makers import finished_record, log, start_record
+
+KEPT = 4 << 20  # of what a command says, by default
 
 
 def a_cluster(job: str = "") -> ClusterPaths:
@@ -86,26 +90,53 @@ def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
     _, one = finished_record(home, log(0, "x\n"), cluster="far")
     _, other = finished_record(home, log(0, "x\n"), cluster="far")
     Store().paths(one.id).run.write_text("{")
-    assert [run["id"] for run in login_node.finish("far", "2")["runs"]] == [other.id]
+    assert login_node.finish("far", "2") == {"runs": [{"id": other.id}]}
 
 
 def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhile(
     home: Path, monkeypatch
 ):
     _, run, writer = start_record(home)
-    read = Store.read
+    read = login_node._piece
 
-    def read_and_end(self: Store, *about: object) -> object:
+    def read_and_end(*about: object) -> object:
         """The record comes to its end just after its events have been read."""
-        found = read(self, *about)  # type: ignore[arg-type]
+        found = read(*about)  # type: ignore[arg-type]
         writer.append(log(0, "last\n"))
         run.state, run.end = "done", time.time_ns() // 1000
         writer.finish(run)
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "read", read_and_end)
+        patch.setattr(login_node, "_piece", read_and_end)
         told = login_node.events(run.id, "0")
     assert (told["run"]["state"], told["events"]) == ("running", "")
     told = login_node.events(run.id, "0")
-    assert told["run"]["state"] == "done" and "last" in told["events"]
+    assert told["run"]["state"] == "done" and b"last" in base64.b64decode(told["events"])
+
+
+def test_an_event_that_is_longer_than_what_is_kept_of_an_answer_comes_in_pieces(home: Path):
+    lines = log(0, "x" * KEPT) + log(0, "é\n"), b"half a line \xff"
+    store, run = finished_record(home, *lines)
+    came, is_over = b"", False
+    while not is_over:
+        told = login_node.events(run.id, str(len(came)))
+        assert len(json.dumps(told)) < KEPT / 2
+        came += base64.b64decode(told["events"])
+        is_over = told["run"]["state"] == "done"
+    assert came == store.paths(run.id).events.read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_to_leaves_no_mark(home: Path, monkeypatch):
+    """As on a full disk, where a file is made and stays empty."""
+
+    def refuse(self: Path, text: str) -> None:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    paths = a_cluster()
+    before = sorted(paths.folder.iterdir())
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(login_node.LoginNode(Site("far"), LocalHost()).meet(paths.folder))
+    assert sorted(paths.folder.iterdir()) == before

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rankroom.errors import SshError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, ClusterState, Remote
+from rankroom.cluster import liveness
+from rankroom.errors import SshError, UsageError
+from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, ClusterState, Remote
 from rankroom.record.store import Store
 from rankroom.remote import agent as module
 from rankroom.remote.agent import Agent
@@ -159,6 +160,152 @@ def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
             said = await agent._pass_on(Asked({"do": "run"}))  # type: ignore[arg-type]
             [note] = said["run"]["notes"]
             assert note.startswith("the run goes on there") and note.endswith("left on device")
+
+    doing(test)
+
+
+def test_ranks_are_reached_again_from_a_full_disk(home: Path):
+    """Whether the home there is this one was found out before the job was submitted."""
+
+    async def test() -> None:
+        async with agent_of("running") as made:
+            agent: Any = made
+
+            async def refuse(folder: Path) -> None:
+                raise OSError(28, "No space left on device")
+
+            async def find(*about: str) -> None:
+                agent.status.over.set()
+
+            agent.login.meet, agent.login.find = refuse, find
+            agent.queue.state = "running"
+            await agent._serve_once()
+            assert agent.status.over.is_set()
+
+    doing(test)
+
+
+def test_a_cluster_that_may_have_a_job_does_not_fail_here_and_is_looked_for_when_it_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            agent.remote.job, agent.remote.others = "", []
+            agent.status.save()
+            assert liveness.remote_on(agent.paths.read())
+            troubles, cancelled = [OSError(11, "no process can be started")], []
+
+            async def part() -> None:
+                if troubles:
+                    raise troubles.pop()
+
+            async def cancel() -> None:
+                cancelled.append(1)
+
+            await agent._lasting(part)
+            assert agent.info.state == "starting" and not agent.status.over.is_set()
+            agent.queue.cancel = cancel
+            agent.status.fail("it cannot be")
+            await agent._clean()
+            assert cancelled == [1]
+
+    doing(test)
+
+
+def test_a_stop_takes_the_place_of_an_end_that_is_noticed_meanwhile(home: Path):
+    async def test() -> None:
+        over, failed = asyncio.Event(), []
+
+        async with agent_of("running") as made:
+            agent: Any = made
+
+            async def end() -> str:
+                await over.wait()
+                return "the time of job 12 is over"
+
+            async def cancel() -> None:
+                over.set()
+                await asyncio.sleep(0.02)
+
+            agent.queue.end, agent.queue.cancel = end, cancel
+            agent.status.fail = lambda *about: failed.append(about)
+            agent._over_soon()
+            await asyncio.sleep(0)
+            assert await agent.stop() == ""
+            assert agent.info.state == "stopped" and failed == []
+
+    doing(test)
+
+
+def test_a_run_counts_as_on_while_it_may_be_whatever_has_come_here_of_it(home: Path):
+    """A cluster in which a run is on is not let go of."""
+
+    async def test() -> None:
+        async with agent_of("running") as made:
+            agent: Any = made
+            news = [{"r": "running", "s": "done"}, {"r": "done"}]
+            on = []
+
+            async def ask(*about: Any, **more: Any) -> Any:
+                return {"version": 1, "cluster": {}, "runs": news.pop(0)}
+
+            def told(cluster: Any) -> None:
+                on.append(agent._is_running)
+                if not news:
+                    agent.status.over.set()
+
+            agent.info.ready = [0]
+            assert agent._is_running  # the site has not been reached yet
+            agent.supervisor.connect, agent.supervisor.ask = nothing, ask
+            agent._said_of_cluster, agent.records.begin = told, lambda run_id: None
+            await agent._listen()
+            assert on == [True, False]
+
+    doing(test)
+
+
+def test_a_log_that_cannot_be_had_now_is_not_an_empty_one(home: Path):
+    async def test() -> None:
+        async with agent_of("running") as made:
+            agent: Any = made
+
+            async def ask(*about: Any) -> None:
+                raise SshError(REFUSED, "denied")
+
+            agent.login.ask, agent.remote.log = ask, "far-12.log"
+            with pytest.raises(SshError, match="cannot reach c1"):
+                await agent._do(Asked({"do": "log"}))
+            await agent._end("job 12 was cancelled")
+            assert agent.info.message == "job 12 was cancelled"
+
+    doing(test)
+
+
+def test_the_panel_of_the_debugger_is_refused_with_what_there_is(home: Path):
+    async def test() -> None:
+        async with agent_of("running") as agent:
+            with pytest.raises(UsageError, match=r"`breakpoint\(\)` opens the debugger"):
+                await agent._do(Asked({"do": "debug"}))  # type: ignore[arg-type]
+
+    doing(test)
+
+
+@pytest.mark.parametrize("name", ["far", "x" * 63])
+def test_where_the_home_is_shared_the_cluster_there_has_a_name_of_its_own(home: Path, name: str):
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+
+            async def meet(folder: Path) -> tuple[str, bool]:
+                return "login", True
+
+            agent.login.meet, agent.info.name = meet, name
+            await agent._meet()
+            there = agent.remote.name
+            assert NAME.fullmatch(there) and there.endswith("-job") and there != name
 
     doing(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.errors import RankroomError, RecordError
+from rankroom.errors import RankroomError, RecordError, UnreadableRecordError
 from rankroom.record.model import Json, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
@@ -21,7 +22,7 @@ from rankroom.remote import replica
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.remote.login_node import LoginNode
 from rankroom.remote.replica import Replicas
-from rankroom.rpc.client import Answer
+from rankroom.rpc.client import Answer, RpcError
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 
@@ -97,6 +98,11 @@ class Login:
         return {"runs": self.runs} if command == "finish" else self.events(words[0], int(words[1]))
 
 
+def coded(data: bytes) -> str:
+    """Events as a login node's answer has them."""
+    return base64.b64encode(data).decode()
+
+
 def bring(there: There, kept: Replicas) -> None:
     """Ask for all that is there by now."""
     while True:
@@ -155,6 +161,58 @@ def test_an_answer_that_is_taken_twice_at_once_is_there_once(there: There, here:
             for taken in [pool.submit(kept.take, *answer) for _ in range(4)]:
                 taken.result()
     assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
+
+
+def test_an_answer_of_before_the_end_that_comes_after_it_changes_nothing(there: There, here: Store):
+    kept = replicas(here)
+    there.write(2)
+    older = there.answer(0)
+    there.end()
+    bring(there, kept)
+    kept.take(*older)
+    assert same(there, here) and kept.live == [] and kept._writers == {}
+
+
+def test_an_answer_of_before_takes_nothing_back(there: There, here: Store):
+    kept = replicas(here)
+    there.write(2)
+    older = there.answer(0)
+    there.write(2)
+    there.run.notes = ["newer"]
+    bring(there, kept)
+    kept.take(*older)
+    assert here.load(there.run.id).notes == ["newer"]
+
+
+def test_what_cannot_be_read_there_for_a_while_is_asked_for_again(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replica, "AGAIN_S", 0.0)
+    there.write(3)
+    there.end()
+    refused = Answer(error=UnreadableRecordError.__name__, text="cannot read it: Stale file handle")
+    answers: list[Answer | Exception] = [refused, RpcError("OSError(5)"), refused]
+
+    async def ask(seconds: float, **question: Any) -> Answer:
+        if answers:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        told, source, _, data = there.answer(question["after"], 10_000)
+        answer = Answer(run=told, source=source, changed="1")
+        answer.buffers = [data]
+        return answer
+
+    async def all_of_it() -> str:
+        kept = replicas(here)
+        kept._ask = ask
+        trouble = await kept.begin_now(there.run.id)
+        await asyncio.wait_for(kept._tasks[there.run.id], 30)
+        return trouble
+
+    assert "Stale file handle" in asyncio.run(all_of_it())
+    assert same(there, here) and not answers
 
 
 def test_a_gap_is_refused(there: There, here: Store):
@@ -237,7 +295,7 @@ def test_one_damaged_record_keeps_nothing_from_the_others(
         if run_id == damaged["id"]:
             raise RankroomError("the record is damaged")
         told, source, _, data = there.answer(after)
-        return {"run": told, "source": source, "events": data.decode()}
+        return {"run": told, "source": source, "events": coded(data)}
 
     login = Login([damaged, there.run.to_json()], events)
     asyncio.run(replicas(here, login).finish())
@@ -261,7 +319,7 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
 
     def events(run_id: str, after: int) -> Json:
         told, source, _, data = there.answer(after, 10_000)
-        return {"run": told, "source": source, "events": data.decode()}
+        return {"run": told, "source": source, "events": coded(data)}
 
     login = Login([there.run.to_json()], events)
     asyncio.run(replicas(here, login).finish())

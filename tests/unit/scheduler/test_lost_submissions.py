@@ -120,3 +120,36 @@ def test_a_cluster_adopts_its_job_or_cancels_it(
     left = asyncio.run(all_of_it())
     assert left == ([remote.job] if then == "submit" else [])
     assert remote.job
+
+
+def test_who_comes_after_adopts_no_job_of_another_cluster(
+    fake: FakeScheduler, kind: str, tmp_path: Path
+):
+    """Two machines may start clusters of one name; and an agent may end while it submits."""
+    site = Site("mine", scheduler=kind, scratch=str(tmp_path / "scratch"))  # type: ignore[arg-type]
+    remote, told = Remote("mine", name="far"), []
+
+    class Cut(Elsewhere):
+        async def run(self, argv: Any, **how: Any) -> Any:
+            if argv[0] == COMMANDS[kind][0]:
+                told.append((remote.state, remote.others))
+                raise SshError("the link was lost", "lost")
+            return await super().run(argv, **how)
+
+    def tell(state: Any, words: str) -> None:
+        remote.state = state
+
+    async def all_of_it() -> list[str]:
+        scheduler = Scheduler(site, Elsewhere())  # type: ignore[arg-type]
+        first = await scheduler.submit(scheduler.script("far", "/tmp", []))
+        with pytest.raises(SshError):
+            await Queue(site, Cut(), remote, tell).submit("far", "login", "", False)  # type: ignore[arg-type]
+        assert told == [("submitting", [first])]
+        after = Queue(site, Elsewhere(), remote, tell)  # type: ignore[arg-type]
+        assert after.is_unsure
+        await after.submit("far", "login", "", False)
+        assert not after.is_unsure
+        return [first, remote.job, *await scheduler.find("far")]
+
+    first, own, *found = asyncio.run(all_of_it())
+    assert first != own and sorted(found) == sorted([first, own])

@@ -1,0 +1,125 @@
+"""Clusters on sites whose agent here is gone, as after a restart of the laptop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.cluster import actions, launch, liveness, lookup
+from rankroom.errors import SshError, StartError
+from rankroom.notebook import cluster_magic
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
+from rankroom.record.owner import this_process
+from rankroom.remote import start
+from rankroom.remote.cluster import RemoteCluster
+from rankroom.scheduler.site import Site
+from rankroom.supervisor.processes import start_limit
+from rankroom.system import pid_space
+from rankroom.system.pid_space import PidSpace
+
+NOW = PidSpace("laptop", "machine", "boot", "pid")
+
+
+@pytest.fixture(autouse=True)
+def laptop(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pid_space, "here", lambda: NOW)
+
+
+def cluster(name: str = "far", space: PidSpace = NOW, **fields: Any) -> ClusterPaths:
+    """A cluster whose ranks are in job 77 of a site, and whose agent has ended unless said."""
+    paths = ClusterPaths(name)
+    paths.make(0)
+    remote = Remote("hpc", state="running", job="77", name=name)
+    usual = {"supervisor": os.getpid(), "began": 1, "host": space.host, **fields}
+    paths.write(ClusterInfo(name, 1, "running", space=str(space), remote=remote, **usual))
+    return paths
+
+
+def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.MonkeyPatch):
+    """Only an agent can end its job, and only its folder leads to that."""
+    monkeypatch.setattr(start, "relaunch", lambda paths: None)
+    monkeypatch.setattr(start_limit, "START_S", 0.1)
+    paths = cluster()
+    with pytest.raises(StartError, match="its job 77 on hpc is not cancelled"):
+        actions.stop("far")
+    assert paths.read() is not None
+
+
+def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    me, asked = this_process(), []
+    paths = cluster(supervisor=me.pid, began=me.began)
+
+    def ask(info: ClusterInfo, *about: object, **more: object) -> dict[str, Any]:
+        """It was just about to say so by itself."""
+        asked.append(1)
+        assert info.remote is not None
+        info.state = info.remote.state = "failed"
+        paths.write(info)
+        return {"text": ""}
+
+    monkeypatch.setattr(actions, "_ask", ask)
+    monkeypatch.setattr(liveness, "process_state", lambda info: "gone" if asked else "runs")
+    assert actions.stop("far") == "" and asked
+    assert not paths.folder.exists()
+
+
+def test_after_a_restart_of_the_machine_it_is_found_without_its_name():
+    cluster(space=NOW._replace(boot="before"))
+    cluster("another", NOW._replace(host="desk", machine="desk"))
+    assert [info.name for info in lookup.clusters_in_use()] == ["far"]
+    assert lookup.find(None).name == "far"
+
+
+def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    paths, started = cluster(), []
+    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(1))
+    monkeypatch.setattr(actions, "stop", lambda name: "far is not over yet")
+    with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
+        actions.resize("far", {"nodes": "2"})
+    assert started == []
+
+    def stop(name: str) -> str:
+        paths.remove()
+        return "far is not over yet"
+
+    monkeypatch.setattr(actions, "stop", stop)
+    actions.resize("far", {"nodes": "2"})
+    assert started == [1]
+
+
+def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytest.MonkeyPatch):
+    class Slow:
+        paths = cluster()
+
+        def refresh(self) -> ClusterInfo | None:
+            return self.paths.read()
+
+        def stop(self) -> None:
+            raise SshError("far is not over yet")
+
+    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
+    with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
+        cluster_magic.again(Slow(), None)  # type: ignore[arg-type]
+
+
+def test_one_whose_agent_cannot_be_started_at_first_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*about: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(launch, "spawn", refuse)
+    with pytest.raises(StartError, match="cannot keep far from here"):
+        start.launch(Site("hpc"), "far")
+    assert not ClusterPaths("far").folder.exists()
+
+
+def test_an_agent_that_cannot_write_how_it_stands_is_told_apart():
+    paths = cluster()
+    with pytest.raises(StartError, match=r"has not written .*cluster.json yet"):
+        RemoteCluster.in_folder(paths).until_ready(patience=0.0)
