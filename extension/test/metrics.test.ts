@@ -291,7 +291,7 @@ test('time is the timeline’s: a range chosen here is chosen there, and the oth
 
 test('what is looked at is asked for once, a part of it when that shows more', async () => {
   const server = new Server([info('loss', [0, 1], 10_000), info('few', [0], 10)]);
-  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, server);
+  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, server);
   const all: Sought = { axis: 'step', range: null, names: [], points: 600 };
   const look = async (sought: Sought): Promise<void> => {
     source.refresh(sought);
@@ -320,9 +320,29 @@ test('what is looked at is asked for once, a part of it when that shows more', a
   source.dispose();
 });
 
+test('of very many ranks few names are asked for at once, all in turn', async () => {
+  const ranks = Array.from({ length: 1_300 }, (_, rank) => rank);
+  const names = ['loss', 'acc', 'rate'];
+  const server = new Server(names.map(name => info(name, ranks, 60)));
+  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, server);
+  const look = async (sought: Sought): Promise<string[]> => {
+    const begin = server.asked.length;
+    for (source.refresh(sought); !source.isUpToDate(sought) && server.asked.length < 20; source.refresh(sought)) {
+      await answered(source);
+    }
+    return server.asked.slice(begin).map(question => question.names.join());
+  };
+  const all: Sought = { axis: 'step', range: null, names, points: 20 };
+  assert.deepEqual(await look(all), [''], 'which there are is not known yet');
+  assert.deepEqual(await look({ ...all, axis: 'time' }), names);
+  assert.deepEqual(await look({ ...all, range: { from: 10, to: 15 } }), names);
+  assert.ok(names.every(name => source.metric(name, 'step', { from: 10, to: 15 })!.isFinest));
+  source.dispose();
+});
+
 test('in a wider view curves are asked for with more points', async () => {
   const server = new Server([info('loss', [0, 1], 10_000)]);
-  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, server);
+  const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, server);
   const look = async (points: number, range: Sought['range']): Promise<number> => {
     const sought: Sought = { axis: 'step', range, names: ['loss'], points };
     for (source.refresh(sought); !source.isUpToDate(sought); source.refresh(sought)) {
@@ -342,7 +362,7 @@ test('in a wider view curves are asked for with more points', async () => {
   source.dispose();
   // What the server limits is not asked for again and again.
   const limited = new Server([info('loss', [0], 10_000)], 300);
-  const other = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3 }, limited);
+  const other = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, limited);
   const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
   for (other.refresh(sought); !other.isUpToDate(sought) && limited.asked.length < 5; other.refresh(sought)) {
     await answered(other);
@@ -352,7 +372,7 @@ test('in a wider view curves are asked for with more points', async () => {
 });
 
 test('a live run is asked again when more was reported, after a rest; a failure is said and tried again', async () => {
-  const model = { id: 'run', isLive: true, metricEvents: 1 };
+  const model = { id: 'run', isLive: true, metricEvents: 1, generation: 0 };
   const server = new Server([info('loss', [0], 10)]);
   const source = new MetricsSource(model, server);
   const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
@@ -381,6 +401,18 @@ test('a live run is asked again when more was reported, after a rest; a failure 
   assert.equal(source.trouble, 'no answer');
   assert.ok(source.metric('loss', 'step', null), 'what is known stays');
   source.refresh(sought);
+  source.dispose();
+});
+
+test('a run that was lost and came back is asked again', async () => {
+  const model = { id: 'run', isLive: false, metricEvents: 1, generation: 0 };
+  const source = new MetricsSource(model, new Server([info('loss', [0], 10)]));
+  const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
+  source.refresh(sought);
+  await answered(source);
+  assert.equal(source.isUpToDate(sought), true);
+  model.generation = 1;
+  assert.equal(source.isUpToDate(sought), false);
   source.dispose();
 });
 

@@ -47,6 +47,8 @@ export class OtherRun {
   run: Run | null = null;
   /** Why it cannot be shown, in a sentence. */
   refusal = '';
+  /** Its record is not read here, so never again either. */
+  readonly generation = 0;
   private source: MetricsSource;
   private isAsking = false;
   private timer: ReturnType<typeof setTimeout> | undefined;

@@ -15,6 +15,8 @@ const RETRY = 5_000;
 const SETTLE = 200;
 /** So much beside a range comes with it, as a share: it is soon moved there. */
 const BESIDE = 0.5;
+/** Curves in one answer, of all its names: the server's CURVES_AT_ONCE, where each still has some points. */
+const CURVES_AT_ONCE = 2_500;
 /** A range that is so many times shorter than what is known is asked for anew. */
 const CLOSER = 2;
 
@@ -83,7 +85,7 @@ export class MetricsSource {
   private _changed = new Signal<this, void>(this);
 
   constructor(
-    private model: Pick<RunModel, 'id' | 'isLive' | 'metricEvents'>,
+    private model: Pick<RunModel, 'id' | 'isLive' | 'metricEvents' | 'generation'>,
     private server: MetricsServer
   ) {}
 
@@ -123,7 +125,7 @@ export class MetricsSource {
     const { isNew, ...asked } = question;
     const wait = Math.max(this.settled - now, (isNew && !this.trouble ? 0 : this.rested) - now);
     if (wait <= 0) {
-      void this.ask(asked);
+      void this.ask({ ...asked, names: this.atOnce(asked.names) });
     } else {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this._changed.emit(), wait);
@@ -136,7 +138,9 @@ export class MetricsSource {
   }
 
   private get stamp(): string {
-    return this.model.isLive ? `${this.model.metricEvents} so far` : 'all';
+    const { isLive, metricEvents, generation } = this.model;
+    // A run that was lost may have come back and ended.
+    return isLive ? `${metricEvents} so far` : `all ${generation}`;
   }
 
   /** What is to be asked next, and whether it is not only to see what came since. */
@@ -152,19 +156,27 @@ export class MetricsSource {
     const isClose = (name: string): boolean => range !== null && !whole.get(name)!.metric.isFinest;
     const coarse = names.filter(name => isClose(name) && !fits(part.get(name), range!, points, names.length));
     if (coarse.length) {
-      return { ...around(range!, points), axis, names, isNew: true };
+      return { ...around(range!, points), axis, names: [...new Set([...coarse, ...names])], isNew: true };
     }
     const rough = names.filter(name => isRough(whole.get(name)!, points, names.length));
     if (rough.length) {
       return { axis, range: null, names: rough, points, isNew: true };
     }
     const isOld = (known: Known | undefined): boolean => known?.stamp !== this.stamp;
-    const close = names.filter(name => isClose(name) && isOld(part.get(name)));
+    // Those first that have waited longest: more may be reported before all are asked for.
+    const close = [...part.keys()].filter(name => names.includes(name) && isClose(name) && isOld(part.get(name)));
     if (close.length) {
-      return { ...around(range!, points), axis, names, isNew: false };
+      return { ...around(range!, points), axis, names: [...new Set([...close, ...names])], isNew: false };
     }
-    const old = names.filter(name => !isClose(name) && isOld(whole.get(name)));
+    const old = [...whole.keys()].filter(name => names.includes(name) && !isClose(name) && isOld(whole.get(name)));
     return old.length ? { axis, range: null, names: old, points, isNew: false } : null;
+  }
+
+  /** The first of these names, of which one answer has the curves; one at least. */
+  private atOnce(names: readonly string[]): readonly string[] {
+    const ranks = new Map(this.names?.map(info => [info.name, info.ranks.length] as const));
+    let curves = 0;
+    return names.filter((name, i) => (curves += ranks.get(name) ?? 0) <= CURVES_AT_ONCE || i === 0);
   }
 
   private async ask(question: Question): Promise<void> {
@@ -188,12 +200,15 @@ export class MetricsSource {
     const store = this.stores[axis];
     const found = readAnswer(answer);
     const known = range ? store.part : store.whole;
-    if (range) {
-      known.clear();
+    for (const [name, each] of range ? known : []) {
+      if (each.range?.from !== range?.from || each.range?.to !== range?.to) {
+        known.delete(name);
+      }
     }
     // A name without points in the range has an answer as well.
     for (const name of new Set([...names, ...found.keys()])) {
       const metric = found.get(name) ?? { ranks: [], over: null, isFinest: answer.exact };
+      known.delete(name); // so that it comes last
       known.set(name, { metric, range, points: answer.points, asked, together: found.size, stamp });
     }
     this.names = answer.names;

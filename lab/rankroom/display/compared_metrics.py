@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -94,8 +95,8 @@ def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other]
         row = [one_line(name, 40), *_cells(value, step)]
         for curves in theirs:
             their, at = _last(curves.get(name, {}))
-            apart = NONE if value is None or their is None else f"{value - their:+.3g}"
-            row += [*_cells(their, at), apart]
+            apart = math.nan if value is None or their is None else value - their
+            row += [*_cells(their, at), f"{apart:+.3g}" if math.isfinite(apart) else NONE]
         rows.append(row)
     more = len(names) - len(rows)
     return Table(head, rows).text() + (f"\n… and {counted(more, 'more metric')}" if more else "")

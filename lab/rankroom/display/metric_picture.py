@@ -8,6 +8,7 @@ has that of the text.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -93,7 +94,9 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
             cells = [f"{values[rank]:.5g}" if rank in values else "–" for rank in ranks]
         else:
             mean = sum(values.values()) / len(values)
-            cells = [f"{each:.5g}" for each in (mean, min(values.values()), max(values.values()))]
+            # No order holds for NaN.
+            finite = [value for value in values.values() if math.isfinite(value)] or [math.nan]
+            cells = [f"{each:.5g}" for each in (mean, min(finite), max(finite))]
         rows.append([one_line(name, 40), step_number(step), *cells])
     more = len(metrics.curves) - len(rows)
     return Table(head, rows).text() + (f"\n… and {counted(more, 'more metric')}" if more else "")

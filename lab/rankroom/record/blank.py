@@ -85,7 +85,9 @@ def forsaken(runs: Path) -> Iterator[Path]:
         if rest.startswith(f"{_space()}-"):
             gone = not process_tree.lives(int(pid))
         else:
-            gone = time.time() - folder.lstat().st_mtime > OLD_S
+            gone = False
+            with contextlib.suppress(OSError):  # it has become a record meanwhile
+                gone = time.time() - folder.lstat().st_mtime > OLD_S
         if gone:
             yield folder
 

@@ -68,5 +68,7 @@ def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
         return not is_gone(owner)
     try:
         return time.time() - events.stat().st_mtime < quiet
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # that cannot be told now
+        return True

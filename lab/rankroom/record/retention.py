@@ -19,11 +19,12 @@ GRACE = 3_600.0
 
 @dataclass(frozen=True)
 class Pruned:
-    """A record that was removed, or would be."""
+    """A record that was removed, or would be; with an `error` it could not be."""
 
     id: str
     bytes: int
     why: str
+    error: OSError | None = None
 
 
 def prune(
@@ -31,7 +32,7 @@ def prune(
     ids: Iterable[str],
     may_be_live: Callable[[str], bool],
     max_age: float,
-    max_bytes: int,
+    max_bytes: float,
     dry_run: bool = False,
     grace: float = GRACE,
     by_itself: bool = False,
@@ -56,15 +57,32 @@ def prune(
             continue
         if may_be_live(run_id):
             continue
-        if not dry_run:
-            # rmtree does not follow links out of the folder, and refuses one in its place.
-            shutil.rmtree(runs / run_id, ignore_errors=True)
-        total -= size
-        gone.append(Pruned(run_id, size, why))
+        error = None if dry_run else _remove(runs / run_id)
+        if error is None:
+            total -= size
+        gone.append(Pruned(run_id, size, why, error))
     if not dry_run:
         for folder in forsaken(runs):
             shutil.rmtree(folder, ignore_errors=True)
     return gone
+
+
+def _remove(folder: Path) -> OSError | None:
+    """Remove a record; why that failed if it is still there."""
+    # rmtree does not follow links out of the folder, and refuses one in its place.
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        shutil.rmtree(folder)  # says what is in the way
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            # What another process has open goes on NFS once it closes it.
+            left = [path.name for path in folder.iterdir()]
+            if left and all(name.startswith(".nfs") for name in left):
+                return None
+        return error
+    return None
 
 
 def _weigh(folder: Path) -> tuple[int, float] | None:

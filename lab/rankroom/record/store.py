@@ -292,7 +292,7 @@ class Store:
     def prune(
         self,
         max_age: float | None = None,
-        max_bytes: int | None = None,
+        max_bytes: float | None = None,
         dry_run: bool = False,
         grace: float = GRACE,
         by_itself: bool = False,
@@ -301,7 +301,8 @@ class Store:
 
         Defaults come from the configuration. A live run is never removed, nor, for size, one
         written to within `grace` seconds. `by_itself`, with no user who asked for it, it removes
-        none for its age where all of them are too old. Returns what was removed, oldest first.
+        none for its age where all of them are too old. Returns what was removed, and with an
+        `error` what could not be, oldest first.
         """
         max_age = config.keep_days() * DAY if max_age is None else max_age
         max_bytes = config.keep_bytes() if max_bytes is None else max_bytes

@@ -59,6 +59,7 @@ class MetricRecorder:
         self.keep = self.calls.append
         self._points: list[Point] = []
         self._on_gpu: list[tuple[int, Any, int, _OnGpu]] = []
+        self._first = 0  # names are reported with numbers from here on
         self._numbers: dict[str, int] = {}
         self._counts: list[int] = []  # by name's number
         self._told = 0  # names that were reported
@@ -67,9 +68,13 @@ class MetricRecorder:
         self._fetching: threading.Thread | None = None
         self._is_used = False  # whether anything but the log has reported metrics
 
-    def begin(self) -> None:
-        """A run starts: with a table of names of its own."""
+    def begin(self, starts: int = 0) -> None:
+        """A run starts: with a table of names of its own.
+
+        `starts` processes before this one have begun tables in this run, which go on to be valid.
+        """
         with self._sorting:
+            self._first = starts * MOST_NAMES
             self.calls.clear()
             self._points.clear()
             self._on_gpu.clear()
@@ -108,8 +113,11 @@ class MetricRecorder:
             names, steps, times, values = zip(*points[begin : begin + spans.BATCH], strict=True)
             fields: dict[str, Any] = {}
             if len(self._numbers) > self._told:
-                fields = {"from": self._told, "define": list(self._numbers)[self._told :]}
+                first = self._first + self._told
+                fields = {"from": first, "define": list(self._numbers)[self._told :]}
                 self._told += len(fields["define"])
+            if self._first:
+                names = tuple(self._first + number for number in names)
             apart = list(map(sub, times, (zero, *times)))
             yield fields | {"name": names, "step": steps, "at": apart, "value": values}
 
@@ -120,9 +128,11 @@ class MetricRecorder:
             self._fetch()
             fetching = self._fetching
             if fetching is None:
-                return
-            fetching.join(LAST_S)
-            if fetching.is_alive():
+                is_stuck = bool(self._on_gpu)  # no thread can be started
+            else:
+                fetching.join(LAST_S)
+                is_stuck = fetching.is_alive()
+            if is_stuck:
                 spans.recorder.note(ON_GPU)
                 return
             self._fetching = None
@@ -163,6 +173,8 @@ class MetricRecorder:
             if not spans.is_sampled("metrics", seen):
                 return
         if step is None:
+            if self._first:
+                spans.recorder.note(COUNTED_AGAIN)
             step = seen
         elif not -_EXACT < step < _EXACT:
             spans.recorder.note(NO_STEP)
@@ -198,8 +210,13 @@ class MetricRecorder:
             with self._sorting:
                 waiting, self._on_gpu = self._on_gpu, []
             thread = threading.Thread(target=self._read, args=(waiting, self._run), daemon=True)
-            self._fetching = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no thread can be started: the next report tries again
+                with self._sorting:
+                    self._on_gpu[:0] = waiting
+            else:
+                self._fetching = thread
 
     def _read(self, waiting: list[tuple[int, Any, int, _OnGpu]], run: int) -> None:
         names = list(self._numbers)
@@ -322,4 +339,8 @@ NO_NUMBER = "metric {name!r}: what is no number ({kind}) is not a point of its c
 NO_STEP = "metrics: for a step that is no number, or too large, values were counted"
 TOO_MANY = "metrics of more than {count:,} names: those of other names are not kept"
 THINNED = "of more than {count:,} points of a metric on a rank, its curve holds some stretches only"
-ON_GPU = "metrics: the last values were still on a GPU that did not answer, and are not kept"
+ON_GPU = "metrics: the last values could not be read from the GPU in time, and are not kept"
+COUNTED_AGAIN = (
+    "metrics without a step are counted from 0 on a rank that was started again: "
+    "give `rankroom.log` their `step`"
+)

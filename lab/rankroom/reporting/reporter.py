@@ -123,7 +123,7 @@ class Reporter:
             self._set_interrupted(False)
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
-            metrics.points.begin()
+            metrics.points.begin(starts)
             self._log_metrics.begin()
             spans.recorder.begin(starts)
             self._reported = int(time.time() / REPORT_S)

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankroom.errors import RecordError
@@ -63,7 +63,8 @@ class LateOutput:
 
 @dataclass
 class Known:
-    """What a record has of one rank: events, bytes of its spool, and bytes of its streams."""
+    """What a record has of one rank where it says how far its spool is added: events, bytes of the
+    spool, and bytes of its streams."""
 
     events: int = 0
     spooled: int | None = None  # None: the rank was not given up
@@ -85,7 +86,7 @@ def _add(record: RecordPaths, spool: Path) -> int:
     rank = int(spool.parent.name)
     with contextlib.closing(Writer.again(record)) as writer, writer.alone():
         # A second call finds nothing to add.
-        known = _known(record.events, rank)
+        known, unmarked = _known(record.events, rank)
         if known.spooled is None:
             return 0
         with spool.open("rb") as file:
@@ -98,8 +99,8 @@ def _add(record: RecordPaths, spool: Path) -> int:
         args = {"spooled": known.spooled + len(data)}
         mark = event_line("mark", rank, known.events, known.time, name=MARK, args=args)
         writer.mend()
-        writer.append(b"".join([*new, mark]))
-        return len(new)
+        writer.append(b"".join([*new[unmarked:], mark]))
+        return len(new) - unmarked
 
 
 def _line(line: bytes, rank: int, known: Known) -> bytes:
@@ -126,18 +127,21 @@ def _unknown(event: Json, known: Known) -> Json:
     return {**event, "text": text[max(0, len(text) - (to - have)) :].decode("utf-8", "replace")}
 
 
-def _known(events: Path, rank: int) -> Known:
-    known = Known()
+def _known(events: Path, rank: int) -> tuple[Known, int]:
+    """What the record says that it has, and how many events it has beyond: of a disk that was full
+    before their mark was written."""
+    known, now = Known(), Known()
     with events.open("rb") as file:
         for line in file:
             event = parse_event(line)
             if event is None or event["rank"] != rank:
                 continue
-            known.events, known.time = event["seq"] + 1, event["t"]
+            now.events, now.time = event["seq"] + 1, event["t"]
             if event["kind"] == "log" and "to" in event:
-                known.streams[event["stream"]] = event["to"]
+                now.streams[event["stream"]] = event["to"]
             elif event["kind"] == "status" and "spooled" in event:
-                known.spooled = event["spooled"]
+                known = replace(now, spooled=event["spooled"], streams=now.streams.copy())
             elif event["kind"] == "mark" and event["name"] == MARK:
-                known.spooled = event["args"]["spooled"]
-    return known
+                spooled = event["args"]["spooled"]
+                known = replace(now, spooled=spooled, streams=now.streams.copy())
+    return known, now.events - known.events

@@ -81,7 +81,7 @@ def _range(first: int, last: int) -> str:
 
 
 def _valid(size: int) -> str:
-    return _range(0, size - 1)
+    return _range(0, size - 1) if size > 1 else "only rank 0"
 
 
 NOT_RANKS = "cannot read {text!r} as ranks: write them like 0,2-3 (this cluster has {valid})"

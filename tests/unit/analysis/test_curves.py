@@ -331,8 +331,9 @@ def test_what_is_kept_is_not_taken_once_there_is_more_or_it_is_damaged(tmp_path:
     assert stored_metrics(paths, run) is None
     write_metrics(store, run)
     text = paths.metrics.read_text()
-    for wrong in ("", "[]", "{}", text[:-20], text.replace('"rules":1', '"rules":0'),
-                  text.replace('"step":[', '"step":["x",')):  # fmt: skip
+    older = text.replace(f'"rules":{metrics_of_run.RULES}', '"rules":0')
+    damaged = text.replace('"step":[', '"step":["x",')
+    for wrong in ("", "[]", "{}", text[:-20], older, damaged):
         paths.metrics.write_text(wrong)
         assert stored_metrics(paths, run) is None, wrong[:40]
     paths.metrics.write_text(text)
@@ -358,6 +359,15 @@ def test_a_live_run_is_read_on(tmp_path: Path):
     growing.look()
     assert drawn(answer(growing, Asked()), "loss", 0)["mean"] == [1, 2, 3]
     writer.close()
+
+
+def test_notes_of_a_live_run_may_be_late_and_those_of_one_that_is_over_are_not():
+    growing = found(make_run(1), line(0, {"loss": simple([1, 2])}))
+    assert answer(growing, Asked(), "running")["notes"] == []
+    growing._next = math.inf
+    growing.metrics.take([line(0, {"loss": simple(["NaN"], 2)})])
+    assert answer(growing, Asked(), "running")["notes"] == []
+    assert answer(growing, Asked(), "done")["notes"] == ["loss is NaN on rank 0 since step 2"]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):

@@ -65,6 +65,12 @@ def test_what_was_kept_by_an_earlier_version_is_read(tmp_path: Path):
     assert side_by_side(store, run, other)[2].split() == ["loss", "1", "0", "0.5", "1", "+0.5"]
 
 
+def test_a_difference_from_what_is_no_number_is_none(tmp_path: Path):
+    store, run = recorded(tmp_path, {"loss": ["NaN"]})
+    _, other = recorded(tmp_path, {"loss": [1]})
+    assert side_by_side(store, run, other)[2].split() == ["loss", "nan", "0", "1", "0", "–"]
+
+
 def test_runs_that_cannot_be_shown_are_a_line_each(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": [1]})
     _, silent = finished_record(tmp_path)

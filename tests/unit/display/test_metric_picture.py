@@ -111,6 +111,23 @@ def test_last_values_of_few_ranks_and_of_many(tmp_path: Path):
     assert last_values(found, (), 19).splitlines()[-1] == "… and 1 more metric"
 
 
+def test_last_values_do_not_depend_on_the_rank_that_has_nan(tmp_path: Path):
+    rows = []
+    for place in (0, 2, 4):
+        values: list[Any] = [0.25, 0.5, 1, 2]
+        values.insert(place, "NaN")
+        columns = {"from": 0, "define": ["loss"], "name": [0], "step": [0], "at": [1000]}
+        lines = [
+            event_line("metrics", rank, 1, 1, **columns, value=[value])
+            for rank, value in enumerate(values)
+        ]
+        store, run = finished_record(tmp_path, *lines, size=5, has_metrics=True)
+        found = GrowingMetrics(store.paths(run.id), run)
+        found.look()
+        rows.append(last_values(found).splitlines()[2].split())
+    assert rows == [["loss", "0", "nan", "0.25", "2"]] * 3
+
+
 def test_steps_of_a_million_and_more_are_said_in_full(tmp_path: Path):
     steps = [1_000_000, 2_345_678]
     columns = {"name": [0, 0], "step": steps, "at": [1000, 1000], "value": [2, 1]}

@@ -209,3 +209,18 @@ def test_keras_batches_and_epochs_are_on_one_axis(points: metrics.MetricRecorder
     points.begin()
     fit()
     assert taken(points)[0][:2] == ("loss", 0), "another run counts from 0"
+
+
+def test_keras_steps_go_on_where_fit_was_left_in_the_middle_of_an_epoch(
+    points: metrics.MetricRecorder,
+):
+    kind = type("CallbackList", (CallbackList,), {})
+    keras_metrics.watch_training(types.SimpleNamespace(CallbackList=kind))
+    for batches in (4, 1, 3):
+        callbacks = kind()
+        for batch in range(batches):
+            callbacks.on_train_batch_end(batch, {"loss": batch})
+    callbacks.on_epoch_end(epoch=0, logs={"val_loss": 9})
+    found = taken(points)
+    assert [step for name, step, _ in found if name == "loss"] == list(range(8))
+    assert found[-1] == ("val_loss", 7, 9)

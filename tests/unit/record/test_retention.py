@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from rankroom import config
 from rankroom.errors import UsageError
+from rankroom.record.blank import BLANK, forsaken
 from rankroom.record.model import Owner
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
@@ -60,6 +62,48 @@ def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
     store = Store(tmp_path)
     assert store.prune(max_bytes=0) == []
     assert [p.id for p in store.prune(max_bytes=0, grace=0)] == [fresh]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+):
+    ids = [aged(tmp_path, days, 10_000) for days in (5, 4, 3)]
+    store = Store(tmp_path)
+    remove = shutil.rmtree
+
+    def refuse(folder: Path, ignore_errors: bool = False) -> None:
+        if folder.name != ids[0]:
+            remove(folder, ignore_errors)
+            return
+        if is_open:  # as NFS has it while another process reads the file
+            remove(folder, ignore_errors=True)
+            folder.mkdir()
+            (folder / ".nfs0001").write_text("")
+        if not ignore_errors:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    first, *others = store.prune(max_bytes=25_000)
+    assert first.id == ids[0] and (first.error is None) == is_open
+    # It takes its room still, unless that is free in a moment.
+    assert [(p.id, p.error) for p in others] == ([] if is_open else [(ids[1], None)])
+    assert set(store.ids()) == ({*ids} if is_open else {ids[0], ids[2]})
+
+
+def test_what_becomes_a_record_while_it_is_looked_at_is_not_forsaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    blank = tmp_path / f".7-elsewhere-1{BLANK}"
+    blank.mkdir()
+    os.utime(blank, (0, 0))
+    assert list(forsaken(tmp_path)) == [blank]
+
+    def renamed(self: Path) -> os.stat_result:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(Path, "lstat", renamed)
+    assert list(forsaken(tmp_path)) == []
 
 
 def test_a_live_run_is_never_pruned(tmp_path: Path):

@@ -1,12 +1,14 @@
 """A record that has lost its writer gets one other, and no half line stays in the way."""
 
+import errno
 import multiprocessing
+from pathlib import Path
 
 import pytest
 
 from rankroom.errors import RecordError
-from rankroom.record.model import event_line
-from rankroom.record.owner import this_process
+from rankroom.record.model import Owner, event_line
+from rankroom.record.owner import is_live, this_process
 from rankroom.record.store import Store
 from rankroom.record.takeover import take_over
 from record_makers import gone_process, log, start_record
@@ -87,3 +89,17 @@ def test_of_many_at_once_one_becomes_the_writer(tmp_path):
     over.set()
     for process in tried:
         process.join()
+
+
+def test_a_run_elsewhere_that_cannot_be_looked_at_is_not_said_to_be_lost(tmp_path, monkeypatch):
+    store, run, writer = start_record(tmp_path, owner=Owner("another-host", 1))
+    events = store.paths(run.id).events
+    assert not is_live(run, events.with_name("none"))
+
+    def refuse(self, **kwargs):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        assert is_live(run, events)
+    writer.close()

@@ -253,6 +253,19 @@ def test_a_new_run_has_a_table_of_its_own(made: MetricRecorder):
     assert (fields["from"], fields["define"], fields["step"]) == (0, ["acc"], (0,))
 
 
+def test_a_rank_that_is_started_again_numbers_its_names_anew(made: MetricRecorder):
+    made.begin(2)
+    log(loss=1.0, step=5)
+    log(acc=2.0, loss=3.0, step=6)
+    (fields,) = made.take(ZERO)
+    assert (fields["from"], fields["define"]) == (2 * metrics.MOST_NAMES, ["loss", "acc"])
+    assert [number - fields["from"] for number in fields["name"]] == [0, 1, 0]
+    assert recorder.new_notes() == []
+    log(loss=4.0)
+    assert len(list(made.take(ZERO))) == 1
+    assert recorder.new_notes() == [metrics.COUNTED_AGAIN]
+
+
 def test_off_the_ranks_it_does_nothing():
     assert not recorder.on
     rankroom.log(loss=1.0, step=3)
@@ -317,6 +330,24 @@ def test_nobody_waits_for_a_gpu(made: MetricRecorder, cuda: threading.Event):
     log(acc=1.0)
     assert taken(made) == [("acc", 0, 1.0)]
     cuda.set()
+    made.settle()
+    assert taken(made) == [("loss", 3, 0.5)]
+
+
+def test_where_no_thread_can_be_started_a_value_on_a_gpu_waits_for_the_next_report(
+    made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cuda.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        log(loss=Tensor(0.5, cuda), step=3)
+        log(acc=1.0)
+        assert taken(made) == [("acc", 0, 1.0)]
+        made.settle()
+        assert recorder.new_notes() == [metrics.ON_GPU]
     made.settle()
     assert taken(made) == [("loss", 3, 0.5)]
 

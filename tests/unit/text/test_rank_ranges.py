@@ -46,6 +46,12 @@ def test_what_is_no_rank_is_refused_with_the_valid_ones(text: str, says: str):
         assert "0–3" in str(caught.value)
 
 
+def test_in_a_cluster_of_one_rank_the_valid_one_is_no_count():
+    for text in ("3", "one"):
+        with pytest.raises(UsageError, match="this cluster has only rank 0"):
+            parse_ranks(text, 1)
+
+
 @pytest.mark.parametrize(
     ("ranks", "text"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from rankroom.analysis.metrics.metrics_of_run import (
     GrowingMetrics,
     KeptMetrics,
     Metrics,
+    placed,
     plain,
     shortened,
 )
@@ -27,6 +29,7 @@ VERSION = 1
 POINTS, MOST_POINTS, FEWEST_POINTS = 600, 4000, 40  # of a curve
 NAMES = 20  # that are answered where none is asked for
 MOST_BUCKETS = 100_000  # in one answer, about
+CURVES_AT_ONCE = MOST_BUCKETS // FEWEST_POINTS  # source.ts asks for no more, either
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def answer(
     """The curves as JSON can hold them; those of a `part` if that is given."""
     metrics = found.metrics
     drawn_from = part or metrics
-    names = [name for name in asked.names or list(metrics.curves)[:NAMES] if name in metrics.curves]
+    names = _chosen(metrics, asked)
     count = sum(len(metrics.curves[name]) for name in names)
     points = min(asked.points, max(FEWEST_POINTS, MOST_BUCKETS // max(1, count)))
     curves, over_ranks = [], []
@@ -69,7 +72,7 @@ def answer(
         "points": points,
         "curves": curves,
         "over_ranks": over_ranks,
-        "notes": found.notes(),
+        "notes": found.notes(state == "running"),
         "dropped": metrics.dropped,
         "exact": drawn_from.is_exact,
     }
@@ -79,12 +82,20 @@ def is_fine(metrics: Metrics, asked: Asked) -> bool:
     """Whether what there is of the curves shows all that can be seen in the range."""
     if metrics.is_exact:
         return True
-    names = asked.names or tuple(metrics.curves)[:NAMES]
-    for name in names:
-        for curve in metrics.curves.get(name, {}).values():
+    for name in _chosen(metrics, asked):
+        for curve in metrics.curves[name].values():
             if not curve.is_exact and len(_within(curve, asked)[0]) < asked.points:
                 return not asked.is_part
     return True
+
+
+def _chosen(metrics: Metrics, asked: Asked) -> list[str]:
+    """The names that are answered; where none is asked for the first, fewer of many ranks."""
+    if asked.names:
+        return [name for name in asked.names if name in metrics.curves]
+    names = list(metrics.curves)[:NAMES]
+    curves = accumulate(len(metrics.curves[name]) for name in names)
+    return names[: max(1, sum(count <= CURVES_AT_ONCE for count in curves))]
 
 
 def _about(name: str, ranks: Mapping[int, Curve]) -> Json:
@@ -135,7 +146,9 @@ def _of_name(
             heads = np.flatnonzero(np.diff(part, prepend=-1))
             columns, count = grouped(columns, heads), np.add.reduceat(count, heads)
             sizes = np.diff(heads, append=len(x))
-            x, part = np.add.reduceat(x, heads) / sizes, part[heads]
+            means = placed(np.add.reduceat(x, heads) / sizes)
+            # A point is where it was reported.
+            x, part = np.where(sizes > 1, means, x[heads]), part[heads]
         bad = _bad(ranks[rank], asked)
         drawn.append({"rank": rank, **_drawn(x, columns, count), "bad": bad})
         cells.append(_Cells(x, columns.mean, count, part))
@@ -145,7 +158,7 @@ def _of_name(
 def _drawn(x: Floats, columns: Columns, count: Floats) -> Json:
     mean = np.where(columns.finite > 1, shortened(columns.mean), columns.mean)
     return {
-        "x": plain(shortened(x)),
+        "x": plain(x),
         "mean": plain(mean),
         "low": plain(columns.low),
         "high": plain(columns.high),
@@ -177,7 +190,8 @@ def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
     Places are the same steps or times if there are few of them, else the same parts.
     """
     shared = np.unique(np.concatenate([each.x for each in cells]))
-    if len(shared) <= points:
+    is_shared = len(shared) <= points
+    if is_shared:
         keys = [np.searchsorted(shared, each.x) for each in cells]
         length = len(shared)
     else:
@@ -188,7 +202,7 @@ def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
         here += np.bincount(key, minlength=length)
         count += np.bincount(key, each.points, length)
     seen = here > 0
-    x = place[seen] / here[seen]
+    x = shared if is_shared else placed(place[seen] / here[seen])
     total, known = np.zeros(len(x)), np.zeros(len(x))
     low, high = np.full(len(x), np.inf), np.full(len(x), -np.inf)
     for each, key in zip(cells, keys, strict=True):
@@ -203,7 +217,7 @@ def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(none, np.nan, np.clip(total / known, low, high))
     return {
-        "x": plain(shortened(x)),
+        "x": plain(x),
         "mean": plain(shortened(mean)),
         "low": plain(shortened(np.where(none, np.nan, low))),
         "high": plain(shortened(np.where(none, np.nan, high))),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after
 from rankroom.system.files import write_atomically
 
-RULES = 1  # of what metrics.json holds; one that followed others is not taken
+RULES = 2  # of what metrics.json holds; one that followed others is not taken
 MOST_POINTS = 8_000_000  # in memory, of one run
 MOST_CURVES = 50_000  # of one run
 KEPT = 200_000  # about so many buckets in metrics.json: some megabytes
@@ -189,12 +190,13 @@ class GrowingMetrics:
             self.read = at
         return self.metrics
 
-    def notes(self) -> list[str]:
+    def notes(self, is_live: bool = False) -> list[str]:
         """What to say of what was read; of a live run with very many points, a little late."""
         begin = time.monotonic()
-        if self._noted != self.metrics.version and begin >= self._next:
+        is_due = not is_live or begin >= self._next  # no view may look again once it is over
+        if self._noted != self.metrics.version and is_due:
             self._noted = self.metrics.version
-            self._notes = notes_of(self.metrics.curves)
+            self._notes = _notes(self.metrics)
             self._next = begin + NOTES_APART * (time.monotonic() - begin)
         return self._notes
 
@@ -208,7 +210,7 @@ class KeptMetrics:
         self._names: list[Json] = kept["names"]
         self._parts: list[Json] = kept["parts"]
 
-    def notes(self) -> list[str]:
+    def notes(self, is_live: bool = False) -> list[str]:
         """What was to say of the metrics."""
         return self._notes
 
@@ -247,7 +249,7 @@ def write_metrics(store: Store, run: RunInfo) -> None:
         "read": read,
         "exact": exact,
         "dropped": metrics.dropped,
-        "notes": notes_of(metrics.curves),
+        "notes": _notes(metrics),
         "names": names,
         "parts": parts if names else [],
         "curves": kept,
@@ -322,7 +324,7 @@ def _to_json(name: str, rank: int, curve: Curve, most: int) -> Json:
         "times": plain(np.array(curve.extent[2:])),
         "last": [curve.last_step, last],
         "bad": [dict(zip(("step", "t", "value"), each, strict=True)) for each in curve.bad],
-        "step": plain(columns.step if is_points else shortened(columns.step)),
+        "step": plain(columns.step if is_points else placed(columns.step)),
         "t": np.round(columns.t).astype(np.int64).tolist(),
         "mean": plain(columns.mean if is_points else shortened(columns.mean)),
         "low": [] if is_points else plain(columns.low),
@@ -348,6 +350,15 @@ def shortened(values: Floats) -> Floats:
     return np.where(np.isfinite(short), short, values)
 
 
+def placed(places: Floats) -> Floats:
+    """Of mean steps or times so many digits as matter between the first and the last of them;
+    whole ones stay as they are."""
+    width = float(np.ptp(places)) if len(places) else 0.0
+    if not width:
+        return places
+    return np.round(places, min(max(8 - math.floor(math.log10(width)), 0), 15))
+
+
 def plain(values: Floats) -> list[Any]:
     """As JSON can hold them: whole numbers without a fraction, null for what is not finite."""
     found: list[Any] = values.tolist()
@@ -358,5 +369,17 @@ def plain(values: Floats) -> list[Any]:
     return found
 
 
+def _notes(metrics: Metrics) -> list[str]:
+    points = metrics.dropped.get("curves", 0)
+    more = [MORE_CURVES.format(most=MOST_CURVES, points=points)] if points else []
+    return more + notes_of(metrics.curves)
+
+
 def _clocks(run: RunInfo) -> list[tuple[int, int]]:
     return [(rank.rank, rank.clock.offset if rank.clock else 0) for rank in run.ranks]
+
+
+MORE_CURVES = (
+    "of more than {most:,} curves the others are not shown, with {points:,} points: "
+    "run.metrics() has them"
+)

@@ -20,6 +20,7 @@ class _Fit:
     began = 0  # of the run
     begin = 0  # the step of the epoch's first batch
     step = -1  # of the latest batch
+    index = -1  # of that in its epoch
     seen: frozenset[str] = frozenset()  # what each batch has
 
 
@@ -49,8 +50,10 @@ def _before(original: Callable[..., Any], report: Callable[[int, Any], None]) ->
 
 def _batch(index: int, logs: Any) -> None:
     if _fit.began != spans.recorder.began:
-        _fit.began, _fit.begin, _fit.step = spans.recorder.began, 0, -1
-    _fit.step = _fit.begin + index
+        _fit.began, _fit.begin, _fit.step, _fit.index = spans.recorder.began, 0, -1, -1
+    if index <= _fit.index:  # `fit` was left in the middle of an epoch, and called again
+        _fit.begin = _fit.step + 1
+    _fit.step, _fit.index = _fit.begin + index, index
     if logs:
         values = _flat(logs)
         _fit.seen = frozenset(values)
@@ -63,7 +66,7 @@ def _epoch(index: int, logs: Any) -> None:
     new = {name: value for name, value in _flat(logs or {}).items() if name not in _fit.seen}
     if new:
         metrics.points.add(new, max(_fit.step, 0))
-    _fit.begin = _fit.step + 1
+    _fit.begin, _fit.index = _fit.step + 1, -1
 
 
 def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:

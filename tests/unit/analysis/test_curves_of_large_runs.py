@@ -1,0 +1,96 @@
+"""Curves of very long runs, of very many ranks, and of a rank that was started again."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from test_curves import drawn, found, line, simple
+
+from rankroom.analysis.metrics import curve_answer, metrics_of_run
+from rankroom.analysis.metrics.curve_answer import Asked, answer
+from rankroom.analysis.metrics.metric_rows import rows_of
+from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics, write_metrics
+from rankroom.record.model import event_line
+from rankroom.reporting.metrics import MetricRecorder
+from rankroom.server.metric_routes import MetricCurves
+from record_makers import finished_record, make_run
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_steps_of_a_billion_and_more_are_told_apart(ranks: int):
+    """Such as tokens seen, or seconds since the epoch."""
+    first = 1_700_000_121
+    steps = [first + at for at in range(5000)]
+    points = [(step, at, 1.0) for at, step in enumerate(steps)]
+    growing = found(make_run(ranks), *(line(rank, {"loss": points}) for rank in range(ranks)))
+    for begin, end in ((first + 50, first + 57), (first + 0.5, first + 200.5)):
+        said = answer(growing, Asked(begin=begin, end=end))
+        within = [step for step in steps if begin <= step <= end]
+        assert all(each["x"] == within for each in (*said["curves"], *said["over_ranks"]))
+    said = answer(growing, Asked())
+    for each in (*said["curves"], *said["over_ranks"]):
+        assert all(a < b for a, b in pairwise(each["x"]))
+        assert each["x"][0] == pytest.approx(first + (each["count"][0] - 1) / 2, abs=1e-3)
+
+
+def test_ranks_at_steps_of_their_own_of_a_billion_and_more():
+    first = 10**12
+    lines = [
+        line(rank, {"loss": [(first + 2 * at + rank, at, 1.0) for at in range(1000)]})
+        for rank in (0, 1)
+    ]
+    (over,) = answer(found(make_run(2), *lines), Asked(points=300))["over_ranks"]
+    assert all(a < b for a, b in pairwise(over["x"])) and len(over["x"]) == 300
+
+
+def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.MonkeyPatch):
+    assert curve_answer.CURVES_AT_ONCE * curve_answer.FEWEST_POINTS <= curve_answer.MOST_BUCKETS
+    monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 250)
+    curves = {name: simple([1.0, 2.0]) for name in ("loss", "acc", "rate")}
+    growing = found(make_run(100), *(line(rank, curves) for rank in range(100)))
+    said = answer(growing, Asked())
+    assert {each["name"] for each in said["curves"]} == {"loss", "acc"} and len(said["names"]) == 3
+    assert len(answer(growing, Asked(names=("rate",)))["curves"]) == 100
+
+
+def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metrics_of_run, "MOST_CURVES", 3)
+    curves = {f"m{at}": simple([1, 2]) for at in range(5)}
+    store, run = finished_record(tmp_path, line(0, curves), size=1)
+    write_metrics(store, run)
+    paths = store.paths(run.id)
+    kept, whole = stored_metrics(paths, run), GrowingMetrics(paths, run)
+    whole.look()
+    assert kept is not None
+    for each in (kept, whole):
+        (note,) = answer(each, Asked())["notes"]
+        assert "more than 3 curves" in note and "4 points" in note
+
+
+def test_of_a_rank_that_was_started_again_names_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It has numbered its names in another order."""
+    monkeypatch.setattr(metrics_of_run, "PART", 20_000)
+    recorder = MetricRecorder()
+    zero = time.time_ns() // 1000
+    lines = []
+    for starts, first in enumerate(("loss", "rate")):
+        recorder.begin(starts)
+        for step in range(2500 * starts, 2500 * (starts + 1)):
+            values = {"loss": 1.0, "rate": 0.5}
+            recorder.add({first: values.pop(first), **values}, step)
+        lines += [event_line("metrics", 0, 1, 0, **fields) for fields in recorder.take(zero)]
+    store, run = finished_record(tmp_path, *lines, size=1)
+    write_metrics(store, run)
+    run = store.load(run.id)
+    curves = MetricCurves(store)
+    for begin, end in ((None, None), (100, 150), (2300, 2350), (4000, 4050)):
+        said = json.loads(curves.of(run, Asked(begin=begin, end=end)))
+        assert set(drawn(said, "loss", 0)["mean"]) == {1}
+        assert set(drawn(said, "rate", 0)["mean"]) == {0.5}
+    assert {row["value"] for row in rows_of(run, lines) if row["name"] == "rate"} == {0.5}
