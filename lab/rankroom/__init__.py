@@ -45,6 +45,13 @@ def load_ipython_extension(shell: Any) -> None:
     load_ipython_extension(shell)
 
 
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext rankroom`: cells are the notebook's own again; the magics stay."""
+    from rankroom.notebook.magics import unload_ipython_extension
+
+    unload_ipython_extension(shell)
+
+
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": "rankroom.server"}]
 

@@ -193,7 +193,7 @@ def test_who(started):
     )
     assert started.run("%ranks push").error == "%ranks push needs a variable's name"
     assert started.run("%ranks").error == "%ranks needs one of push, pull, who, debug"
-    assert "pulled loss from ranks 1" in started.run("%ranks pull --ranks 1 loss").stdout
+    assert "pulled loss from rank 1:" in started.run("%ranks pull --ranks 1 loss").stdout
 
 
 def test_every_cell_distributed_and_the_escape(started):

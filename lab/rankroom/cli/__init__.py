@@ -9,6 +9,7 @@ import click
 
 from rankroom import __version__
 from rankroom.errors import RankroomError, of_file
+from rankroom.system.log_line import escape_what_cannot_be_shown
 
 # The command X is X in X_command.py. What each does, as `rankroom --help` says it.
 COMMANDS = {
@@ -30,6 +31,10 @@ COMMANDS = {
 
 class LazyGroup(click.Group):
     """Commands from COMMANDS, imported when they are called; errors of ours become one line."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        escape_what_cannot_be_shown()  # before --help, which is printed from here
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -23,7 +23,8 @@ Complete = Callable[[str, int, int], tuple[int, list[str]]]
 
 def can_ask() -> bool:
     """Whether somebody sits at this terminal."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    # One that was closed before Python started is None.
+    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
 
 
 class Answers:
@@ -107,7 +108,9 @@ def _read(prompt: str, asked: Prompt, complete: Complete | None) -> str:
         return found[state] if state < len(found) else None
 
     is_command = complete is not None and asked.kind == "debugger"
-    readline.parse_and_bind("tab: complete" if is_command else "tab: tab-insert")
+    is_libedit = "libedit" in (readline.__doc__ or "")  # as on macOS
+    tab, key = ("complete", "rl_complete") if is_command else ("tab-insert", "ed-insert")
+    readline.parse_and_bind(f"bind ^I {key}" if is_libedit else f"tab: {tab}")
     readline.set_completer_delims(" \t\n`~!@#$%^&*()-=+[{]}\\|;:'\",<>/?")  # words have dots
     readline.set_completer(possibility if is_command else None)
     try:

@@ -12,7 +12,7 @@ from rankroom import config
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob, files, follow
-from rankroom.cli.job_options import job_options, refuse
+from rankroom.cli.job_options import INTERRUPTED, job_options, refuse
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.follow import keep
@@ -25,7 +25,6 @@ from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
-from rankroom.system.log_line import escape_what_cannot_be_shown
 
 
 @click.command()
@@ -50,7 +49,6 @@ def batch(
     the first cell that fails, with exit status 1. The executed notebook and the records are what
     they would be in JupyterLab. Without --site, the notebook runs on this machine, now.
     """
-    escape_what_cannot_be_shown()
     if collect is not None:
         asyncio.run(_collect(collect, name, output))
         return
@@ -59,7 +57,7 @@ def batch(
     site = sites.load(name or "local").asking(**options)
     asked = _BatchRequest(site, notebook.absolute(), cwd, output)
     if site.scheduler == "none":
-        refuse(options)
+        refuse(options, name)
         _run_here(asked, dry_run)
         return
     at = place("" if here or is_here(site) else site.login)
@@ -128,7 +126,7 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
         number = await scheduler.submit(script, copy=str(asked.copy))
         click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
         if not wait:
-            click.echo(LATER.format(job=number) if at.name else BESIDE.format(copy=asked.copy))
+            click.echo(_later(at, number, asked.copy))
             return
         await _finish(sent, scheduler, number, asked.copy)
     finally:
@@ -163,6 +161,9 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
         tasks.append(asyncio.ensure_future(keep(sent.place, terminal)))
     try:
         progress = await following
+    except asyncio.CancelledError:  # Ctrl-C
+        terminal.say(GOES_ON.format(job=number, later=_later(sent.place, number, copy)))
+        raise SystemExit(INTERRUPTED) from None
     finally:
         for task in tasks:
             task.cancel()
@@ -176,6 +177,11 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
     elif progress.cell:
         click.echo(f"the executed notebook: {progress.copy or sent.folder.executed}")
     _judge(progress)
+
+
+def _later(at: Host, number: str, copy: Path) -> str:
+    """How what the job makes is found, once it is over."""
+    return LATER.format(job=number) if at.name else BESIDE.format(copy=copy)
 
 
 def _judge(progress: Progress) -> None:
@@ -192,6 +198,7 @@ def folder_of(scratch: str, name: str) -> BatchFolder:
 
 SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
 LATER = "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
+GOES_ON = "job {job} goes on: {later}"
 BESIDE = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
 MANY = (

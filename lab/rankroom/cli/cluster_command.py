@@ -120,7 +120,7 @@ def release(name: str | None) -> None:
 def stacks(name: str | None, chosen: str | None) -> None:
     """Show where every thread of each rank is."""
     _, info = actions.find(_named(name))
-    wanted = parse_ranks(chosen, info.size) if chosen else range(info.size)
+    wanted = range(info.size) if chosen is None else parse_ranks(chosen, info.size)
     for rank, text in actions.stacks(info.name).items():
         if rank in wanted:
             click.echo(f"── rank {rank}\n{text}")

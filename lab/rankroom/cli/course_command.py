@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -35,7 +36,8 @@ def copy(into: Path) -> None:
     for name, is_new in copy_to(into).items():
         if not is_new:
             click.echo(f"kept {into / name}, which already existed")
-    click.echo(f"the course is in {into}: `jupyter lab {into / LESSONS[0].file}`")
+    first = shlex.quote(str(into / LESSONS[0].file))
+    click.echo(f"the course is in {into}: `jupyter lab {first}`")
 
 
 @course.command("progress")

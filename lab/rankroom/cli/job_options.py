@@ -26,11 +26,13 @@ def job_options(command: Function) -> Function:
     return command
 
 
-def refuse(job: dict[str, Any]) -> None:
-    """Raise UsageError if something is asked of a job where none is submitted."""
+def refuse(job: dict[str, Any], site_name: str | None = None) -> None:
+    """Raise UsageError if something is asked of a job where none is submitted, as no site was
+    named, or one that has no scheduler."""
     for option in JOB_OPTIONS:
         if job[option.name] is not None:
-            raise UsageError(NO_JOB.format(flag=option.flag))
+            words = NO_JOB if site_name is None else NO_JOB_THERE
+            raise UsageError(words.format(flag=option.flag, site=site_name))
 
 
 def started(
@@ -43,25 +45,36 @@ def started(
     def progress(words: str) -> None:
         click.echo(words, err=True)
 
-    if site_name is None:
-        refuse(job)
-        return Cluster.local(ranks, name, None, progress, auto_restart, preload=preload)
+    where = None if site_name is None else sites.load(site_name).asking(**job)
+    if where is None or (where.scheduler == "none" and not where.login):
+        refuse(job, site_name)
+        try:
+            return Cluster.local(ranks, name, None, progress, auto_restart, preload=preload)
+        except KeyboardInterrupt:  # its ranks have been ended
+            raise SystemExit(INTERRUPTED) from None
     # It needs the scheduler's side, which nothing else here does.
     from rankroom.remote.cluster import RemoteCluster
 
-    where = sites.load(site_name).asking(**{k: v for k, v in job.items() if v is not None})
     where = (where if ranks is None else where.with_ranks(ranks)).preloading(preload)
     made = RemoteCluster.start(where, name, auto_restart)
     try:
         return made.until_ready(progress)
     except (KeyboardInterrupt, SystemExit):
         if stays:
-            raise  # the job goes on, to be attached to
-        click.echo(ENDS, err=True)
-        made.stop()
+            remote = made.refresh().remote
+            what = f"job {remote.job}" if remote and remote.job else "it"
+            click.echo(GOES_ON.format(what=what, name=made.name), err=True)
+        else:
+            click.echo(ENDS, err=True)
+            made.stop()
         raise SystemExit(INTERRUPTED) from None
 
 
 NO_JOB = "{flag} is for a job: say on which site, with --site NAME"
+NO_JOB_THERE = "{flag} is for a job, and {site} has no scheduler"
 INTERRUPTED = 130  # the exit status, as a shell has it
 ENDS = "the ranks are being ended"
+GOES_ON = (
+    "{what} goes on: `%cluster attach {name}` in a notebook waits for its ranks, "
+    "`rankroom cluster stop {name}` cancels it"
+)

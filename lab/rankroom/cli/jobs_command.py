@@ -27,6 +27,8 @@ OVER = ("ended", "gone")
 def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
     """List the jobs that Rankroom submitted from here: clusters, labs, batch runs, test jobs."""
     kept = [each for each in all_submitted() if only in (None, each.site)]
+    if only is not None and not kept:
+        site.load(only)  # which may have been mistyped
     if cancel is not None:
         click.echo(asyncio.run(_cancel([each for each in kept if each.job == cancel], cancel)))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 import webbrowser
 
@@ -64,9 +65,8 @@ def leave_workshop() -> None:
         click.echo("your JupyterLab has ended")
         return
     own.leave()
-    rest = (
-        "; your JupyterLab has ended" if ended else f"; `scancel {job}` ends your job" * bool(job)
-    )
+    ends = f"; `rankroom jobs --cancel {job}` ends your job" if job else ""
+    rest = "; your JupyterLab has ended" if ended else ends
     click.echo(f"you have no seat in {own.folder} any more{rest}")
 
 
@@ -88,7 +88,7 @@ async def _by_job(
         terminal.say(f"job {job} is yours already")
     command = LabCommand(
         scheduler, there, terminal, browser, port, invited.page, submitted,
-        again=f"rankroom workshop join {at_login(invited)}", look_s=LOOK_S,
+        again=f"rankroom workshop join {shlex.quote(at_login(invited))}", look_s=LOOK_S,
     )  # fmt: skip
     try:
         await command.run(job or None, (known or SavedLab(site.name, job)) if job else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import webbrowser
 from collections.abc import Callable
 from typing import Any
@@ -201,7 +202,8 @@ class LabCommand:
         assert self._lab is not None
         job, site = self._lab.job, self._scheduler.site.name
         again = self._again or f"rankroom lab --site {site} --attach {job}"
-        return LEFT.format(job=job, again=again)
+        cancel = shlex.join([*self._scheduler.kind.CANCEL, job])
+        return LEFT.format(job=job, again=again, cancel=cancel)
 
 
 def _saved(job: str | None, name: str | None) -> SavedLab | None:
@@ -226,4 +228,4 @@ NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts
 NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
 NOT_WAITED = "job {job} may still run: `rankroom jobs` says how it stands"
-LEFT = "job {job} goes on: `{again}` finds it again, `scancel {job}` there ends it"
+LEFT = "job {job} goes on: `{again}` finds it again, `{cancel}` there ends it"

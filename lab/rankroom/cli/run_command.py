@@ -21,7 +21,7 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline
-from rankroom.errors import UnreadableRecordError, UsageError
+from rankroom.errors import RankroomError, UnreadableRecordError, UsageError
 from rankroom.record.compared import compared
 from rankroom.record.model import Hang, Place, RunInfo
 from rankroom.record.tail import Chunk, Tail
@@ -37,7 +37,8 @@ _STATUS = re.compile(r"-?\d+")
 @click.option("--ranks", type=int, metavar="N", help="How many; else one per GPU, or 2.")
 @click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
 @click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Interrupt the ranks after this.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+              help="Interrupt the ranks after this.")  # fmt: skip
 @click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics with RUN's.")
 @job_options
 @click.argument("script")
@@ -120,7 +121,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                     click.echo(ENDS, err=True)
                     return INTERRUPTED
                 is_late, until = True, time.monotonic() + AGAIN_S
-                threading.Thread(target=begun.interrupt, daemon=True).start()
+                threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
             if not read:  # the ranks need the cores
                 reader.pause(PAUSE_S, until)
         except (KeyboardInterrupt, EOFError):
@@ -129,10 +130,18 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 click.echo(ENDS, err=True)
                 return INTERRUPTED
             click.echo("interrupts the ranks; press again to end them", err=True)
-            threading.Thread(target=begun.interrupt, daemon=True).start()
+            threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
     begun.wait(AGAIN_S)
     runs_command.show_groups(collapse(assembly.rest()))
     return _ended(cluster, begun)
+
+
+def _interrupt(begun: Run) -> None:
+    """Interrupt its ranks, or say why that cannot be."""
+    try:
+        begun.interrupt()
+    except RankroomError as error:
+        click.echo(str(error), err=True)
 
 
 def _read(reader: Tail, begun: Run) -> Chunk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import asking, headline, label
+from rankroom.errors import FileError, with_remedy
 from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY
@@ -253,19 +255,23 @@ def path(run: str) -> None:
 def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
     """Remove old records; never one of a live run.
 
-    Without options, what RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) say.
+    With --days alone the size does not matter, and with --max-gb alone the age does not. Without
+    either, RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) are the limits.
     """
-    gone = Store().prune(
-        None if days is None else days * DAY,
-        None if max_gb is None else int(max_gb * 1e9),
-        dry_run,
-        grace=0.0,
-    )
+    limits: tuple[float | None, float | None] = None, None  # as they are configured
+    if days is not None or max_gb is not None:
+        max_age = math.inf if days is None else days * DAY
+        limits = max_age, math.inf if max_gb is None else max_gb * 1e9
+    chosen = Store().prune(*limits, dry_run, grace=0.0)
+    gone = [item for item in chosen if item.error is None]
     for item in gone:
         click.echo(f"{item.id}  {size(item.bytes):>9}  {item.why}")
     verb = "would be removed" if dry_run else "removed"
     count = "1 record" if len(gone) == 1 else f"{len(gone)} records"
     click.echo(f"{count}, {size(sum(item.bytes for item in gone))}, {verb}")
+    for item in chosen:
+        if item.error is not None:
+            raise FileError(f"cannot remove the record {item.id}: {with_remedy(item.error)}")
 
 
 @runs.command()

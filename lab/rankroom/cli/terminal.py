@@ -19,7 +19,7 @@ class Terminal:
     """Standard output and input; where they are no terminal, each change is a line."""
 
     def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
+        self._live = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
         self._shown = ""
         self._asking = False
         self._gone = False  # the user, who could be asked
@@ -70,7 +70,7 @@ class Terminal:
 
     async def ask(self, question: str, answers: set[str]) -> str:
         """The first letter of what is answered; empty without a terminal to answer at."""
-        if self._gone or not sys.stdin.isatty():
+        if self._gone or sys.stdin is None or not sys.stdin.isatty():
             return ""
         self.clear()
         self._asking = True

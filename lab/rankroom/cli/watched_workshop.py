@@ -19,7 +19,7 @@ from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.ssh.host import place
 from rankroom.workshop import hub_job
 from rankroom.workshop.tile_table import screen
-from rankroom.workshop.tiles import overview
+from rankroom.workshop.tiles import is_heard, overview
 from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
@@ -61,6 +61,7 @@ def watch_workshop(folder: Folder, once: bool, as_json: bool, with_exercises: bo
 def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     """End a workshop, and wait until its jobs are gone; whether they are known to be."""
     plan, seats = folder.plan(), folder.seats()  # refused before anything is told
+    told = time.time()
     until = folder.close()
     terminal.say(f"all learners are told: their ranks and jobs end in {_seconds(until)} s")
     left: list[dict[str, str]] = []
@@ -70,7 +71,9 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
         with contextlib.suppress(RankroomError, OSError):
             seats = folder.seats()
         known |= {seat.status.job: seat.user for seat in seats if seat.status.job.isdecimal()}
-        on = sorted(seat.user for seat in seats if seat.status.state != "ended")
+        # One that was silent before has no server any more, which could say that it has ended.
+        there = [seat for seat in seats if is_heard(seat, told)]
+        on = sorted(seat.user for seat in there if seat.status.state != "ended")
         if (now := time.time()) < until:
             terminal.show(f"{len(seats)} seats · {_seconds(until)} s left")
         else:
@@ -84,7 +87,7 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
         time.sleep(LOOK_S if now < until else ASK_AGAIN_S)
     terminal.clear()
     for user in on:
-        terminal.say(SILENT.format(user=user))
+        terminal.say(SILENT.format(user=user) + (ON_NODE if plan.way == "node" else BY_JOB))
     for job in left:
         terminal.say(STILL.format(**job))
     if unasked:
@@ -136,5 +139,7 @@ def _seconds(until: float) -> int:
 
 
 UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
-SILENT = "{user}'s JupyterLab has not said that it has ended: its job ends with its time"
+SILENT = "{user}'s JupyterLab has not said that it has ended: "
+ON_NODE = "if it still runs, `rankroom workshop leave` of theirs ends it"
+BY_JOB = "its job ends with its time"
 STILL = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"

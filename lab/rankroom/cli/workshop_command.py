@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -52,7 +53,7 @@ def new(file: Path) -> None:
         raise UsageError(f"{file} is there already: choose another name, or remove it") from None
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from None
-    click.echo(f"wrote {file}: edit it, then `rankroom workshop check {file}`")
+    click.echo(f"wrote {file}: edit it, then `rankroom workshop check {shlex.quote(str(file))}`")
 
 
 @workshop.command()
@@ -80,12 +81,13 @@ def open_(file: Path) -> None:
     """Make the folder of the plan in FILE, and say what learners type."""
     plan = workshop_plan.read(file)
     opened = open_folder(plan)
+    there = shlex.quote(str(opened.path))
     click.echo(f"{plan.name} is open in {opened.path}. Each learner types\n")
-    click.echo(f"    rankroom workshop join {opened.path}\n")
+    click.echo(f"    rankroom workshop join {there}\n")
     if plan.way == "ssh":
         login = workshop_plan.opened(plan).login or "LOGIN"
-        click.echo(f"there, or from a laptop: rankroom workshop join {login}:{opened.path}")
-    click.echo(f"You see them by `rankroom workshop watch {opened.path}`")
+        click.echo(f"there, or from a laptop: rankroom workshop join {login}:{there}")
+    click.echo(f"You see them by `rankroom workshop watch {there}`")
 
 
 @workshop.command()
@@ -94,7 +96,7 @@ def open_(file: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, a line each time.")
 @click.option("--exercises", "with_exercises", is_flag=True, help="How the exercises went, too.")
 def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None:
-    """Show all learners, those first who need help, each second until Ctrl-C."""
+    """Show all learners, those first who need help, until Ctrl-C."""
     watch_workshop(Folder(folder), once, as_json, with_exercises)
 
 
@@ -112,7 +114,11 @@ def say(folder: Path, words: tuple[str, ...]) -> None:
 @click.option("--title", default="", help="What it is.")
 def offer_cell(folder: Path, source: TextIO, title: str) -> None:
     """Offer all learners a cell: the text of a file, or of standard input."""
-    Folder(folder).offer_cell(source.read(), title)
+    try:
+        text = source.read()
+    except UnicodeDecodeError:
+        raise UsageError(f"{source.name} is not text in {source.encoding}") from None
+    Folder(folder).offer_cell(text, title)
 
 
 @workshop.command()
@@ -234,6 +240,7 @@ def share(off: bool) -> None:
 
 SHARES = (
     "while your JupyterLab runs, your teacher sees your lesson and last exercise, the state of "
-    "your ranks and of your newest run with its first line, and which exercises you have passed"
+    "your ranks and of your newest run with its first line, and of each exercise and question of "
+    "the quiz how often you have tried it, and whether you have passed"
 )
 SHARES_NOT = "your teacher sees your account and whether your hand is up, and nothing else"

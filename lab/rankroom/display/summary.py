@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rankroom.display.digest import SEARCHED
 from rankroom.record.model import RunInfo
-from rankroom.text.amounts import size
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.profile import Shares
@@ -22,7 +21,8 @@ MOST = 2 << 20
 LONG = 1_000_000
 # Of so many ranks each has a row.
 MOST_ROWS = 8
-_SPANS, _STATUS = b'{"kind":"spans"', b'{"kind":"status"'
+# What a profile needs, but for samples.
+_MATTERS = b'{"kind":"spans"', b'{"kind":"status"', b'{"kind":"mark"'
 _COLLECTIVE = b'"cat":"collective"'
 
 
@@ -45,7 +45,7 @@ def summary(run: RunInfo, events: Path | None) -> Summary:
     """The summary of a run, from its events if they are there."""
     lines = [] if events is None else _lines(events)
     if lines is None or sum(map(len, lines)) > MOST:
-        return Summary(note=LARGE.format(size=size(MOST), id=run.id))
+        return Summary(note=LARGE.format(id=run.id))
     brief = run.end is not None and run.end - run.start < LONG
     if brief and not any(_COLLECTIVE in line for line in lines):
         return Summary()  # most cells
@@ -69,7 +69,7 @@ def _lines(events: Path) -> list[bytes] | None:
         if events.stat().st_size > SEARCHED:
             return None
         with events.open("rb") as file:
-            told = (line for line in file if line.startswith((_SPANS, _STATUS)))
+            told = (line for line in file if line.startswith(_MATTERS))
             return list(_up_to(MOST, told))
     except OSError:
         return []
@@ -89,6 +89,6 @@ def _is_busy(shares: Shares) -> bool:
 
 
 LARGE = (
-    "its timeline has more than {size}: open the run in JupyterLab, or see "
+    "its record is too large for a summary here: open the run in JupyterLab, or see "
     "`rankroom runs profile {id}`"
 )

@@ -1,4 +1,4 @@
-"""Whether there is somebody who can answer what a rank asks."""
+"""Who sent the cell that runs now: somebody who can answer, or a front end by itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def is_attended(shell: Any) -> bool:
     nbclient, cannot. Nothing else that a kernel hears tells them apart: what shows the output of a
     run does not speak to the kernel, but to the Jupyter server.
     """
+    return bool(_request(shell).get("allow_stdin"))
+
+
+def is_silent(shell: Any) -> bool:
+    """Whether a front end sent it for itself, as VS Code does to show variables."""
+    return bool(_request(shell).get("silent"))
+
+
+def _request(shell: Any) -> dict[str, Any]:
+    """What was asked of the kernel; nothing in IPython without one."""
     kernel = getattr(shell, "kernel", None)
-    request = kernel.get_parent() if kernel is not None else {}
-    return bool(request.get("content", {}).get("allow_stdin"))
+    asked: dict[str, Any] = kernel.get_parent().get("content", {}) if kernel is not None else {}
+    return asked

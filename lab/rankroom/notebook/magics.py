@@ -24,9 +24,9 @@ from rankroom import display
 from rankroom.analysis.chart import VEGA
 from rankroom.batch.batch_folder import in_batch_job
 from rankroom.display.words import how
-from rankroom.errors import RunFailed, UsageError
+from rankroom.errors import RankroomError, RunFailed, UsageError
 from rankroom.notebook import ranks_magic
-from rankroom.notebook.attended import is_attended
+from rankroom.notebook.attended import is_attended, is_silent
 from rankroom.notebook.cell_source import check_syntax, notes
 from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
 from rankroom.notebook.complete import RankMatcher
@@ -49,7 +49,7 @@ ONLY_THE_NOTEBOOKS = 1_000_000  # a depth that no stack has: `$name` is never a 
 _ON_RANKS = re.compile(r"--(?!breakpoint)")
 _OWN = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
-    "%reload_ext",
+    "%reload_ext", "%unload_ext",
 )  # fmt: skip
 
 
@@ -176,9 +176,11 @@ class RankroomMagics(Magics):
 
     def _run(self, source: str, line: str) -> None:
         chosen = self._read(cell_options(), line)
+        if chosen.timeout is not None and not chosen.timeout > 0:  # nor is nan
+            raise UsageError(f"--timeout {chosen.timeout:g}: more than 0 seconds")
         detach = chosen.detach and not in_batch_job()  # ranks end with the job
         cluster = the_cluster()
-        ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else None
+        ranks = None if chosen.ranks is None else parse_ranks(chosen.ranks, cluster.size)
         said = notes(self.checked(source), ranks, cluster.size)
         others, missing = compared(cluster.store, chosen.compare) if chosen.compare else ([], [])
         with deferred() as pressed:
@@ -237,12 +239,12 @@ class RankroomMagics(Magics):
                 if output is not None and now != told:
                     told = now
                     output.show(display.running_bundle(run.info))
-            run.interrupt()
+            _interrupt(run)
             run.wait(STOP_S)
         except KeyboardInterrupt:
             # Pressed again: the notebook gets its prompt back, and a line names what still runs.
             with contextlib.suppress(KeyboardInterrupt):
-                run.interrupt()
+                _interrupt(run)
                 run.wait(INTERRUPT_S)
         return left <= 0
 
@@ -334,10 +336,19 @@ class RankroomMagics(Magics):
         wanted = options.read(line).id
         store = Store()
         if wanted is None:
-            print(display.runs_table(store.newest(20)))
+            found = store.newest(20)
+            print(display.runs_table(found) if found else f"no runs yet in {store.runs}")
             return
         run = store.load(store.find(wanted))
         show(display.bundle(run, store), raw=True)
+
+
+def _interrupt(run: Run) -> None:
+    """Interrupt its ranks, or say why that cannot be; how the run ends is shown in either case."""
+    try:
+        run.interrupt()
+    except RankroomError as error:
+        print(error)
 
 
 @functools.cache  # making a parser takes longer than sending a cell
@@ -385,6 +396,10 @@ def unload_ipython_extension(shell: Any) -> None:
 class EveryCell:
     """IPython's transformation of a cell while `%distributed on`: it gets its magic."""
 
+    # So that IPython leaves it out as it looks whether a line is complete, and Enter runs it: a
+    # cell magic waits for an empty line.
+    has_side_effects = True
+
     def __init__(self, magics: RankroomMagics) -> None:
         self._magics = magics
 
@@ -392,6 +407,8 @@ class EveryCell:
         code = (each.lstrip() for each in lines)
         first = next((each for each in code if each and not each.startswith("#")), "")
         if not self._magics.every_cell or not first or first.startswith(_OWN):
+            return lines
+        if is_silent(self._magics.shell):
             return lines
         if lines[0].startswith("%%"):
             # Without its magic, a cell of the notebook's own shows its errors once.

@@ -39,7 +39,8 @@ class Options(argparse.ArgumentParser):
             self.parse_known_intermixed_args(words) if words else self.parse_known_args(words)
         )
         if extra:
-            self.error(f"unknown option {extra[0]!r}")
+            what = "unknown option" if extra[0].startswith("-") else "unexpected"
+            self.error(f"{what} {extra[0]!r}")
         return known
 
 

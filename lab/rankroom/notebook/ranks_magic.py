@@ -10,7 +10,7 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.errors import UsageError
 from rankroom.notebook.cluster_magic import the_cluster
 from rankroom.notebook.options import Options
-from rankroom.text.rank_ranges import format_ranks, parse_ranks
+from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 
 def do(shell: Any, line: str) -> None:
@@ -23,7 +23,7 @@ def do(shell: Any, line: str) -> None:
     options.add_argument("--ranks", metavar="0,2-3")
     chosen = options.read(line)
     cluster = the_cluster()
-    ranks = parse_ranks(chosen.ranks, cluster.size) if chosen.ranks else list(range(cluster.size))
+    ranks = parse_ranks("all" if chosen.ranks is None else chosen.ranks, cluster.size)
     ACTIONS[chosen.word](shell, cluster, ranks, chosen.names)
 
 
@@ -32,14 +32,20 @@ def push(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) ->
     if missing := [name for name in names if name not in shell.user_ns]:
         raise UsageError(f"%ranks push: no variable {missing[0]!r} in this notebook")
     cluster.push({name: shell.user_ns[name] for name in names}, ranks)
-    print(f"pushed {', '.join(names)} to ranks {format_ranks(ranks)}")
+    print(f"pushed {', '.join(names)} to {name_ranks(ranks)}")
 
 
 def pull(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
     _demand_names("pull", names)
-    for name in names:
-        shell.user_ns[name.rpartition(".")[2]] = cluster.pull(name, ranks)
-    print(f"pulled {', '.join(names)} from ranks {format_ranks(ranks)}: a dictionary by rank")
+    own = {name: name.rpartition(".")[2] for name in names}
+    for name in own:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(NO_NAME.format(name=name))
+    if len(set(own.values())) < len(own):
+        raise UsageError(ONE_NAME.format(names=", ".join(own)))
+    for name in own:
+        shell.user_ns[own[name]] = cluster.pull(name, ranks)
+    print(f"pulled {', '.join(names)} from {name_ranks(ranks)}: a dictionary by rank")
 
 
 def who(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
@@ -58,6 +64,8 @@ def who(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> 
 
 
 def debug(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
+    if getattr(shell, "kernel", None) is None:
+        raise UsageError(NO_PANEL)
     from rankroom.notebook.rank_in_panel import RankInPanel  # debugpy comes with it
 
     if len(names) != 1:
@@ -80,6 +88,11 @@ def _demand_names(word: str, names: list[str]) -> None:
 
 
 ACTIONS = {"push": push, "pull": pull, "who": who, "debug": debug}
+NO_NAME = (
+    "%ranks pull takes names, like `a` or `a.b`, not {name}: give it a name in a %%distributed cell"
+)
+ONE_NAME = "%ranks pull {names}: two of these would have one name here; pull one of them later"
+NO_PANEL = "%ranks debug needs JupyterLab; `%debug --ranks 1` looks around where a cell failed"
 IN_PANEL = (
     "JupyterLab's debugger shows rank {rank} now. The bug above the notebook switches it on;\n"
     "a click beside a line of a %%distributed cell sets a breakpoint there."

@@ -62,13 +62,23 @@ def attach_waiting(name: str | None) -> RemoteCluster | None:
     if info.remote is None:
         return None
     cluster = RemoteCluster.of(info)
-    wait(cluster, tells=info.state == "starting")
+    try:
+        _wait(cluster, tells=info.state == "starting")
+    except BaseException:  # the notebook stays with the cluster that it has
+        cluster.close()
+        raise
+    cluster.make_current()
     return cluster
 
 
-def wait(cluster: RemoteCluster, tells: bool = True) -> None:
-    """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
+def wait(cluster: RemoteCluster) -> None:
+    """Make a cluster that starts the notebook's, and wait for it."""
     cluster.make_current()
+    _wait(cluster)
+
+
+def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
+    """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
     begun = time.monotonic()
     try:
         with progress() as tell:
@@ -85,5 +95,5 @@ def wait(cluster: RemoteCluster, tells: bool = True) -> None:
 
 WAITS = (
     "{job}: `%cluster attach {name}` waits for it again, in this notebook or another; "
-    "`%cluster stop` cancels it"
+    "`%cluster stop {name}` cancels it"
 )

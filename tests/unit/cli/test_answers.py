@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rankroom.cli import answers
-from rankroom.cli.answers import Answers
+from rankroom.cli.answers import Answers, can_ask
+from rankroom.cli.terminal import Terminal
 from rankroom.display.words import asking
 from rankroom.errors import UsageError
 from rankroom.record.model import Prompt, RunInfo
@@ -115,6 +118,27 @@ def test_words():
     assert asking(run_with(Prompt(2, 1, "input", "? ", 0))) == "rank 2 waits for input"
     run.state = "done"
     assert asking(run) == ""
+
+
+def test_nobody_is_asked_where_standard_input_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert not can_ask()
+    assert asyncio.run(Terminal().ask("leave it? ", {"l"})) == ""
+
+
+def test_tab_is_bound_as_libedit_has_it(monkeypatch: pytest.MonkeyPatch):
+    bound: list[str] = []
+    libedit = SimpleNamespace(
+        __doc__="Importing this module enables command line editing using libedit readline.",
+        parse_and_bind=bound.append,
+        set_completer_delims=lambda letters: None,
+        set_completer=lambda function: None,
+    )
+    monkeypatch.setitem(sys.modules, "readline", libedit)
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    answers._read("> ", Prompt(0, 1, "debugger", "ipdb> ", 0), lambda *asked: (0, []))
+    answers._read("> ", Prompt(0, 2, "input", "? ", 0), None)
+    assert bound == ["bind ^I rl_complete", "bind ^I ed-insert"]
 
 
 def test_tab_asks_the_rank_what_can_follow():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -134,6 +135,29 @@ def test_as_a_program(home: Path):
     )
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("Error: no record 'x'") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sign"), [(["--help"], rb"\u2026"), (["runs", "show"], rb"\u25cf")]
+)
+def test_what_a_locale_lacks_is_escaped(home: Path, words: list[str], sign: bytes):
+    failed_run(home)
+    done = subprocess.run(
+        [sys.executable, "-m", "rankroom", *words],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0 and sign in done.stdout, done.stderr
+
+
+def test_a_command_that_is_shown_can_be_typed(tmp_path: Path):
+    into = tmp_path / "my course"
+    assert f"`jupyter lab '{into}/" in good("course", "copy", str(into))
+
+
+def test_a_mistyped_site_has_no_jobs_to_be_listed():
+    assert "nowhere" in bad("jobs", "--site", "nowhere")
+    assert good("jobs", "--site", "local") == "no jobs\n"
 
 
 def test_unknown_words_list_the_valid_ones():
@@ -291,6 +315,30 @@ def test_prune(home: Path):
     assert good("runs", "prune") == "0 records, 0 B, removed\n"
     assert new.id in good("runs", "prune", "--max-gb", "0")
     assert store.ids() == []
+
+
+def test_prune_keeps_to_the_limit_that_is_given(home: Path, monkeypatch: pytest.MonkeyPatch):
+    then = time.time() - 40 * DAY
+    store, old = finished_record(home, start=int(then * 1e6))
+    for path in store.paths(old.id).folder.iterdir():
+        os.utime(path, (then, then))
+    monkeypatch.setenv("RANKROOM_KEEP_GB", "0")
+    for limit in (("--max-gb", "20"), ("--max-gb", "inf"), ("--days", "365")):
+        assert good("runs", "prune", *limit) == "0 records, 0 B, removed\n"
+    assert store.ids() == [old.id]
+    assert old.id in good("runs", "prune", "--days", "365", "--max-gb", "0")
+
+
+def test_prune_says_what_it_cannot_remove(home: Path, monkeypatch: pytest.MonkeyPatch):
+    _, run = finished_record(home)
+
+    def refuse(folder: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    said = bad("runs", "prune", "--max-gb", "0")
+    assert f"cannot remove the record {run.id}: Read-only file system" in said
 
 
 def test_prune_options_are_checked(monkeypatch):

@@ -1,15 +1,20 @@
-"""What is asked of a job is refused where none is submitted."""
+"""What is asked of a job is refused where none is submitted; and what Ctrl-C does to a job."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import nbformat
 import pytest
 from click.testing import CliRunner
 
-from rankroom.cli import batch_command, main
+from rankroom.cli import batch_command, job_options, main
 from rankroom.cluster.local import Cluster
+from rankroom.remote.cluster import RemoteCluster
+from rankroom.scheduler.site import Site
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,63 @@ def test_a_forgotten_site_is_said_and_nothing_starts(
     said = "Error: --nodes is for a job: say on which site, with --site NAME"
     assert done.output.splitlines()[-1] == said
     assert not started
+
+
+def test_a_site_without_a_scheduler_is_named(home: Path):
+    done = CliRunner().invoke(main, ["cluster", "start", "--site", "local", "--nodes", "2"])
+    assert done.exit_code == 1
+    assert done.output == "Error: --nodes is for a job, and local has no scheduler\n"
+
+
+def test_a_site_that_is_this_machine_has_ranks_here(home: Path, monkeypatch: pytest.MonkeyPatch):
+    info = SimpleNamespace(notes=[])
+    made = SimpleNamespace(info=info, describe=lambda: "2 ranks here", close=lambda: None)
+    monkeypatch.setattr(Cluster, "local", lambda *words, **options: made)
+    done = CliRunner().invoke(main, ["cluster", "start", "--site", "local"])
+    assert (done.exit_code, done.output) == (0, "2 ranks here\n")
+
+
+def press(*words: Any, **options: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_ranks_start_here_ends_as_in_a_shell(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Cluster, "local", press)
+    done = CliRunner().invoke(main, ["cluster", "start"])
+    assert (done.exit_code, done.output) == (130, "")
+
+
+def test_ctrl_c_leaves_the_job_of_a_cluster_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    info = SimpleNamespace(remote=SimpleNamespace(job="7"))
+    waits = SimpleNamespace(name="far", until_ready=press, refresh=lambda: info)
+    monkeypatch.setattr(job_options.sites, "load", Site)
+    monkeypatch.setattr(RemoteCluster, "start", lambda *words: waits)
+    done = CliRunner().invoke(main, ["cluster", "start", "--site", "far"])
+    assert done.exit_code == 130
+    assert done.output == (
+        "job 7 goes on: `%cluster attach far` in a notebook waits for its ranks, "
+        "`rankroom cluster stop far` cancels it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("login", "`rankroom batch --collect 7` brings"), ("", "nb.ipynb")]
+)
+def test_ctrl_c_leaves_a_batch_job_and_says_where_its_results_will_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, words: str
+):
+    async def follow(*about: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def pressed() -> None:
+        if (me := asyncio.current_task()) is not None:
+            asyncio.get_running_loop().call_later(0.01, me.cancel)
+        await batch_command._finish(sent, None, "7", Path("nb.ipynb"))  # type: ignore[arg-type]
+
+    sent: Any = SimpleNamespace(place=SimpleNamespace(name=place))
+    monkeypatch.setattr(batch_command, "follow", follow)
+    with pytest.raises(SystemExit) as end:
+        asyncio.run(pressed())
+    assert end.value.code == 130
+    said = capsys.readouterr().out
+    assert said.startswith("job 7 goes on: ") and words in said

@@ -17,6 +17,7 @@ from rankroom.errors import LabError, RankroomError, SchedulerError, SshError, U
 from rankroom.jupyter_job import lab as labs
 from rankroom.jupyter_job.lab import Lab
 from rankroom.jupyter_job.saved_labs import SavedLab
+from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.site import Site
 
 
@@ -32,7 +33,7 @@ class Login:
 class Submits7:
     """A scheduler that takes a job, 7, and notes which are cancelled."""
 
-    site, place = Site("test"), Login()
+    site, place, kind = Site("test"), Login(), slurm
 
     def __init__(self, refuses: bool = False) -> None:
         self.submitted, self.cancelled, self.refuses = 0, [], refuses
@@ -86,6 +87,14 @@ def test_a_job_that_cannot_be_reached_from_here_stays(ended, error: Exception):
     said, cancelled = ended(error)
     assert not cancelled
     assert "job 7 goes on" in said and "--attach 7" in said
+
+
+def test_what_ends_a_job_is_a_command_of_its_scheduler(home):
+    scheduler: Any = Submits7()
+    scheduler.kind = pbs
+    command = LabCommand(scheduler, scheduler.place, Terminal(), False, 0)
+    command._lab = Lab(scheduler, "/scratch/labs", SavedLab("test", "7"))
+    assert command._left().endswith("--attach 7` finds it again, `qdel 7` there ends it")
 
 
 def test_a_job_that_is_of_no_use_is_cancelled(ended):

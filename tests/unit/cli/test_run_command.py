@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main, run_command
-from rankroom.errors import StartError, UnreadableRecordError
+from rankroom.errors import NoClusterError, StartError, UnreadableRecordError
 from rankroom.record.model import Failure, Hang, Place
 from rankroom.record.tail import Chunk, Tail
 from record_makers import log, start_record
@@ -97,6 +97,25 @@ def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
     ending.cancel()
     assert begun.interrupted == 1 and begun.info.state == "running"
     assert "the ranks are being ended" in capsys.readouterr().err
+
+
+def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
+    begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def refuse() -> None:
+        raise NoClusterError("cluster lesson is over")
+
+    monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
+    monkeypatch.setattr(begun, "interrupt", refuse)
+    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["cluster lesson is over", "the ranks are being ended"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5"])
+def test_a_timeout_is_more_than_nothing(seconds: str):
+    done = CliRunner().invoke(main, ["run", "--timeout", seconds, "no-such.py"])
+    assert done.exit_code == 2 and "--timeout" in done.output
 
 
 @pytest.mark.parametrize(

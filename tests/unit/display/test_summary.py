@@ -14,15 +14,15 @@ import pytest
 from nbconvert import exporters
 from test_display import saved
 
-from rankroom.analysis.profile import Shares
+from rankroom.analysis.profile import Profile, Shares
 from rankroom.analysis.timeline import Timeline
 from rankroom.display import bundle
 from rankroom.display.page import weight
 from rankroom.display.picture import COLOURS, picture
-from rankroom.display.summary import MOST
-from rankroom.record.model import RunInfo
+from rankroom.display.summary import MOST, summary
+from rankroom.record.model import RunInfo, event_line
 from rankroom.record.store import Store
-from trace_makers import ALL, FOLDER, Trace, loop
+from trace_makers import ALL, FOLDER, Trace, collective, loop
 
 NAMES = [make.__name__.replace("_", "-") for make in ALL]
 PLAIN = re.compile(r"<(\w+)|(\w+)=")
@@ -206,6 +206,34 @@ def test_a_large_timeline_is_named_not_read(tmp_path: Path):
     data = bundle(run, store)
     assert f"rankroom runs profile {run.id}" in data["text/plain"]
     assert "svg" not in data["text/html"]
+
+
+def test_a_long_log_is_not_called_a_large_timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trace = Trace(2)
+    loop(trace, 5, lambda rank, step: (0, 1_000))
+    store, run = record_of(trace, tmp_path)
+    monkeypatch.setattr("rankroom.display.summary.SEARCHED", 10)
+    note = summary(run, store.paths(run.id).events).note
+    assert "its record is too large" in note and "timeline" not in note
+
+
+def test_a_cell_says_of_ranks_that_came_back_what_the_profile_says(tmp_path: Path):
+    trace = Trace(2)
+    for rank in range(2):
+        trace.active(rank, 0, 3_100_000)
+        for n in range(20 - 3 * rank):
+            trace.add(rank, "collective", collective("allreduce", "g"), 10_000 * n, 1_000)
+        for n in range(100):
+            at = 1_000_000 + 20_000 * n + 10_000 * rank
+            trace.add(rank, "collective", collective("allreduce", "g"), at, 11_000 - 10_000 * rank)
+    store, run = record_of(trace, tmp_path)
+    events = store.paths(run.id).events
+    met = {"name": "regrouped", "args": {"meeting": 1}}
+    with events.open("ab") as file:
+        file.writelines(event_line("mark", rank, 9, 500_000, **met) for rank in range(2))
+    sentence = Profile.of(Timeline.read(run, events)).diagnosis
+    assert "rank 1 arrives last in" in sentence
+    assert summary(run, events).sentence == sentence
 
 
 @pytest.mark.parametrize("name", NAMES)

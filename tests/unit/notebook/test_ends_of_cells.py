@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from rankroom.cluster.base import AnyCluster
 from rankroom.course import trial
-from rankroom.errors import RunFailed
+from rankroom.errors import NoClusterError, RunFailed, UsageError
 from rankroom.notebook import magics
 from rankroom.notebook.magics import RankroomMagics
 from rankroom.record.model import RunInfo
@@ -151,3 +151,48 @@ def test_a_batch_job_waits_for_what_is_detached(
     with pytest.raises(RunFailed):
         cells._run("x", "--detach --quiet")
     assert output == ["failed"]
+
+
+def test_the_end_of_a_run_that_cannot_be_interrupted_is_shown(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    run = Begun("running")
+
+    def refuse() -> None:
+        run.state = run.info.state = "lost"
+        raise NoClusterError("cluster lesson is over")
+
+    monkeypatch.setattr(run, "interrupt", refuse)
+    monkeypatch.setattr("rankroom.display.running_bundle", lambda info: {"state": info.state})
+    run_on(monkeypatch, run)
+    with pytest.raises(RunFailed, match="lost: the process that wrote this record ended"):
+        cells.distributed("--timeout 0.05", "1")
+    assert output == ["running", "lost"]
+    assert capsys.readouterr().out == "cluster lesson is over\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('--ranks ""', "cannot read '' as ranks"),
+        ("--ranks 0, 1", "unexpected '1'"),
+        ("--timeout 0", "--timeout 0: more than 0 seconds"),
+        ("--timeout -5", "--timeout -5: more than 0 seconds"),
+        ("--timeout nan", "--timeout nan: more than 0 seconds"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch, line: str, why: str
+):
+    run_on(monkeypatch, Begun("done"))
+    with pytest.raises(UsageError, match=why):
+        cells.distributed(line, "1")
+    assert output == []
+
+
+def test_runs_without_records_are_no_table(
+    cells: RankroomMagics, home: Path, capsys: pytest.CaptureFixture[str]
+):
+    cells.runs("")
+    assert capsys.readouterr().out == f"no runs yet in {home / 'runs'}\n"

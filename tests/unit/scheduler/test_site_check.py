@@ -361,7 +361,7 @@ def test_jobs_are_listed_with_their_state(own: Path, fake: FakeScheduler):
     assert "tiger" in lines[0] and "waits in the queue (Priority" in lines[0]
     assert lines[1].endswith("runs on c1")
     assert cli("jobs", "--cancel", second) == f"job {second} at mine is cancelled\n"
-    assert first not in cli("jobs", "--site", "other")
+    assert first not in cli("jobs", "--site", "perlmutter")
     while second in cli("jobs"):
         pass
     assert second in cli("jobs", "--all")

@@ -1,0 +1,38 @@
+"""`%distributed on`: which cells are for the ranks, and when IPython takes a line as complete."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+
+@pytest.fixture
+def shell() -> InteractiveShell:
+    made = InteractiveShell()
+    made.extension_manager.load_extension("rankroom")
+    made.run_line_magic("distributed", "on")
+    return made
+
+
+def on_ranks(shell: InteractiveShell, cell: str) -> bool:
+    return "run_cell_magic('distributed'" in shell.transform_cell(cell)
+
+
+def test_enter_runs_a_line(shell: InteractiveShell):
+    assert on_ranks(shell, "print(1)")
+    assert shell.check_complete("print(1)")[0] == "complete"
+    assert shell.check_complete("x = (\n\n")[0] == "incomplete"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_what_a_front_end_asks_for_itself_stays_here(shell: InteractiveShell, silent: bool):
+    shell.kernel = SimpleNamespace(get_parent=lambda: {"content": {"silent": silent}})
+    assert on_ranks(shell, "x = 1") is not silent
+
+
+def test_the_extension_can_be_unloaded(shell: InteractiveShell):
+    assert not on_ranks(shell, "%unload_ext rankroom")
+    assert shell.extension_manager.unload_extension("rankroom") is None
+    assert not on_ranks(shell, "print(1)")

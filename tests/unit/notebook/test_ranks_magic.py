@@ -1,0 +1,60 @@
+"""`%ranks`: what becomes a variable here, and what is refused, without ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.cluster.base import AnyCluster
+from rankroom.errors import UsageError
+from rankroom.notebook import cluster_magic
+from rankroom.notebook.ranks_magic import do
+
+
+@pytest.fixture(autouse=True)
+def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks, on which each expression has its own text as its value."""
+
+    def pull(name: str, ranks: list[int]) -> dict[int, str]:
+        return dict.fromkeys(ranks, name)
+
+    made = SimpleNamespace(size=2, pull=pull, push=lambda names, ranks: None)
+    monkeypatch.setattr(AnyCluster, "current", made)
+
+
+@pytest.fixture
+def shell() -> Any:
+    return SimpleNamespace(user_ns={"x": 1})
+
+
+def test_names_are_pulled_to_the_last_of_their_parts(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+):
+    do(shell, "pull net.weight loss --ranks 1")
+    assert shell.user_ns == {"x": 1, "weight": {1: "net.weight"}, "loss": {1: "loss"}}
+    assert "pulled net.weight, loss from rank 1: a dictionary by rank" in capsys.readouterr().out
+    do(shell, "push x")
+    assert capsys.readouterr().out == "pushed x to ranks 0–1\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("pull losses[-1]", r"takes names, like `a` or `a\.b`, not losses\[-1\]"),
+        ("pull x len(x)", r"not len\(x\)"),
+        ("pull a.weight b.weight", "two of these would have one name here"),
+        ('push x --ranks ""', "cannot read '' as ranks"),
+        ("debug 1", "needs JupyterLab"),
+    ],
+)
+def test_what_would_be_lost_or_meet_others_is_refused(shell: Any, line: str, why: str):
+    with pytest.raises(UsageError, match=why):
+        do(shell, line)
+    assert shell.user_ns == {"x": 1}
+
+
+def test_no_ranks_are_not_all_ranks():
+    with pytest.raises(UsageError, match="cannot read '' as ranks"):
+        cluster_magic.stacks('--ranks ""')
