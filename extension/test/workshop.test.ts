@@ -1,9 +1,11 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
+import { ApiError } from '../src/api';
 import type { WorkshopApi } from '../src/api/workshop';
 import { Console } from '../src/workshop/console';
 import { arrange, isStale } from '../src/workshop/order';
+import { firstAnswer } from '../src/workshop/seat';
 import {
   attendance, catchUpSource, counts, exerciseOf, isShown, lasting, lookOf, lookWord, offerKey, offerWords, ranksOf, sharedList,
   timeOf, TIMER_STAYS_S, waitingOf
@@ -110,6 +112,17 @@ test('an offer is another one once the learner is at another lesson or exercise'
   assert.equal(offerKey(offer), offerKey({ ...offer, lesson: at(3) }));
   const others = [offer, { ...offer, lesson: at(4) }, { ...offer, lesson: null }, { ...offer, exercise: 'ring.2' }, { ...offer, id: '8' }];
   assert.equal(new Set(others.map(offerKey)).size, others.length);
+});
+
+test('a server that does not answer at first is asked again, and one without our routes is no seat', async () => {
+  const answers = [new ApiError('the Jupyter server does not answer', 0), new ApiError('busy', 503), { role: 'learner' }];
+  const own = (): Promise<unknown> => {
+    const next = answers.shift();
+    return next instanceof Error ? Promise.reject(next) : Promise.resolve(next);
+  };
+  assert.equal((await firstAnswer({ own } as unknown as WorkshopApi, 1))?.role, 'learner');
+  const none = { own: () => Promise.reject(new ApiError('not found', 404)) };
+  assert.equal(await firstAnswer(none as unknown as WorkshopApi, 1), null);
 });
 
 test('another workshop is not asked for the exercise that was chosen in the one before', t => {

@@ -13,7 +13,7 @@ export class WorkshopApi {
     return (await (await this.api.ask('GET', ['workshop'], query)).json()) as Overview;
   }
 
-  /** The workshop that this server is a seat of, or that this account teaches; role '' without one. */
+  /** The workshop that this server is a seat of; role '' without one. */
   async own(): Promise<Own> {
     return (await (await this.api.ask('GET', ['workshop', 'own'], {})).json()) as Own;
   }

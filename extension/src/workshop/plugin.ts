@@ -14,7 +14,7 @@ import { Console } from './console';
 import { ConsolePanel } from './consolepanel';
 import { boardIcon } from './icon';
 import { Offers } from './offers';
-import { Seat } from './seat';
+import { firstAnswer, Seat } from './seat';
 import { SeatNotices } from './seatnotices';
 import { SeatPanel } from './seatpanel';
 import { SeatStatus } from './seatstatus';
@@ -113,7 +113,7 @@ async function addSeat(
   labShell: ILabShell
 ): Promise<boolean> {
   const workshopApi = new WorkshopApi(api);
-  const own = await workshopApi.own().catch(() => null); // a server without Rankroom's routes
+  const own = await firstAnswer(workshopApi);
   if (own?.role !== 'learner') {
     return false;
   }

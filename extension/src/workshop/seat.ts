@@ -2,6 +2,7 @@
 import { Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
+import { ApiError } from '../api';
 import type { WorkshopApi } from '../api/workshop';
 import { message } from '../sidebar/clusters';
 import { trans } from '../translation';
@@ -9,6 +10,19 @@ import type { Message, Offer, Own } from '../workshop_answers';
 
 const LOOK_MS = 1_500;
 const SLOWEST_MS = 15_000;
+
+/** The server's first answer, which is waited for while it does not come; null where it refuses, or has no such route. */
+export async function firstAnswer(api: WorkshopApi, waitMs = LOOK_MS): Promise<Own | null> {
+  try {
+    return await api.own();
+  } catch (error) {
+    if (error instanceof ApiError && error.status >= 400 && error.status < 500) {
+      return null;
+    }
+  }
+  await new Promise(resolve => setTimeout(resolve, waitMs));
+  return firstAnswer(api, Math.min(2 * waitMs, SLOWEST_MS));
+}
 
 export class Seat {
   /** Why the server does not tell; '' if it does. */

@@ -97,7 +97,7 @@ export class SeatPanel extends Widget {
     setText(this.about, isOn ? sharedWords() : trans.__('Your teacher sees your name and your hand, and nothing else of you.'));
     const rows = shared ? sharedList(shared, this.seat.now) : [];
     setChildren(this.list, rows.flatMap(([name, value]) => [this.cell('dt', name, name), this.cell('dd', name, value)]));
-    this.list.hidden = rows.length === 0;
+    this.list.hidden = this.about.hidden = this.share.hidden = shared === null;
     this.list.title = folder;
     setText(this.share, isOn ? trans.__('Stop sharing') : trans.__('Share how I stand'));
     this.share.title = isOn

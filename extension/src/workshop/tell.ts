@@ -49,7 +49,7 @@ export class Tell {
         trans.__('Timer'), false,
         h('div', 'rr-ws-row', {}, this.minutes, h('span', '', {}, trans.__('minutes')), this.timerTitle),
         h(
-          'div', 'rr-actions', {}, this.button(trans.__('Start timer'), () => this.setTimer(this.minutes.value)),
+          'div', 'rr-actions', {}, this.button(trans.__('Start timer'), () => this.startTimer()),
           this.button(trans.__('Clear timer'), () => this.setTimer(''))
         )
       ),
@@ -113,6 +113,14 @@ export class Tell {
 
   private offerCell(): Promise<string> {
     return this.model.offerCell(this.source.value, this.cellTitle.value);
+  }
+
+  private async startTimer(): Promise<string> {
+    // The browser gives '' for what is no number, which would clear the timer.
+    if (!this.minutes.value || !this.minutes.checkValidity()) {
+      throw new Error(trans.__('Give the number of minutes, from %1 to %2.', this.minutes.min, this.minutes.max));
+    }
+    return this.setTimer(this.minutes.value);
   }
 
   private setTimer(minutes: string): Promise<string> {

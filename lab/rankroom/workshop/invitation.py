@@ -19,6 +19,7 @@ from rankroom.scheduler.site import Site
 from rankroom.ssh.host import Host
 from rankroom.workshop import seat, workshop_plan
 from rankroom.workshop.owned_files import account
+from rankroom.workshop.seat import OwnSeat, Seat
 from rankroom.workshop.sharing import NOT_LISTED, OVER, VARIABLE
 from rankroom.workshop.workshop_folder import NO_PLAN, Folder
 from rankroom.workshop.workshop_plan import Plan
@@ -29,7 +30,7 @@ _MARK = "--- workshop ---"  # login shells greet
 # Whose folder it is, who asks, what was said last of its end; then the plan.
 _LOOK = f"""\
 cd "$1" && echo "{_MARK}" && stat -c %U . && stat -c %U workshop.toml && id -un &&
-{{ grep -hE '"kind": "(open|end)"' teacher/news.jsonl 2>/dev/null | tail -n 1; echo; }} &&
+{{ grep -hE '"kind": "(open|end)".*}}$' teacher/news.jsonl 2>/dev/null | tail -n 1; echo; }} &&
 head -c 65537 workshop.toml
 """
 
@@ -118,9 +119,15 @@ async def invitation(where: str, there: Host) -> Invitation:
 
 
 def job_of(folder: str, site: str) -> str:
-    """The job that this account's seat had last in this workshop; empty if none."""
+    """The job that this account's seat had last in this workshop; empty if none. Of one that was
+    submitted from another machine, only the seat knows."""
     kept = seat.read_choices()
-    return kept.job if (kept.folder, kept.site) == (folder, site) else ""
+    if kept.folder != folder:
+        return ""
+    if kept.site == site:
+        return kept.job
+    found = Seat.read(OwnSeat(Path(folder), kept.seat, kept.owner).path) if kept.seat else None
+    return found.status.job if found is not None and found.uid == os.getuid() else ""
 
 
 def keep_job(folder: str, site: str, job: str) -> None:

@@ -14,14 +14,18 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+HEAD = 64  # bytes of a file's head
+
 
 @dataclass(frozen=True)
 class Owned:
-    """What a file held: whose it is, when it was written (epoch s), and its text."""
+    """What a file held: whose it is, when it was written (epoch s), and its text; `head` is how the
+    file begins, wherever the text does."""
 
     uid: int
     written: float
     text: str
+    head: str
 
 
 def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
@@ -38,12 +42,13 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
         # A second name of a file was given to it by somebody else than its owner, perhaps.
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
             return None
-        raw = os.pread(descriptor, most, after)
+        raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD, 0)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return Owned(about.st_uid, about.st_mtime, raw.decode("utf-8", "replace"))
+    text, begins = (each.decode("utf-8", "replace") for each in (raw, head))
+    return Owned(about.st_uid, about.st_mtime, text, begins)
 
 
 def make_folder(path: Path, mode: int) -> None:

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rankroom.course.lessons import lesson
+from rankroom.display.words import counted
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
@@ -28,7 +29,7 @@ from rankroom.system import control_groups
 from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.owned_files import make_folder
 from rankroom.workshop.seat import LARGEST
-from rankroom.workshop.workshop_folder import MODES, Folder, demand_reachable
+from rankroom.workshop.workshop_folder import MODES, Folder, demand_own, demand_reachable
 from rankroom.workshop.workshop_plan import Plan
 
 HUB_S = 10.0
@@ -57,7 +58,7 @@ async def steps(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
 
 async def _dates(plan: Plan) -> Step:
     minutes = sum(each for _, each in plan.lessons)
-    words = f"{len(plan.lessons)} lessons in {minutes} minutes"
+    words = f"{counted(len(plan.lessons), 'lesson')} in {counted(minutes, 'minute')}"
     if plan.is_over(time.time()):
         raise UsageError(f"it was over on {plan.ends:%d %B %Y, %H:%M}: correct `ends`")
     if plan.starts and plan.ends:
@@ -82,7 +83,9 @@ async def _learners(plan: Plan) -> Step:
     twice = {user for user in plan.learners if plan.learners.count(user) > 1}
     if twice:
         return Step("learners", "warned", f"named twice: {', '.join(sorted(twice))}")
-    return Step("learners", "ok", f"all {len(plan.learners)} accounts exist")
+    count = len(plan.learners)
+    words = f"all {count} accounts exist" if count > 1 else "its account exists"
+    return Step("learners", "ok", words)
 
 
 async def _folder(plan: Plan) -> Step:
@@ -94,6 +97,7 @@ async def _folder(plan: Plan) -> Step:
     else:
         where = folder.path.parent
     demand_reachable(folder.path)
+    demand_own(folder.path)
     room = len(plan.learners or range(100)) * LARGEST + ROOM_FOR_NEWS
     try:
         _try_modes(where)
@@ -138,7 +142,8 @@ async def _hub(plan: Plan) -> Step:
 
 async def _node(plan: Plan) -> Step:
     cores, ranks = control_groups.cores(), plan.ranks * len(plan.learners)
-    words = f"{cores} cores, for {ranks or plan.ranks} ranks" + ("" if ranks else " a learner")
+    words = f"{counted(cores, 'core')}, for {counted(ranks or plan.ranks, 'rank')}"
+    words += "" if ranks else " a learner"
     if ranks > 2 * cores:
         return Step("this machine", "warned", f"{words}: they share each core")
     if find_spec("jupyterlab") is None:
@@ -186,8 +191,8 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
     out = [user for user in plan.learners if user not in users]
     if users != ["(null)"] and found.get("Accounts", "(null)") == "(null)" and out:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
-    nodes = found.get("NodeCnt", "?")
-    return Step("reservation", "ok", f"{plan.reservation} has {nodes} nodes until {_clock(end)}")
+    nodes = counted(_moment(found.get("NodeCnt", "")), "node")
+    return Step("reservation", "ok", f"{plan.reservation} has {nodes} until {_clock(end)}")
 
 
 def _moment(text: str) -> int:

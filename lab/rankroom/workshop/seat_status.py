@@ -69,7 +69,7 @@ class StatusReader:
 
     def _run(self) -> RunInfo | None:
         """The newest run, unless it was over before."""
-        ids = self._latest("runs", _stamp(self._store.runs), self._store.ids, forever=True)
+        ids = self._latest("runs", _stamp(self._store.runs), self._store.ids)
         if not ids:
             return None
         file = self._store.paths(ids[0]).run
@@ -79,11 +79,11 @@ class StatusReader:
         ended = (found.end or found.start) / 1e6
         return found if found.state == "running" or ended >= self._since else None
 
-    def _latest(self, what: str, stamp: Any, read: Any, forever: bool = False) -> Any:
+    def _latest(self, what: str, stamp: Any, read: Any) -> Any:
         """What `read` gives, and gave before if neither files have changed nor much time has
         passed; None where it cannot be read."""
         known, until, value = self._seen.get(what, (None, 0.0, None))
-        if known != stamp or (time.monotonic() > until and not forever):
+        if known != stamp or time.monotonic() > until:
             value = None
             with contextlib.suppress(OSError, RankroomError):
                 value = read()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import time
@@ -61,7 +62,10 @@ class Sharing:
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
         self._reader = StatusReader(time.time())
+        self._uncopied = ""  # why notebooks of the plan are not in the home; empty if they are
+        self._copy_again = 0.0  # when they are tried next, by the monotonic clock
         self._heard = 0  # the number of the last news
+        self._began = ""  # the first line of all of them
         self._told: tuple[Any, ...] = ()  # what the seat holds
         self._written = 0.0  # when it was written last, by the monotonic clock
         self._tried = 0.0  # when a seat was asked for last
@@ -79,6 +83,11 @@ class Sharing:
     @property
     def is_over(self) -> bool:
         return 0 < self.ends_at <= time.time()
+
+    @property
+    def has_seat(self) -> bool:
+        """Whether the teacher is told something by this server."""
+        return self._seat is not None
 
     def view(self) -> dict[str, Any]:
         """What a learner's page shows: what is shared, by whom and to whom, and the news."""
@@ -111,6 +120,7 @@ class Sharing:
             with self._lock:  # a page may ask for a round of its own
                 if self._seat is None:
                     self._begin()
+                self._copy()
                 self._listen()
                 self._write()
         except Exception as error:  # whatever a damaged file makes of it, the next round may do
@@ -139,7 +149,7 @@ class Sharing:
         return False
 
     def _begin(self) -> None:
-        """Take the seat, and see that the notebooks are there; tried again after a while."""
+        """Take the seat; tried again after a while."""
         if self._has_left or (self._tried and time.monotonic() - self._tried < HEARTBEAT_S):
             return
         self._tried = time.monotonic()
@@ -147,17 +157,34 @@ class Sharing:
         if self.folder.is_over():  # a job that has waited for too long
             self.ends_at = time.time()
         demand_place(plan, account(os.getuid()), self.folder)
-        copies = [lesson(number) for number, _ in plan.lessons] or list(LESSONS)
-        copy_to(user_home() / plan.copies, copies)
         taken = seats.take(self.folder.path, self.folder.owner_uid)
         self._is_kept = seats.read_choices().seat == taken.name
         self._seat, self._written = taken, time.monotonic()
-        self._complain("")
+
+    def _copy(self) -> None:
+        """See that the notebooks are there; a home without room is tried again after a while."""
+        if self._seat is None or self.plan is None or time.monotonic() < self._copy_again:
+            return
+        try:
+            copies = [lesson(number) for number, _ in self.plan.lessons] or list(LESSONS)
+            copy_to(user_home() / self.plan.copies, copies)
+            self._uncopied, self._copy_again = "", math.inf
+        except UsageError as error:
+            self._uncopied, self._copy_again = str(error), time.monotonic() + HEARTBEAT_S
+        self._complain(self._uncopied)
 
     def _listen(self) -> None:
         if self._seat is None or self.plan is None:
             return
-        for each in self.folder.news(self._heard):
+        began, told = self.folder.told(self._heard)
+        if began and began != self._began:
+            if self._began:  # the folder was made again, and numbers begin again in it
+                with contextlib.suppress(OSError):  # a home without room
+                    seats.write_choices(replace(seats.read_choices(), answers=()))
+                self._heard, self.news, told = 0, [], self.folder.news()
+                self._told = ()  # its seats are to be written again
+            self._began = began
+        for each in told:
             if each.kind == "end":
                 self.ends_at = each.until
             if each.kind == "open":  # again, and perhaps with another plan
@@ -178,6 +205,7 @@ class Sharing:
         if self._is_kept and choices.seat != self._seat.name:
             self._seat.remove()  # it may have been written again since the learner left
             self._seat, self._has_left = None, True
+            self._complain(LEFT.format(folder=self.folder.path))
             return
         now = (self.status, choices.hand_since, choices.shares)
         since = time.monotonic() - self._written
@@ -186,7 +214,7 @@ class Sharing:
         self._written = time.monotonic()  # also of a try that fails: a full disk is not asked again
         self._seat.write(self.status)
         self._told, self._written = now, time.monotonic()
-        self._complain("")
+        self._complain(self._uncopied)
 
     def _demand_seat(self) -> OwnSeat:
         if self._seat is None:
@@ -220,5 +248,9 @@ def demand_place(plan: Plan, user: str, folder: Folder) -> None:
 NOT_LISTED = (
     "{user} is not in the list of learners of {name}: ask {teacher} to add you to `learners`, and "
     "to run `rankroom workshop open` again"
+)
+LEFT = (
+    "you have no seat in {folder} any more: nothing is shared. To have one again, join again (at a "
+    "hub, first stop your server: File, Hub Control Panel)"
 )
 OVER = "the workshop {name} is over: its notebooks stay yours, and so does what is in your home"

@@ -65,7 +65,8 @@ def lesson_of_room(seats: Iterable[Seat], plan: Plan, now: float) -> int | None:
     """The lesson that the learner in the middle is at, or the one that the plan has now if that is
     earlier: a break or a slow room makes nobody late. None before the first lesson."""
     due = plan.lesson_at(now)
-    places = sorted(_place(seat, plan) for seat in seats if seat.status.shares)
+    found = [_place(seat, plan) for seat in seats if seat.status.shares]
+    places = sorted(place for place in found if place is not None)
     if due is None or not places:
         return None
     order = _order(plan)
@@ -77,10 +78,18 @@ def _order(plan: Plan) -> list[int]:
     return [number for number, _ in plan.lessons]
 
 
-def _place(seat: Seat, plan: Plan) -> int:
-    """Which of the plan's lessons a learner is at, from 0; -1 for none of them."""
-    order = _order(plan)
-    return order.index(seat.status.lesson) if seat.status.lesson in order else -1
+def _place(seat: Seat, plan: Plan) -> int | None:
+    """Which of the plan's lessons a learner is at, from 0; -1 before the first one. None at one
+    that is not in the plan, which is neither before nor after the others."""
+    order, at = _order(plan), seat.status.lesson
+    if at is None:
+        return -1
+    return order.index(at) if at in order else None
+
+
+def _is_behind(seat: Seat, plan: Plan, here: int | None) -> bool:
+    place = _place(seat, plan)
+    return place is not None and here is not None and place < _order(plan).index(here)
 
 
 def _tile(seat: Seat, plan: Plan, here: int | None, now: float) -> Json:
@@ -88,13 +97,13 @@ def _tile(seat: Seat, plan: Plan, here: int | None, now: float) -> Json:
     needs, since = "", 0.0
     if status.state == "ended":
         pass
-    elif status.hand and _is_heard(seat, now):
+    elif status.hand and is_heard(seat, now):
         needs, since = "hand", status.hand_since
     elif (gone := _gone_since(seat, now)) > 0:
         needs, since = "silent", gone
     elif status.state in ("stuck", "failed"):
         needs, since = status.state, status.since
-    elif here is not None and status.shares and _place(seat, plan) < _order(plan).index(here):
+    elif status.shares and _is_behind(seat, plan, here):
         needs = "behind"
     return {
         "user": seat.user,
@@ -114,13 +123,14 @@ def _absent(user: str) -> Json:
     }  # fmt: skip
 
 
-def _is_heard(seat: Seat, now: float) -> bool:
+def is_heard(seat: Seat, now: float) -> bool:
+    """Whether a seat was written lately, or after that time."""
     return now - seat.heard <= SILENT_S
 
 
 def _gone_since(seat: Seat, now: float) -> float:
     """When a learner was there last, of one who has been away for long; else 0."""
-    if not _is_heard(seat, now):
+    if not is_heard(seat, now):
         return seat.heard
     left = seat.status.away_since
     return left if left and now - left > SILENT_S else 0.0

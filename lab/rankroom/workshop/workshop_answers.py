@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankroom.course import quiz
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.workshop import tiles
@@ -79,7 +80,7 @@ def own(sharing: Sharing | None) -> Json:
         "ends": sharing.ends_at,
         "is_over": sharing.is_over,
         "trouble": sharing.trouble,
-        "shared": _shared(account(os.getuid()), status) if plan else None,
+        "shared": _shared(account(os.getuid()), status) if plan and sharing.has_seat else None,
         "timer": _timer(news),
         "messages": _messages(news),
         "offers": _offers(news, status, choices.answers),
@@ -117,7 +118,7 @@ def _shared(user: str, status: SeatStatus) -> Json:
         "lesson": status.lesson,
         "lesson_title": _TITLES.get(-1 if status.lesson is None else status.lesson, ""),
         "exercise": {key: tried[key] for key in ("name", "passed", "tries")} if tried else None,
-        "passed": len(status.progress.get("passed", {})),
+        "passed": sum(not quiz.is_quiz(name) for name in status.progress.get("passed", {})),
         "state": status.state,
         "why": status.why,
         "ranks": status.ranks or None,
@@ -146,7 +147,8 @@ def _messages(news: Sequence[News]) -> list[Json]:
     shows = [each.id for each in news if each.kind == "show"]
     found: list[Json] = []
     for each in reversed(news):
-        common = {"id": str(each.id), "at": each.at}
+        # In a folder that was made again, other news have the same numbers.
+        common = {"id": f"{each.id} {each.at}", "at": each.at}
         if each.kind == "message":
             found.append({**common, "kind": "text", "text": each.text})
         elif each.kind == "cell":

@@ -118,15 +118,20 @@ class Folder:
     def news(self, after: int = 0) -> list[News]:
         """What the teacher has told after the news with that id, oldest first; nothing where it
         cannot be read. Lines of another account's, or that are none, are passed over."""
+        return self.told(after)[1]
+
+    def told(self, after: int) -> tuple[str, list[News]]:
+        """The news, and the first line of all of them, by whose time of day a folder that was made
+        again is known; "" where it cannot be read."""
         found = read_owned(self._news, MOST_NEWS, after)
         if found is None or found.uid != self.owner_uid:
-            return []
+            return "", []
         told, place = [], after
         for line in found.text.split("\n")[:-1]:
             place += len(line.encode()) + 1
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 told.append(News.from_json(json.loads(line), place))
-        return told
+        return found.head.partition("\n")[0], told
 
     def is_over(self) -> bool:
         """Whether the teacher has ended the workshop, or its time is over."""
@@ -266,11 +271,12 @@ class Folder:
 def open_folder(plan: Plan) -> Folder:
     """Make the folder of a workshop, or open the one there is again, with this plan.
 
-    Raises UsageError where it cannot be made with the modes that keep learners apart, or where
-    learners could not enter it.
+    Raises UsageError where it cannot be made with the modes that keep learners apart, where
+    learners could not enter it, or where others could then read what is in it already.
     """
     folder = Folder(plan.folder)
     demand_reachable(folder.path)
+    demand_own(folder.path)
     try:
         for name, mode in MODES.items():
             make_folder(folder.path / name, mode)
@@ -289,14 +295,26 @@ def demand_reachable(folder: Path) -> None:
         try:
             about = parent.stat()
         except OSError as error:
-            why = f"{parent}: {error.strerror}"
-            raise UsageError(UNMADE.format(folder=folder, error=why)) from None
+            raise UsageError(
+                NO_PARENT.format(folder=folder, parent=parent, error=error.strerror)
+            ) from None
         mode = about.st_mode
         # Where there are access lists, the group's bits are the most that they give.
         if not mode & (stat.S_IXOTH | stat.S_IXGRP):
             raise UsageError(CLOSED.format(folder=folder, parent=parent, mode=mode & 0o7777))
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise UsageError(REPLACEABLE.format(folder=folder, parent=parent))
+
+
+def demand_own(folder: Path) -> None:
+    """Raise UsageError where a folder holds files and is no workshop's: opened for all, it would
+    show them."""
+    try:
+        names = {each.name for each in folder.iterdir()}
+    except OSError:  # there is none yet, or none that can be a workshop's, which is said as such
+        return
+    if "workshop.toml" not in names and (others := sorted(names - set(MODES))):
+        raise UsageError(OCCUPIED.format(folder=folder, name=others[0]))
 
 
 def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
@@ -339,6 +357,14 @@ UNWRITTEN = "cannot write to the workshop in {folder}: {error}"
 UNMADE = (
     "cannot make the workshop's folder {folder}: {error}. Learners are kept apart by the modes of "
     "its folders: choose a place of a file system that has them, such as the project's or scratch"
+)
+NO_PARENT = (
+    "cannot make the workshop's folder {folder}: {parent}: {error}. Make {parent} first, where "
+    "learners can enter it, or choose another place"
+)
+OCCUPIED = (
+    "{folder} is no workshop's folder and holds files, {name} among them: as one, it would be open "
+    "to everybody. Give a folder that does not exist yet, or an empty one"
 )
 CLOSED = (
     "learners cannot enter {folder}, as {parent} has the mode {mode:04o}: choose another place, or "

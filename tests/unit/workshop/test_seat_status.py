@@ -167,6 +167,22 @@ def test_progress_of_an_earlier_version_tells_its_lesson(reader: StatusReader, h
     assert reader.read().lesson == 3
 
 
+def test_a_look_that_failed_once_is_made_again(
+    reader: StatusReader, monkeypatch: pytest.MonkeyPatch
+):
+    run(state="running", end=None)
+
+    def broken(store: Store) -> list[str]:
+        raise OSError("stale")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "ids", broken)
+        assert reader.read().state == "not started"
+    now = time.monotonic()
+    monkeypatch.setattr(seat_status.time, "monotonic", lambda: now + seat_status.AGAIN_S + 1)
+    assert reader.read().state == "running"
+
+
 def test_what_has_not_changed_is_not_read_again(
     reader: StatusReader, monkeypatch: pytest.MonkeyPatch
 ):

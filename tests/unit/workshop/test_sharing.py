@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -165,6 +166,8 @@ def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, cloc
     assert folder.seats() == []
     with pytest.raises(UsageError, match="you have no seat"):
         shared.hand(True)
+    seen = workshop_answers.own(shared)
+    assert seen["shared"] is None and "nothing is shared" in seen["trouble"]
 
 
 def test_a_seat_that_was_given_up_as_it_was_written_goes(
@@ -210,6 +213,13 @@ def test_an_offer_is_answered_alone(shared: Sharing, folder: Folder):
     assert not seat.read_choices().answers
 
 
+def test_questions_of_the_quiz_are_no_exercises_that_were_passed(shared: Sharing, clock: Clock):
+    for name in ("before.1", "before.2", "ring.1"):
+        progress.note(name, passed=True)
+    pass_time(shared, clock, 3)
+    assert workshop_answers.own(shared)["shared"]["passed"] == 1
+
+
 def test_whatever_fails_is_said_and_tried_again(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -248,6 +258,27 @@ def test_news_are_heard_once(shared: Sharing, folder: Folder):
     assert [each.kind for each in shared.news] == ["open", "message"]
 
 
+def test_a_folder_that_was_made_again_is_heard_from_its_beginning(
+    shared: Sharing, folder: Folder, clock: Clock
+):
+    workshop_answers.answer(7)
+    folder.say("x" * 500)
+    pass_time(shared, clock, 3)
+    assert seat.read_choices().answers
+    for text in ("y", "z" * 900):  # shorter than what was heard, and longer
+        shutil.rmtree(folder.path)
+        opened(folder.path, name="Second try")
+        folder.say(text)
+        pass_time(shared, clock, 3)
+        assert [each.text for each in shared.news] == ["", text]
+        assert len(folder.seats()) == 1
+    assert shared.plan is not None and shared.plan.name == "Second try"
+    assert not seat.read_choices().answers
+    folder.close()
+    shared.look()
+    assert shared.ends_at > 0
+
+
 def test_over_quota_the_lesson_goes_on_with_one_line(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -276,6 +307,25 @@ def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pyt
     monkeypatch.setattr(seat, "write_atomically", full)
     Sharing(folder.path).look()
     assert len(folder.seats()) == 1
+
+
+def test_a_home_without_room_for_notebooks_still_gives_a_seat(
+    folder: Folder, clock: Clock, said: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(*about: object) -> None:
+        raise UsageError("cannot copy the course")
+
+    shared = Sharing(folder.path, tell=said.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(sharing, "copy_to", full)
+        pass_time(shared, clock, 60)
+        assert len(folder.seats()) == 1
+        assert shared.trouble == "cannot copy the course" and len(said) == 1
+        folder.say("hello")
+        pass_time(shared, clock, 1)
+        assert shared.news[-1].text == "hello"
+    pass_time(shared, clock, 30)
+    assert shared.trouble == "" and (Path.home() / "Test-workshop" / "README.md").exists()
 
 
 def test_a_folder_that_was_removed_is_said_and_nothing_ends(

@@ -92,6 +92,12 @@ def test_the_room_is_where_its_middle_is_and_no_further_than_the_plan():
     assert room(early, 2, 2, None) == (1, ["user2"])
 
 
+def test_one_at_a_lesson_that_is_not_in_the_plan_is_not_behind_and_moves_nobody():
+    assert room(AT, 2, 2, 2, 10) == (2, [])
+    assert room(AT, 10, 10, 2) == (2, [])
+    assert room(AT, 10, 10) == (None, [])
+
+
 def test_a_break_or_a_slow_room_makes_nobody_late():
     night = AT + 20 * 3600
     for now in (AT, AT + 3600, night):

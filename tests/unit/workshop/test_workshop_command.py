@@ -1,6 +1,5 @@
 """`rankroom workshop` as it is typed: what is checked, what is refused, in a sentence each."""
 
-import asyncio
 import json
 import os
 import pwd
@@ -15,13 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import another_user
-import rankroom
 from fake_scheduler import DOWN, FakeScheduler
 from rankroom.cli import main, watched_workshop, workshop_command
 from rankroom.errors import LabError, UsageError
-from rankroom.ssh.host import LocalHost
 from rankroom.workshop import node_server, seat, workshop_plan
-from rankroom.workshop.invitation import Invitation, at, invitation, keep_job
+from rankroom.workshop.invitation import keep_job
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.tiles import exercises
 from rankroom.workshop.workshop_folder import Folder, open_folder
@@ -69,7 +66,8 @@ def test_a_good_plan_is_checked_without_leaving_anything(
 ):
     done = typed("check", written(learners=(ME,)))
     assert done.exit_code == 0, done.output
-    assert "✓ learners: all 1 accounts exist" in done.output
+    assert "✓ learners: its account exists" in done.output
+    assert "✓ dates: 2 lessons in 35 minutes" in done.output
     assert "✓ folder: " in done.output and "can be made" in done.output
     assert [each.name for each in base.iterdir()] == ["plan.toml"]
 
@@ -81,6 +79,7 @@ def test_a_good_plan_is_checked_without_leaving_anything(
         ({"learners": (ME, ME)}, f"! learners: named twice: {ME}"),
         ({"ends": datetime(2020, 1, 2, tzinfo=timezone.utc), "starts": None}, "it was over on 02"),
         ({"lessons": ((1, 50), (2, 60))}, "! dates: 2 lessons in 110 minutes"),
+        ({"lessons": ((1, 90),)}, "! dates: 1 lesson in 90 minutes"),
         ({"ranks": 1}, "01 Hello, ranks needs 2 ranks, and a seat has 1"),
         ({"folder": "/proc/may"}, "✗ folder: cannot make it in /proc"),
         ({"way": "hub", "hub": "http://127.0.0.1:9"}, "does not answer as JupyterHub"),
@@ -156,6 +155,15 @@ def test_what_is_told_is_told(base: Path, typed: Callable):
     assert "nobody has no seat" in typed("reset", folder.path, "nobody").output
 
 
+def test_a_cell_that_is_no_text_is_said(base: Path, typed: Callable):
+    folder = opened(base / "may")
+    cell = base / "cell.py"
+    cell.write_bytes("print('ü')".encode("latin-1"))
+    done = typed("offer-cell", folder.path, cell)
+    assert done.exit_code == 1 and f"{cell} is not text in" in done.output
+    assert [each.kind for each in folder.news()] == ["open"]
+
+
 def test_catching_up_goes_as_far_as_the_teacher_says(base: Path, typed: Callable):
     folder = opened(base / "may")
     seat.take(folder.path, folder.owner_uid)
@@ -205,6 +213,20 @@ def test_a_workshop_ends_when_all_seats_have(
     own.write(SeatStatus(state="running"))
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
     assert f"{ME}'s JupyterLab has not said that it has ended" in typed("end", folder.path).output
+
+
+def test_a_seat_that_was_silent_before_is_not_waited_for(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    folder = opened(base / "may")
+    own = seat.take(folder.path, folder.owner_uid)
+    own.write(SeatStatus(state="idle"))
+    yesterday = time.time() - 86_400
+    os.utime(own.path, (yesterday, yesterday))
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
+    done = typed("end", folder.path)
+    assert done.exit_code == 0 and "has not said" not in done.output
 
 
 def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
@@ -419,82 +441,6 @@ def test_what_cannot_be_joined_is_said(base: Path, typed: Callable):
     folder = opened(base / "may")
     folder._tell(kind="end", until=time.time() - 1)
     assert "the workshop Test workshop is over" in typed("join", folder.path).output
-
-
-def invited(**more) -> Invitation:
-    return Invitation(replace(plan(Path("/x")), **more), "/x", "", "eve", "tom")
-
-
-NOW = datetime.now(timezone.utc)
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"learners": ("ada",)}, "eve is not in the list of learners of Test workshop: ask tom"),
-        ({"ends": NOW - timedelta(hours=1), "starts": None}, "the workshop Test workshop is over"),
-        ({"starts": NOW + timedelta(days=2), "ends": None}, "Test workshop begins on "),
-        ({"version": "99.0"}, "was opened with Rankroom 99.0, and "),
-    ],
-)
-def test_an_invitation_that_does_not_hold_is_refused(more: dict[str, object], said: str):
-    with pytest.raises(UsageError) as error:
-        invited(**more).demand_open(time.time())
-    assert said in str(error.value)
-
-
-def test_an_invitation_holds_for_who_is_listed_and_for_the_teacher():
-    for learners in ((), ("eve",)):
-        invited(learners=learners, version=rankroom.__version__).demand_open(time.time())
-    replace(invited(learners=("ada",)), user="tom").demand_open(time.time())
-    soon = invited(starts=NOW + timedelta(days=1), ends=None)
-    replace(soon, user="tom").demand_open(time.time())  # who tries it on the day before
-
-
-@pytest.mark.parametrize(
-    ("where", "found"),
-    [
-        ("me@login:/x//may/../june/", ("me@login", "/x/june")),
-        ("/x/may/../june/", ("", "/x/june")),
-        ("/x/./june", ("", "/x/june")),
-    ],
-)
-def test_a_folder_is_the_same_however_it_is_written(where: str, found: tuple[str, str]):
-    assert at(where) == found
-
-
-def test_the_job_of_a_seat_knows_the_workshop_and_runs_no_line_of_the_teachers():
-    one = replace(invited(site="nowhere", preload="torch"), folder="/x/it's $(id)")
-    found = one.site(time.time())
-    assert found.environment.setup == ("cd", "export RANKROOM_WORKSHOP='/x/it'\"'\"'s $(id)'")
-    assert found.environment.preload == "torch"
-    with pytest.raises(UsageError, match="there is no profile of nowhere here"):
-        replace(one, login="login").site(time.time())
-
-
-def test_an_invitation_over_ssh_is_the_same(base: Path):
-    folder = opened(base / "may", learners=(ME,))
-    here = asyncio.run(invitation(str(folder.path), LocalHost()))
-    there = asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
-    assert replace(there, login="") == here
-    assert here.user == here.teacher == ME
-    folder._tell(kind="end", until=time.time() - 1)
-    for where in (str(folder.path), f"login:{folder.path}"):
-        with pytest.raises(UsageError, match="is over"):
-            asyncio.run(invitation(where, LocalHost()))
-    open_folder(plan(folder.path))
-    asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
-    with pytest.raises(UsageError, match="there is no workshop in login:/none"):
-        asyncio.run(invitation("login:/none", LocalHost()))
-
-
-def test_a_planted_plan_is_refused_over_ssh(base: Path):
-    if os.geteuid() != 0:
-        pytest.skip("another user is needed")
-    folder = opened(base / "may")
-    os.chown(folder.path / "workshop.toml", 54321, 54321)
-    with pytest.raises(UsageError, match="there is no workshop in login:"):
-        asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
 
 
 def test_a_plan_in_the_folder_is_what_was_opened(base: Path, typed: Callable, written: Callable):

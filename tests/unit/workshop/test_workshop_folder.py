@@ -68,6 +68,18 @@ def test_a_folder_that_all_could_replace_is_refused(base: Path):
     opened(base / "open" / "may")
 
 
+def test_a_folder_that_holds_other_files_is_left_as_it_is(base: Path):
+    (base / "course").mkdir(mode=0o700)
+    (base / "course" / "exam.tex").write_text("secret")
+    with pytest.raises(UsageError, match=r"is no workshop's folder and holds files, exam\.tex"):
+        opened(base / "course")
+    assert mode(base / "course") == 0o700
+    (base / "course" / "exam.tex").rename(base / "exam.tex")
+    folder = opened(base / "course")
+    (base / "exam.tex").rename(folder.path / "exam.tex")  # put there for all to see
+    open_folder(plan(folder.path))
+
+
 def test_a_file_system_without_modes_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Path, "chmod", lambda *about, **more: None)
     with pytest.raises(UsageError, match=r"gives .* the mode 0700, not 0755"):
@@ -75,7 +87,7 @@ def test_a_file_system_without_modes_is_refused(base: Path, monkeypatch: pytest.
 
 
 def test_a_place_that_does_not_exist_is_said(base: Path):
-    with pytest.raises(UsageError, match="No such file or directory"):
+    with pytest.raises(UsageError, match=r"No such file or directory\. Make .*/none first"):
         opened(base / "none" / "may")
     with pytest.raises(UsageError, match="there is no workshop in"):
         Folder(base / "none").plan()
