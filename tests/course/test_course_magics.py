@@ -148,7 +148,7 @@ def test_check_as_a_function(kernel: Kernel):
 
 def test_too_few_ranks(kernel: Kernel):
     said(kernel, "%cluster resize 1")
-    assert "lesson 02 Collectives needs 2 ranks, and there are 1" in said(kernel, "%course 2")
+    assert "lesson 02 Collectives needs 2 ranks, and you have 1" in said(kernel, "%course 2")
     said(kernel, "%course 1 --ranks 1")
     words = said(kernel, "%course 15\n")
     assert "all it needs is here" in words

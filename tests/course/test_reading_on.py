@@ -69,7 +69,7 @@ def test_lessons_that_need_two_ranks_say_so_on_one(tmp_path: Path):
     try:
         kernel.run("%load_ext rankroom\n%course 0 --ranks 1")
         for lesson in (each for each in LESSONS if each.ranks > 1):
-            needs = f"lesson {lesson.name} needs 2 ranks, and there are 1: `%cluster resize 2`"
+            needs = f"lesson {lesson.name} needs 2 ranks, and you have 1: `%cluster resize 2`"
             for cell in read(lesson.file).cells:
                 if cell.cell_type == "code" and cell.source.startswith(REFUSED):
                     shown = kernel.run(cell.source)

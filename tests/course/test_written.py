@@ -12,6 +12,7 @@ import pytest
 from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
+from rankroom.supervisor import runs
 from reading_time import LINES, WORDS, minutes
 
 ROOT = NOTEBOOKS.parent
@@ -72,6 +73,31 @@ def test_every_link_that_was_looked_at_is_in_a_lesson():
 def test_its_cells_are_short(notebook):
     for cell in notebook.cells:
         assert cell.cell_type == "markdown" or len(cell.source.splitlines()) <= 25, cell.id
+
+
+def test_it_writes_and_removes_only_what_is_its_own(notebook):
+    """A reader's folder may have a train.py."""
+    own = f"lesson-{notebook.file[:2]}", "capstone-runs"
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            paths = re.findall(r"^%%writefile (?:-a )?(\S+)|^!mkdir -p (\S+)", cell.source, re.M)
+            paths += re.findall(r"""rmtree\(["']([^"']+)()|\brm -\w+ (\S+)""", cell.source)
+            for path in filter(None, (each for found in paths for each in found)):
+                assert path.startswith(own), f"{cell.id}: {path}"
+            assert "unlink" not in cell.source, cell.id
+
+
+def test_its_commands_come_after_what_puts_them_on_the_path(notebook):
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    begun = next(place for place, source in enumerate(code) if "%course" in source)
+    assert not re.search(r"^!(rankroom|horovodrun)", "\n".join(code[:begun]), re.M)
+
+
+def test_the_message_that_the_teachers_tables_quote_is_said():
+    quoted = "cluster … is busy with a run of …"
+    assert runs.BUSY.format(name="…", whose="…").startswith(quoted)
+    for page in ("notebooks/README.md", "docs/workshop.md"):
+        assert f'| "{quoted}"' in (ROOT / page).read_text("utf-8"), page
 
 
 def test_it_goes_further_before_its_end(notebook):

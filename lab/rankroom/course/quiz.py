@@ -149,7 +149,7 @@ def _share(everybody: Sequence[Progress], when: When, number: int) -> str:
 
 
 HOW = (
-    "Write the letter of an answer behind each number in the cell below, and run it. `?` is for "
+    "Write the letter of an answer after each number in the cell below, and run it. `?` is for "
     "what you do not know: a guess tells your teacher nothing. Your answers are marked once."
 )
 LATER = "Which ones, and why, is what the workshop is about: the same is asked at its end."

@@ -61,7 +61,7 @@ def _is_there(name: str) -> bool:
 
 
 FEW = (
-    "lesson {lesson} needs {needs} ranks, and there are {size}: `%cluster resize {needs}`, then "
+    "lesson {lesson} needs {needs} ranks, and you have {size}: `%cluster resize {needs}`, then "
     "`%course {number}` again"
 )
 LACKS = (

@@ -69,9 +69,14 @@ def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
             yield SCRIPT.format(name=each.exercise, script=script)
             continue
         run = cluster.run(f"{each.preparation}\n{each.source}")
-        if not run.wait(LIMIT_S):
+        try:
+            if not run.wait(LIMIT_S):
+                run.interrupt()
+                run.wait(LIMIT_S)
+        except KeyboardInterrupt:  # ■: the ranks are free again, and the rest is left
             run.interrupt()
             run.wait(LIMIT_S)
+            raise
         if run.state == "done":
             yield f"{each.exercise}: solved on your ranks"
             continue

@@ -66,8 +66,8 @@ def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
         return Verdict(
             name, "slow", f"it did not end within {limit:g} s; no rank waits for another"
         )
-    return Verdict(name, "stopped", f"stopped before it was known{goes_on}")
+    return Verdict(name, "stopped", f"stopped before there was a result{goes_on}")
 
 
-HUNG = "the ranks wait for one another, and will for ever:"
+HUNG = "the ranks wait for one another, and would do so for ever:"
 STAYS = "; the cell still runs: if it does not stop, `%cluster restart` ends it"

@@ -11,18 +11,20 @@ from pathlib import Path
 from rankroom.cluster import launch
 from rankroom.cluster.base import AnyCluster
 from rankroom.course import trial
-from rankroom.course.lessons import Lesson
+from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic
 from rankroom.scheduler import same_machine, site
+from rankroom.system import gpus
+from rankroom.text.rank_ranges import count_ranks
 
 NAME = "course"  # of the cluster
 
 
 def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:
     """The notebook's cluster, or the course's, which is started if it does not run: with `ranks`
-    ranks, or as many as there are GPUs, or the job of the site `where` grants. And whether it
-    was started now.
+    ranks, or as many as there are GPUs, or the job of the site `where` grants. On a machine with
+    too few GPUs for the lessons, they use the CPU. And whether it was started now.
 
     Raises UsageError where it has another number of ranks or is elsewhere, and on the login node
     of a site.
@@ -39,7 +41,7 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyClus
     cluster = trial.ranks()
     if ranks not in (None, cluster.size):
         raise UsageError(
-            f"{cluster.name} has {cluster.size} ranks: `%cluster resize {ranks}` first"
+            f"{cluster.name} has {count_ranks(cluster.size)}: `%cluster resize {ranks}` first"
         )
     if where is not None and not is_new and not _is_on(cluster, where):
         raise UsageError(ELSEWHERE.format(cluster=cluster.describe(), site=where))
@@ -53,6 +55,8 @@ def restarted(lesson: Lesson) -> AnyCluster:
     if cluster.busy:
         raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
     print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
+    if 0 < gpus.visible_gpus() < cluster.size and _on_cpu(cluster):
+        _hide_gpus()  # started from another notebook, perhaps
     cluster_magic.restart("")
     return trial.ranks()
 
@@ -83,16 +87,29 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
     if where is not None:
         words.append(f"--site {where}")
     else:
-        granted, _, size = launch.room_for(ranks)
+        granted, count, size = launch.room_for(ranks)
         if granted is None:
             from rankroom.workshop.sharing import seat_ranks  # most notebooks have no need of it
 
             if login := _login_node():
                 raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
-            ranks = ranks or seat_ranks() or max(size, lesson.ranks)
+            ranks = ranks or seat_ranks()
+            if not ranks and 0 < count < FEWEST:
+                _hide_gpus()
+                print(FEW_GPUS)
+            ranks = ranks or max(size, FEWEST)
     if ranks is not None:
         words.append(f"--ranks {ranks}")
     cluster_magic.start(" ".join(words))
+
+
+def _on_cpu(cluster: AnyCluster) -> bool:
+    return all(rank.device == "cpu" for rank in cluster.refresh().ranks)
+
+
+def _hide_gpus() -> None:
+    """From the ranks that this notebook starts, and starts again: NCCL refuses two on one GPU."""
+    os.environ[gpus.VISIBLE] = ""
 
 
 def _login_node() -> str:
@@ -106,17 +123,21 @@ def _login_node() -> str:
 
 
 def _find_commands() -> None:
-    """Have `!rankroom` of a lesson be this environment's: its bin may not be on PATH."""
-    if shutil.which("rankroom") is None:
-        own = str(Path(sys.executable).parent)
+    """Have `!rankroom` and `!python` of a lesson be this environment's: its bin may not be on PATH,
+    or come after that of the server's environment."""
+    own = str(Path(sys.executable).parent)
+    mine = shutil.which("rankroom", path=own)
+    if mine and shutil.which("rankroom") != mine:
         os.environ["PATH"] = os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))
 
 
+FEWEST = max(each.ranks for each in LESSONS)  # all share the ranks that the first one starts
 BUSY = (
     "lesson {lesson} needs fresh ranks, and {cluster} is busy with a run: wait for it or interrupt "
     "it, then run this cell again"
 )
 ELSEWHERE = "{cluster}, and not on {site}: `%cluster stop` first, or leave out --site"
+FEW_GPUS = "this machine has one GPU, and lessons need two ranks: they use the CPU"
 FRESH = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
 LOGIN = (
     "this is the login node of {site}, which is no place to train on: `%course {lesson} --site "

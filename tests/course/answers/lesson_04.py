@@ -58,10 +58,10 @@ def claims(played: Played) -> None:
     said = played.text("no-init") + played.shown["no-init"].error
     assert "has not been initialized" in said
     assert f"together {played.ranks}.0" in played.text("init")
-    dealt, same = map(
-        int, re.search(r"out': (\d+), .*where': (\d+)", played.text("shards")).groups()
+    apart, same = map(
+        int, re.search(r"each': (\d+), .*where': (\d+)", played.text("shards")).groups()
     )
-    assert dealt == played.ranks * same
+    assert apart == played.ranks * same
     each, one = map(int, re.search(r"each': (\d+), .*seed': (\d+)", played.text("seeds")).groups())
     assert each > 1.5 * one
     made = re.findall(r"made': '(\w+)', 'after the broadcast': '(\w+)'", played.text("model"))

@@ -14,7 +14,7 @@ WRONG = {
         (
             "def part_of(dataset, batch, rank, size):\n"
             "    return dataset.shard(size, rank).batch(batch, drop_remainder=True)",
-            "old order",
+            "original order",
         ),
         (
             "def part_of(dataset, batch, rank, size):\n"
@@ -25,7 +25,7 @@ WRONG = {
             "def part_of(dataset, batch, rank, size):\n"
             "    even = dataset.take(len(dataset) // size * size)\n"
             "    return even.shard(size, rank).shuffle(2).batch(batch, drop_remainder=True)",
-            "hardly move|old order",
+            "hardly move|original order",
         ),
     ],
     "tf.2": [

@@ -14,7 +14,7 @@ WRONG = {
     "ddp.2": [
         (
             "def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()",
-            "never put together",
+            "never averaged",
         )
     ],
     "ddp.3": [

@@ -27,6 +27,14 @@ WRONG = {
     ],
 }
 
+RIGHT = {
+    "tfd.1": [
+        # A float32, as that of tf.nn.compute_average_loss is.
+        "import numpy\n\n\ndef replica_loss(errors, global_batch):\n"
+        "    return numpy.float32(sum(errors) / global_batch)"
+    ]
+}
+
 
 def claims(played: Played) -> None:
     assert "21.0, 21.0" in played.text("scope")

@@ -28,11 +28,11 @@ def claims(played: Played) -> None:
     ]
     assert clocks and all(each["wall"] >= 0.49 for each in clocks)
     assert min(each["process"] for each in clocks) < 0.25
-    assert "8 GPUs: 17.9 s, 1.70 × as fast, efficiency 21%" in played.text("polaris")
+    assert "GPUs 8: 17.9 s, 1.70 × as fast, efficiency 21%" in played.text("polaris")
     share = re.search(r"serial share: ([\d.]+) measured, 0\.24 planted", played.text("fit"))
     assert 0.1 < float(share[1]) < 0.5
     for cell, what in (("strong-rows", "images"), ("weak-rows", "tokens")):
-        said = re.findall(rf"(\d+) ranks: ([\d,]+) {what} per second", played.text(cell))
+        said = re.findall(rf"ranks (\d+): ([\d,]+) {what} per second", played.text(cell))
         counts = [int(ranks) for ranks, _ in said]
         assert counts[0] == 1 and counts[-1] == played.ranks, played.text(cell)
         # How fast they are depends on what else the machine does.

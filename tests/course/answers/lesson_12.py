@@ -20,7 +20,12 @@ WRONG = {
             "def fused(tensors):\n    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])\n"
             "    return hvd.allreduce(flat).split([tensor.numel() for tensor in tensors])",
             "came back as",
-        )
+        ),
+        (
+            "from horovod.torch import allreduce\n\n\ndef fused(tensors):\n"
+            "    return [allreduce(tensor) for tensor in tensors]",
+            "call it by its module",
+        ),
     ],
 }
 

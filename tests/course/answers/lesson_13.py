@@ -31,8 +31,8 @@ WRONG = {
 
 
 def claims(played: Played) -> None:
-    found = ast.literal_eval(re.search(r"\{'dealt'.*?\}", played.text("draw"), re.S)[0])
-    assert found["dealt"] == 1.0
+    found = ast.literal_eval(re.search(r"\{'sharded'.*?\}", played.text("draw"), re.S)[0])
+    assert found["sharded"] == 1.0
     assert 0.6 < found["own seed"] < 0.66
     assert found["same seed"] < 0.45
     assert "it was stuck" in played.text("uneven-why") and "all_reduce" in played.text("uneven-why")

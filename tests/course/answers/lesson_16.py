@@ -64,6 +64,13 @@ RIGHT = {
     ],
 }
 
+RIGHT = {
+    "shared.1": [
+        "def tunnel(here, node, port, login):\n    return f'ssh -N -L {here}:{node}:{port} {login}'",
+        "def tunnel(here, node, port, login):\n    return f'ssh -fN -L{here}:{node}:{port} {login}'",
+    ]
+}
+
 
 def claims(played: Played) -> None:
     assert "#SBATCH" in played.text("dry") and "02:00:00" in played.text("dry")

@@ -47,6 +47,15 @@ WRONG = {
 }
 
 RIGHT = {
+    "script.1": [
+        "def who(env):\n"
+        "    for one in ('', 'HOROVOD_', 'OMPI_COMM_WORLD_'):\n"
+        "        names = f'{one}RANK', f'{one}SIZE' if one else 'WORLD_SIZE', f'{one}LOCAL_RANK'\n"
+        "        if names[0] in env:\n"
+        "            return [int(env[name]) for name in names]\n"
+        "    slurm = ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID')\n"
+        "    return [int(env.get(name, no)) for name, no in zip(slurm, (0, 1, 0))]",
+    ],
     "script.2": [
         "def command(launcher, nodes, gpus):\n    return {\n"
         "        'srun': f'srun --nodes={nodes} --ntasks-per-node={gpus} python3 train.py',\n"
@@ -59,8 +68,10 @@ RIGHT = {
 
 def claims(played: Played) -> None:
     for cell in ("horovodrun", "rankroom"):
-        losses = re.findall(r"epoch \d on 2 ranks: loss ([\d.]+)", played.text(cell))
+        losses = re.findall(r"epoch \d on 2 × \w+: loss ([\d.]+)", played.text(cell))
         assert len(losses) == 3 and float(losses[-1]) < float(losses[0]), played.text(cell)
-    assert "epoch 0 on 2 ranks" in played.text("timeline")
-    assert re.search(r"rank", played.text("timeline").split("epoch 0")[1])
-    assert played.text("tidy").count("was there") == 3
+    assert "epoch 0 on 2 × " in played.text("timeline")
+    shown = played.text("timeline").split("epoch 0")[1]
+    assert "timeline.json.rank1" in shown and re.search(r"rank [01]\b", shown), shown
+    written = {"train.py", "model.pt", "timeline.json", "timeline.json.rank1"}
+    assert written <= set(played.text("tidy").split())

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rankroom.course import trial
+from rankroom.course import slow_images, trial
 from rankroom.course.examine import Right, examine
 from rankroom.course.exercise import Learner, Wrong, find
-from rankroom.course.exercises import ring_exercises
+from rankroom.course.exercises import capstone_exercises, ring_exercises
 from rankroom.course.verdict import judge
 from rankroom.errors import UsageError
 from record_makers import make_run
@@ -50,6 +54,43 @@ def test_who_a_rank_is_comes_from_its_environment(monkeypatch: pytest.MonkeyPatc
         examine("hello.2", variables, SEED)
 
 
+@pytest.mark.parametrize(
+    ("cores", "ranks", "wanted"), [(2, 4, 0.35), (128, 4, 0.7), (4, 4, 0.7), (1, 8, 0.3)]
+)
+def test_the_efficiency_to_reach_is_what_the_cores_of_a_node_allow(
+    cores: int, ranks: int, wanted: float
+):
+    assert capstone_exercises._wanted(cores, ranks) == pytest.approx(wanted)
+
+
+RESUMES = """
+def train(epoch, last, path):
+    begin = int(path.read_text()) if path.exists() else 0
+    for number in range(begin, last):
+        epoch(number)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(str(number + 1))
+        {put}
+"""
+
+
+def resumes(put: str) -> None:
+    """Try the answer to batch.3 that puts a checkpoint in its place so."""
+    variables: dict[str, Any] = {}
+    exec(RESUMES.format(put=put), variables)
+    find("batch.3").run(Learner(variables, 0, 1, SEED))
+
+
+def test_a_checkpoint_is_seen_to_be_replaced_without_links(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*paths: object) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    resumes("fresh.replace(path)")
+    with pytest.raises(Wrong, match="the checkpoint was written over"):
+        resumes("path.write_text(fresh.read_text())")
+
+
 class Called:
     def __call__(self, rank: int, size: int) -> bool:
         return True
@@ -78,3 +119,65 @@ def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
     assert hung.state == "hung" and "rank 1 is silent; the cell still runs" in hung.words
     over = judge("ring.1", make_run(2, state="interrupted"), "rank 1 is silent", 30.0)
     assert over.words.endswith("rank 1 is silent")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("hello.2", lambda rank, size: rank == size, "of 1 rank, none would speak"),
+        ("shared.1", lambda *where: None, "you have\nNone"),
+        ("script.1", lambda env: (0, 1), "and you have \\(0, 1\\)"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_said_in_words(
+    name: str, answer: Callable[..., Any], words: str
+):
+    exercise = find(name)
+    with pytest.raises(Wrong, match=words):
+        exercise.run(Learner({exercise.answer: answer}, 0, 2, SEED))
+
+
+def test_a_tensor_is_a_number():
+    def replica_loss(errors: list[float], global_batch: int) -> Any:
+        return np.array(errors, "float32").sum() / global_batch
+
+    find("tfd.1").run(Learner({"replica_loss": replica_loss}, 0, 2, SEED))
+    with pytest.raises(Wrong, match="and should give a number"):
+        find("tfd.1").run(Learner({"replica_loss": lambda errors, count: None}, 0, 2, SEED))
+
+
+@pytest.mark.parametrize("options", ["-L ", "-N -L ", "-fNT -L", "-L localhost:"])
+def test_a_tunnel_may_do_without_a_shell(options: str):
+    def tunnel(here: int, node: str, port: int, login: str) -> str:
+        return f"ssh {options}{here}:{node}:{port} {login}"
+
+    find("shared.1").run(Learner({"tunnel": tunnel}, 0, 2, SEED))
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_accuracy_is_not_asked_for_where_an_epoch_has_few_steps(
+    monkeypatch: pytest.MonkeyPatch, size: int
+):
+    """The ranks have done all they should, and their network knows nothing."""
+    import torch  # here, as no other test of this file waits for it
+
+    share = len(slow_images.SlowImages()) // size
+    model = slow_images.network(seed=0)
+    seen = []
+    for rank in range(size):
+        own = range(rank * share, (rank + 1) * share)
+        read = [*own, *reversed(own), *reversed(own)]
+        seen.append(capstone_exercises._Seen(read, 0, [], [], [], [], 0.0, 0.7))
+    hvd = SimpleNamespace(init=lambda: None, local_size=lambda: 1, allgather_object=lambda _: seen)
+    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace(torch=hvd))
+    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.zero_()
+    exercise = find("capstone.2")
+    learner = Learner({"images": slow_images.SlowImages(), "model": model}, 0, size, SEED)
+    if size == 8:
+        with pytest.raises(Wrong, match="of the validation images"):
+            exercise.run(learner)
+    else:
+        exercise.run(learner)

@@ -22,7 +22,7 @@ def ranks(size: int, *lacks: str) -> Any:
 def test_what_is_lacking_is_said_with_the_way_out():
     assert lacking(ranks(2), lesson(3)) == ""
     assert lacking(ranks(1), lesson(3)) == (
-        "lesson 03 Ring all-reduce needs 2 ranks, and there are 1: `%cluster resize 2`, then "
+        "lesson 03 Ring all-reduce needs 2 ranks, and you have 1: `%cluster resize 2`, then "
         "`%course 3` again"
     )
     assert lacking(ranks(2, "torch", "deepspeed"), lesson(8)) == (

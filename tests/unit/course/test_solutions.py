@@ -120,6 +120,22 @@ def test_what_came_of_each_solution_is_a_sentence():
     ]
 
 
+def test_an_interrupt_ends_the_solution_on_the_ranks_too():
+    asked: list[str] = []
+
+    def wait(seconds: float) -> bool:
+        asked.append("wait")
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return True
+
+    run = SimpleNamespace(wait=wait, interrupt=lambda: asked.append("interrupt"))
+    cluster: Any = SimpleNamespace(run=lambda source: run)
+    with pytest.raises(KeyboardInterrupt):
+        next(solutions.catch_up(cluster, solutions.solutions(lesson(3))))
+    assert asked == ["wait", "interrupt", "wait"]
+
+
 def test_an_exercise_of_another_lesson_is_refused_with_those_there_are():
     with pytest.raises(UsageError, match=r"no exercise 'hello\.1'; it has ring\.1, ring\.2"):
         solutions.solutions_until(lesson(3), "hello.1")

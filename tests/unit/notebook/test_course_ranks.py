@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +14,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from rankroom.cluster.base import AnyCluster
 from rankroom.course.lessons import lesson
-from rankroom.errors import UsageError
+from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic, course_ranks
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.magics import RankroomMagics
 from rankroom.record.cluster_file import ClusterInfo, Remote
+from rankroom.system import gpus
 
 
 class Ranks:
@@ -95,9 +100,9 @@ def test_a_refusal_is_over_with_the_ranks_it_was_about(
     ranks.info.size = 1
     with pytest.raises(UsageError, match="`%cluster resize 2`, then `%course 2` again"):
         magics.course("2")
-    with pytest.raises(UsageError, match="needs 2 ranks, and there are 1"):
+    with pytest.raises(UsageError, match="needs 2 ranks, and you have 1"):
         magics.every.distributed("", "1")
-    with pytest.raises(UsageError, match="needs 2 ranks, and there are 1"):
+    with pytest.raises(UsageError, match="needs 2 ranks, and you have 1"):
         magics.check_cell("ring.1", "1")
     ranks.info = ClusterInfo("course", 2, created=1.0)  # resized, by whichever notebook
     assert magics.every.refuses() == ""
@@ -136,3 +141,75 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
     else:
         with pytest.raises(UsageError, match=f"and not on {site}: `%cluster stop` first"):
             course_ranks.ready(lesson(12), None, site)
+
+
+@pytest.mark.parametrize(
+    ("count", "line", "words"),
+    [
+        (1, "3", "--ranks 2"),
+        (1, "0", "--ranks 2"),  # whose ranks the lessons after it use
+        (0, "3", "--ranks 2"),
+        (2, "3", "--ranks 2"),
+        (4, "3", "--ranks 4"),
+        (1, "3 --ranks 2", "--ranks 2"),  # as it was asked for
+    ],
+)
+def test_ranks_use_the_cpu_where_they_would_share_a_gpu(
+    magics: CourseMagics,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    home: Path,
+    count: int,
+    line: str,
+    words: str,
+):
+    started: list[tuple[str, str | None]] = []
+    found = Ranks()
+
+    def start(asked: str) -> None:
+        started.append((asked, os.environ.get(gpus.VISIBLE)))
+        found.info.size = int(asked.split()[-1])
+        AnyCluster.current = found
+
+    def attach(name: str) -> None:
+        raise NoClusterError("none")
+
+    monkeypatch.setenv(gpus.VISIBLE, "0")  # and what the magic sets is put back, too
+    monkeypatch.delenv(gpus.VISIBLE)
+    monkeypatch.setattr(AnyCluster, "current", None)
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: count)
+    monkeypatch.setattr(cluster_magic, "attach", attach)
+    monkeypatch.setattr(cluster_magic, "start", start)
+    magics.course(line)
+    is_hidden = count == 1 and "--ranks" not in line
+    assert started == [(f"--name course {words}", "" if is_hidden else None)]
+    assert ("they use the CPU" in capsys.readouterr().out) == is_hidden
+
+
+def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(
+    magics: CourseMagics, ranks: Ranks, restarts: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 1)
+    ranks.info.ranks = [SimpleNamespace(device="cuda:0"), SimpleNamespace(device="cuda:0")]
+    magics.course("4")
+    assert os.environ[gpus.VISIBLE] == "0"
+    ranks.info.ranks = [SimpleNamespace(device="cpu"), SimpleNamespace(device="cpu")]
+    magics.course("4")
+    assert os.environ[gpus.VISIBLE] == ""
+
+
+def test_the_commands_of_a_lesson_are_those_of_its_own_environment(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """JupyterLab may be of another environment than the kernel, and its bin comes first."""
+    for name in ("server", "own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rankroom").write_text("#!/bin/sh\n")
+        (tmp_path / name / "rankroom").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/server:/usr/bin")
+    for _ in range(2):
+        course_ranks.ready(lesson(1), None, None)
+    assert shutil.which("rankroom") == f"{tmp_path}/own/rankroom"
+    assert os.environ["PATH"] == f"{tmp_path}/own:{tmp_path}/server:/usr/bin"

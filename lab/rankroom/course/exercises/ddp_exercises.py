@@ -24,7 +24,7 @@ def sampler(learner: Learner) -> None:
     if orders[0] == orders[1]:
         raise Wrong("both epochs come in the same order: the sampler has to be told the epoch")
     if orders[0] == sorted(orders[0]):
-        raise Wrong("the images come in their old order: shuffle=True")
+        raise Wrong("the images are still in their original order: shuffle=True")
 
 
 @exercise("ddp.2", answer="accumulate")
@@ -54,11 +54,11 @@ def no_sync(learner: Learner) -> None:
     wanted /= learner.size
     accumulate(model, batches)
     if not reduced:
-        raise Wrong("the gradients are never put together: the last batch has to synchronise")
+        raise Wrong("the gradients are never averaged: the last batch has to synchronise")
     if len(reduced) > 1:
         raise Wrong(
             f"there are {len(reduced)} all-reduces for {len(batches)} batches, and one is enough: "
-            "all batches but the last belong into `with model.no_sync():`"
+            "all batches but the last belong inside `with model.no_sync():`"
         )
     found = model.module.weight.grad
     if found is None or not torch.allclose(found, wanted, rtol=1e-4, atol=1e-5):
@@ -89,4 +89,4 @@ def state(learner: Learner) -> None:
         raise Wrong(f"a model without DDP does not take it: {error}"[:300]) from None
     pairs = zip(fresh.parameters(), plain.cpu().parameters(), strict=True)
     if not all(torch.equal(a, b) for a, b in pairs):
-        raise Wrong("what is loaded are not the model's weights")
+        raise Wrong("the loaded values are not the model's weights")

@@ -44,8 +44,8 @@ def files(learner: Learner) -> None:
         if max(loads) > 1.1 * fair:
             raise Wrong(
                 f"the fullest of {ranks} ranks reads {max(loads) / fair:.2f} times its fair share: "
-                "the others wait for it. Deal out the large files first, each to the rank that "
-                "has least"
+                "the others wait for it. Assign the large files first, each to the rank with the "
+                "least so far"
             )
 
 

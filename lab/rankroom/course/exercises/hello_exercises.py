@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.text.rank_ranges import count_ranks
 
 
 @exercise("hello.1", answer="share", ranks=1)
@@ -45,7 +46,7 @@ def _lost(values: list[int], together: list[int]) -> str:
         return f"{len(values) - len(together)} are lost"
     if len(together) > len(values):
         return "some are given out more than once"
-    return "they are others than those that came in"
+    return "they are not the values that were passed in"
 
 
 @exercise("hello.2", answer="speaks", ranks=2)
@@ -55,8 +56,10 @@ def last_rank_speaks(learner: Learner) -> None:
     for size in (1, learner.size, learner.chance.randrange(3, 50)):
         said = [rank for rank in range(size) if speaks(rank, size)]
         if said != [size - 1]:
-            who = ", ".join(map(str, said)) or "nobody"
-            raise Wrong(f"of {size} ranks, {who} would speak: it should be rank {size - 1} alone")
+            who = ", ".join(map(str, said)) or "none"
+            raise Wrong(
+                f"of {count_ranks(size)}, {who} would speak: it should be rank {size - 1} alone"
+            )
 
 
 @exercise("hello.3", answer="careful", ranks=2)

@@ -6,6 +6,7 @@ import time
 
 from rankroom import config
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.text.rank_ranges import count_ranks
 
 SAVE_S = 0.5
 
@@ -21,8 +22,8 @@ def pin(learner: Learner) -> None:
             found = str(choose(rank, rank % each, gpus))
             if found != wanted:
                 raise Wrong(
-                    f"with {gpus} GPUs and {each} ranks on each node, rank {rank} is local rank "
-                    f"{rank % each} of node {rank // each} and uses {wanted}: you have {found}"
+                    f"with {gpus} GPUs and {count_ranks(each)} on each node, rank {rank} is local "
+                    f"rank {rank % each} of node {rank // each} and uses {wanted}: you have {found}"
                 )
     if (found := str(choose(5, 5, 0))) != "cpu":
         raise Wrong(f"without GPUs every rank computes on the cpu: you have {found}")

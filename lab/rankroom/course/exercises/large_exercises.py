@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.text.rank_ranges import count_ranks
 
 
 @exercise("large.1", answer="scaled", ranks=1)
@@ -65,8 +66,8 @@ def steps(learner: Learner) -> None:
         counted, found = len(list(loader)), ask(images, batch, ranks)
         if found != counted:
             raise Wrong(
-                f"a loader for {images} images, in batches of {batch} on each of {ranks} ranks, "
-                f"has given {counted} whole batches, and you predict {found!r}"
+                f"a loader for {images} images on {count_ranks(ranks)}, in batches of {batch} on "
+                f"each, has given {counted} whole batches, and you predict {found!r}"
             )
     for _ in range(4):
         images = learner.chance.randrange(1_000, 2_000_000)
@@ -75,6 +76,6 @@ def steps(learner: Learner) -> None:
         found = ask(images, batch, ranks)
         if found != wanted:
             raise Wrong(
-                f"{images} images, batches of {batch} on each of {ranks} ranks: {wanted} whole "
-                f"steps, and you have {found!r}"
+                f"{images} images on {count_ranks(ranks)}, in batches of {batch} on each: {wanted} "
+                f"whole steps, and you have {found!r}"
             )

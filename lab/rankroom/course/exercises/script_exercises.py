@@ -36,7 +36,7 @@ def who(learner: Learner) -> None:
 
 
 def _demand(found: object, wanted: tuple[int, int, int], how: str, names: tuple[str, ...]) -> None:
-    if found != wanted:
+    if found not in (wanted, list(wanted)):
         told = f" ({', '.join(names)})" if names else ""
         raise Wrong(f"{how} makes it {wanted}{told}, and you have {found!r}")
 

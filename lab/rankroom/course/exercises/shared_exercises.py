@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -40,10 +41,11 @@ def tunnel(learner: Learner) -> None:
     node = f"nid{learner.chance.randrange(1000, 9999)}"
     found = ask(here, node, port, "you@login.example.org")
     wanted = f"ssh -L {here}:{node}:{port} you@login.example.org"
-    if not isinstance(found, str) or found.split() != wanted.split():
-        also = f"ssh -L localhost:{here}:{node}:{port} you@login.example.org"
-        if not isinstance(found, str) or found.split() != also.split():
-            raise Wrong(f"it should be\n{wanted}\nand you have\n{found}")
+    also = f"ssh -L localhost:{here}:{node}:{port} you@login.example.org"
+    # Without a shell (-N, -T) or in the background (-f), the tunnel is the same.
+    plain = re.sub(r"\s-[NTf]+(?=\s)", "", str(found))
+    if re.sub(r"\s-L\s*", " -L ", plain).split() not in (wanted.split(), also.split()):
+        raise Wrong(f"it should be\n{wanted}\nand you have\n{found}")
 
 
 @exercise("shared.2", answer="is_unsafe", ranks=1)

@@ -100,5 +100,7 @@ def fusion(learner: Learner) -> None:
             raise Wrong(f"a tensor of shape {list(right.shape)} came back as {list(got.shape)}")
         if not torch.allclose(got, right, atol=1e-5):
             raise Wrong(f"rank {learner.rank} has not the averages over all ranks")
+    if not calls:
+        raise Wrong("no all-reduce of Horovod was seen: call it by its module, hvd.allreduce(…)")
     if len(calls) != 1:
         raise Wrong(f"{len(calls)} all-reduces for {len(tensors)} tensors: one is enough")

@@ -50,7 +50,7 @@ def _examine_parts(size: int, part: Any, count: int, batch: int) -> None:
     if steps[0] < count // size // batch:
         raise Wrong(f"{count // size // batch} batches are possible, you make {steps[0]}")
     if seen[0] == sorted(seen[0]):
-        raise Wrong("the values come in their old order: shuffle them")
+        raise Wrong("the values are still in their original order: shuffle them")
     ordered = sorted(seen[0])
     if max(ordered.index(value) - place for place, value in enumerate(seen[0])) < len(ordered) / 4:
         raise Wrong("the values hardly move: shuffle draws from a buffer, which is too small here")
