@@ -50,7 +50,7 @@ export class Api {
     private place = ''
   ) {}
 
-  /** Milliseconds that the server's clock is ahead of this one, by its last answer. */
+  /** Milliseconds that the server's clock is ahead of this one, by its answers. */
   private ahead = 0;
 
   /** Milliseconds since the epoch by the server's clock, as far as that is known. */
@@ -201,6 +201,7 @@ export class Api {
       init.body = JSON.stringify(body);
     }
     let response: Response;
+    const asked = Date.now();
     try {
       response = await ServerConnection.makeRequest(url, init, this.settings);
     } catch (error) {
@@ -209,26 +210,51 @@ export class Api {
       }
       throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
     }
-    this.setClock(Date.parse(response.headers.get('Date') ?? ''));
+    this.setClock(Date.parse(response.headers.get('Date') ?? ''), asked);
     if (!response.ok) {
       throw await refusal(response);
     }
     return response;
   }
 
-  /** `told` has whole seconds: clocks that are no farther apart than that are taken for the same. */
-  private setClock(told: number): void {
-    const ahead = told + 500 - Date.now();
-    this.ahead = Math.abs(ahead) > 2_000 ? ahead : 0;
+  /**
+   * `told` has whole seconds, and is from some time between the question and its answer, which may have waited for
+   * what is to come: what was known of the clock stays if it can be.
+   */
+  private setClock(told: number, asked: number): void {
+    if (Number.isFinite(told)) {
+      this.ahead = Math.min(Math.max(this.ahead, told - Date.now()), told + 1_000 - asked);
+    }
   }
+}
+
+/** What a route has answered; ApiError where that is none of its answers. */
+export async function parsed(response: Response): Promise<unknown> {
+  try {
+    return await response.json();
+  } catch (error) {
+    const isPage = error instanceof SyntaxError; // as that of a proxy that asks for a login
+    throw new ApiError(isPage ? loggedOut() : trans.__('an answer of the Jupyter server broke off'), 0);
+  }
+}
+
+function loggedOut(): string {
+  return trans.__('log in to the Jupyter server again, in another tab or by loading this page again');
 }
 
 /** What the server said was wrong. */
 async function refusal(response: Response): Promise<ApiError> {
   const text = await response.text();
   const { status, statusText } = response;
+  if (status === 401) {
+    return new ApiError(loggedOut(), status);
+  }
   try {
     const { message, errors } = JSON.parse(text) as { message?: unknown; errors?: { [field: string]: string } };
+    // The server itself says no more than this to those it does not know, or not any more.
+    if (status === 403 && message === 'Forbidden') {
+      return new ApiError(loggedOut(), status);
+    }
     if (typeof message === 'string' && message) {
       return new ApiError(message, status, errors);
     }

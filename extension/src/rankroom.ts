@@ -11,7 +11,7 @@ import { translateBy } from './translation';
 export interface IRankroom {
   /** Runs, by their ids: what they recorded, and steps for those that are live. */
   readonly api: Api;
-  /** Clusters and the newest runs; told by its signal `changed` once `watch()` was called. */
+  /** Clusters, told by its signal `changed` once `watch()` was called; and the newest runs, while the sidebar is seen. */
   readonly clusters: Clusters;
 }
 

@@ -4,14 +4,18 @@ import { test, type TestContext } from 'node:test';
 
 import type { Poll } from '@lumino/polling';
 
+import { ApiError } from '../src/api';
 import type { ClustersApi } from '../src/api/clusters';
-import type { ClusterStatus } from '../src/cluster_status';
+import type { ClusterStatus, Question } from '../src/cluster_status';
 import { Clusters } from '../src/sidebar/clusters';
+import { whenPossibleChanges } from '../src/sidebar/possible';
 
 const CARD = { name: 'one', state: 'running', ranks: [{ rank: 0, state: 'ready' }] } as unknown as ClusterStatus;
 
 interface Served {
   clusters: Clusters;
+  /** What is served, to be changed by a test. */
+  api: ClustersApi;
   polls: { poll: Poll; looks: Poll };
   asked: () => Promise<void>;
   count: () => number;
@@ -37,7 +41,7 @@ function served(t: TestContext): Served {
     polls.looks.dispose();
     polls.poll.dispose();
   });
-  return { clusters, polls, asked: () => new Promise(resolve => (told = resolve)), count: () => count };
+  return { clusters, api: api as unknown as ClustersApi, polls, asked: () => new Promise(resolve => (told = resolve)), count: () => count };
 }
 
 /** What is there is asked for, and has come. */
@@ -76,4 +80,60 @@ test('the server is asked as often as is set, and more often while something is 
   clusters.all = [{ ...CARD, state: 'starting' }];
   clusters.setInterval(7);
   assert.equal(polls.poll.frequency.interval, 1_000);
+});
+
+test('commands are told as changed when another cluster comes, not with every answer', async t => {
+  const { clusters, api } = served(t);
+  let told = 0;
+  whenPossibleChanges(clusters, () => (told += 1));
+  await refreshed(clusters);
+  assert.equal(told, 1);
+  await refreshed(clusters);
+  assert.equal(told, 1);
+  api.clusters = () => Promise.resolve({ clusters: [CARD, { ...CARD, name: 'two' }], now: 0 });
+  await refreshed(clusters);
+  assert.equal(told, 2);
+});
+
+test('a question whose answer does not reach the server is asked again once that tells of it', async t => {
+  const { clusters, api } = served(t);
+  const question = { id: 'q', text: 'Password:' } as Question;
+  api.questions = () => Promise.resolve([question]);
+  await refreshed(clusters);
+  assert.deepEqual(clusters.questions, [question]);
+  api.answer = () => Promise.reject(new ApiError('the Jupyter server does not answer', 0));
+  assert.equal(await clusters.answer(question, 'x'), false);
+  assert.deepEqual(clusters.questions, []);
+  await refreshed(clusters);
+  assert.deepEqual(clusters.questions, [question]);
+});
+
+test('runs that cannot be listed are said, and how busy ranks are is told all the same', async t => {
+  const { clusters, api } = served(t);
+  await refreshed(clusters);
+  assert.equal(clusters.areRunsKnown, false);
+  api.runs = () => Promise.reject(new ApiError('Stale file handle', 503));
+  api.load = () => Promise.resolve(new Map([[0, { cpu: 7 }]]));
+  const loaded = new Promise<void>(resolve => {
+    clusters.changed.connect(() => clusters.loadOf(CARD).size > 0 && resolve());
+  });
+  clusters.setSeen(true);
+  await loaded;
+  clusters.setSeen(false);
+  assert.equal(clusters.runsTrouble, 'Stale file handle: trying again.');
+  assert.equal(clusters.areRunsKnown, false);
+});
+
+test('what went wrong with a cluster is not said of a later one of its name', async t => {
+  const { clusters, api } = served(t);
+  await refreshed(clusters);
+  api.act = () => Promise.reject(new ApiError('cluster one is gone', 410));
+  await clusters.act(CARD, 'stop');
+  assert.equal(clusters.complaintOf(CARD), 'stop: cluster one is gone');
+  const { clusters: list } = api;
+  api.clusters = () => Promise.resolve({ clusters: [], now: 0 });
+  await refreshed(clusters);
+  api.clusters = list;
+  await refreshed(clusters);
+  assert.equal(clusters.complaintOf(CARD), '');
 });

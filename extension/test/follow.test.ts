@@ -1,5 +1,6 @@
 /** Following a live run: its lines, and what stands in run.json meanwhile. */
 import { strict as assert } from 'node:assert';
+import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
 
 import type { Api, Chunk } from '../src/api';
@@ -37,6 +38,13 @@ function server(chunks: Array<Partial<Chunk> & { run?: Partial<Run> }>): { api: 
   return { api: api as unknown as Api, asked };
 }
 
+/** Let everything go on that waits for no timer. */
+async function turn(): Promise<void> {
+  for (let i = 0; i < 20; i++) {
+    await Promise.resolve();
+  }
+}
+
 test('a lost run is looked at again, and read on when its writer has come back', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const model = new RunModel(run);
@@ -45,11 +53,6 @@ test('a lost run is looked at again, and read on when its writer has come back',
     { text: `${line('one')}${line('two')}`, run: { state: 'done', end: 5 } }
   ]);
   const reading = follow(model, api, new AbortController().signal);
-  const turn = async (): Promise<void> => {
-    for (let i = 0; i < 20; i++) {
-      await Promise.resolve();
-    }
-  };
   await turn();
   assert.deepEqual([model.isComplete, model.run.state, model.lineCount], [true, 'lost', 1]);
   t.mock.timers.tick(10_000);
@@ -64,6 +67,29 @@ test('a lost run is looked at again, and read on when its writer has come back',
   await reading;
   assert.deepEqual([model.isComplete, model.run.state, model.lineCount], [true, 'done', 2]);
   assert.ok(asked.length > looks);
+});
+
+test('of a lost run it is said that the server does not answer, until it does', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const model = new RunModel(run);
+  const { api } = server([{ text: line('one'), run: { state: 'lost' } }]);
+  const shown = new AbortController();
+  const reading = follow(model, api, shown.signal);
+  await turn();
+  const { run: answer } = api;
+  api.run = () => Promise.reject(new TypeError('network error'));
+  t.mock.timers.tick(10_000);
+  await turn();
+  assert.notEqual(model.trouble, '');
+  api.run = answer;
+  t.mock.timers.tick(1_000);
+  await turn();
+  t.mock.timers.tick(10_000);
+  await turn();
+  assert.deepEqual([model.trouble, model.run.state, model.lineCount], ['', 'lost', 1]);
+  assert.equal(EventEmitter.getEventListeners(shown.signal, 'abort').length, 1, 'rests that are over leave nothing');
+  shown.abort();
+  await reading;
 });
 
 test('the run is fetched again when it changed, and only then', async () => {

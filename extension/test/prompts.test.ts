@@ -69,6 +69,38 @@ test('a chosen rank that runs on while others ask is away, and no other is answe
   assert.equal(prompts.isAway, false);
 });
 
+test('what is typed for one prompt is no answer to another that comes up before Enter', async () => {
+  const password: Prompt = { ...ASKS_NAME, rank: 3, kind: 'password', text: 'Password: ' };
+  const { model, prompts, given } = answered(run(password));
+  prompts.typing('s');
+  model.run = run(command(0), password);
+  prompts.typing('s3cret');
+  assert.deepEqual(prompts.targets, [password]);
+  await prompts.answer('s3cret');
+  await prompts.answer('n');
+  assert.deepEqual(given, ['r s3cret 3:1', 'r n 0:1']);
+  // What is not asked any more cannot be answered, and an empty line is for the first.
+  model.run = run(ASKS_NAME);
+  prompts.typing('A');
+  model.run = run(command(0, 2));
+  assert.deepEqual(prompts.targets, [command(0, 2)]);
+  model.run = run(command(0, 2), ASKS_NAME);
+  assert.deepEqual(prompts.targets, [ASKS_NAME]);
+  prompts.typing('');
+  assert.deepEqual(prompts.targets, [command(0, 2)]);
+});
+
+test('whom to answer can be chosen when something is typed already', async () => {
+  const { model, prompts, given } = answered(run(ASKS_NAME));
+  prompts.typing('A');
+  model.run = run(command(0), ASKS_NAME);
+  prompts.choose(0, 'A');
+  prompts.choose(null, 'A');
+  model.run = run(command(0), command(1), ASKS_NAME);
+  await prompts.answer('Ada');
+  assert.deepEqual(given, ['r Ada 0:1,1:1']);
+});
+
 test('the line stays for a moment, in which the debugger asks again', async () => {
   const { model, prompts, later } = answered(run(command(0)));
   await prompts.answer('n');

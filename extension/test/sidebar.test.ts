@@ -5,8 +5,9 @@ import type { ClusterStatus, RankStatus } from '../src/cluster_status';
 import type { Run } from '../src/schema';
 import { attachCell } from '../src/sidebar/attach';
 import { entriesOf } from '../src/sidebar/runlist';
-import { expectedAt, isMoving, secondsLeft, shown, summary, timeLeft, where } from '../src/sidebar/phrases';
-import { Warnings } from '../src/sidebar/warnings';
+import { expectedAt, isMoving, question, secondsLeft, shown, stands, summary, timeLeft, where } from '../src/sidebar/phrases';
+import { DOINGS, isOffered, isPossible } from '../src/sidebar/possible';
+import { holds, Warnings } from '../src/sidebar/warnings';
 
 const NOW = 1_800_000_000;
 
@@ -104,6 +105,48 @@ test('a warning says how long, and what goes', () => {
   assert.match(text(118), /^one: 2 minutes left/);
   assert.match(text(61), /^one: 1 minute left/);
   assert.match(text(20), /^one: less than a minute left/);
+});
+
+test('a warning holds while its cluster is on, and has no more time than it says', () => {
+  const after = (more: Partial<ClusterStatus>): boolean => holds(card(more), 600, NOW);
+  assert.ok(after({ until: NOW + 500 }));
+  assert.ok(after({ until: NOW + 500, state: 'connecting' }));
+  assert.ok(!after({ until: NOW + 4_000 }));
+  assert.ok(!after({ until: NOW + 500, state: 'ended' }));
+  assert.ok(!after({ until: 0, state: 'pending' }));
+  assert.ok(!holds(undefined, 600, NOW));
+});
+
+test('a cluster that cannot be read: nothing can be done to it, and it is counted nowhere', () => {
+  const unread = card({ state: 'lost', size: 0, ranks: [], is_supervised: false });
+  assert.equal(stands(unread), 'cannot be read');
+  assert.equal(stands(card({ state: 'lost', is_remote: true })), 'connection lost');
+  assert.deepEqual(DOINGS.filter(what => isOffered(unread, what)), []);
+  assert.equal(summary([unread], NOW), '');
+  assert.equal(summary([unread, card()], NOW), '2 ranks');
+});
+
+test('what can be done to a cluster, by its state', () => {
+  const can = (state: ClusterStatus['state'], under: 'stop' | null = null): string =>
+    DOINGS.filter(what => isPossible(card({ state }), what, under)).join(' ');
+  assert.equal(can('running'), 'insert interrupt log restart resize stop');
+  assert.equal(can('running', 'stop'), 'insert log');
+  assert.equal(can('pending'), 'stop');
+  assert.equal(can('ending'), 'log');
+  assert.equal(can('failed'), 'log restart stop');
+});
+
+test('what is asked before variables go', () => {
+  const body = (act: 'stop' | 'resize', more: Partial<ClusterStatus>, ranks = ''): string => question(card(more), act, ranks)![1];
+  assert.match(body('stop', {}), /^This ends its 2 ranks; variables on the ranks are gone then. Records of runs stay.$/);
+  assert.match(body('stop', { size: 1, job: '7' }), /^This ends its rank and job 7;/);
+  assert.match(body('stop', { size: 0, state: 'connecting', is_remote: true }), /^This ends its ranks and its job;/);
+  assert.match(body('resize', { is_remote: true }, '1'), / Then a job for 1 node is submitted.$/);
+  assert.match(body('resize', { is_remote: true }, '2'), / Then a job for 2 nodes is submitted.$/);
+  assert.match(body('resize', {}, '3'), / Then 3 ranks are started.$/);
+  assert.equal(question(card(), 'restart', '')![0], 'Restart the 2 ranks of one?');
+  assert.equal(question(card(), 'restart', '1')![0], 'Restart rank 1 of one?');
+  assert.equal(question(card({ state: 'ended' }), 'stop', ''), null);
 });
 
 test('the cell that attaches', () => {

@@ -37,6 +37,7 @@ test('durations, counts and states as a person says them', () => {
   const failure = { rank: 1, ename: 'E', evalue: '' };
   assert.equal(how({ ...run, state: 'failed', failure }, 0), 'failed on rank 1 after 12.4 s');
   assert.equal(who(run), '4 ranks');
+  assert.equal(who({ ...run, ranks: [] }), '4 ranks', 'a saved output that has no room for them');
   assert.equal(who({ ...run, ranks: run.ranks.filter(({ rank }) => rank !== 1) }), 'ranks 0,2–3 of 4');
 });
 

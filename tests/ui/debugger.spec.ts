@@ -82,6 +82,8 @@ test('ranks in the debugger are answered under the log, one or all', ALWAYS, asy
   expect(given).toHaveLength(1);
 
   await view.getByLabel('whom to answer').selectOption('rank 2');
+  // In the notebook it would cut the cell.
+  await view.getByLabel('whom to answer').press('x');
   await expect(view.locator('.rr-prompt-mark')).toHaveText('rank 2 ipdb>');
   await line(view).press('ArrowUp');
   await expect(line(view)).toHaveValue('p loss');

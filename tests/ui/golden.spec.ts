@@ -1,5 +1,5 @@
 /** The view of each golden record. */
-import { ALWAYS, expect, openRuns, picture, rows, test, whole } from './rankroom';
+import { ALWAYS, expect, openRuns, picture, rows, test, whole, type Page } from './rankroom';
 
 test('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);
@@ -202,7 +202,47 @@ test('a record that is gone: it says so, and the summary is shown', async ({ pag
   await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
   await expect(view.locator('.rr-fallback')).toContainText('static summary of gone');
   await picture(page, 'gone-light');
+  // The output changes: while the cell runs, at its end, and when the notebook is trusted.
+  await change(page, 'running', 'what it printed');
+  await expect(view.locator('.rr-fallback')).toContainText('what it printed');
+  await expect(view.locator('.rr-words')).toHaveText('2 ranks · running when this output was written · 5 lines');
+  await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
+  await change(page, 'done', 'and all the rest');
+  await expect(view.locator('.rr-fallback')).toHaveText('and all the rest');
+  await expect(view.locator('.rr-words')).toContainText('done in 2.0 s');
+  await view.evaluate(node => node.setAttribute('data-before', 'trust'));
+  await page.evaluate(() => {
+    const { outputs } = (window as unknown as Lab).jupyterapp.shell.currentWidget.content.widgets[0].model;
+    outputs.trusted = !outputs.trusted;
+  });
+  await expect(view).not.toHaveAttribute('data-before', 'trust');
+  await expect(view.locator('.rr-fallback')).toHaveText('and all the rest');
 });
+
+interface Bundle {
+  data: { [type: string]: unknown };
+}
+
+interface Outputs {
+  trusted: boolean;
+  get(index: number): { toJSON(): Bundle };
+  set(index: number, output: Bundle): void;
+}
+
+interface Lab {
+  jupyterapp: { shell: { currentWidget: { content: { widgets: Array<{ model: { outputs: Outputs } }> } } } };
+}
+
+/** Exchange the output of the first cell in sight, as a kernel does it. */
+async function change(page: Page, state: string, html: string): Promise<void> {
+  await page.evaluate(({ state, html }) => {
+    const { outputs } = (window as unknown as Lab).jupyterapp.shell.currentWidget.content.widgets[0].model;
+    const { data, ...rest } = outputs.get(0).toJSON();
+    const type = 'application/vnd.rankroom.run+json';
+    const { run, ...head } = data[type] as { run: object };
+    outputs.set(0, { ...rest, data: { ...data, [type]: { ...head, run: { ...run, state } }, 'text/html': `<div>${html}</div>` } });
+  }, { state, html });
+}
 
 test('nothing written', async ({ page }) => {
   const view = await openRuns(page, ['empty']);

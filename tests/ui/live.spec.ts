@@ -137,6 +137,24 @@ test('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
   await expect(view.locator('.rr-words')).toContainText('interrupted after 1.0 s');
 });
 
+test('two views of a run: each has its own tab, filter and ranks', async ({ page }) => {
+  const record = new LiveRecord('live-twice');
+  record.print(0, Array.from({ length: 6 }, (_, i) => `line ${i}.\n`).join(''));
+  record.add('spans', 0, { cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [1000], dur: [1000] });
+  const views = await openRuns(page, ['live-twice', 'live-twice']);
+  const [one, other] = [views.nth(0), views.nth(1)];
+  await one.getByRole('searchbox', { name: 'show only lines' }).fill('line 3');
+  await expect(one.locator('.rr-row')).toHaveCount(1);
+  await other.getByRole('button', { name: '0', exact: true }).click();
+  await expect(other.locator('.rr-row')).toHaveCount(6);
+  await other.getByRole('tab', { name: 'Timeline' }).click();
+  record.print(0, 'line 33.\n');
+  await expect(one.locator('.rr-row')).toHaveCount(2);
+  await expect(other).toHaveAttribute('data-tab', 'timeline');
+  record.save('done');
+  await whole(one);
+});
+
 test('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');

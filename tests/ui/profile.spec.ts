@@ -201,6 +201,20 @@ test('a profile that the server does not answer for: it is said, and tried again
   await expect(words).toContainText('rank 2 arrives last');
 });
 
+test('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
+  const profiled = page.waitForResponse(/trace-slow_loader\/profile/);
+  await page.route(/trace-slow_loader\/events/, async route => {
+    await profiled;
+    await route.continue();
+  });
+  await page.evaluate(async () => {
+    const { jupyterapp } = window as unknown as { jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } } };
+    await jupyterapp.commands.execute('rankroom:open-run', { id: 'trace-slow_loader', tab: 'profile' });
+  });
+  const ranks = section(page.locator('.rr-panel .rr-profile'), 'Time of each rank');
+  await expect(ranks.locator('tbody tr')).toHaveCount(4);
+});
+
 test('a live run is followed', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('profile-live', 2);
   const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];
@@ -233,6 +247,11 @@ test('a live run is followed', ALWAYS, async ({ page }) => {
   await expect(tab.locator('.rr-diagnosis')).toContainText('of 3 allreduces');
   await view.getByRole('tab', { name: 'Profile' }).click();
   await expect(tab.locator('.rr-diagnosis')).toContainText('of 4 allreduces');
+  // Rank 0 has waited 320 ms of 480, and of 960 ms once they have passed without a collective.
+  const share = section(tab, 'Who the others waited for').locator('tbody .rr-col-cost .rr-share').first();
+  await expect(share).toHaveText('67 %');
+  record.add('spans', 0, { t: 2 * end, cat: 'collective', name: [], start: [], dur: [] });
+  await expect(share).toHaveText('33 %');
   [0, 1].forEach(rank => record.add('status', rank, { state: 'ok', t: end }));
   record.save('done');
   await expect(tab).toHaveAttribute('data-ready', 'true');

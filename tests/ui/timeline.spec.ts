@@ -99,6 +99,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   await page.keyboard.press('ArrowRight');
   await expect(view.getByRole('tab', { name: 'Timeline' })).toBeFocused();
   await expect(view.getByRole('log')).toBeHidden();
+  await expect(view.getByRole('tabpanel', { name: 'Timeline' })).toBeVisible();
   const body = view.locator('.rr-tl-body');
   await expect(body).toHaveAttribute('aria-label', /^Timeline of ranks 0–1: 82 spans over 1.00 s. steps 2–10: rank 1 arrives last in 100 % of 9 allreduces and costs 30 % of a step/);
   const again = await openRuns(page, ['tl-tabs']);

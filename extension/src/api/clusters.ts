@@ -1,5 +1,5 @@
 /** What the sidebar asks the server: clusters, what can be done to them, sites, and ssh's questions. */
-import type { Api } from '../api';
+import { type Api, parsed } from '../api';
 import type { ClusterStatus, ClusterList, DryRun, Load, Question, SiteChoice, StartRequest } from '../cluster_status';
 import type { Run } from '../schema';
 
@@ -55,15 +55,14 @@ export class ClustersApi {
 
   /** The newest runs. */
   async runs(limit: number): Promise<Run[]> {
-    const answer = await this.api.ask('GET', ['runs'], { limit });
-    return ((await answer.json()) as { runs: Run[] }).runs;
+    return ((await parsed(await this.api.ask('GET', ['runs'], { limit }))) as { runs: Run[] }).runs;
   }
 
   private async get(parts: string[]): Promise<unknown> {
-    return (await this.api.ask('GET', parts, {})).json();
+    return parsed(await this.api.ask('GET', parts, {}));
   }
 
   private async post(parts: string[], body: StartRequest): Promise<unknown> {
-    return (await this.api.ask('POST', parts, {}, undefined, body)).json();
+    return parsed(await this.api.ask('POST', parts, {}, undefined, body));
   }
 }

@@ -58,21 +58,21 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
       if (model.isComplete) {
         await rest(LOST_PAUSE, signal);
         const run = await api.run(model.id, signal);
-        if (run.state === 'lost') {
-          continue;
+        if (run.state !== 'lost') {
+          model.forget();
+          model.run = run;
+          place = { isCaughtUp: false, changed: '', ahead: null };
         }
-        model.forget();
-        model.run = run;
-        place = { isCaughtUp: false, changed: '', ahead: null };
-      }
-      if (!isKnown) {
-        model.run = await api.run(model.id, signal);
-        isKnown = true;
-      }
-      if (model.run.version > VERSION) {
-        model.refusal = NEWER(model.run.version);
       } else {
-        await readOn(model, api, place, signal);
+        if (!isKnown) {
+          model.run = await api.run(model.id, signal);
+          isKnown = true;
+        }
+        if (model.run.version > VERSION) {
+          model.refusal = NEWER(model.run.version);
+        } else {
+          await readOn(model, api, place, signal);
+        }
       }
       failures = 0;
       model.trouble = '';
@@ -166,10 +166,12 @@ async function isThere(api: Api, signal: AbortSignal): Promise<boolean> {
 /** Resolves after a time, or at once when the signal comes. */
 function rest(milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener('abort', () => {
+    const end = (): void => {
       clearTimeout(timer);
+      signal.removeEventListener('abort', end);
       resolve();
-    }, { once: true });
+    };
+    const timer = setTimeout(end, milliseconds);
+    signal.addEventListener('abort', end);
   });
 }

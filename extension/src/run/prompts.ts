@@ -19,6 +19,8 @@ export class Prompts {
 
   private chosen: number | null = null;
   private given = new Map<number, number>();
+  /** The prompt that what is being typed was begun for. */
+  private begun: Prompt | undefined;
   private answered = -Infinity;
   /** What of the history is shown; its length stands for what is being typed. */
   private at = history.length;
@@ -35,13 +37,14 @@ export class Prompts {
     return this.model.prompts.filter(({ rank, number }) => this.given.get(rank) !== number);
   }
 
-  /** What the next answer is for: the chosen rank's prompt, or all that are like the first. */
+  /** What the next answer is for: the chosen rank's prompt, or all that are like the first, or like the one it was begun for. */
   get targets(): Prompt[] {
-    const { asked, chosen } = this;
+    const { asked, begun, chosen } = this;
     if (chosen !== null) {
       return asked.filter(({ rank }) => rank === chosen);
     }
-    return asked.filter(({ kind, text }) => kind === asked[0].kind && text === asked[0].text);
+    const first = asked.find(prompt => isAlike(prompt, begun)) ?? asked[0];
+    return asked.filter(prompt => isAlike(prompt, first));
   }
 
   /** The rank that is asked alone, or null for all that ask. */
@@ -55,9 +58,17 @@ export class Prompts {
     return asked.length > 0 && targets.length === 0 && this.now() - this.answered >= GRACE;
   }
 
-  choose(rank: number | null): void {
+  /** Choose whom to answer, with what stands in the line. */
+  choose(rank: number | null, text = ''): void {
     this.chosen = rank;
+    this.begun = undefined;
+    this.typing(text);
     this.model.notify();
+  }
+
+  /** What stands in the line now: other prompts that come up before Enter are not answered by it. */
+  typing(text: string): void {
+    this.begun = text ? this.targets[0] : undefined;
   }
 
   /** Whether there is something to answer, or soon will be. */
@@ -78,6 +89,7 @@ export class Prompts {
     }
     this.at = history.length;
     this.typed = '';
+    this.begun = undefined;
     this.answered = this.now();
     this.trouble = '';
     this.model.notify();
@@ -122,6 +134,10 @@ export function askingWords(prompts: readonly Prompt[]): string {
     groups.set(key, [...(groups.get(key) ?? []), prompt]);
   }
   return [...groups.values()].map(sentence).join('; ');
+}
+
+function isAlike(one: Prompt, other: Prompt | undefined): boolean {
+  return one.kind === other?.kind && one.text === other?.text;
 }
 
 /** What all of these begin with. */

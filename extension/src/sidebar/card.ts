@@ -7,7 +7,8 @@ import { setUnderWay, stepButton } from '../view/step';
 import type { Clusters } from './clusters';
 import { dragCell } from './drag';
 import { Grid } from './grid';
-import { expectedAt, isLive, isOver, secondsLeft, sign, stateName, timeLeft, where } from './phrases';
+import { expectedAt, isLive, isOver, secondsLeft, sign, stands, stateName, timeLeft, where } from './phrases';
+import { type Doing, DOINGS, isOffered, isPossible } from './possible';
 
 /** What a card leaves to others. */
 export interface CardActions {
@@ -30,7 +31,7 @@ export class CardView {
     'div', 'rr-said-wrong', { role: 'alert', hidden: true }, this.complaint,
     h('button', 'rr-away', { 'aria-label': trans.__('put this message away'), onclick: () => this.clusters.putAway(this.card) }, '×')
   );
-  private buttons: { [name: string]: HTMLButtonElement };
+  private buttons: { [what in Doing]: HTMLButtonElement };
   private size = h('input', 'rr-size', { type: 'number', min: '1', required: true });
   private unit = h('span', '');
   private resize = h(
@@ -84,7 +85,7 @@ export class CardView {
     setText(this.sign, sign(card.state));
     this.sign.className = `rr-sign rr-card-is-${card.state}`;
     const under = clusters.actOn(card);
-    setText(this.state, under === 'stop' ? stateName('ending') : stateName(card.state));
+    setText(this.state, under === 'stop' ? stateName('ending') : stands(card));
     setText(this.where, where(card));
     setText(this.words, [card.words, expectedAt(card, clusters.now)].filter(Boolean).join(', '));
     setText(this.remedy, card.remedy);
@@ -106,23 +107,18 @@ export class CardView {
   }
 
   private refreshButtons(card: ClusterStatus, under: Act | null): void {
-    const { insert, interrupt, log, restart, resize, stop } = this.buttons;
-    const isUp = isLive(card);
-    insert.hidden = interrupt.hidden = !isUp;
-    restart.hidden = !isUp && !isOver(card);
-    resize.hidden = !isUp || !card.is_supervised;
-    log.hidden = !isUp && !isOver(card) && card.state !== 'ending';
+    for (const what of DOINGS) {
+      this.buttons[what].hidden = !isOffered(card, what);
+      setUnderWay(this.buttons[what], !isPossible(card, what, under));
+    }
+    const { restart, stop } = this.buttons;
     setText(restart, isOver(card) ? trans.__('Restart') : card.is_supervised ? trans.__('Restart…') : trans.__('Reconnect'));
     restart.title = card.is_supervised || isOver(card)
       ? trans.__('restart the ranks, without their variables')
       : trans.__('take it up again; the ranks keep their variables');
     setText(stop, isOver(card) ? trans.__('Remove') : card.state === 'pending' ? trans.__('Cancel job…') : trans.__('Stop…'));
     stop.title = isOver(card) ? trans.__('take it off this list') : trans.__('end the ranks; their variables are gone then');
-    const isEnding = card.state === 'ending';
-    for (const button of [interrupt, restart, resize, stop]) {
-      setUnderWay(button, under !== null || isEnding);
-    }
-    if (!isUp) {
+    if (!isLive(card)) {
       this.resize.hidden = true;
     }
   }

@@ -23,7 +23,11 @@ export class Clusters {
   isKnown = false;
   /** Why nothing is heard from the server; '' if all is well. */
   trouble = '';
+  /** The newest, as of when the sidebar was last in sight. */
   runs: readonly Run[] = [];
+  areRunsKnown = false;
+  /** Why the runs are not told; '' if all is well. */
+  runsTrouble = '';
   questions: readonly Question[] = [];
   private loads = new Map<string, Map<number, Load>>();
   private underWay = new Map<string, Act>();
@@ -141,6 +145,10 @@ export class Clusters {
       // If the server has said no, another window was quicker.
       isDone = error instanceof ApiError && error.status >= 400 && error.status < 500;
     }
+    if (!isDone) {
+      // Whether it still waits is not known until the server tells.
+      this.questions = this.questions.filter(each => each.id !== question.id);
+    }
     await this.refresh();
     return isDone;
   }
@@ -151,6 +159,9 @@ export class Clusters {
       this.ahead = now - Date.now() / 1000;
       this.all = clusters;
       this.questions = questions;
+      // Another of the same name may come, and does not answer for this one.
+      const names = new Set(clusters.map(card => card.name));
+      [...this.complaints.keys()].filter(name => !names.has(name)).forEach(name => this.complaints.delete(name));
       this.isKnown = true;
       this.trouble = '';
       this.pace();
@@ -168,15 +179,24 @@ export class Clusters {
   private async look(): Promise<void> {
     const live = this.all.filter(card => isLive(card) && card.state !== 'lost');
     const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
-    // One that does not answer does not keep the runs from being shown.
+    // What does not answer does not keep the others from being shown.
     const [seen] = await Promise.all([Promise.allSettled(looks), this.fetchRuns()]);
     this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
     this.tell();
+    if (this.runsTrouble) {
+      throw new Error(this.runsTrouble); // the poll waits longer then
+    }
   }
 
   private async fetchRuns(): Promise<void> {
-    const runs = await this.api.runs(RUNS);
-    this.runs = runs.sort((a, b) => b.start - a.start).slice(0, RUNS);
+    try {
+      const runs = await this.api.runs(RUNS);
+      this.runs = runs.sort((a, b) => b.start - a.start).slice(0, RUNS);
+      this.areRunsKnown = true;
+      this.runsTrouble = '';
+    } catch (error) {
+      this.runsTrouble = trans.__('%1: trying again.', message(error));
+    }
     this.tell();
   }
 

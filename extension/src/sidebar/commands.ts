@@ -12,11 +12,12 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Api, Step } from '../api';
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
-import { OPEN } from '../view/panel';
+import { OPEN, sayWhy } from '../view/panel';
 import type { CardActions } from './card';
 import { type Clusters, message } from './clusters';
 import { ranksIcon } from './icon';
-import { isLive } from './phrases';
+import { isLive, isOver } from './phrases';
+import { type Doing, isPossible, whenPossibleChanges } from './possible';
 
 export const SHOW = 'rankroom:show-ranks';
 
@@ -53,12 +54,16 @@ export function addCommands(
   };
   const addForCluster = (
     id: string,
-    label: (name: string | undefined, args: Args) => string,
+    what: Doing,
+    label: (card: ClusterStatus | undefined, args: Args) => string,
     execute: (card: ClusterStatus, args: Args) => void | Promise<void>
   ): void => {
     commands.addCommand(id, {
-      label: args => label(cardOf(args)?.name, args),
-      isEnabled: args => cardOf(args) !== undefined,
+      label: args => label(cardOf(args), args),
+      isEnabled: args => {
+        const card = cardOf(args);
+        return card !== undefined && isPossible(card, what, clusters.actOn(card));
+      },
       execute: args => {
         const card = cardOf(args);
         return card && execute(card, args);
@@ -90,42 +95,52 @@ export function addCommands(
   add('rankroom:start-ranks', trans.__('Start Ranks on a Site…'), () => places.openForm());
   addForCluster(
     'rankroom:insert-attach-cell',
-    name => (name ? trans.__('Insert a Cell That Attaches to the Ranks of %1', name) : trans.__('Insert a Cell That Attaches to the Ranks')),
+    'insert',
+    card => (card ? trans.__('Insert a Cell That Attaches to the Ranks of %1', card.name) : trans.__('Insert a Cell That Attaches to the Ranks')),
     card => actions.insertCell(card)
   );
   addForCluster(
     'rankroom:interrupt-ranks',
-    name => (name ? trans.__('Interrupt the Ranks of %1', name) : trans.__('Interrupt the Ranks')),
+    'interrupt',
+    card => (card ? trans.__('Interrupt the Ranks of %1', card.name) : trans.__('Interrupt the Ranks')),
     card => actions.act(card, 'interrupt')
   );
   addForCluster(
     'rankroom:restart-ranks',
-    (name, args) => {
+    'restart',
+    (card, args) => {
       const rank = given(args, 'rank');
-      if (rank === undefined) {
-        return name ? trans.__('Restart the Ranks of %1…', name) : trans.__('Restart the Ranks…');
+      if (card && !card.is_supervised && !isOver(card)) {
+        return trans.__('Reconnect to the Ranks of %1', card.name);
       }
-      return name ? trans.__('Restart Rank %1 of %2…', rank, name) : trans.__('Restart Rank %1…', rank);
+      if (rank === undefined) {
+        return card ? trans.__('Restart the Ranks of %1…', card.name) : trans.__('Restart the Ranks…');
+      }
+      return card ? trans.__('Restart Rank %1 of %2…', rank, card.name) : trans.__('Restart Rank %1…', rank);
     },
     (card, args) => actions.act(card, 'restart', given(args, 'rank'))
   );
   addForCluster(
     'rankroom:stop-ranks',
-    name => (name ? trans.__('Stop the Ranks of %1…', name) : trans.__('Stop the Ranks…')),
+    'stop',
+    card => (card ? trans.__('Stop the Ranks of %1…', card.name) : trans.__('Stop the Ranks…')),
     card => actions.act(card, 'stop')
   );
   addForCluster(
     'rankroom:open-log',
-    name => (name ? trans.__('Open the Log of %1', name) : trans.__('Open the Log')),
+    'log',
+    card => (card ? trans.__('Open the Log of %1', card.name) : trans.__('Open the Log')),
     card => actions.openLog(card)
   );
   commands.addCommand('rankroom:open-run-here', {
     label: trans.__('Open in a Panel'),
-    execute: args => commands.execute(OPEN, { id: given({ ...args, here: true }, 'run') })
+    // The entry of a `%%scaling` is no run.
+    isEnabled: args => given({ ...args, here: true }, 'run') !== undefined,
+    execute: args => commands.execute(OPEN, { id: given({ ...args, here: true }, 'run') }).catch(sayWhy)
   });
   addForRun('interrupt', trans.__('Interrupt the Run'));
   addForRun('release', trans.__('Release Its Collectives'));
-  clusters.changed.connect(() => commands.notifyCommandChanged());
+  whenPossibleChanges(clusters, () => commands.notifyCommandChanged());
   // Without a category it is in JupyterLab's own “Other”, whatever that is called.
   launcher?.add({ command: SHOW, rank: 10 });
 }

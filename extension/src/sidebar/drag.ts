@@ -11,7 +11,8 @@ const BEGIN = 5;
 /** Make a node the handle by which its cluster is dragged. */
 export function dragCell(handle: HTMLElement, cluster: () => string): void {
   handle.addEventListener('pointerdown', down => {
-    if (down.button !== 0) {
+    // A finger scrolls the sidebar.
+    if (down.button !== 0 || down.pointerType === 'touch') {
       return;
     }
     const move = (event: PointerEvent): void => {
@@ -23,9 +24,11 @@ export function dragCell(handle: HTMLElement, cluster: () => string): void {
     const end = (): void => {
       document.removeEventListener('pointermove', move);
       document.removeEventListener('pointerup', end);
+      document.removeEventListener('pointercancel', end);
     };
     document.addEventListener('pointermove', move);
     document.addEventListener('pointerup', end);
+    document.addEventListener('pointercancel', end);
     // No text is selected on the way.
     down.preventDefault();
   });

@@ -103,6 +103,14 @@ export class Fields {
     return Object.fromEntries([...typed.filter(([, value]) => value), ...(this.back.checked ? [['auto_restart', 'true']] : [])]) as StartRequest;
   }
 
+  /** Put back what was typed into fields like these. */
+  fill(request: StartRequest): void {
+    for (const { input } of this.fields) {
+      input.value = request[input.name] ?? '';
+    }
+    this.back.checked = request.auto_restart === 'true';
+  }
+
   /** Say at each field what is wrong with it; false if an error belongs to none of them. */
   complain(errors: { [field: string]: string }): boolean {
     for (const field of this.fields) {

@@ -16,6 +16,8 @@ export class StartForm {
   readonly node: HTMLFormElement;
   private sites: SiteChoice[] = [];
   private fields: Fields | null = null;
+  /** What the fields were made from. */
+  private profile = '';
   private place = h('select', 'rr-input', { 'aria-label': trans.__('where'), onchange: () => this.choose(this.place.value) });
   private about = h('div', 'rr-about');
   private box = h('div', '');
@@ -53,6 +55,10 @@ export class StartForm {
     this.place.value = chosen;
     if (!this.fields || chosen !== before) {
       this.choose(chosen);
+    } else if (JSON.stringify(this.site) !== this.profile) {
+      const typed = this.fields.request;
+      this.choose(chosen);
+      this.fields?.fill(typed);
     }
   }
 
@@ -67,7 +73,9 @@ export class StartForm {
   private choose(name: string): void {
     const site = this.sites.find(each => each.name === name);
     this.complain(site?.wrong ?? '');
+    this.profile = JSON.stringify(site);
     this.script.hidden = true;
+    setText(this.show, trans.__('Show script'));
     if (!site || site.wrong) {
       this.fields = null;
       this.box.replaceChildren();
@@ -137,6 +145,9 @@ export class StartForm {
       return;
     }
     setUnderWay(this.start, true);
+    // What a check would say now is of before the start.
+    void this.checking.stop();
+    this.checks += 1;
     try {
       const name = await this.clusters.start(site.name, fields.request);
       fields.complain({});

@@ -3,12 +3,12 @@ import { Notification } from '@jupyterlab/apputils';
 
 import { trans } from '../translation';
 import type { Clusters } from './clusters';
-import { Warnings } from './warnings';
+import { holds, Warnings } from './warnings';
 
 export class Notices {
   isOn = true;
   private warnings = new Warnings();
-  private shown = new Map<string, string>();
+  private shown = new Map<string, { id: string; limit: number }>();
 
   constructor(
     private clusters: Clusters,
@@ -18,25 +18,28 @@ export class Notices {
   }
 
   tick(): void {
+    const { all, now } = this.clusters;
+    for (const [name, { limit }] of [...this.shown]) {
+      if (!holds(all.find(card => card.name === name), limit, now)) {
+        this.dismiss(name);
+      }
+    }
     if (!this.isOn) {
       return;
     }
-    const { all, now } = this.clusters;
     for (const { cluster, limit, text } of this.warnings.due(all, now)) {
       this.dismiss(cluster);
       const actions = [{ label: trans.__('Show ranks'), callback: this.open }];
       const options = { autoClose: false as const, actions };
       const id = limit < 600 ? Notification.error(text, options) : Notification.warning(text, options);
-      this.shown.set(cluster, id);
+      this.shown.set(cluster, { id, limit });
     }
-    const there = new Set(all.map(({ name }) => name));
-    [...this.shown.keys()].filter(name => !there.has(name)).forEach(name => this.dismiss(name));
   }
 
   private dismiss(cluster: string): void {
-    const id = this.shown.get(cluster);
-    if (id !== undefined) {
-      Notification.dismiss(id);
+    const warning = this.shown.get(cluster);
+    if (warning) {
+      Notification.dismiss(warning.id);
       this.shown.delete(cluster);
     }
   }

@@ -55,7 +55,7 @@ export class RanksPanel extends Widget {
     this.begin.classList.add('rr-primary');
     this.form = new StartForm(clusters, () => (this.start.open = false));
     this.runs = new RunList(run => actions.openRun(run));
-    const ontoggle = (): void => void (this.start.open && this.form.load(actions.defaultSite()));
+    const ontoggle = (): void => void (this.start.open && this.loadForm());
     this.start = h('details', 'rr-section', { ontoggle }, h('summary', '', {}, trans.__('Start ranks…')), this.form.node);
     const runs = h('details', 'rr-section', { open: true }, h('summary', '', {}, trans.__('Runs')), this.runs.node);
     this.node.append(h('h2', 'rr-sidebar-title', {}, trans.__('Ranks')), this.trouble, this.list, this.empty, this.wrong, this.start, runs);
@@ -75,7 +75,10 @@ export class RanksPanel extends Widget {
 
   /** Show the form, at the site that is set. */
   openForm(): void {
-    this.start.open = true;
+    if (this.start.open) {
+      this.loadForm();
+    }
+    this.start.open = true; // which loads it if it was closed
     this.start.querySelector<HTMLElement>('select, input')?.focus();
   }
 
@@ -97,6 +100,10 @@ export class RanksPanel extends Widget {
     }
   }
 
+  private loadForm(): void {
+    void this.form.load(this.actions.defaultSite());
+  }
+
   private complain(sentence: string): void {
     setText(this.wrong, sentence);
     this.wrong.hidden = sentence === '';
@@ -111,7 +118,7 @@ export class RanksPanel extends Widget {
     setChildren(this.list, clusters.all.map(card => this.viewOf(card).node));
     clusters.all.forEach(card => this.viewOf(card).refresh(card));
     this.empty.hidden = !clusters.isKnown || clusters.all.length > 0;
-    this.runs.refresh(clusters.runs, clusters.now);
+    this.runs.refresh(clusters);
     this.node.dataset.known = String(clusters.isKnown);
   }
 

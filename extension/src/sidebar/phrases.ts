@@ -1,4 +1,5 @@
 /** How clusters are described: in words, without a browser. */
+import type { Act } from '../api/clusters';
 import type { ClusterStatus, ClusterState, Load } from '../cluster_status';
 import { size } from '../timeline/amounts';
 import { trans } from '../translation';
@@ -27,7 +28,12 @@ export function isMoving(card: ClusterStatus): boolean {
 }
 
 export function isLive(card: ClusterStatus): boolean {
-  return LIVE.has(card.state);
+  return LIVE.has(card.state) && !isUnreadable(card);
+}
+
+/** Whether all that is known of a cluster is that its file cannot be read. */
+export function isUnreadable(card: ClusterStatus): boolean {
+  return card.state === 'lost' && !card.is_remote && card.size === 0;
 }
 
 export function isOver(card: ClusterStatus): boolean {
@@ -36,6 +42,11 @@ export function isOver(card: ClusterStatus): boolean {
 
 export function sign(state: ClusterState): string {
   return SIGNS[state] ?? '·';
+}
+
+/** How a cluster stands, in a word or two. */
+export function stands(card: ClusterStatus): string {
+  return isUnreadable(card) ? trans.__('cannot be read') : stateName(card.state);
 }
 
 export function stateName(state: ClusterState): string {
@@ -121,6 +132,56 @@ export function summary(cards: readonly ClusterStatus[], now: number): string {
     words.push(trans.__('starting'));
   }
   return [...words, first ? timeLeft(first, now) : ''].filter(Boolean).join(' · ');
+}
+
+/** What is asked before variables go: a title, what goes, and the button's label; null if nothing does. */
+export function question(card: ClusterStatus, act: Act, ranks: string): [string, string, string] | null {
+  const { name, size, job } = card;
+  if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.is_supervised)) {
+    return null;
+  }
+  if (act === 'stop' && card.state === 'pending') {
+    return [trans.__('Cancel the job of %1?', name), trans.__('Job %1 loses its place in the queue.', job), trans.__('Cancel the job')];
+  }
+  if (act === 'stop') {
+    return [trans.__('Stop %1?', name), `${ending(size, job)} ${trans.__('Records of runs stay.')}`, trans.__('Stop')];
+  }
+  if (act === 'resize') {
+    const then = card.is_remote
+      ? trans._n('Then a job for %1 node is submitted.', 'Then a job for %1 nodes is submitted.', Number(ranks))
+      : trans._n('Then %1 rank is started.', 'Then %1 ranks are started.', Number(ranks));
+    return [trans.__('Resize %1?', name), `${ending(size, '')} ${then}`, trans.__('Resize')];
+  }
+  const isDown = ranks !== '' && card.ranks[Number(ranks)]?.state === 'down';
+  if (isDown) {
+    return null;
+  }
+  const title = ranks
+    ? trans.__('Restart rank %1 of %2?', ranks, name)
+    : trans._n('Restart the rank of %2?', 'Restart the %1 ranks of %2?', size, name);
+  const body = ranks
+    ? trans.__('Variables on that rank are gone then; anything that runs there ends.')
+    : trans.__('Variables on the ranks are gone then; anything that runs there ends.');
+  return [title, body, trans.__('Restart')];
+}
+
+/** What a stop ends; how many ranks a job will have may not be known yet. */
+function ending(size: number, job: string): string {
+  if (size === 0) {
+    return trans.__('This ends its ranks and its job; variables on the ranks are gone then.');
+  }
+  return job
+    ? trans._n(
+      'This ends its rank and job %2; variables on the ranks are gone then.',
+      'This ends its %1 ranks and job %2; variables on the ranks are gone then.',
+      size,
+      job
+    )
+    : trans._n(
+      'This ends its rank; variables on the ranks are gone then.',
+      'This ends its %1 ranks; variables on the ranks are gone then.',
+      size
+    );
 }
 
 /** A rank's load as shown: a share of 1 for the bar, and in words. */

@@ -3,6 +3,7 @@ import type { Run } from '../schema';
 import { trans } from '../translation';
 import { h, setChildren, setText } from '../view/dom';
 import { how, SIGNS, who } from '../words';
+import type { Clusters } from './clusters';
 
 /** So many entries at most. */
 const MOST = 15;
@@ -14,10 +15,11 @@ export class RunList {
   private rows = new Map<string, Row>();
   private groups = new Map<string, Group>();
   private none = h('div', 'rr-nothing', {}, trans.__('No run yet: a cell that starts with %1 is one.', '%%distributed'));
+  private wrong = h('div', 'rr-said-wrong', { role: 'alert' });
 
   constructor(private open: (run: Run) => void) {}
 
-  refresh(runs: readonly Run[], now: number): void {
+  refresh({ runs, areRunsKnown, runsTrouble, trouble, now }: Clusters): void {
     const entries = entriesOf(runs).slice(0, MOST);
     const rows = new Map<string, Row>();
     const groups = new Map<string, Group>();
@@ -38,7 +40,10 @@ export class RunList {
     });
     this.rows = rows;
     this.groups = groups;
-    setChildren(this.node, nodes.length ? nodes : [this.none]);
+    // A server that answers nothing is said once, above the clusters.
+    setText(this.wrong, trouble ? '' : runsTrouble);
+    const first = this.wrong.textContent ? [this.wrong] : areRunsKnown && nodes.length === 0 ? [this.none] : [];
+    setChildren(this.node, [...first, ...nodes]);
   }
 }
 

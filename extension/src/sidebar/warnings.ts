@@ -1,7 +1,7 @@
 /** Who is to be warned that a cluster's time is nearly over; once for each limit. */
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
-import { secondsLeft } from './phrases';
+import { isOver, secondsLeft } from './phrases';
 
 /** Seconds before the end, the most urgent first. */
 const LIMITS = [120, 600];
@@ -33,6 +33,11 @@ export class Warnings {
     }
     return found;
   }
+}
+
+/** Whether a warning of this limit still holds: its cluster may be over by now, or have got more time. */
+export function holds(card: ClusterStatus | undefined, limit: number, now: number): boolean {
+  return card !== undefined && !isOver(card) && card.until > 0 && card.until - now <= limit;
 }
 
 function sentence(name: string, left: number): string {

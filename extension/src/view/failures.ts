@@ -2,6 +2,7 @@
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks } from '../ranks';
+import { alike } from '../run/alike';
 import type { ErrorEvent } from '../schema';
 import type { RunModel } from '../run/model';
 import { ownLine } from '../run/ownline';
@@ -32,27 +33,16 @@ export class Failures extends Widget {
     this.key = key;
     this.setHidden(first === null);
     if (first) {
+      const open = new Set([...this.node.querySelectorAll<HTMLElement>('.rr-other[open]')].map(node => node.dataset.key));
       this.node.replaceChildren(
         h('div', 'rr-cause', {}, title([first.rank], errorWords(first, 300), first)),
         traceback(first),
-        ...this.alike(others).map(([words, error, ranks]) =>
-          h('details', 'rr-other', {}, h('summary', '', {}, title(ranks, words, error)), traceback(error))
+        ...alike(others, error => this.model.releaseOf(error) ?? errorWords(error, 300)).map(({ key, words, error, ranks }) =>
+          h('details', 'rr-other', { 'data-key': key, open: open.has(key) },
+            h('summary', '', {}, title(ranks, words, error)), traceback(error))
         )
       );
     }
-  }
-
-  /** What became of the other ranks in the same words, and which they are. */
-  private alike(errors: ErrorEvent[]): Array<[string, ErrorEvent, number[]]> {
-    const groups = new Map<string, [string, ErrorEvent, number[]]>();
-    for (const error of errors) {
-      const words = this.model.releaseOf(error) ?? errorWords(error, 300);
-      const group = groups.get(words) ?? [words, error, []];
-      group[2].push(error.rank);
-      groups.set(words, group);
-    }
-    groups.forEach(([, , ranks]) => ranks.sort((a, b) => a - b));
-    return [...groups.values()];
   }
 }
 

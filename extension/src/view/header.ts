@@ -109,8 +109,14 @@ export class Header extends Widget {
     const { run } = model;
     this.sign.textContent = SIGNS[run.state] ?? '?';
     this.sign.className = `rr-sign rr-is-${run.state}`;
-    const lines = model.read > 0 || model.isComplete ? model.lineCount : (run.lines ?? 0);
-    const words = [who(run), how(run, this.actions.now() * 1000)];
+    // Those that are here, unless more are known of: while a long record is read, each piece would be read out.
+    const lines = model.isComplete || (model.isLive && model.read > 0) ? model.lineCount : (run.lines ?? 0);
+    // Whether a run goes on is not known without its record.
+    const isFollowed = model.isLive && model.refusal === '';
+    const words = [
+      who(run),
+      model.isLive && !isFollowed ? trans.__('running when this output was written') : how(run, this.actions.now() * 1000)
+    ];
     if (model.isComplete && model.profile.value) {
       words.push(slowest(model.profile.value));
     }
@@ -127,8 +133,8 @@ export class Header extends Widget {
     }
     const text = words.filter(Boolean).join(' · ');
     setText(this.words, text);
-    setText(this.said, model.isLive ? trans.__('running') : text);
-    this.stop.hidden = !model.isLive;
+    setText(this.said, isFollowed ? trans.__('running') : text);
+    this.stop.hidden = !isFollowed;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
     // What there is nothing for is not shown; what is in use stays.

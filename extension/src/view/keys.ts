@@ -15,7 +15,8 @@ export function keepKeys(node: HTMLElement): () => void {
     const isOurs = OURS.has(event.key) && !(event.key === 'Enter' && event.shiftKey);
     const own = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('[data-rr-keys]');
     const isOwn = own && own.dataset.rrKeys?.split(' ').includes(event.key);
-    const isTyping = event.target instanceof HTMLInputElement && event.key !== 'Escape';
+    const isField = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    const isTyping = isField && event.key !== 'Escape';
     node.toggleAttribute(SUPPRESS, isPlain && (isOurs || Boolean(isOwn) || isTyping));
   };
   const enter = (): void => window.addEventListener('keydown', listen, true);

@@ -276,7 +276,7 @@ export class LogList extends Widget {
     }
     const { lines } = this.model.log;
     updateRanks(before, { ranks: this.rows.ranks(row), flags: lines.flags(line), t: lines.time(line) });
-    return before;
+    return this.dress(before, row);
   }
 
   private make(row: number): HTMLElement {
@@ -301,7 +301,12 @@ export class LogList extends Widget {
       head,
       opener: head ? openerNode(line, this.rows.isOpened(line), head) : undefined
     });
-    node.classList.toggle('rr-marked', line === this.marked);
+    return this.dress(node, row);
+  }
+
+  /** How a row looks because of where it stands, and not of who wrote it. */
+  private dress(node: HTMLElement, row: number): HTMLElement {
+    node.classList.toggle('rr-marked', this.rows.line(row) === this.marked);
     node.classList.toggle('rr-member', this.rows.isMember(row));
     return node;
   }

@@ -19,6 +19,8 @@ export class ProfileTab extends Widget {
   private facts = h('div', 'rr-facts');
   private phases = h('div', 'rr-chips rr-phases', { role: 'group', 'aria-label': trans.__('part of the run'), hidden: true });
   private shown: Profile | null = null;
+  /** Whether there were spans then: a profile that the server has kept may be here before them. */
+  private hadSpans = false;
   private part: ProfilePart | null = null;
   /** What the reader chose; the loop, or all, until then. */
   private chosen: ProfilePart['key'] | null = null;
@@ -66,11 +68,13 @@ export class ProfileTab extends Widget {
     if (!this.isVisible) {
       return;
     }
-    const { profile, isComplete } = this.model;
+    const { profile, isComplete, spans } = this.model;
+    const hasSpans = spans.count > 0;
     profile.refresh();
     this.node.dataset.ready = String(isComplete && profile.isUpToDate);
-    if (profile.value !== this.shown) {
+    if (profile.value !== this.shown || hasSpans !== this.hadSpans) {
       this.shown = profile.value;
+      this.hadSpans = hasSpans;
       this.display(profile.value);
     }
     this.say();
@@ -129,7 +133,7 @@ export class ProfileTab extends Widget {
     const { model } = this;
     const profile = model.profile.value;
     const words = this.words(profile);
-    this.sentence.classList.toggle('rr-empty', !profile?.diagnosis);
+    this.sentence.classList.toggle('rr-undiagnosed', !profile?.diagnosis);
     setText(this.sentence, words);
     const spans = model.spans.count;
     const { part } = this;

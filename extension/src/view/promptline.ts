@@ -18,14 +18,17 @@ export class PromptLine extends Widget {
   private words = h('div', 'rr-prompt-words', { role: 'status' });
   private who = h('select', 'rr-prompt-who', {
     'aria-label': trans.__('whom to answer'),
-    onchange: () => this.prompts.choose(this.who.value === ALL ? null : Number(this.who.value))
+    onchange: () => this.prompts.choose(this.who.value === ALL ? null : Number(this.who.value), this.input.value)
   });
   private mark = h('span', 'rr-prompt-mark');
   private input = h('input', 'rr-prompt-input', {
     spellcheck: 'false',
     autocomplete: 'off',
     autocapitalize: 'off',
-    oninput: () => this.offer([]),
+    oninput: () => {
+      this.prompts.typing(this.input.value);
+      this.offer([]);
+    },
     onkeydown: (event: KeyboardEvent) => this.onKey(event)
   });
   private commands = h('span', 'rr-prompt-commands', { role: 'group', 'aria-label': trans.__('commands') });
@@ -75,7 +78,11 @@ export class PromptLine extends Widget {
       const ranks = targets.map(({ rank }) => rank);
       this.mark.className = `rr-prompt-mark ${ranks.length === 1 ? rankClass(ranks[0]) : 'rr-rank-many'}`;
       setText(this.mark, `${nameRanks(ranks)} ${first.text.trim().slice(-60)}`);
-      this.input.type = first.kind === 'password' ? 'password' : 'text';
+      const type = first.kind === 'password' ? 'password' : 'text';
+      if (this.input.type === 'password' && type === 'text') {
+        this.input.value = ''; // it was not meant for this prompt, and would be seen
+      }
+      this.input.type = type;
       this.input.setAttribute('aria-label', trans.__('answer %1: %2', nameRanks(ranks), first.text.trim()));
       this.commands.hidden = first.kind !== 'debugger';
     }
@@ -146,6 +153,7 @@ export class PromptLine extends Widget {
     } else if ((event.key === 'ArrowUp' || event.key === 'ArrowDown') && this.input.type !== 'password') {
       event.preventDefault();
       this.input.value = this.prompts.recall(event.key === 'ArrowUp' ? -1 : 1, this.input.value);
+      this.prompts.typing(this.input.value);
       this.input.setSelectionRange(this.input.value.length, this.input.value.length);
     }
   }

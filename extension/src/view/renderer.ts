@@ -33,8 +33,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     const bundle = parseBundle(model.data[MIME]);
     if (bundle === null) {
       this.say(trans.__('This output names no run: run the cell again.'));
-    } else if (this.view?.model.id === bundle.run.id) {
-      this.view.update(bundle.run);
+    } else if (this.view?.model.id === bundle.run.id && this.view.isTrusted === model.trusted) {
+      this.view.update(bundle.run, model.data);
     } else {
       this.view?.dispose();
       this.view = new RunView({

@@ -6,7 +6,7 @@ import { Panel, Widget } from '@lumino/widgets';
 import type { Api } from '../api';
 import { ERROR } from '../log/lines';
 import { EVERYTHING } from '../log/rows';
-import { filterOf } from '../log/typedfilter';
+import { filterOf, type TypedFilter } from '../log/typedfilter';
 import { Ladder } from '../run/ladder';
 import { TABS, type Memory, type Tab } from '../run/memories';
 import type { RunModel } from '../run/model';
@@ -50,12 +50,16 @@ export interface RunViewOptions {
 
 export class RunView extends Panel {
   readonly model: RunModel;
+  readonly isTrusted: boolean;
   private frame = new Frame(() => this.refresh());
   private header: Header;
   private hang: HangBanner;
   private failures: Failures;
   private list: LogList;
   private memory: Memory;
+  /** What this view shows; what was chosen last, in any view of the run here, is remembered. */
+  private shown: Tab;
+  private typed: TypedFilter;
   private filter = EVERYTHING;
   private tabs: Tabs;
   private timeline: Timeline | null = null;
@@ -64,6 +68,7 @@ export class RunView extends Panel {
   private prompt: PromptLine;
   private displays: Displays;
   private notes = new Widget();
+  private fallback: RunViewOptions['fallback'];
   private instead: Widget | null = null;
   private sight: Sight;
   private ticking = 0;
@@ -75,10 +80,14 @@ export class RunView extends Panel {
     this.toggleClass('rr-panel', !options.isInline);
     this.node.dataset.run = options.run.id;
     this.model = options.runs.acquire(options.run);
+    this.isTrusted = options.isTrusted;
+    this.fallback = options.fallback;
     this.memory = options.runs.memories.at(options.run.id, options.isInline ? CELL : PANEL);
+    this.shown = this.memory.tab;
+    this.typed = { ...this.memory.filter };
     this.tabs = new Tabs(TABS, tab => this.setTab(tab));
     const ladder = new Ladder(this.model, options.api);
-    this.header = new Header(this.model, this.memory.filter, {
+    this.header = new Header(this.model, this.typed, {
       filter: () => this.applyFilter(),
       toError: () => this.toError(),
       interrupt: () => void ladder.take('interrupt'),
@@ -118,8 +127,14 @@ export class RunView extends Panel {
     super.dispose();
   }
 
-  /** The notebook's copy of the run changed: it ended. */
-  update(run?: Run): void {
+  /** The notebook's copy of the run changed, and its summary: it ended. */
+  update(run?: Run, fallback: RunViewOptions['fallback'] = null): void {
+    if (fallback) {
+      this.fallback = fallback;
+      this.instead?.dispose();
+      this.instead = null;
+      this.frame.request();
+    }
     if (run && !this.model.isComplete && this.model.read === 0) {
       this.model.run = run;
     }
@@ -139,7 +154,8 @@ export class RunView extends Panel {
   }
 
   private applyFilter(): void {
-    this.filter = filterOf(this.memory.filter);
+    this.memory.filter = { ...this.typed };
+    this.filter = filterOf(this.typed);
     this.list.setFilter(this.filter);
     this.timeline?.setRanks(this.filter.ranks);
     this.metrics?.setRanks(this.filter.ranks);
@@ -155,12 +171,12 @@ export class RunView extends Panel {
   }
 
   get tab(): Tab {
-    return this.memory.tab;
+    return this.shown;
   }
 
   /** Show the log, the metrics, the timeline or the profile. */
   setTab(tab: Tab): void {
-    this.memory.tab = tab;
+    this.shown = this.memory.tab = tab;
     this.refresh();
   }
 
@@ -207,7 +223,7 @@ export class RunView extends Panel {
     this.node.dataset.tab = tab;
     this.list.setTimed(hasSpans);
     const shown = { logs: this.list, metrics: this.metrics, timeline: this.timeline, profile: this.profile }[tab];
-    this.tabs.refresh(tab, this.thereAre(hasSpans), shown?.id ?? '');
+    this.tabs.refresh(tab, this.thereAre(hasSpans), shown);
     this.metrics?.refresh();
     if (tab === 'timeline') {
       this.timeline?.refresh();
@@ -293,8 +309,8 @@ export class RunView extends Panel {
 
   /** The record is out of reach: show what the notebook holds. */
   private showFallback(): void {
-    const { fallback, rendermime, isTrusted } = this.options;
-    const data = fallback ?? {};
+    const { rendermime, isTrusted } = this.options;
+    const data = this.fallback ?? {};
     const type = ['text/html', 'text/plain'].find(name => name in data);
     if (type) {
       const renderer = rendermime.createRenderer(type);

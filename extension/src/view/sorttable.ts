@@ -30,7 +30,6 @@ export class SortTable<Row> {
   private key = '';
   private isDescending = false;
   private isWhole = false;
-  private shown = '';
   private headed = '';
 
   private head = h('tr', '');
@@ -76,10 +75,10 @@ export class SortTable<Row> {
     this.refreshHead(table.columns);
     const rows = this.ordered(table);
     const seen = this.isWhole ? rows : rows.slice(0, ROWS);
-    const shown = JSON.stringify(seen);
-    if (shown !== this.shown) {
-      this.shown = shown;
-      this.body.replaceChildren(...seen.map(row => this.row(row, table.columns)));
+    // Equal rows may look different: a share is of a whole that is no part of them.
+    const body = h('tbody', '', {}, ...seen.map(row => this.row(row, table.columns)));
+    if (!body.isEqualNode(this.body)) {
+      this.body.replaceChildren(...body.children);
     }
     this.more.hidden = rows.length <= ROWS;
     this.more.textContent = this.isWhole ? trans.__('show %1 only', ROWS) : this.options.all(rows.length);

@@ -1,7 +1,11 @@
 /** Logs | Metrics | Timeline | Profile: which of them is shown. */
+import type { Widget } from '@lumino/widgets';
+
 import type { Tab } from '../run/memories';
 import { trans } from '../translation';
 import { h } from './dom';
+
+let panels = 0;
 
 export class Tabs {
   readonly node = h('span', 'rr-tabs', { role: 'tablist', 'aria-label': trans.__('what to show of the run'), hidden: true });
@@ -27,8 +31,8 @@ export class Tabs {
     this.node.addEventListener('keydown', event => this.onKey(event));
   }
 
-  /** Show which ones there are, and which of them is chosen; `panel` is the id of what it shows. */
-  refresh(chosen: Tab, there: ReadonlySet<Tab>, panel: string): void {
+  /** Show which ones there are, and which of them is chosen; `panel` is what it shows. */
+  refresh(chosen: Tab, there: ReadonlySet<Tab>, panel: Widget | null): void {
     this.node.hidden = there.size < 2;
     this.buttons.forEach((button, tab) => {
       const isChosen = tab === chosen;
@@ -37,7 +41,10 @@ export class Tabs {
       button.tabIndex = isChosen ? 0 : -1;
       button.toggleAttribute('aria-controls', false);
       if (isChosen && panel) {
-        button.setAttribute('aria-controls', panel);
+        panel.id ||= `rr-tabpanel-${++panels}`;
+        panel.node.setAttribute('role', 'tabpanel');
+        panel.node.setAttribute('aria-label', button.textContent ?? '');
+        button.setAttribute('aria-controls', panel.id);
       }
     });
   }

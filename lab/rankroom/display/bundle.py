@@ -143,8 +143,11 @@ def _run(run: RunInfo) -> tuple[Json, int]:
     if used > _RUN_MOST:
         data["notes"] = []
         ranks, data["ranks"] = data["ranks"], []
-        room = _RUN_MOST - _weight(data)
-        data["ranks"] = ranks[: max(len(ranks) * room // max(_weight(ranks), 1) * 9 // 10, 0)]
+        room, weight = _RUN_MOST - _weight(data), _weight(ranks)
+        if weight <= room:
+            data["ranks"] = ranks
+        elif len(ranks) < run.size:  # of all, the first would look like a part; none stand for all
+            data["ranks"] = ranks[: max(len(ranks) * room // weight * 9 // 10, 0)]
         used = _weight(data)
     return {"version": model.VERSION, "run": data}, used
 

@@ -13,7 +13,7 @@ from rankroom.text.rank_ranges import parse_ranks
 class Clusters(Handler):
     @allowed
     async def get(self) -> None:
-        found = await self.threads.look("clusters", cluster_status.all_clusters)
+        found = await self.threads.state("clusters", cluster_status.all_clusters)
         self.finish({"clusters": [asdict(each) for each in found], "now": time.time()})
 
     @allowed

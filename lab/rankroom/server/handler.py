@@ -106,6 +106,11 @@ class Handler(APIHandler):
                 await self.flush()
         except StreamClosedError:
             return
+        except Exception:
+            if self._headers_written:
+                # An answer that is ended in order would be taken for the whole file.
+                self.detach().close()
+            raise
         self.finish(set_content_type=kind)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:

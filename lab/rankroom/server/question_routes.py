@@ -11,7 +11,7 @@ SHOWN = ("id", "host", "text", "secret", "asked")
 class Questions(Handler):
     @allowed
     async def get(self) -> None:
-        found = await self.threads.look("questions", questions.pending)
+        found = await self.threads.state("questions", questions.pending)
         asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
         self.finish({"questions": asked})
 

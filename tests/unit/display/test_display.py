@@ -390,6 +390,16 @@ def test_a_thousand_ranks_stay_within_bounds():
     assert "1000 ranks · done" in data["text/plain"]
 
 
+def test_ranks_that_do_not_fit_are_not_taken_for_a_part_of_the_cluster():
+    def kept(run: RunInfo) -> int:
+        return len(bundle(run)[MIME]["run"]["ranks"])
+
+    run = ended(1000)
+    assert kept(ended(64)) == 64 and kept(run) == 0, "none stand for all"
+    run.ranks = run.ranks[::2]
+    assert 0 < kept(run) < 500
+
+
 def bytes_read() -> int:
     """What this process has read from files so far."""
     return int(Path("/proc/self/io").read_text().split()[1])

@@ -17,9 +17,30 @@ from rankroom.server.threads import Threads
 def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
     free = threading.Event()
     monkeypatch.setattr(threads, "LONGEST_S", 0.1)
-    with pytest.raises(StartError, match="no answer within"):
+    with pytest.raises(StartError, match=r"no answer within .* its status shows"):
         asyncio.run(Threads().run(lambda: free.wait(60)))
+    with pytest.raises(StartError, match=r"no answer within 0 s$"):
+        asyncio.run(Threads().look("profile", lambda: free.wait(60)))
     free.set()
+
+
+def test_how_clusters_stand_is_told_while_all_looks_take_long():
+    free = threading.Event()
+
+    async def state() -> str:
+        pools = Threads()
+        looks = [
+            asyncio.create_task(pools.look(f"profile {i}", lambda: free.wait(60)))
+            for i in range(threads.LOOKS + 1)
+        ]
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(pools.state("clusters", lambda: "they run"), 20)
+        finally:
+            free.set()
+            await asyncio.gather(*looks)
+
+    assert asyncio.run(state()) == "they run"
 
 
 def test_a_server_that_nobody_asked_for_a_step_has_not_loaded_ipyparallel():

@@ -21,6 +21,9 @@ export interface DetailActions {
 export class Details {
   readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': trans.__('what is chosen'), 'aria-live': 'polite' });
   private key = '';
+  /** What is in the chosen part, which grows with a live run: not read out each time. */
+  private sums = h('div', '', { 'aria-live': 'off' });
+  private summed = -1;
 
   constructor(
     private spans: () => Spans,
@@ -28,14 +31,18 @@ export class Details {
   ) {}
 
   refresh(chosen: Spot | null, collective: Collective | null, part: Range | null, ranks: readonly number[]): void {
-    const key = JSON.stringify([chosen, collective && [collective.last, collective.ranks.length], part, ranks, part && this.spans().version]);
-    if (key === this.key) {
-      return;
+    const key = JSON.stringify([chosen, collective && [collective.last, collective.ranks.length], part, ranks]);
+    const isOther = key !== this.key;
+    if (isOther) {
+      this.key = key;
+      this.node.hidden = !chosen && !part;
+      this.node.replaceChildren(...(chosen ? this.span(chosen, collective) : part ? this.part(part) : []));
     }
-    this.key = key;
-    this.node.hidden = !chosen && !part;
-    const nodes = chosen ? this.span(chosen, collective) : part ? this.part(part, ranks) : [];
-    this.node.replaceChildren(...nodes);
+    const { version } = this.spans();
+    if (part && !chosen && (isOther || version !== this.summed)) {
+      this.summed = version;
+      this.sums.replaceChildren(this.totals(part, ranks));
+    }
   }
 
   private span(spot: Spot, collective: Collective | null): HTMLElement[] {
@@ -95,7 +102,14 @@ export class Details {
     ];
   }
 
-  private part(part: Range, ranks: readonly number[]): HTMLElement[] {
+  private part(part: Range): HTMLElement[] {
+    const length = part.to - part.from;
+    const text = trans.__('%1 to %2: %3', exactMoment(part.from, length), exactMoment(part.to, length), lasting(length));
+    return [this.head(text, part, null), this.sums];
+  }
+
+  /** The time of each category. */
+  private totals(part: Range, ranks: readonly number[]): HTMLElement {
     const length = part.to - part.from;
     const all = totals(this.spans(), part, ranks);
     const rows = all.map(({ cat, count, sum }) =>
@@ -106,13 +120,10 @@ export class Details {
         h('td', '', {}, lasting(sum / Math.max(1, ranks.length))),
         h('td', '', {}, length > 0 ? `${((100 * sum) / length / Math.max(1, ranks.length)).toFixed(1)} %` : '–')));
     const heads = ['', trans.__('spans'), trans.__('time of all ranks'), trans.__('per rank'), trans.__('of the range')];
-    return [
-      this.head(trans.__('%1 to %2: %3', exactMoment(part.from, length), exactMoment(part.to, length), lasting(length)), part, null),
-      all.length
-        ? h('table', 'rr-tl-totals', {},
-            h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),
-            h('tbody', '', {}, ...rows))
-        : h('p', '', {}, trans.__('No span in this part of time.'))
-    ];
+    return all.length
+      ? h('table', 'rr-tl-totals', {},
+          h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),
+          h('tbody', '', {}, ...rows))
+      : h('p', '', {}, trans.__('No span in this part of time.'));
   }
 }

@@ -17,7 +17,7 @@ export interface Progress {
 export class Notes {
   /** Under the picture. */
   readonly node = h('div', 'rr-notes rr-tl-note', { role: 'status' });
-  /** In its place, while there are no spans. */
+  /** In its place, while there are no spans to show. */
   readonly empty = h('div', 'rr-tl-empty', { role: 'status' });
 
   refresh(model: RunModel, look: Look, { isEmpty, isReading, isCoarse }: Progress): void {
@@ -55,6 +55,9 @@ function why(model: RunModel, isReading: boolean): string {
   }
   if (isReading || (!model.isComplete && model.read === 0)) {
     return trans.__('Reading the record …');
+  }
+  if (model.spans.count > 0) {
+    return trans.__('The ranks shown have no spans.');
   }
   return model.isLive ? trans.__('No spans yet: they come while the cell runs.') : trans.__('This run has no spans to show.');
 }

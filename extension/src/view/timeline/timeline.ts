@@ -251,7 +251,7 @@ export class Timeline extends Widget {
     this.begin();
     this.levels.takeOverview();
     const { model, look } = this;
-    const isEmpty = this.laid.source.count === 0;
+    const isEmpty = this.shownRanks().length === 0;
     this.notes.refresh(model, look, { isEmpty, isReading: this.isReading, isCoarse: this.levels.isCoarse });
     this.toggleClass('rr-tl-without', isEmpty);
     if (isEmpty) {
@@ -282,8 +282,7 @@ export class Timeline extends Widget {
     });
     this.ruler.paint(scale, this.theme, ratio);
     this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
-    const shown = this.shownRanks();
-    this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, shown);
+    this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, this.shownRanks());
     if (this.turns.isLaying || this.pixels.isBehind) {
       this.frame.request();
     }

@@ -1,0 +1,42 @@
+"""A file that is sent in pieces: if one cannot be made, what came is not taken for the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+
+import pytest
+from tornado.httpclient import AsyncHTTPClient, HTTPError
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from rankroom.server.handler import PLAIN, Handler
+
+
+def pieces() -> Iterator[bytes]:
+    yield b"the first line\n"
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+class Broken(RequestHandler):
+    download = Handler.download
+
+    async def get(self) -> None:
+        await self.download("run.log", PLAIN, pieces())
+
+
+def test_a_download_that_cannot_go_on_is_cut_off():
+    async def fetch() -> None:
+        server = HTTPServer(Application([("/log", Broken)]))
+        sockets = bind_sockets(0, "127.0.0.1")
+        server.add_sockets(sockets)
+        try:
+            await AsyncHTTPClient().fetch(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/log")
+        finally:
+            server.stop()
+
+    with pytest.raises(HTTPError) as raised:
+        asyncio.run(fetch())
+    assert raised.value.code == 599  # what tornado's client has for no whole answer
