@@ -63,9 +63,10 @@ CASES = {
     ),
     "different collectives": (
         "if rank == 0:\n    hvd.allreduce(x, name='a')\nelse:\n    hvd.allgather(x, name='b')",
-        r"rank 0 waits in hvd.allreduce a \(cell line 2\) for \d+ s; "
-        r"rank 1 waits in hvd.allgather b "
-        r"\(cell line 4\): different collectives, so each waits for the other",
+        # Either may have got there first.
+        r"rank 0 waits in hvd.allreduce a \(cell line 2\)( for \d+ s)?; "
+        r"rank 1 waits in hvd.allgather b \(cell line 4\)( for \d+ s)?"
+        r": different collectives, so each waits for the other",
     ),
     "different libraries": (
         "if rank == 0:\n    dist.barrier()\nelse:\n    hvd.barrier()",

@@ -7,17 +7,26 @@
 const SUPPRESS = 'data-lm-suppress-shortcuts';
 const OURS = new Set(['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight', 'PageUp', 'PageDown', 'Home', 'End', 'Enter', ' ']);
 
-/** Keep these keys from the application's shortcuts while the focus is inside `node`. */
+/**
+ * Keep these keys from the application's shortcuts while the focus is inside `node`.
+ *
+ * Most shortcuts of a notebook are for whatever has the focus: they are found before any element around
+ * it is looked at, so it is the focused element itself that has to suppress them.
+ */
 export function keepKeys(node: HTMLElement): () => void {
   // Before the application's own listener, which is on the document.
   const listen = (event: KeyboardEvent): void => {
+    const { target } = event;
+    if (!(target instanceof HTMLElement)) {
+      return;
+    }
     const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
     const isOurs = OURS.has(event.key) && !(event.key === 'Enter' && event.shiftKey);
-    const own = event.target instanceof HTMLElement && event.target.closest<HTMLElement>('[data-rr-keys]');
-    const isOwn = own && own.dataset.rrKeys?.split(' ').includes(event.key);
-    const isField = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    const own = target.closest<HTMLElement>('[data-rr-keys]');
+    const isOwn = own?.dataset.rrKeys?.split(' ').includes(event.key);
+    const isField = target instanceof HTMLInputElement || target instanceof HTMLSelectElement;
     const isTyping = isField && event.key !== 'Escape';
-    node.toggleAttribute(SUPPRESS, isPlain && (isOurs || Boolean(isOwn) || isTyping));
+    target.toggleAttribute(SUPPRESS, isPlain && (isOurs || Boolean(isOwn) || isTyping));
   };
   const enter = (): void => window.addEventListener('keydown', listen, true);
   const leave = (): void => window.removeEventListener('keydown', listen, true);

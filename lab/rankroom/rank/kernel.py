@@ -272,8 +272,8 @@ class RankKernel(IPythonParallelKernel):
                 return
             self.shell.interrupted = True
             loop.call_soon_threadsafe(cell.cancel)
-            if runs and current is not None and not self.reporter.is_reporting():
-                raise asyncio.CancelledError  # a task that the cell has made computes
+            if runs and current is not None:  # a task that the cell has made computes
+                self.reporter.interrupt(number, frame, asyncio.CancelledError)
 
         before = signal.signal(signal.SIGINT, handle)
         try:

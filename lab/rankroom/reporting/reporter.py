@@ -89,7 +89,7 @@ class Reporter:
         }
         for stream in self._streams.values():
             stream.raise_interrupt = self._raise_interrupt
-        self._set_interrupted(False)
+        self._set_interrupt(None)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
         self._cstdio = CStdio()
@@ -120,7 +120,7 @@ class Reporter:
             self._told = False
             self._overflow.begin(run)
             self.run = run
-            self._set_interrupted(False)
+            self._set_interrupt(None)
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
             metrics.points.begin(starts)
@@ -161,7 +161,7 @@ class Reporter:
             self._take_in()
             self._append(kind, time.time_ns() // 1000, **fields)
         self._awake.set()
-        if self._interrupted:
+        if self._interrupt is not None:
             self._raise_interrupt()
 
     def emit_now(self, kind: str, **fields: Any) -> None:
@@ -170,7 +170,7 @@ class Reporter:
         with self._lock:
             if self.run is not None and not self.is_forked():
                 self._flush()
-        if self._interrupted:
+        if self._interrupt is not None:
             self._raise_interrupt()
 
     def end(self, state: str, at: int | None = None, **fields: Any) -> None:
@@ -297,24 +297,27 @@ class Reporter:
         self._at += len(lines)
         self._send(header, lines)
 
-    def interrupt(self, number: int, frame: Any) -> None:
+    def interrupt(
+        self, number: int, frame: Any, raises: type[BaseException] = KeyboardInterrupt
+    ) -> None:
         """What SIGINT does while a cell runs: as ever, but not in the middle of a report, of which
         half would be lost. Then it comes at the report's end."""
-        self._set_interrupted(True)
+        self._set_interrupt(raises)
         self._raise_interrupt()
 
-    def _set_interrupted(self, interrupted: bool) -> None:
-        self._interrupted = interrupted
+    def _set_interrupt(self, raises: type[BaseException] | None) -> None:
+        self._interrupt = raises
         for stream in self._streams.values():
-            stream.interrupted = interrupted
+            stream.interrupted = raises is not None
 
     def _raise_interrupt(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and not self.is_reporting():
-            self._set_interrupted(False)
-            raise KeyboardInterrupt
+        raises = self._interrupt
+        if is_main and raises is not None and not self._is_reporting():
+            self._set_interrupt(None)
+            raise raises
 
-    def is_reporting(self) -> bool:
+    def _is_reporting(self) -> bool:
         """Whether this thread is in the middle of a report."""
         locks = (self._lock, *(stream.lock for stream in self._streams.values()))
         return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]

@@ -11,7 +11,9 @@ WRONG = {
         ),
         ("def share(values, rank, size):\n    return values", "more than once"),
     ],
-    "hello.2": [("def speaks(rank, size):\n    return rank == size", "nobody would speak")],
+    "hello.2": [
+        ("def speaks(rank, size):\n    return rank == size", "of 1 rank, none would speak")
+    ],
     "hello.3": [
         (
             "def careful(a, b):\n    try:\n        return a / b\n"

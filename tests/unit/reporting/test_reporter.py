@@ -257,6 +257,39 @@ def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
     assert int(events[-2]["name"]) > 50
 
 
+@pytest.mark.parametrize("said", ["print('x')", "r.emit('mark', name='m')"])
+def test_a_task_interrupted_in_the_middle_of_a_report_is_cancelled_after_it(tmp_path, said):
+    """Else tasks that print much would go on until an interrupt happens to come between two."""
+    events, _ = report(
+        tmp_path,
+        f"""
+        import asyncio
+        asked = []
+
+        def trace(frame, event, arg):
+            if r._is_reporting() and not asked:
+                asked.append(True)
+                r.interrupt(2, frame, asyncio.CancelledError)
+            return trace
+
+        r.begin("a", time.time_ns() // 1000)
+        came = "nothing"
+        sys.settrace(trace)
+        try:
+            {said}
+        except BaseException as error:
+            came = type(error).__name__
+        sys.settrace(None)
+        print("then")
+        r.emit("mark", name=f"{{came}} {{len(asked)}}")
+        r.end("ok")
+        done()
+        """,
+    )
+    assert [each["name"] for each in events if each["kind"] == "mark"][-1] == "CancelledError 1"
+    assert "then" in "".join(each["text"] for each in events if each["kind"] == "log")
+
+
 def test_spans_whose_details_cannot_be_written_are_there_without_them(tmp_path):
     events, _ = report(
         tmp_path,
