@@ -190,7 +190,7 @@ def test_a_reservation_is_checked_and_used(machines: Machines, workshop: Worksho
         assert "course is not for bob" in said
         workshop.open(more='reservation = "course"', learners=["ada"])
         said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
-        assert "✓ reservation: course has 1 nodes until" in said, said
+        assert "✓ reservation: course has 1 node until" in said, said
         joined = workshop.join("ada")
         joined.until(WAY.search)
         [job] = jobs(machines, "ada")

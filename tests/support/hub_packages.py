@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from checkout import ROOT, TESTS
+from checkout import CACHE, ROOT, TESTS
 
-CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache")
 LOCK = TESTS / "slurm" / "testbed" / "hub_requirements.lock"
 PROXY = "configurable-http-proxy@5.3.0"
 

@@ -310,6 +310,10 @@ class ClusterPaths:
             folder = self.folder
         # NFS keeps files that are open somewhere: the others must not stay with them.
         shutil.rmtree(folder, ignore_errors=True)
+        # A supervisor that removed it, and was ended in the middle of that.
+        with contextlib.suppress(OSError):
+            for left in list(self._root.glob(f".{self.name}-????????{REMOVED}")):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _names_in(folder: Path) -> list[str]:

@@ -330,6 +330,15 @@ def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
     assert [each.name for each in (home / "clusters").iterdir()] == ["one"]
 
 
+def test_nothing_is_left_where_a_supervisor_was_ended_while_it_removed_its_folder(home: Path):
+    paths = ClusterPaths("one")
+    paths.make(1)
+    paths.write(ClusterInfo("one", 1, "stopped"))
+    paths.folder.rename(home / "clusters" / ".one-0123abcd.removed")
+    launch.wait_end(paths, 1.0)
+    assert list((home / "clusters").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("remote", "host", "machine", "state"),
     [
