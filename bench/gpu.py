@@ -1,8 +1,9 @@
 """Check and measure all that ranks do with GPUs, within ten minutes: `bench/gpu.sh`.
 
-Prints one table: what passed, failed, was measured or left out, and the figures. Ends with 1 if a
+Prints a table: what passed, failed, was measured or left out, and the figures. Ends with 1 if a
 check failed, and with 2 where there is no GPU. `--rehearse` runs the same cells on the CPU, with
-Gloo: it shows that this script works, and nothing about GPUs.
+Gloo: it shows that this script works, and nothing about GPUs. `--share 2` puts two ranks on each
+GPU, for what one rank alone cannot show on a machine with one GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which (default: all)")
     parser.add_argument("--list", action="store_true", help="say which there are")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, as far as that goes")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="ranks of each GPU")
     chosen = parser.parse_args()
     if chosen.list:
         for name, check in CHECKS.items():
@@ -52,15 +54,17 @@ def main() -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Being told to stop must not leave ranks behind: it becomes an exception, and cleanup runs.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    rows: list[Row] = []
     with workplace() as folder:
         os.environ["RANKROOM_HOME"] = str(folder / "home")
-        machine = Machine(folder, gpus)
+        machine = Machine(folder, gpus, chosen.share)
         try:
-            rows = [row(machine, name) for name in chosen.names or CHECKS]
+            for name in chosen.names or CHECKS:
+                rows.append(row(machine, name))
+                print(table(rows[-1:]), flush=True)  # what comes next may never end
         finally:
             machine.close()
     print(title(machine))
-    print(table(rows))
     counts = {how: sum(each[0] == how for each in rows) for how in HOW}
     print(", ".join(f"{count} {how}" for how, count in counts.items() if count))
     return int(counts["failed"] > 0)
@@ -80,7 +84,6 @@ def why_not(gpus: int) -> str:
 
 def row(machine: Machine, name: str) -> Row:
     """How one check ended: a line of the table."""
-    print(f"… {name}", file=sys.stderr, flush=True)
     begun = time.monotonic()
     try:
         if begun - machine.begun > LIMIT_S:
@@ -102,6 +105,8 @@ def row(machine: Machine, name: str) -> Row:
 def title(machine: Machine) -> str:
     """What was checked, on what."""
     what = f"{machine.gpus} GPUs" if machine.gpus > 1 else "1 GPU"
+    if machine.share > 1:
+        what += f", {machine.share} ranks on each"
     if not machine.gpus:
         what = "REHEARSAL on the CPU: nothing here is about GPUs"
     return " · ".join([what, *filter(None, [machine.about]), f"load {os.getloadavg()[0]:.1f}"])

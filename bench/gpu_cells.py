@@ -151,6 +151,121 @@ while time.monotonic() - begun < 2.5:
     time.sleep(0.001)
 0
 """
+LISTENING = """
+import psutil
+sockets = [each for each in psutil.Process().net_connections("tcp") if each.status == "LISTEN"]
+sorted({f"{each.laddr.ip}:{each.laddr.port}" for each in sockets})
+"""
+METRICS = """
+import rankroom
+big = torch.rand(4096 if on_gpu else 256, 4096 if on_gpu else 256, device=device)
+def work():
+    value = big
+    for _ in range(20 if on_gpu else 1):
+        value = (value @ big) / len(big)
+    return value.mean()
+work(), sync()
+begun = time.perf_counter()
+work(), sync()
+took = time.perf_counter() - begun
+calls = []
+for step in range(20):
+    loss = work()
+    begun = time.perf_counter()
+    rankroom.log(loss=loss, step=step)
+    calls.append(time.perf_counter() - begun)
+sync()
+sorted(calls)[len(calls) // 2], took
+"""
+# What ends a rank's work with its device, or its device with it.
+BREAKS = {
+    "out of memory": """
+if rank == size - 1:
+    much = torch.empty(1 << 45, dtype=torch.uint8, device=device)
+""",
+    "an index out of bounds": """
+table = torch.nn.Embedding(10, 4).to(device)
+if rank == size - 1:
+    table(torch.tensor([10], device=device))
+    sync()
+""",
+}
+# Ranks that wait for each other for ever, and what is to be said of it.
+HANGS = {
+    "a rank that skips a collective": (
+        "mine = torch.ones(1000, device=device)\n"
+        "if rank == 0:\n    dist.all_reduce(mine)\n    mine.sum().item()",
+        "rank 0 waits in dist.all_reduce",
+    ),
+    "one of Horovod": (
+        "mine = torch.ones(1000, device=device)\n"
+        "if rank == 0:\n    hvd.allreduce(mine, name='loss')",
+        "rank 0 waits in hvd.allreduce loss",
+    ),
+    "gradients of a DDP model": (
+        "mine = torch.ones(8, 4, device=device)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1).to(device))\n"
+        "if rank == size - 1:\n    time.sleep(60)\n"
+        "model(mine).sum().backward()\nsync()",
+        "rank 0 waits in dist.all_reduce of DistributedDataParallel",
+    ),
+    "different collectives": (
+        "mine = torch.ones(1000, device=device)\n"
+        "if rank == 0:\n    dist.all_reduce(mine)\n"
+        "else:\n    dist.broadcast(mine, 0)\n    dist.barrier()\nsync()",
+        "rank 0 waits in dist.all_reduce",
+    ),
+}
+TOOLS = {
+    "torch.compile": """
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 4))
+net.to(device)
+fast, given = torch.compile(net), torch.randn(8, 64, device=device)
+fast(given).sum().backward()
+torch.allclose(fast(given), net(given), atol=1e-2)
+""",
+    "mixed precision with Horovod": """
+hvd.init()
+net = torch.nn.Linear(64, 4).to(device)
+hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(net.parameters(), lr=0.001), named_parameters=net.named_parameters()
+)
+losses = []
+for step in range(10):
+    optimizer.zero_grad()
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        loss = net(torch.ones(8, 64, device=device)).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+losses[-1] < losses[0] and len(set(hvd.allgather_object(net.weight.sum().item()))) == 1
+""",
+    "FSDP": """
+from torch.distributed.fsdp import fully_shard
+connect("BACKEND")
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+net.to(device)
+for layer in (net[0], net[2], net):
+    fully_shard(layer)
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+losses = []
+for step in range(20):
+    optimizer.zero_grad()
+    loss = net(torch.ones(8, 64, device=device)).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+losses[-1] < losses[0]
+""",
+    "a DataLoader": """
+pairs = torch.utils.data.TensorDataset(torch.arange(256.0))
+loader = torch.utils.data.DataLoader(pairs, 32, num_workers=2, pin_memory=on_gpu)
+total = sum(each.to(device, non_blocking=True).sum().item() for (each,) in loader)
+total == 255 * 128
+""",
+}
 _SEEN = """
 import os
 import tensorflow as tf

@@ -21,10 +21,13 @@ import gpu_cells as cells
 from kernel import MARK
 from rankroom.cluster import actions
 from rankroom.cluster.local import Cluster
+from rankroom.errors import UsageError
 from rankroom.run.run import Run
 
 PRELOAD = "torch,horovod.torch"
-CELL_S = 90.0
+CELL_S = 30.0  # for a cell to end
+TOOLS_S = 90.0  # torch.compile takes its time
+HANG_S = 15.0  # for a hang to be explained
 AT_ONCE_S = 5.0  # for ranks to be released, or interrupted
 TIMES = 5
 
@@ -39,10 +42,11 @@ class LeftOut(Exception):
 
 @dataclass
 class Machine:
-    """This machine, and the ranks that most checks share; `gpus` is 0 in a rehearsal."""
+    """This machine, and the ranks that most checks use; `gpus` is 0 in a rehearsal."""
 
     folder: Path
     gpus: int
+    share: int = 1  # ranks of a GPU
     about: str = ""
     preloaded: list[bool] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
@@ -53,8 +57,8 @@ class Machine:
 
     @property
     def size(self) -> int:
-        """How many ranks there are: one for each GPU, or two."""
-        return self.gpus or 2
+        """How many ranks there are: one for each GPU if they do not share it, or two."""
+        return self.gpus * self.share or 2
 
     @property
     def backend(self) -> str:
@@ -62,34 +66,37 @@ class Machine:
 
     @property
     def ranks(self) -> Cluster:
-        """One for each GPU, with frameworks imported before they were forked."""
+        """One for each GPU, or `share`, with frameworks imported before they were forked."""
         if self._shared is None:
-            # The number is not given: it is what is promised.
-            self._shared = Cluster.local(preload=PRELOAD)
+            # The number is not given where it is what is promised.
+            ranks = None if self.share == 1 else self.size
+            self._shared = Cluster.local(ranks=ranks, preload=PRELOAD)
             self.preloaded = self.values(self._shared, cells.PRELOADED)
             self.values(self._shared, cells.SETUP)
             self.about = self.values(self._shared, cells.ABOUT)[0]
         return self._shared
 
-    def needs_gpus(self, count: int) -> None:
-        """Raises LeftOut on a machine with fewer; a rehearsal has ranks instead."""
-        if 0 < self.gpus < count:
-            raise LeftOut(f"needs {count} GPUs, and there is 1")
+    def needs_ranks(self, count: int) -> None:
+        """Raises LeftOut if there are fewer."""
+        if self.size < count:
+            raise LeftOut(f"needs {count} GPUs, and there is 1: `--share 2` has ranks share it")
 
-    def values(self, cluster: Cluster, source: str, **options: Any) -> list[Any]:
+    def values(
+        self, cluster: Cluster, source: str, seconds: float = CELL_S, **options: Any
+    ) -> list[Any]:
         """What each rank's last expression came to. Raises Failed if the cell did not end well."""
-        run = self.finish(cluster, source, **options)
+        run = self.finish(cluster, source, seconds, **options)
         if run.state != "done":
             raise Failed(f"a cell ended as {run.state}: {run.info.failure}")
         return [ast.literal_eval(run.results[rank]) for rank in sorted(run.results)]
 
-    def finish(self, cluster: Cluster, source: str, **options: Any) -> Run:
+    def finish(self, cluster: Cluster, source: str, seconds: float = CELL_S, **options: Any) -> Run:
         """Run a cell to its end. Raises Failed if it does not end."""
         run = cluster.run(dedent(source), **options)
-        if not run.wait(CELL_S):
+        if not run.wait(seconds):
             stacks = "\n".join(cluster.stacks().values())
             print(stacks, file=sys.stderr)
-            raise Failed(f"a cell hung for {CELL_S:.0f} s; the stacks are above")
+            raise Failed(f"a cell hung for {seconds:.0f} s; the stacks are above")
         return run
 
     def close(self) -> None:
@@ -149,13 +156,13 @@ def own(machine: Machine) -> str:
     """One rank for each GPU, each with a device of its own; CUDA_VISIBLE_DEVICES counts."""
     found = machine.values(machine.ranks, cells.OWN)
     kind = "cuda:{}" if machine.gpus else "cpu"
-    expected = [kind.format(rank) for rank in range(machine.size)]
+    expected = [kind.format(rank % max(1, machine.gpus)) for rank in range(machine.size)]
     if [device for device, _, _ in found] != expected:
         raise Failed(f"the ranks' devices are {[device for device, _, _ in found]}")
     if machine.gpus and len({uuid for _, uuid, _ in found}) != machine.gpus:
         raise Failed(f"ranks share a GPU: {found}")
-    if warning := machine.ranks.warning():
-        raise Failed(f"there is a warning: {warning}")
+    if bool(warning := machine.ranks.warning()) != (machine.share > 1):
+        raise Failed(f"the warning is {warning!r}")
     if machine.gpus < 2:
         return f"{', '.join(expected)}; a choice of GPUs was left out"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -168,13 +175,26 @@ def own(machine: Machine) -> str:
 
 
 def shared(machine: Machine) -> str:
-    """More ranks than GPUs: that two share one is warned about, and works."""
+    """More ranks than GPUs: that two share one is warned about, and NCCL works between them."""
     with cluster(machine.size + 1) as more:
         warning = more.warning()
-        sums = machine.values(more, f"{cells.SETUP}\ntorch.ones(8, device=device).sum().item()")
-    if bool(warning) != bool(machine.gpus) or sums != [8.0] * (machine.size + 1):
-        raise Failed(f"{sums}, and the warning: {warning!r}")
-    return warning or "no warning, on the CPU"
+        machine.values(more, cells.SETUP)
+        found = machine.values(more, cells.COLLECTIVES.format(backend=machine.backend))
+    wrong = {name for each in found for name, is_right in each["right"].items() if not is_right}
+    if bool(warning) != bool(machine.gpus) or wrong:
+        raise Failed(f"wrong: {sorted(wrong)}; the warning: {warning!r}")
+    return (
+        f"{warning or 'no warning, on the CPU'}; {machine.backend} is right on {len(found)} ranks"
+    )
+
+
+def ports(machine: Machine) -> str:
+    """What the ranks listen on once NCCL and Horovod have met: addresses of this machine alone."""
+    machine.values(machine.ranks, cells.COLLECTIVES.format(backend=machine.backend))
+    found = {each for every in machine.values(machine.ranks, cells.LISTENING) for each in every}
+    if far := sorted(each for each in found if not each.startswith(("127.", "::1", "::ffff:127."))):
+        raise Failed(f"the ranks listen on {', '.join(far)}, which other machines may reach")
+    return f"{len(found)} addresses, all on loopback"
 
 
 def collectives(machine: Machine) -> str:
@@ -188,7 +208,7 @@ def collectives(machine: Machine) -> str:
 
 def bandwidth(machine: Machine) -> str:
     """Allreduce on the ranks' devices: bytes through each link in a second."""
-    machine.needs_gpus(2)
+    machine.needs_ranks(2)
     words = []
     for count in (1 << 14, 1 << 26) if machine.gpus else (1 << 14, 1 << 20):
         found = machine.values(
@@ -206,7 +226,7 @@ def bandwidth(machine: Machine) -> str:
 
 def ddp(machine: Machine) -> str:
     """A small net with DDP: steps a second in a cell, beside the same text under torchrun."""
-    machine.needs_gpus(2)
+    machine.needs_ranks(2)
     text = cells.DDP.format(backend=machine.backend, seconds=1.0 if machine.gpus else 0.3)
     script = machine.folder / "ddp.py"
     script.write_text(
@@ -240,7 +260,7 @@ def torchrun(machine: Machine, script: Path) -> list[float]:
 
 def release(machine: Machine) -> str:
     """A peer's error releases ranks that are blocked in a collective; they keep their variables."""
-    machine.needs_gpus(2)
+    machine.needs_ranks(2)
     words = []
     machine.values(machine.ranks, cells.COLLECTIVES.format(backend=machine.backend))
     for library, call in cells.RAISES.items():
@@ -295,6 +315,33 @@ def interrupt(machine: Machine) -> str:
     return f"{statistics.median(taken) * 1e3:.0f} ms ({max(taken) * 1e3:.0f} at most, n={TIMES})"
 
 
+def hangs(machine: Machine) -> str:
+    """Ranks that wait for each other for ever: who waits in what is said, and they are let go."""
+    machine.needs_ranks(2)
+    words, wrong = [], False
+    for name, (source, wanted) in cells.HANGS.items():
+        machine.values(machine.ranks, cells.COLLECTIVES.format(backend=machine.backend))
+        run = machine.ranks.run(source)
+        until, said = time.monotonic() + HANG_S, ""
+        while time.monotonic() < until and not run.wait(0.1) and not said.startswith(wanted):
+            hang = machine.ranks.store.load(run.id).hang
+            said = hang.text if hang is not None else said
+        begun = time.monotonic()
+        with contextlib.suppress(UsageError):
+            machine.ranks.release()
+        if not run.wait(1.0):
+            run.interrupt()
+        ended = run.wait(AT_ONCE_S)
+        seconds = time.monotonic() - begun
+        words.append(f"{name}: {said or 'nothing is said'}; {run.state} {seconds:.1f} s later")
+        wrong |= not (ended and said.startswith(wanted))
+        if not ended:
+            machine.close()
+    if wrong:
+        raise Failed("\n".join(words))
+    return "\n".join(words)
+
+
 def samples(machine: Machine) -> str:
     """The record says how busy each rank's GPU is; also of a rank that was forked again."""
     # The node's agent asks the driver, too, and then forks.
@@ -313,6 +360,47 @@ def samples(machine: Machine) -> str:
             raise Failed(f"rank {rank} has no {wanted} in {len(found)} samples; asked, {asked}")
         words.append(f"rank {rank} {most[0]:.0f} % and {most[1] / 1e9:.1f} GB")
     return ", ".join(words)
+
+
+def metrics(machine: Machine) -> str:
+    """A metric of a tensor on the device waits for nothing, and its value comes."""
+    run = machine.finish(machine.ranks, cells.METRICS)
+    if run.state != "done":
+        raise Failed(f"the cell ended as {run.state}: {run.info.failure}")
+    calls, work = zip(*[ast.literal_eval(each) for each in run.results.values()], strict=True)
+    if machine.gpus and max(calls) > min(work) / 10:
+        raise Failed(f"a call took {max(calls) * 1e3:.1f} ms beside {min(work) * 1e3:.1f} of work")
+    losses = [each for each in run.metrics() if each["name"] == "loss"]
+    if len(losses) != 20 * machine.size:
+        raise Failed(f"{len(losses)} values have come of {20 * machine.size}")
+    return f"{max(calls) * 1e6:.0f} µs a call, while {min(work) * 1e3:.1f} ms of work are queued"
+
+
+def broken(machine: Machine) -> str:
+    """A GPU that is out of memory, and one whose context an error has ended: what is said."""
+    words = []
+    with cluster(machine.size) as ranks:
+        machine.values(ranks, cells.SETUP)
+        for name, source in cells.BREAKS.items():
+            run = machine.finish(ranks, source)
+            again = machine.finish(ranks, "torch.ones(3, device=device).sum().item()")
+            words.append(f"{name}: {run.state}, {run.info.failure}")
+            words.append(f"  then: {again.state}, {again.info.failure} {again.results}")
+        ranks.restart(range(machine.size))
+        machine.values(ranks, f"{cells.SETUP}\ntorch.ones(3, device=device).sum().item()")
+    return "\n".join([*words, "after a restart all is well"])
+
+
+def tools(machine: Machine) -> str:
+    """torch.compile, mixed precision, FSDP and a DataLoader with pinned memory, as cells."""
+    taken = {}
+    for name, source in cells.TOOLS.items():
+        begun = time.monotonic()
+        found = machine.values(machine.ranks, source.replace("BACKEND", machine.backend), TOOLS_S)
+        if not all(found):
+            raise Failed(f"{name}: the result is wrong on ranks {found}")
+        taken[name] = time.monotonic() - begun
+    return ", ".join(f"{name} ({seconds:.1f} s)" for name, seconds in taken.items())
 
 
 def profiler(machine: Machine) -> str:
@@ -350,7 +438,9 @@ def tensorflow(machine: Machine) -> str:
 
 CHECKS: dict[str, Callable[[Machine], str]] = {
     "horovod": horovod, "preload": preload, "own": own, "shared": shared,
-    "collectives": collectives, "bandwidth": bandwidth, "ddp": ddp, "release": release,
-    "interrupt": interrupt, "profiler": profiler, "samples": samples, "tensorflow": tensorflow,
+    "collectives": collectives, "ports": ports, "bandwidth": bandwidth, "ddp": ddp,
+    "release": release, "interrupt": interrupt, "hangs": hangs, "metrics": metrics,
+    "tools": tools, "broken": broken, "profiler": profiler, "samples": samples,
+    "tensorflow": tensorflow,
 }  # fmt: skip
 MEASURED = ("bandwidth", "ddp")

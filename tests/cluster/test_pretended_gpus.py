@@ -13,6 +13,10 @@ ABOUT = """
 import os
 device, os.environ["CUDA_VISIBLE_DEVICES"], int(os.environ["LOCAL_RANK"])
 """
+NCCL = """
+import os
+os.environ.get("NCCL_HOSTID"), os.environ["NCCL_SOCKET_IFNAME"]
+"""
 SAMPLED = "import time; time.sleep(2.5)"  # one sample a second
 
 
@@ -49,6 +53,7 @@ def test_ranks_have_the_gpus_that_are_visible(start):
     profile = run.profile()
     assert [row.gpu_peak for row in profile.memory] == [(1 + gpu) << 30 for gpu in (2, 5)]
     assert "a rank, 3.2 GB to 6.4 GB of its GPU" in str(profile)
+    assert values(cluster, NCCL) == [(None, "=lo"), (None, "=lo")]
     cluster.restart([1])
     assert values(cluster, ABOUT)[1] == ("cuda:1", "GPU-2,GPU-5", 1)
 
@@ -65,3 +70,7 @@ def test_two_ranks_on_one_gpu_are_warned_about(start):
     cluster = start("6", ranks=2)
     assert [rank.device for rank in cluster.ranks] == ["cuda:0", "cuda:0"]
     assert cluster.warning().startswith("2 ranks share 1 GPU: one rank per GPU")
+    hosts = [host for host, _ in values(cluster, NCCL)]
+    assert all(hosts) and hosts[0] != hosts[1]
+    cluster.restart([1])
+    assert [host for host, _ in values(cluster, NCCL)] == hosts

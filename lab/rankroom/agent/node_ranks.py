@@ -32,6 +32,7 @@ class NodeRanks:
     def __init__(self, info: ClusterInfo, paths: ClusterPaths, node: int, devices: int) -> None:
         self._info = info
         self._paths = paths
+        self._own = dict(os.environ)  # as it begins: what is imported for all has the first rank's
         allocation = info.allocation
         self.is_remote = allocation is not None
         self._in_slurm = allocation is not None and allocation.scheduler == "slurm"
@@ -68,7 +69,7 @@ class NodeRanks:
         """What a rank finds set, beside what its agent does."""
         position = self._positions[rank]
         env = rank_environment(
-            rank, self._info.size, self._wiring, self._node.devices, self._cores, os.environ,
+            rank, self._info.size, self._wiring, self._node.devices, self._cores, self._own,
             position,
         )  # fmt: skip
         env |= {

@@ -118,7 +118,7 @@ class AnyCluster:
         gpus = len(set(places))
         return (
             f"{len(places)} ranks share {gpus} GPU{'s' if gpus > 1 else ''}: one rank per GPU is "
-            "what most code expects, and NCCL refuses two on one"
+            "what most code expects, and between two on one NCCL is slow, as it uses sockets"
         )
 
     def refresh(self) -> ClusterInfo:

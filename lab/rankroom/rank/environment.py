@@ -106,12 +106,29 @@ def rank_environment(
         rank, size, position.local_rank, position.local_size, addresses[0], wiring.master_port,
         wiring.interface,
     )  # fmt: skip
+    env |= {
+        name: value
+        for name, value in _nccl(rank, size, wiring, devices, position).items()
+        if name not in own
+    }
     pairs = zip(addresses, wiring.worker_ports, strict=True)
     workers = [f"{address}:{port}" for address, port in pairs]
     env |= tensorflow_adapter.environment(rank, workers)
     if not any(variable in own for variable in _THREAD_VARIABLES):
         shares = dict.fromkeys(_THREAD_VARIABLES, str(share)) | tensorflow_adapter.threads(share)
         env |= {name: value for name, value in shares.items() if name not in own}
+    return env
+
+
+def _nccl(rank: int, size: int, wiring: Wiring, devices: int, position: Position) -> dict[str, str]:
+    """What NCCL reads: which interface ranks of one machine meet on, and how they share a GPU."""
+    env = {}
+    if devices and position.local_size == size:
+        # Its own choice is one that other machines reach, loopback being its last.
+        env["NCCL_SOCKET_IFNAME"] = f"={wiring.interface}"
+    if 0 < devices < position.local_size:
+        # It refuses two ranks on one GPU of a host, and has no objection to hosts of one rank each.
+        env["NCCL_HOSTID"] = f"{wiring.host}-{rank}"
     return env
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rankroom.rank.environment import (
     GIVEN_PORTS,
+    Position,
     Wiring,
     free_ports,
     rank_environment,
@@ -53,6 +54,21 @@ def test_each_rank_has_its_device(rank, devices, device):
     env = environment(rank=rank, devices=devices)
     world = World.from_environment(env)
     assert (world.device, world.rank, world.size, world.local_rank) == (device, rank, 3, rank)
+
+
+@pytest.mark.parametrize(("devices", "is_shared"), [(0, False), (2, True), (3, False), (8, False)])
+def test_nccl_takes_ranks_that_share_a_gpu_for_those_of_different_hosts(devices, is_shared):
+    hosts = [environment(rank=rank, devices=devices).get("NCCL_HOSTID") for rank in range(3)]
+    assert hosts == (["node7-0", "node7-1", "node7-2"] if is_shared else [None] * 3)
+    assert "NCCL_HOSTID" not in environment(devices=devices, NCCL_HOSTID="mine")
+
+
+def test_nccl_meets_where_other_machines_do_not_reach():
+    assert environment(devices=3)["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert "NCCL_SOCKET_IFNAME" not in environment(devices=3, NCCL_SOCKET_IFNAME="ib0")
+    # Between nodes it may use several interfaces, and finds those that are fast.
+    between = rank_environment(0, 3, WIRING, 2, 8, {}, Position(0, 2, 0, 2))
+    assert "NCCL_SOCKET_IFNAME" not in between
 
 
 def test_ports_are_free_and_all_different():

@@ -6,6 +6,10 @@
  * accepted only if the process at its other end is of the same user (or root's), and with
  * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.
  *
+ * NCCL's ranks connect, say where they are, and close, often before they are accepted. Nobody owns the
+ * other end by then, so whose it was cannot be told. NCCL is given such connections all the same: it
+ * takes nothing from one that does not begin with the secret number of its communicator.
+ *
  * It also has the name of this host lead to RANKROOM_BIND where nothing resolves it.
  *
  * The variables are read when a port is opened or a connection comes: a rank in a job learns its
@@ -131,9 +135,11 @@ int listen(int fd, int backlog) {
     return real(fd, backlog);
 }
 
-/* Ask the kernel whose the other end of a connection on this machine is: 0 if it is this user's or
- * root's. One whose process has gone has no owner any more. */
-static int is_a_stranger(const address_t *peer, const address_t *here) {
+enum owner { OURS, A_STRANGERS, NOBODYS };
+
+/* Ask the kernel whose the other end of a connection on this machine is: this user's or root's, a
+ * stranger's, or nobody's any more, as it was closed there. */
+static enum owner owner_of(const address_t *peer, const address_t *here) {
     struct {
         struct nlmsghdr head;
         struct inet_diag_req_v2 asked;
@@ -147,7 +153,7 @@ static int is_a_stranger(const address_t *peer, const address_t *here) {
     ssize_t got;
     int diag = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (diag < 0)
-        return 1;
+        return A_STRANGERS;
     setsockopt(diag, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     memset(&question, 0, sizeof question);
     question.head.nlmsg_len = sizeof question;
@@ -178,9 +184,22 @@ static int is_a_stranger(const address_t *peer, const address_t *here) {
     close(diag);
     if (got < (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) ||
         answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
-        return 1;
+        return A_STRANGERS;
     const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-    return found->idiag_inode == 0 || (found->idiag_uid != geteuid() && found->idiag_uid != 0);
+    if (found->idiag_inode == 0)
+        return NOBODYS;
+    return found->idiag_uid == geteuid() || found->idiag_uid == 0 ? OURS : A_STRANGERS;
+}
+
+/* Whether code at this address is NCCL's (AMD's is called RCCL), which PyTorch may have in it. */
+static int is_nccl(const void *code) {
+    Dl_info library;
+    if (!dladdr(code, &library) || !library.dli_fname)
+        return 0;
+    const char *slash = strrchr(library.dli_fname, '/');
+    const char *name = slash ? slash + 1 : library.dli_fname;
+    return strstr(name, "nccl") || strstr(name, "rccl") || strstr(name, "torch_cuda") ||
+           strstr(name, "torch_hip");
 }
 
 static int is_listed(struct in_addr peer, const char *list) {
@@ -206,8 +225,9 @@ static int is_loopback(struct in_addr address) {
 
 /* Whether an accepted connection is to be hung up on. What comes to loopback comes from this machine,
  * whatever address it says it comes from: a program may choose any of the machine's own. */
-static int is_unwanted(int fd) {
+static int is_unwanted(int fd, const void *caller) {
     address_t peer, here;
+    int is_local = 0;
     socklen_t size = sizeof peer;
     struct in_addr own, from, to;
     const char *peers = getenv("RANKROOM_PEERS");
@@ -217,20 +237,28 @@ static int is_unwanted(int fd) {
     if (getsockname(fd, &here.any, &size) != 0)
         return 0;
     if (as_v4(&peer, &from) && as_v4(&here, &to)) {
-        if (from.s_addr == to.s_addr || is_loopback(from) || is_loopback(to))
-            return is_a_stranger(&peer, &here);
-        return peers && !is_listed(from, peers);
+        is_local = from.s_addr == to.s_addr || is_loopback(from) || is_loopback(to);
+        if (!is_local)
+            return peers && !is_listed(from, peers);
+    } else if (peer.any.sa_family == AF_INET6) {
+        is_local = IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr) ||
+                   IN6_IS_ADDR_LOOPBACK(&here.v6.sin6_addr);
+        if (!is_local)
+            return peers != NULL;
     }
-    if (peer.any.sa_family == AF_INET6) {
-        if (IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr) ||
-            IN6_IS_ADDR_LOOPBACK(&here.v6.sin6_addr))
-            return is_a_stranger(&peer, &here);
-        return peers != NULL;
+    if (!is_local)
+        return 0; /* not of the internet */
+    switch (owner_of(&peer, &here)) {
+    case OURS:
+        return 0;
+    case NOBODYS:
+        return !is_nccl(caller);
+    default:
+        return 1;
     }
-    return 0; /* not of the internet */
 }
 
-int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
+static int take(int fd, struct sockaddr *address, socklen_t *size, int flags, const void *caller) {
     static int (*real)(int, struct sockaddr *, socklen_t *, int);
     socklen_t room = size ? *size : 0;
     if (!real)
@@ -238,7 +266,7 @@ int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
     for (;;) {
         struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
         int found = real(fd, address, size, flags);
-        if (found < 0 || !is_unwanted(found))
+        if (found < 0 || !is_unwanted(found, caller))
             return found;
         /* Who waits for the next one by accept() goes on waiting. Who was told by poll() that there
          * is one must not: it gets this one, already cut off, and what was sent is dropped. */
@@ -250,6 +278,10 @@ int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
     }
 }
 
+int accept4(int fd, struct sockaddr *address, socklen_t *size, int flags) {
+    return take(fd, address, size, flags, __builtin_return_address(0));
+}
+
 int accept(int fd, struct sockaddr *address, socklen_t *size) {
-    return accept4(fd, address, size, 0);
+    return take(fd, address, size, 0, __builtin_return_address(0));
 }
