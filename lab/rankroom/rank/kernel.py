@@ -25,6 +25,7 @@ from rankroom.rank.debugging import debugger_hooks
 from rankroom.rank.debugging.panel_debugger import PanelDebugger
 from rankroom.rank.debugging.prompts import Prompts
 from rankroom.rank.frameworks.horovod import horovod_spans
+from rankroom.rank.frameworks.torch import torch_adapter, torch_device
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.script import end_fork
@@ -32,7 +33,7 @@ from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.rank.watchdog import Watchdog, is_running
-from rankroom.rank.world import GIVEN, World
+from rankroom.rank.world import GIVEN, ReleasedError, World
 from rankroom.reporting import call_line
 from rankroom.reporting.reporter import Reporter
 from rankroom.reporting.samples import Sampler
@@ -213,6 +214,8 @@ class RankKernel(IPythonParallelKernel):
             failure = self.shell.failure
             if failure is not None and shared_memory.is_too_small(failure["evalue"]):
                 recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
+            if failure is not None and torch_device.is_lost(failure["evalue"]):
+                recorder.note(torch_device.LOST.format(rank=self.world.rank))
             if failure is not None and failure["ename"] == "NameError" and run.get("back"):
                 recorder.note(NOT_DEFINED.format(rank=self.world.rank))
             # What making a profile took is not the cell's.
@@ -352,6 +355,10 @@ class RankKernel(IPythonParallelKernel):
                 self.failed_before = bool(self.shell.failing)
                 self.raised_before = self.reporter.rank in question.get("raised", ())
                 self.released = self.let_go = True
+                is_over = bool(question.get("interrupted")) or self.failed_before
+                # First: as soon as its GPU has nothing to do, it goes on.
+                if torch_adapter.is_cut_off() and not is_over:
+                    self.reporter.end_cell(ReleasedError(CUT_OFF))
             # Released once already, it may be asked again to leave a debugger.
             done = self.recovery.release(question["run"]) if first or busy is None else []
             if question.get("prompts"):
@@ -373,6 +380,7 @@ class RankKernel(IPythonParallelKernel):
         }
 
 
+CUT_OFF = "the others do not join in what this rank's GPU was at, which was ended"
 NOT_DEFINED = (
     "rank {rank} was started again and runs this cell only: names that earlier cells defined are "
     "missing there, so have this cell define all it needs"

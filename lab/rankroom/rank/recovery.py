@@ -130,7 +130,8 @@ class Recovery:
             if run != self._world.run:
                 return []
             self._world.release()
-            return [each for adapter in ADAPTERS.values() for each in adapter.release()]
+            # torch before Horovod: what is shut down there waits until the GPU has nothing to do.
+            return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
 
 
 @contextlib.contextmanager

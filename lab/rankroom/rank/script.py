@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.shell import leave
 
 
@@ -35,6 +36,7 @@ def run(path: str, arguments: Sequence[str]) -> None:
     names = {name: leave for name in ("exit", "quit") if not hasattr(builtins, name)}
     vars(builtins).update(names)
     sys.argv = [path, *arguments]
+    torch_adapter.is_in_script = True
     sys.path.insert(0, str(Path(path).resolve().parent))
     status: object = 0
     try:
@@ -52,6 +54,7 @@ def run(path: str, arguments: Sequence[str]) -> None:
         status = 1
     finally:
         sys.argv, sys.path[:] = before
+        torch_adapter.is_in_script = False
         for name in names:
             vars(builtins).pop(name, None)
     if os.getpid() != process:

@@ -22,6 +22,8 @@ RELEASED_WORDS = (
     "Connection reset by peer",
     "Broken pipe",
     "Collective ops is aborted",
+    "NCCL communicator was aborted",
+    "Default process group has not been initialized",  # as NCCL's is gone once it was aborted
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rankroom.rank import stacks
 from rankroom.rank.computing import Computing
 from rankroom.rank.frameworks.horovod import horovod_spans
-from rankroom.rank.frameworks.torch import torch_ddp_group
+from rankroom.rank.frameworks.torch import torch_ddp_group, torch_device
 from rankroom.rank.waiting import Waiting
 
 LOOK_S = 0.5
@@ -52,6 +52,8 @@ class Watchdog:
         self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
         self._step: object = None  # where the main thread was when it last took a step
         self._since = time.monotonic()
+        self._line: object = None  # the same without how often it had the processor, and since when
+        self._line_since = self._since
         self._cpu = 0.0
         self._computing = Computing()
         self._beside: str | None = None  # what computed while it stood still, and when last
@@ -85,7 +87,8 @@ class Watchdog:
         # It may have moved since the thread looked.
         moved = _step(frame) != self._step
         # A wait in native code is not noted; but the main thread stands, and this is not done.
-        if not moved and now - self._since > STILL_S and (found := _in_flight()):
+        found = _in_flight() if not moved and now - self._since > STILL_S else None
+        if found := found or self._waits_on_gpu(frame, now):
             what, seconds = found
             return {"state": "waits", "what": what, "seconds": seconds, **about}
         about["what"] = None
@@ -122,6 +125,8 @@ class Watchdog:
         cpu = time.clock_gettime(self._clock)
         moved = step != self._step or cpu - self._cpu > IDLE_SHARE * LOOK_S
         self._step, self._cpu = step, cpu
+        if step[:2] != self._line:
+            self._line, self._line_since = step[:2], now
         if moved:
             self._since = now
             self._computing.forget()
@@ -141,9 +146,20 @@ class Watchdog:
         wait = Waiting.current
         if wait is not None:
             return now - wait.since > NOTICE_S
+        if self._waits_on_gpu(stacks.main_frame(), now):
+            return True
         if now - self._since <= STILL_S:
             return False
         return self._still(now) > STILL_S or _in_flight() is not None
+
+    def _waits_on_gpu(self, frame: FrameType | None, now: float) -> tuple[str, float] | None:
+        """What its GPU waits in, if the main thread waits for its GPU: that uses the processor.
+
+        A GPU is not asked while the thread moves: it may be recording a graph, which that ends.
+        """
+        if _step(frame)[:2] == self._line and now - self._line_since > STILL_S:
+            return torch_device.waits_in()
+        return None
 
 
 def _in_flight() -> tuple[str, float] | None:

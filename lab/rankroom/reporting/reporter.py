@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +90,7 @@ class Reporter:
         }
         for stream in self._streams.values():
             stream.raise_interrupt = self._raise_interrupt
+        self._ends_cell: BaseException | None = None  # what the next SIGINT raises
         self._set_interrupt(None)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
@@ -120,6 +122,7 @@ class Reporter:
             self._told = False
             self._overflow.begin(run)
             self.run = run
+            self._ends_cell = None
             self._set_interrupt(None)
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
@@ -302,10 +305,17 @@ class Reporter:
     ) -> None:
         """What SIGINT does while a cell runs: as ever, but not in the middle of a report, of which
         half would be lost. Then it comes at the report's end."""
-        self._set_interrupt(raises)
+        instead, self._ends_cell = self._ends_cell, None
+        self._set_interrupt(instead or raises)
         self._raise_interrupt()
 
-    def _set_interrupt(self, raises: type[BaseException] | None) -> None:
+    def end_cell(self, error: BaseException) -> None:
+        """Have the main thread raise `error` in the cell, as soon as it does anything there; called
+        from another thread."""
+        self._ends_cell = error
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def _set_interrupt(self, raises: BaseException | type[BaseException] | None) -> None:
         self._interrupt = raises
         for stream in self._streams.values():
             stream.interrupted = raises is not None

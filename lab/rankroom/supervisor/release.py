@@ -92,7 +92,10 @@ class Release:
         with self._lock:
             if not self._running() or (self._asked and not (prompts and self._is_held())):
                 return self._asked
-            about = {"run": self._run, "raised": sorted(self._raised), "prompts": prompts}
+            about = {
+                "run": self._run, "raised": sorted(self._raised), "prompts": prompts,
+                "interrupted": self.interrupted,
+            }  # fmt: skip
             asked: list[Future[Any]] = []
             with contextlib.suppress(RankroomError, OSError):
                 asked = self._connections.request(self._ranks, do="release", **about)

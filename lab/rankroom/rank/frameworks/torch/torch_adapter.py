@@ -13,6 +13,7 @@ import inspect
 import os
 import socket
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from rankroom.rank.frameworks.torch import (
     torch_calls,
     torch_compile,
     torch_ddp_group,
+    torch_device,
     torch_internals,
     torch_steps,
     torch_works,
@@ -34,6 +36,11 @@ from rankroom.reporting.spans import recorder
 TOPIC = "dist.init_process_group()"
 _WIRING = ("init_method", "store", "rank", "world_size")  # holds for one set-up only
 _WITH_RESTARTED = ("backend", "timeout")  # what can be kept beside a rank that was restarted
+ABORT_S = 2.0  # for NCCL to give up what runs on the GPU
+ABORTED_S = 10.0  # for that, before this rank is given up
+# Of its own accord NCCL's group ends the process of a rank that has waited for ten minutes, or that
+# another has left; in a cell, that would cost all variables of this one.
+_IN_CELLS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 _sockets: list[sockets.Socket] = []  # the present groups' connections
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
@@ -41,6 +48,8 @@ _asked: dict[str, Any] | None = None  # what the present default group was initi
 _released = False
 _made_for: int | None = None  # the size of the world that the present default group is of
 _world: World | None = None
+_aborting: threading.Thread | None = None  # the last abort of NCCL's collectives
+is_in_script = False  # which ends as torchrun would have it end
 _fresh = True  # this rank has never had a default group: one that was restarted, perhaps
 
 
@@ -79,7 +88,7 @@ def release() -> list[str]:
 
     The groups are useless afterwards; `settle` replaces them.
     """
-    global _released
+    global _released, _aborting
     c10d = sys.modules.get(C10D)
     if c10d is None or not (_sockets or c10d.is_initialized()):
         return []
@@ -87,13 +96,26 @@ def release() -> list[str]:
     sockets.break_off(_sockets)
     # NCCL's collectives run on the device and end by its own means only.
     if c10d.is_initialized() and torch_internals.uses_nccl(c10d):
-        torch_internals.abort(c10d)
+        torch_device.forget()
+        # A driver that is stuck must not keep all else from being released.
+        _aborting = threading.Thread(target=torch_internals.abort, args=(c10d,), daemon=True)
+        _aborting.start()
+        _aborting.join(ABORT_S)
     return ["torch.distributed"]
+
+
+def is_cut_off() -> bool:
+    """Whether a release will end what this rank's GPU is at. No call of the cell fails by that: it
+    would go on with whatever is there."""
+    c10d = sys.modules.get(C10D)
+    if c10d is None or _world is None or not c10d.is_initialized():
+        return False
+    return torch_internals.uses_nccl(c10d) and torch_device.is_busy(_world.device)
 
 
 def finish() -> None:
     """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
-    for end in (torch_ddp_group.finish, torch_works.finish):
+    for end in (torch_ddp_group.finish, torch_works.finish, torch_device.forget):
         try:
             end()
         except Exception as error:
@@ -112,7 +134,10 @@ def state() -> dict[str, Any]:
     if c10d.is_initialized():
         for group, name in list(torch_internals.group_names(c10d).items()):
             groups[str(name)] = torch_internals.collectives_so_far(c10d, group)
+    if _aborting is not None:
+        _aborting.join(ABORTED_S)
     return {
+        "stuck": _aborting is not None and _aborting.is_alive(),
         "on": bool(c10d.is_initialized()),
         "again": _asked is not None,
         "backend": str(_asked["backend"]) if _asked and "backend" in _asked else None,
@@ -130,6 +155,10 @@ def _size() -> int:
 def settle(states: list[dict[str, Any]]) -> None:
     """Set up again what the ranks' `states` show to be released or out of step."""
     global _released
+    if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
+        raise RuntimeError(
+            STUCK.format(ranks=", ".join(map(str, stuck)), restart=",".join(map(str, stuck)))
+        )
     if not any(states) or in_step(states):
         return
     # All at once: in the middle of this no rank may raise, as the others would wait for it.
@@ -235,8 +264,14 @@ def _wrap(module: Any, world: World) -> None:
     def noting_sockets(make: Any) -> Any:
         @functools.wraps(make)
         def make_group(*args: Any, **kwargs: Any) -> Any:
-            with sockets.noting(_sockets):
-                return make(*args, **kwargs)
+            own = {name: os.environ.get(name) for name in _IN_CELLS}
+            if not is_in_script:
+                os.environ.update({name: _IN_CELLS[name] for name in own if own[name] is None})
+            try:
+                with sockets.noting(_sockets):
+                    return make(*args, **kwargs)
+            finally:
+                restore_environment(own)
 
         return make_group
 
@@ -310,6 +345,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+STUCK = (
+    "NCCL does not let go of what ran on the GPU of rank(s) {ranks}: `%cluster restart {restart}`"
+)
 NOT_THERE = (
     "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
 )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_internals, torch_works
+from rankroom.rank.frameworks.torch import torch_device, torch_internals, torch_works
 from rankroom.rank.frameworks.torch.torch_works import Begun
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -56,6 +56,7 @@ class Operation:
             return function(*args, **kwargs)
         what, number, tensor = self._number(args, kwargs)
         torch_works.thread.inside = True
+        followed = torch_device.begin(tensor)
         result = None
         start = time.time_ns() // 1000
         try:
@@ -66,7 +67,9 @@ class Operation:
             if number >= 0 and result is None:
                 recorder.add("collective", number, start, time.time_ns() // 1000 - start)
         if result is not None:
-            self._later(result, Begun(what, number, start, self._world), tensor)
+            self._later(result, Begun(what, number, start, self._world, followed), tensor)
+        elif followed is not None:
+            torch_device.end(followed, what)
         return result
 
     def _later(self, result: Any, begun: Begun, tensor: Any) -> None:

@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import Any
 
+from rankroom.rank.frameworks.torch import torch_device
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
@@ -29,10 +30,17 @@ _works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
 class Begun:
     """A collective that goes on behind the cell's back."""
 
-    __slots__ = ("_run", "_world", "number", "start", "what")
+    __slots__ = ("_run", "_world", "followed", "number", "start", "what")
 
-    def __init__(self, what: str, number: int, start: int, world: World) -> None:
-        self.what, self.number, self.start = what, number, start
+    def __init__(
+        self,
+        what: str,
+        number: int,
+        start: int,
+        world: World,
+        followed: torch_device.Followed | None = None,
+    ) -> None:
+        self.what, self.number, self.start, self.followed = what, number, start, followed
         self._world, self._run = world, world.run
 
     @property
@@ -131,5 +139,7 @@ def watch_works(c10d: Any) -> None:
         finally:
             if begun is not None:
                 begun.end()
+                if begun.followed is not None:
+                    torch_device.end(begun.followed, begun.what)
 
     c10d.Work.wait = wait

@@ -1,0 +1,150 @@
+"""A group of NCCL's, pretended: what it carries runs on the GPU, and ends by an abort only, without
+an error. What a real one does is checked by `bench/gpu.sh`."""
+
+import re
+import time
+
+import pytest
+from test_hangs import free, hang_of
+
+from cells import finish, states, values
+from rankroom.cluster.local import Cluster
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.fault("NCCL's collectives are aborted", "the cell ends there, and the next works"),
+]
+
+# A GPU's work is a thread's; `synchronize()` waits for it as the driver does, using the processor.
+PRETEND = """
+import threading, time
+import torch, torch.distributed as dist
+from rankroom.rank.frameworks.torch import torch_adapter, torch_device, torch_internals
+dist.init_process_group("gloo")
+aborted = threading.Event()
+on_gpu = 0  # collectives whose results are not there yet
+def abort(c10d):
+    global on_gpu
+    time.sleep(ABORT_TAKES)
+    on_gpu = 0
+    aborted.set()
+def is_busy(device):
+    return on_gpu > 0
+def all_reduce():
+    global on_gpu
+    on_gpu += 1
+def synchronize():
+    while on_gpu and not aborted.wait(0.01):
+        pass
+torch_internals.uses_nccl = lambda c10d: True
+torch_internals.abort = abort
+torch_device.is_busy = is_busy
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
+        cluster = Cluster.local(ranks=2)
+        yield cluster
+        cluster.stop()
+
+
+def test_a_cell_does_not_go_on_with_what_an_abort_left(ranks):
+    finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
+    run = finish(
+        ranks,
+        """
+        after = []
+        if rank == 1:
+            time.sleep(0.3)
+            raise ValueError("mine")
+        all_reduce()
+        synchronize()
+        after.append("goes on")
+        """,
+    )
+    assert states(run) == {0: "released", 1: "error"}
+    assert run.info.failure.ename == "ValueError"
+    assert values(ranks, "after") == [[], []]
+    sums = "dist.all_reduce(one := torch.ones(1)); one.item()"
+    assert values(ranks, sums) == [2.0, 2.0]
+
+
+def test_a_rank_whose_gpu_has_nothing_to_do_finishes_its_cell(ranks):
+    finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
+    run = finish(
+        ranks,
+        """
+        if rank == 1:
+            raise ValueError("mine")
+        until = time.time() + 2
+        while time.time() < until:
+            pass
+        "saved"
+        """,
+    )
+    assert states(run) == {0: "ok", 1: "error"}
+    assert run.results[0] == "'saved'"
+
+
+def test_an_interrupt_stays_an_interrupt(ranks):
+    finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
+    run = ranks.run("all_reduce()\nsynchronize()\ntime.sleep(60)")
+    time.sleep(1)
+    ranks.interrupt()
+    assert run.wait(20)
+    assert states(run) == {0: "interrupted", 1: "interrupted"}
+    assert values(ranks, "rank") == [0, 1]
+
+
+def test_an_abort_that_does_not_end_keeps_nobody_waiting_for_ever(ranks):
+    finish(ranks, PRETEND.replace("ABORT_TAKES", "3600 if rank == 0 else 0"))
+    run = finish(ranks, "if rank == 1:\n    raise ValueError('mine')\nall_reduce()\nsynchronize()")
+    assert states(run)[1] == "error"
+    after = finish(ranks, "rank")
+    assert after.state == "failed"
+    assert "NCCL does not let go" in after.info.failure.evalue
+    assert "`%cluster restart 0`" in after.info.failure.evalue
+    ranks.restart([0])
+    assert values(ranks, "rank") == [0, 1]
+
+
+# Of a GPU of whose two events one is done: it waits for the others.
+WAITS = """
+import hashlib
+from types import SimpleNamespace
+from rankroom.rank.frameworks.torch import torch_device
+class Event:
+    def __init__(self, done): self.query = lambda: done
+    def record(self, stream): pass
+def all_reduce():
+    followed = torch_device.Followed(Event(True), Event(False))
+    torch_device.end(followed, "dist.all_reduce #1")
+def synchronize(rounds):
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
+"""
+
+
+def test_a_hang_on_the_gpu_is_explained_though_the_rank_uses_the_processor(ranks):
+    finish(ranks, WAITS)
+    words = (
+        r"rank 0 waits in dist.all_reduce #1 on its GPU \(cell line 3\) for \d+ s; "
+        r"rank 1 has finished the cell"
+    )
+    # It computes in C without a step of Python's, as the driver does that spins.
+    run = ranks.run("if rank == 0:\n    all_reduce()\n    synchronize(50_000_000)")
+    try:
+        hang = hang_of(ranks, run, words, seconds=20)
+    finally:
+        free(ranks, run)
+    assert re.search("waits in dist.all_reduce", hang.text)
+    assert values(ranks, "rank") == [0, 1]
+
+
+def test_a_gpu_that_computes_is_no_hang(ranks):
+    finish(ranks, WAITS.replace("Event(True)", "Event(False)"))
+    run = finish(ranks, "all_reduce()\nsynchronize(12_000_000)")
+    assert run.state == "done" and run.info.notes == []
+    assert run.duration > 5
