@@ -148,3 +148,54 @@ def test_a_gpu_that_computes_is_no_hang(ranks):
     run = finish(ranks, "all_reduce()\nsynchronize(12_000_000)")
     assert run.state == "done" and run.info.notes == []
     assert run.duration > 5
+
+
+# A model whose gradients are averaged on the GPU: events are done once the rank has come to them.
+MODEL = """
+import threading
+from types import SimpleNamespace
+import torch, torch.distributed as dist
+from rankroom.rank.frameworks.torch import torch_ddp, torch_ddp_group, torch_device
+dist.init_process_group("gloo")
+torch_ddp.watched_group = lambda group: None
+order = []
+class Event:
+    def record(self, stream): self.done = True; order.append("event")
+    def query(self): return getattr(self, "done", False)
+pretended = {
+    "Event": Event, "current_stream": lambda device: None,
+    "is_current_stream_capturing": lambda: False,
+}
+class Loss(torch.Tensor):
+    is_cuda = True
+net = torch.nn.Linear(4, 1)
+net.weight.register_post_accumulate_grad_hook(lambda weight: order.append("gradient"))
+model = torch.nn.parallel.DistributedDataParallel(net)
+def step():
+    before = {name: getattr(torch.cuda, name) for name in pretended}
+    vars(torch.cuda).update(pretended)
+    try:
+        loss = model(torch.ones(2, 4)).sum().as_subclass(Loss)
+        torch.autograd.backward(loss)
+    finally:
+        vars(torch.cuda).update(before)
+"""
+
+
+def test_a_model_averages_after_the_event_that_says_it_could(ranks):
+    finish(ranks, MODEL)
+    source = """
+        step()
+        order, [each.what for each in torch_device._followed], net.weight.grad.tolist()
+    """
+    for order, followed, gradient in values(ranks, source):
+        # As the pass begins, when all gradients are there, and when they are averaged.
+        assert order == ["event", "gradient", "event", "event"]
+        assert followed == ["dist.all_reduce of DistributedDataParallel"]
+        assert gradient == [[2.0] * 4]
+    finish(ranks, "step()")  # the second step has ranks agree on how gradients are put together
+    # It stands in the reducer, whose turn came after the second event.
+    run = ranks.run("del order[:]\nif rank == 1:\n    time.sleep(60)\nstep()")
+    time.sleep(3)
+    free(ranks, run)
+    assert values(ranks, "order")[0] == ["event", "gradient", "event"]

@@ -83,6 +83,7 @@ def _watched_reducer(original: Any) -> Any:
         own = self.process_group
         watched = watched_group(own)
         if watched is None:
+            torch_ddp_group.on_gpu.add(self)
             return original(self, *args, **kwargs)
         _groups[self] = self.process_group = watched
         try:

@@ -11,11 +11,17 @@ import functools
 import math
 import sys
 import threading
+import weakref
 from _thread import get_ident
 from time import time_ns
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_internals, torch_spans
+from rankroom.rank.frameworks.torch import (
+    torch_compile,
+    torch_device,
+    torch_internals,
+    torch_spans,
+)
 from rankroom.rank.waiting import SHORTEST_S, Waiting
 from rankroom.reporting.spans import recorder
 
@@ -84,6 +90,7 @@ def _kind(dist: Any) -> Any:
 # and what it averages, in which group.
 _open: list[tuple[Any, int, Any, Any, Any]] = []
 _passes = 0  # that go on, one within the other
+on_gpu: weakref.WeakSet[Any] = weakref.WeakSet()  # models whose groups are not watched
 
 
 def hooked(hook: Any, state: Any, bucket: Any) -> Any:
@@ -102,18 +109,40 @@ def watched_backward(original: Any) -> Any:
     def backward(*args: Any, **kwargs: Any) -> None:
         global _passes
         _passes += 1
+        followed = hook = None
+        if on_gpu and _passes == 1 and any(each.require_backward_grad_sync for each in on_gpu):
+            followed, hook = _followed(args)
         try:
             original(*args, **kwargs)
+            if followed is not None:
+                torch_device.end(followed, WHAT)
         except Exception:
             if _open and get_ident() == _main:
                 Waiting.broken = WHAT
             raise
         finally:
+            if hook is not None:
+                hook.remove()
             _passes -= 1
             if _open and not _passes:
                 _end(_open, get_ident() == _main and Waiting.current is None)
 
     return backward
+
+
+def _followed(args: Any) -> tuple[torch_device.Followed | None, Any]:
+    """Have a backward pass on a GPU note when its gradients could be averaged: like the reducer, in
+    what the engine calls, in order, when all of them are there."""
+    tensors: Any = args[0] if args else None
+    loss: Any = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+    if getattr(loss, "grad_fn", None) is None or torch_compile.is_compiling():
+        return None, None
+    followed = torch_device.begin(loss)
+    if followed is None:
+        return None, None
+    queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
+    again = functools.partial(torch_device.begin_again, followed, loss.device)
+    return followed, loss.register_hook(lambda gradient: queue(again))
 
 
 def finish() -> None:

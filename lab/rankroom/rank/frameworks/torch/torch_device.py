@@ -58,6 +58,12 @@ def begin(tensor: Any) -> Followed | None:
     return each
 
 
+def begin_again(each: Followed, device: Any) -> None:
+    """What it sends is there only after what the GPU has been given by now."""
+    each.stream = sys.modules["torch"].cuda.current_stream(device)
+    each.before.record(each.stream)
+
+
 def end(each: Followed, what: str) -> None:
     """It was called, or waited for if it was begun with `async_op=True`."""
     each.what = what
