@@ -113,8 +113,10 @@ def speeds():
 TORCHRUN = """
 import json, os
 import torch
-rank = int(os.environ["RANK"])
-device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
+device = f"cuda:{int(os.environ['LOCAL_RANK']) % gpus}" if gpus else "cpu"
+if gpus < int(os.environ["LOCAL_WORLD_SIZE"]):
+    os.environ["NCCL_HOSTID"] = f"host-{rank}"
 if device != "cpu":
     torch.cuda.set_device(device)
 """

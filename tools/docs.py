@@ -38,7 +38,9 @@ CONTENTS = {
     "Start": ["Quickstart <course/quickstart>"],
     "Course": [],
     "Workshops": ["workshop", "workshop-centre"],
-    "Where ranks run": ["sites", "ranks-on-a-site", "in-an-allocation", "lab-on-a-node", "batch"],
+    "Where ranks run": [
+        "gpus", "sites", "ranks-on-a-site", "in-an-allocation", "lab-on-a-node", "batch",
+    ],
     "The view": [
         "sidebar", "log", "metrics", "debugger", "profile-rules", "workshop-console",
     ],

@@ -108,7 +108,8 @@ def _on_cpu(cluster: AnyCluster) -> bool:
 
 
 def _hide_gpus() -> None:
-    """From the ranks that this notebook starts, and starts again: NCCL refuses two on one GPU."""
+    """From the ranks that this notebook starts, and starts again: two on one GPU say nothing true
+    of speed, and TensorFlow's would not share its memory."""
     os.environ[gpus.VISIBLE] = ""
 
 
