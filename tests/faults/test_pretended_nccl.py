@@ -7,7 +7,7 @@ import time
 import pytest
 from test_hangs import free, hang_of
 
-from cells import finish, states, values
+from cells import finish, log, states, values
 from rankroom.cluster.local import Cluster
 
 pytestmark = [
@@ -91,8 +91,10 @@ def test_a_rank_whose_gpu_has_nothing_to_do_finishes_its_cell(ranks):
 
 def test_an_interrupt_stays_an_interrupt(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
-    run = ranks.run("all_reduce()\nsynchronize()\ntime.sleep(60)")
-    time.sleep(1)
+    run = ranks.run("all_reduce()\nprint('on')\nsynchronize()\nthreading.Event().wait(60)")
+    until = time.monotonic() + 30
+    while not all(log(run, rank) for rank in (0, 1)):
+        assert time.monotonic() < until and not run.wait(0.05)
     ranks.interrupt()
     assert run.wait(20)
     assert states(run) == {0: "interrupted", 1: "interrupted"}
@@ -195,7 +197,9 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
         assert gradient == [[2.0] * 4]
     finish(ranks, "step()")  # the second step has ranks agree on how gradients are put together
     # It stands in the reducer, whose turn came after the second event.
-    run = ranks.run("del order[:]\nif rank == 1:\n    time.sleep(60)\nstep()")
-    time.sleep(3)
-    free(ranks, run)
+    run = ranks.run("del order[:]\nif rank == 1:\n    threading.Event().wait(60)\nstep()")
+    try:
+        hang_of(ranks, run, ".*rank 1 stands at cell line 3.*")
+    finally:
+        free(ranks, run)
     assert values(ranks, "order")[0] == ["event", "gradient", "event"]

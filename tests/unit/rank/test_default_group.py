@@ -136,3 +136,21 @@ def test_who_keeps_the_default_group_hears_that_it_is_another(
     torch_adapter.settle([state, state])
     assert len(dist.made) == 2 and len(there) == models
     assert ("FSDP models, DeepSpeed's engines" in capsys.readouterr().err) == said
+
+
+@pytest.mark.parametrize(
+    ("in_script", "own", "seen"),
+    [(False, None, "0"), (True, None, None), (False, "3", "3")],
+    ids=["in a cell", "in a script", "the user's choice"],
+)
+def test_nccl_ends_no_process_that_runs_cells(dist, monkeypatch, in_script, own, seen):
+    name, found = "TORCH_NCCL_ASYNC_ERROR_HANDLING", []
+    monkeypatch.delenv(name, raising=False)
+    if own is not None:
+        monkeypatch.setenv(name, own)
+    monkeypatch.setattr(torch_adapter, "is_in_script", in_script)
+    dist.module._new_process_group_helper = lambda: found.append(os.environ.get(name))
+    wrapped(dist)
+    dist.module._new_process_group_helper()
+    assert found == [seen]
+    assert os.environ.get(name) == own  # of another program that a cell starts
