@@ -179,6 +179,25 @@ for step in range(20):
 sync()
 sorted(calls)[len(calls) // 2], took
 """
+# The last rank comes late to a collective, and to the averaging of gradients: on its device.
+LATE = """
+def late():
+    if rank == size - 1:
+        torch.cuda._sleep(1_000_000_000) if on_gpu else time.sleep(0.5)
+connect("BACKEND")
+mine = torch.ones(1000, device=device)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1).to(device))
+for step in range(4):
+    loss = model(torch.ones(8, 4, device=device)).sum()
+    if step == 3:
+        late()
+    loss.backward()
+dist.all_reduce(mine)
+sync()
+late()
+dist.all_reduce(mine)
+sync()
+"""
 # What ends a rank's work with its device, or its device with it.
 BREAKS = {
     "out of memory": """

@@ -24,6 +24,9 @@ from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
 from rankroom.run.run import Run
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from spanned import spans  # noqa: E402
+
 PRELOAD = "torch,horovod.torch"
 CELL_S = 30.0  # for a cell to end
 TOOLS_S = 90.0  # torch.compile takes its time
@@ -362,6 +365,25 @@ def samples(machine: Machine) -> str:
     return ", ".join(words)
 
 
+def waits(machine: Machine) -> str:
+    """Who waited for whom is in the timeline: in a collective, and in averaging gradients."""
+    machine.needs_ranks(2)
+    run = machine.finish(machine.ranks, cells.LATE.replace("BACKEND", machine.backend))
+    if run.state != "done":
+        raise Failed(f"the cell ended as {run.state}: {run.info.failure}")
+    words = []
+    for name in ("all_reduce gradients", "all_reduce #2"):
+        longest = [
+            max((each.end - each.start for each in spans(run, rank, "collective")
+                 if each.name == name), default=-1) / 1e6
+            for rank in (0, machine.size - 1)
+        ]  # fmt: skip
+        words.append(f"{name}: rank 0 {longest[0]:.2f} s, the one that was late {longest[1]:.2f} s")
+        if not 0 <= longest[1] < 0.25 < longest[0]:
+            raise Failed(words[-1])
+    return "\n".join(words)
+
+
 def metrics(machine: Machine) -> str:
     """A metric of a tensor on the device waits for nothing, and its value comes."""
     run = machine.finish(machine.ranks, cells.METRICS)
@@ -439,7 +461,7 @@ def tensorflow(machine: Machine) -> str:
 CHECKS: dict[str, Callable[[Machine], str]] = {
     "horovod": horovod, "preload": preload, "own": own, "shared": shared,
     "collectives": collectives, "ports": ports, "bandwidth": bandwidth, "ddp": ddp,
-    "release": release, "interrupt": interrupt, "hangs": hangs, "metrics": metrics,
+    "release": release, "interrupt": interrupt, "hangs": hangs, "waits": waits, "metrics": metrics,
     "tools": tools, "broken": broken, "profiler": profiler, "samples": samples,
     "tensorflow": tensorflow,
 }  # fmt: skip

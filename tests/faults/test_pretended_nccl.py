@@ -9,6 +9,7 @@ from test_hangs import free, hang_of
 
 from cells import finish, log, states, values
 from rankroom.cluster.local import Cluster
+from spanned import spans
 
 pytestmark = [
     pytest.mark.cluster,
@@ -123,7 +124,7 @@ class Event:
     def record(self, stream): pass
 def all_reduce():
     followed = torch_device.Followed(Event(True), Event(False))
-    torch_device.end(followed, "dist.all_reduce #1")
+    torch_device.end(followed, "dist.all_reduce #1", -1)
 def synchronize(rounds):
     hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
 """
@@ -154,33 +155,39 @@ def test_a_gpu_that_computes_is_no_hang(ranks):
 
 # A model whose gradients are averaged on the GPU: events are done once the rank has come to them.
 MODEL = """
-import threading
-from types import SimpleNamespace
+import threading, time
 import torch, torch.distributed as dist
 from rankroom.rank.frameworks.torch import torch_ddp, torch_ddp_group, torch_device
 dist.init_process_group("gloo")
 torch_ddp.watched_group = lambda group: None
 order = []
 class Event:
-    def record(self, stream): self.done = True; order.append("event")
-    def query(self): return getattr(self, "done", False)
+    def __init__(self, enable_timing): self.at = None
+    def record(self, stream):
+        self.at = time.monotonic()
+        if stream != "another": order.append("event")
+    def synchronize(self): pass
+    def query(self): return self.at is not None
+    def elapsed_time(self, other): return 1000 * (other.at - self.at)
 pretended = {
-    "Event": Event, "current_stream": lambda device: None,
+    "Event": Event, "current_stream": lambda device: None, "Stream": lambda device: "another",
     "is_current_stream_capturing": lambda: False,
 }
 class Loss(torch.Tensor):
     is_cuda = True
+class pretending:
+    def __enter__(self):
+        self.before = {name: getattr(torch.cuda, name) for name in pretended}
+        vars(torch.cuda).update(pretended)
+    def __exit__(self, *error):
+        vars(torch.cuda).update(self.before)
 net = torch.nn.Linear(4, 1)
 net.weight.register_post_accumulate_grad_hook(lambda weight: order.append("gradient"))
 model = torch.nn.parallel.DistributedDataParallel(net)
 def step():
-    before = {name: getattr(torch.cuda, name) for name in pretended}
-    vars(torch.cuda).update(pretended)
-    try:
+    with pretending():
         loss = model(torch.ones(2, 4)).sum().as_subclass(Loss)
         torch.autograd.backward(loss)
-    finally:
-        vars(torch.cuda).update(before)
 """
 
 
@@ -195,6 +202,15 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
         assert order == ["event", "gradient", "event", "event"]
         assert followed == ["dist.all_reduce of DistributedDataParallel"]
         assert gradient == [[2.0] * 4]
+    # It takes as long as it waits for the other: a span in the timeline, and what is said of it.
+    run = finish(ranks, "step()\nif rank == 1:\n    time.sleep(1.0)\nstep()")
+    first, second = (
+        [each for each in spans(run, rank, "collective") if each.name == "all_reduce gradients"]
+        for rank in (0, 1)
+    )
+    assert len(first) == len(second) == 2
+    assert first[1].end - first[1].start > 900_000 > 300_000 > second[1].end - second[1].start
+    assert first[1].about["bytes"] == 20 == 4 * (4 + 1)
     finish(ranks, "step()")  # the second step has ranks agree on how gradients are put together
     # It stands in the reducer, whose turn came after the second event.
     run = ranks.run("del order[:]\nif rank == 1:\n    threading.Event().wait(60)\nstep()")
@@ -203,3 +219,33 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
     finally:
         free(ranks, run)
     assert values(ranks, "order")[0] == ["event", "gradient", "event"]
+
+
+def test_collectives_have_spans_of_the_gpu(ranks):
+    finish(ranks, MODEL)
+    source = """
+        torch_device.device_of = lambda tensor: "cuda:0"
+        one = torch.ones(1)
+        try:
+            with pretending():
+                if rank == 1:
+                    time.sleep(0.5)
+                dist.all_reduce(one)
+                work = dist.all_reduce(one, async_op=True)
+                if rank == 0:
+                    time.sleep(0.5)
+                work.wait()
+                del order[1:-1]
+        finally:
+            torch_device.device_of = lambda tensor: None
+        one.item(), order
+    """
+    run = finish(ranks, source)
+    assert run.results == {0: "(4.0, ['event', 'event'])", 1: "(4.0, ['event', 'event'])"}
+    first, second = (spans(run, rank, "collective") for rank in (0, 1))
+    assert [each.name for each in first] == ["all_reduce #1", "all_reduce #2"]
+    assert [each.name for each in second] == ["all_reduce #1", "all_reduce #2"]
+    took = [[each.end - each.start for each in every] for every in (first, second)]
+    assert took[0][0] > 400_000 > 200_000 > took[1][0]
+    # What goes on beside other work is no wait.
+    assert took[0][1] < 200_000 > took[1][1]

@@ -115,7 +115,7 @@ def is_cut_off() -> bool:
 
 def finish() -> None:
     """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
-    for end in (torch_ddp_group.finish, torch_works.finish, torch_device.forget):
+    for end in (torch_ddp_group.finish, torch_works.finish, torch_device.finish):
         try:
             end()
         except Exception as error:

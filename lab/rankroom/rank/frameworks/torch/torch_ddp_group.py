@@ -110,12 +110,13 @@ def watched_backward(original: Any) -> Any:
         global _passes
         _passes += 1
         followed = hook = None
-        if on_gpu and _passes == 1 and any(each.require_backward_grad_sync for each in on_gpu):
+        averaged = _averaged_on_gpu() if on_gpu and _passes == 1 and recorder.on else []
+        if averaged:
             followed, hook = _followed(args)
         try:
             original(*args, **kwargs)
             if followed is not None:
-                torch_device.end(followed, WHAT)
+                torch_device.end(followed, WHAT, _number(averaged))
         except Exception:
             if _open and get_ident() == _main:
                 Waiting.broken = WHAT
@@ -130,6 +131,27 @@ def watched_backward(original: Any) -> Any:
     return backward
 
 
+def _averaged_on_gpu() -> list[Any]:
+    """The models whose gradients a backward pass may average there."""
+    return [each for each in on_gpu if each.require_backward_grad_sync]
+
+
+def _number(models: list[Any]) -> int:
+    """That of the averaging on a GPU: of which model, is known where there is only one."""
+    if len(models) > 1:
+        return recorder.number(
+            ("averaging",), lambda: described("all_reduce", "gradients", {}, None)
+        )
+    [model] = models
+
+    def define() -> dict[str, Any]:
+        about = torch_spans.members(model.process_group)
+        gradients = [each for each in model.parameters() if each.requires_grad]
+        return described("all_reduce", "gradients", about, gradients)
+
+    return recorder.number(("averaging", id(model)), define)
+
+
 def _followed(args: Any) -> tuple[torch_device.Followed | None, Any]:
     """Have a backward pass on a GPU note when its gradients could be averaged: like the reducer, in
     what the engine calls, in order, when all of them are there."""
@@ -137,7 +159,7 @@ def _followed(args: Any) -> tuple[torch_device.Followed | None, Any]:
     loss: Any = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
     if getattr(loss, "grad_fn", None) is None or torch_compile.is_compiling():
         return None, None
-    followed = torch_device.begin(loss)
+    followed = torch_device.begin(torch_device.device_of(loss))
     if followed is None:
         return None, None
     queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback

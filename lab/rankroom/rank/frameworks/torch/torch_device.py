@@ -1,8 +1,9 @@
-"""What this rank's GPU has yet to do: NCCL's collectives run there, when their calls have returned.
+"""NCCL's collectives, which run on this rank's GPU when their calls have returned.
 
-A rank whose peers do not join in stands somewhere else by then, in `item()` or `synchronize()`. So
-two events on the GPU go with each collective: one is done when it could begin, the other when it is
-over. They are asked for only if the main thread does not move on, and cost some microseconds.
+Two events on the GPU go with each: one is done when the GPU has come to it, the other when it is
+over. From them come its span, in the host's time, and what a rank waits in whose peers do not join:
+its main thread stands somewhere else by then, in `item()` or `synchronize()`. Nothing waits for the
+GPU here but the end of a cell, and that not for long.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from _thread import get_ident
 from collections import deque
 from typing import Any
 
+from rankroom.reporting.spans import recorder
+
 # After these the driver refuses everything that this process asks of the GPU, in the same words.
 _STICKY = (
     "device-side assert", "illegal memory access", "illegal instruction", "misaligned address",
@@ -23,6 +26,10 @@ _STICKY = (
 )  # fmt: skip
 MOST = 256  # collectives that are followed at a time: which is the first counts
 PRUNED = 32  # of them, when those that are over are let go
+LAST_S = 0.5  # at the end of a cell, for those that go on
+# Between two looks at the GPU's clock, of which only the time between events is told, as a float of
+# 32 bits: exact to a microsecond for so long.
+CLOCK_S = 10.0
 
 _main = threading.main_thread().ident
 
@@ -30,48 +37,107 @@ _main = threading.main_thread().ident
 class Followed:
     """A collective that was given to the GPU."""
 
-    __slots__ = ("after", "before", "could_begin", "stream", "what")
+    __slots__ = ("after", "before", "clock", "could_begin", "number", "stream", "what")
 
     def __init__(self, before: Any, after: Any) -> None:
         self.before, self.after = before, after
-        self.what, self.stream = "", None
+        self.what, self.number = "", -1
+        self.clock: Clock | None = None
+        self.stream: Any = None
         self.could_begin = 0.0  # when that was seen, monotonic; 0 before
+
+
+class Clock:
+    """A moment of the GPU whose time on the host is known."""
+
+    def __init__(self, cuda: Any, device: Any) -> None:
+        self.event = cuda.Event(enable_timing=True)
+        # On a stream of its own, which has nothing else to do.
+        self.event.record(cuda.Stream(device))
+        self.event.synchronize()
+        self.us = time.time_ns() // 1000
+        self.until = time.monotonic() + CLOCK_S
 
 
 _followed: deque[Followed] = deque()
 _spare: list[Followed] = []
-_lock = threading.Lock()
+_clocks: dict[Any, Clock] = {}
+_lock = threading.RLock()
+_failed = False  # as something here did; nothing is followed any more
 
 
-def begin(tensor: Any) -> Followed | None:
-    """A collective of `tensor` is about to be called; None unless it runs on a GPU."""
+def device_of(tensor: Any) -> Any:
+    """The GPU that a tensor is on, or the first of a list of them; None for the CPU's."""
     while type(tensor) in (list, tuple) and tensor:
         tensor = tensor[0]
-    if not getattr(tensor, "is_cuda", False) or get_ident() != _main or len(_followed) >= MOST:
+    return tensor.device if getattr(tensor, "is_cuda", False) else None
+
+
+def begin(device: Any) -> Followed | None:
+    """The GPU is about to be given a collective; None where that is not followed."""
+    if device is None or _failed or get_ident() != _main or len(_followed) >= MOST:
         return None
-    cuda: Any = sys.modules["torch"].cuda
-    if cuda.is_current_stream_capturing():  # it will run when the graph does, any number of times
+    try:
+        cuda: Any = sys.modules["torch"].cuda
+        if cuda.is_current_stream_capturing():  # it runs when the graph does, any number of times
+            return None
+        clock = _clocks.get(device)
+        if clock is None or clock.until < time.monotonic():
+            clock = _clocks[device] = Clock(cuda, device)
+        with _lock:
+            each = _spare.pop() if _spare else None
+        if each is None:
+            each = Followed(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True))
+        each.clock, each.could_begin = clock, 0.0
+        each.stream = cuda.current_stream(device)
+        each.before.record(each.stream)
+    except Exception as error:
+        _give_up(error)
         return None
-    each = _spare.pop() if _spare else Followed(cuda.Event(), cuda.Event())
-    each.stream, each.could_begin = cuda.current_stream(tensor.device), 0.0
-    each.before.record(each.stream)
     return each
 
 
 def begin_again(each: Followed, device: Any) -> None:
     """What it sends is there only after what the GPU has been given by now."""
-    each.stream = sys.modules["torch"].cuda.current_stream(device)
-    each.before.record(each.stream)
+    try:
+        each.stream = sys.modules["torch"].cuda.current_stream(device)
+        each.before.record(each.stream)
+    except Exception as error:
+        _give_up(error)
 
 
-def end(each: Followed, what: str) -> None:
-    """It was called, or waited for if it was begun with `async_op=True`."""
-    each.what = what
-    each.after.record(each.stream)
+def end(each: Followed, what: str, number: int) -> None:
+    """It was given to the GPU; `number` is that of its span's name."""
+    each.what, each.number = what, number
+    try:
+        each.after.record(each.stream)
+        with _lock:
+            _followed.append(each)
+            if len(_followed) % PRUNED == 0:
+                _prune()
+    except Exception as error:
+        _give_up(error)
+
+
+def drop(each: Followed) -> None:
+    """It was not given to the GPU, or is waited for later."""
     with _lock:
-        _followed.append(each)
-        if len(_followed) % PRUNED == 0:
+        _spare.append(each)
+
+
+def finish() -> None:
+    """The cell is over: what it gave to the GPU is seen to end, unless that takes long."""
+    until = time.monotonic() + LAST_S
+    try:
+        with _lock:
             _prune()
+        while _followed and time.monotonic() < until:
+            time.sleep(0.001)
+            with _lock:
+                _prune()
+    except Exception as error:
+        _give_up(error)
+    forget()
 
 
 def waits_in() -> tuple[str, float] | None:
@@ -110,9 +176,24 @@ def forget() -> None:
 
 def _prune() -> None:
     while _followed and _followed[0].after.query():
-        _spare.append(_followed.popleft())
+        each = _followed.popleft()
+        _spare.append(each)
+        if each.number >= 0 and each.clock is not None:
+            start = each.clock.us + 1000 * each.clock.event.elapsed_time(each.before)
+            took = 1000 * each.before.elapsed_time(each.after)
+            recorder.add("collective", each.number, int(start), int(took))
 
 
+def _give_up(error: Exception) -> None:
+    """The cell goes on as it would without us. A GPU that is lost says so in the cell."""
+    global _failed
+    forget()
+    if not is_lost(str(error)):
+        _failed = True
+        recorder.note(NOT_FOLLOWED.format(error=f"{type(error).__name__}: {error}"))
+
+
+NOT_FOLLOWED = "collectives on the GPU are not in the timeline any more: {error}"
 LOST = (
     "rank {rank} can use its GPU no more: whatever it tries there fails in the same words. "
     "`%cluster restart {rank}` starts it again. The line at fault may be an earlier one, as nobody "

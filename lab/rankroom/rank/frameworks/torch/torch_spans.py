@@ -2,7 +2,8 @@
 
 The n-th `all_reduce` in a group of one rank is the n-th of every other, so that is its name. What
 was begun with `async_op=True` ends when its work does; of messages that is known at `wait()`.
-NCCL's run on the device: their span is what the host spends, `--profile` shows the rest.
+NCCL's run on the GPU: a span is what they take there, of one that was begun with `async_op=True`
+what the GPU still waits for it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Operation:
             return function(*args, **kwargs)
         what, number, tensor = self._number(args, kwargs)
         torch_works.thread.inside = True
-        followed = torch_device.begin(tensor)
+        device = torch_device.device_of(tensor)
+        followed = torch_device.begin(device) if number >= 0 else None
         result = None
         start = time.time_ns() // 1000
         try:
@@ -64,12 +66,14 @@ class Operation:
                 result = function(*args, **kwargs)
         finally:
             torch_works.thread.inside = False
-            if number >= 0 and result is None:
+            if followed is not None and result is None:
+                torch_device.end(followed, what, number)
+            elif number >= 0 and result is None:
                 recorder.add("collective", number, start, time.time_ns() // 1000 - start)
         if result is not None:
-            self._later(result, Begun(what, number, start, self._world, followed), tensor)
-        elif followed is not None:
-            torch_device.end(followed, what)
+            if followed is not None:
+                torch_device.drop(followed)
+            self._later(result, Begun(what, number, start, self._world, device), tensor)
         return result
 
     def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
@@ -214,8 +218,5 @@ def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
     begun = _results.pop(id(tensor), None)
     if begun is None:
         return original(tensor)
-    try:
-        with Waiting(begun.what):
-            return original(tensor)
-    finally:
-        begun.end()
+    with begun.waited_for(), Waiting(begun.what):
+        return original(tensor)

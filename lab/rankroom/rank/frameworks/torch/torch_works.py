@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_device
@@ -30,17 +32,13 @@ _works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
 class Begun:
     """A collective that goes on behind the cell's back."""
 
-    __slots__ = ("_run", "_world", "followed", "number", "start", "what")
+    __slots__ = ("_run", "_world", "device", "number", "start", "what")
 
     def __init__(
-        self,
-        what: str,
-        number: int,
-        start: int,
-        world: World,
-        followed: torch_device.Followed | None = None,
+        self, what: str, number: int, start: int, world: World, device: Any = None
     ) -> None:
-        self.what, self.number, self.start, self.followed = what, number, start, followed
+        self.what, self.number, self.start = what, number, start
+        self.device = device  # the GPU that it runs on
         self._world, self._run = world, world.run
 
     @property
@@ -53,6 +51,20 @@ class Begun:
         number, self.number = self.number, -1
         if number >= 0 and self.is_present:
             recorder.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
+
+    @contextlib.contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """It ends when it is waited for in here: by the GPU, if that is where it runs."""
+        present = self.number >= 0 and self.is_present
+        followed = torch_device.begin(self.device) if present else None
+        try:
+            yield
+        finally:
+            if followed is None:
+                self.end()
+            else:
+                number, self.number = self.number, -1
+                torch_device.end(followed, self.what, number)
 
 
 class Follower:
@@ -133,13 +145,10 @@ def watch_works(c10d: Any) -> None:
         if thread.inside or not recorder.on:
             return original(self, *args, **kwargs)
         begun = _works.pop(self, None)
-        try:
-            with Waiting(begun.what if begun is not None else "dist.Work.wait"):
+        if begun is None:
+            with Waiting("dist.Work.wait"):
                 return original(self, *args, **kwargs)
-        finally:
-            if begun is not None:
-                begun.end()
-                if begun.followed is not None:
-                    torch_device.end(begun.followed, begun.what)
+        with begun.waited_for(), Waiting(begun.what):
+            return original(self, *args, **kwargs)
 
     c10d.Work.wait = wait
