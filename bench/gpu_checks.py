@@ -25,7 +25,7 @@ from rankroom.errors import UsageError
 from rankroom.run.run import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-from spanned import spans  # noqa: E402
+from spanned import spans
 
 PRELOAD = "torch,horovod.torch"
 CELL_S = 30.0  # for a cell to end
