@@ -32,8 +32,12 @@ def test_what_nccl_carries_is_aborted(monkeypatch, backend, config, aborted):
         get_backend=lambda: backend,
         get_backend_config=backend_config if config is None else lambda: config,
         _abort_process_group=lambda: told.append("aborted"),
+        _world=SimpleNamespace(pg_names={"default": "0", "another": "1"}),
     )
     monkeypatch.setitem(sys.modules, C10D, c10d)
-    monkeypatch.setattr(torch_adapter, "_released", False)
+    for name in ("_released", "_lost"):
+        monkeypatch.setattr(torch_adapter, name, False)
     assert torch_adapter.release() == ["torch.distributed"]
     assert bool(told) == aborted
+    # What an abort ends is not there to be counted when the next cell sets up again.
+    assert torch_adapter._lost == aborted

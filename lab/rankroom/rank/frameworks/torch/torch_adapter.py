@@ -49,6 +49,7 @@ _released = False
 _made_for: int | None = None  # the size of the world that the present default group is of
 _world: World | None = None
 _aborting: threading.Thread | None = None  # the last abort of NCCL's collectives
+_lost = False  # groups went with it that are not made again
 is_in_script = False  # which ends as torchrun would have it end
 _fresh = True  # this rank has never had a default group: one that was restarted, perhaps
 
@@ -88,7 +89,7 @@ def release() -> list[str]:
 
     The groups are useless afterwards; `settle` replaces them.
     """
-    global _released, _aborting
+    global _released, _aborting, _lost
     c10d = sys.modules.get(C10D)
     if c10d is None or not (_sockets or c10d.is_initialized()):
         return []
@@ -97,6 +98,7 @@ def release() -> list[str]:
     # NCCL's collectives run on the device and end by its own means only.
     if c10d.is_initialized() and torch_internals.uses_nccl(c10d):
         torch_device.forget()
+        _lost |= len(torch_internals.group_names(c10d)) > 1
         # A driver that is stuck must not keep all else from being released.
         _aborting = threading.Thread(target=torch_internals.abort, args=(c10d,), daemon=True)
         _aborting.start()
@@ -154,7 +156,7 @@ def _size() -> int:
 
 def settle(states: list[dict[str, Any]]) -> None:
     """Set up again what the ranks' `states` show to be released or out of step."""
-    global _released
+    global _released, _lost
     if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
         raise RuntimeError(
             STUCK.format(ranks=", ".join(map(str, stuck)), restart=",".join(map(str, stuck)))
@@ -163,10 +165,13 @@ def settle(states: list[dict[str, Any]]) -> None:
         return
     # All at once: in the middle of this no rank may raise, as the others would wait for it.
     c10d: Any = sys.modules.get(C10D)
-    again, lost = _asked, False
-    if c10d is not None and c10d.is_initialized():
-        lost = len(torch_internals.group_names(c10d)) > 1 or torch_internals.groups_are_kept()
-        c10d.destroy_process_group()
+    again, lost = _asked, _lost
+    _lost = False
+    if c10d is not None:
+        if c10d.is_initialized():
+            lost |= len(torch_internals.group_names(c10d)) > 1
+            c10d.destroy_process_group()
+        lost |= torch_internals.groups_are_kept()
         torch_internals.forget_groups_of_deepspeed()
     _released = False
     asked = [each for each in states if each and each["again"]]

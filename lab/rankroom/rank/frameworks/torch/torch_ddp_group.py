@@ -162,9 +162,13 @@ def _followed(args: Any) -> tuple[torch_device.Followed | None, Any]:
     followed = torch_device.begin(torch_device.device_of(loss))
     if followed is None:
         return None, None
-    queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
     again = functools.partial(torch_device.begin_again, followed, loss.device)
-    return followed, loss.register_hook(lambda gradient: queue(again))
+    try:
+        queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
+        return followed, loss.register_hook(lambda gradient: queue(again))
+    except (AttributeError, RuntimeError):  # of a loss, or a torch, of another kind
+        torch_device.drop(followed)
+        return None, None
 
 
 def finish() -> None:
