@@ -5,8 +5,8 @@ pip chooses, `-` leaves a framework out. For each: install both with pip, then t
 Horovod, prove it on two ranks (`rankroom horovod check`), and train the quickstart, which needs
 both (`rankroom demo`). A line for each when it has ended, with the line that the user gets where it
 stops; with --write, a section with the table of what was tried, and the wheels there are for
-Pythons that are not on this machine. Ends with 1 if a step failed, other than by pip's finding no
-such version.
+Pythons that are not on this machine; what the table had of other versions stays. Ends with 1 if a
+step failed, other than by pip's finding no such version.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ the table shows the message that a user would see.
 | Python | PyTorch | TensorFlow | Keras | how far it came | time | on disk |
 |---|---|---|---|---|---|---|
 """
+COLUMNS = 7
 SHOWN_LINES = 40  # of the output of what failed
 
 
@@ -105,9 +106,21 @@ def main() -> int:
 
 def write_section(page: Path, done: list[Environment], said: list[str]) -> None:
     """Put the table into a document, with its heading and what is said of other Pythons."""
-    rows = "".join(f"{each.row}\n" for each in done)
+    new = {versions(each.row): each.row for each in done}
+    before = {versions(row): row for row in page.read_text().splitlines() if versions(row)}
+    rows = "".join(f"{row}\n" for _, row in sorted((before | new).items(), key=_order))
     after = "".join(f"\n{each}\n" for each in said)
     interpreters.write(page, f"{TITLE}{rows}{after}\n", BEGIN, END)
+
+
+def versions(row: str) -> tuple[str, ...]:
+    """Those of Python, PyTorch and TensorFlow of a row of the table; empty if it is none."""
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    return tuple(cells[:3]) if len(cells) == COLUMNS and re.match(r"3\.\d", cells[0]) else ()
+
+
+def _order(row: tuple[tuple[str, ...], str]) -> list[list[int]]:
+    return [[int(number) for number in re.findall(r"\d+", each)] for each in row[0]]
 
 
 def built_wheel(folder: Path) -> Path:

@@ -125,6 +125,11 @@ def test_the_table_of_versions_brings_its_heading(tmp_path: Path) -> None:
     versions.write_section(page, [row], ["3.14"])
     assert "## Other versions of the frameworks\n" in page.read_text()
     assert f"{row.row}\n\n3.14\n\n{versions.END}" in page.read_text()
+    # Tried again, a row takes the place of its own; the others stay.
+    older = versions.Environment("3.9.1", "2.4.1", "2.16.2", "3.12.0", "trained", False, 60.0, 8.0)
+    again = versions.Environment("3.12.1", "2.7.1", "2.19.1", "3.15.1", "trained", False, 90.0, 8.2)
+    versions.write_section(page, [older, again], ["3.14"])
+    assert f"|---|\n{older.row}\n{again.row}\n\n3.14\n\n{versions.END}" in page.read_text()
 
 
 def test_uv_looks_where_pip_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ REMEDIES = (
         r"No CMAKE_CXX_COMPILER could be found|is not able to compile a simple test",
         "the C++ compiler does not work: install g++ (Debian: `apt install g++`) or set CXX",
     ),
+    (
+        r"does not support.*C\+\+20|unrecognized command[- ]line option .-std=(c|gnu)\+\+(20|2a)",
+        "this PyTorch needs a compiler for C++20 (g++ 10 or newer): set CXX to one, or "
+        "`pip install 'torch<2.14'`",
+    ),
+    (
+        r"C\+\+\d+ or later compatible compiler is required",
+        "this PyTorch is newer than this version of Rankroom can build Horovod for: upgrade "
+        "Rankroom, or install the PyTorch that docs/pythons.md has",
+    ),
     (r"Compatibility with CMake < ", "this CMake is too new: `pip install 'cmake<4'`"),
     (
         r"Could NOT find NCCL|nccl\.h: No such file",

@@ -22,8 +22,11 @@ BUILD = (
         "cxx17-torch",
         "horovod/torch/CMakeLists.txt",
         "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "the headers of PyTorch 2 need C++17",
+        "set(CMAKE_CXX_STANDARD 17)\n"
+        '    if(NOT Pytorch_VERSION VERSION_LESS "2.14.0")\n'
+        "        set(CMAKE_CXX_STANDARD 20)\n"
+        "    endif()",
+        "the headers of PyTorch 2 need C++17, from 2.14 on C++20",
     ),
     Edit(
         "cxx17-cuda",
