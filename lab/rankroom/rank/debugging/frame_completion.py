@@ -56,6 +56,8 @@ def possibilities(debugger: Any, before: str, word: str) -> list[str]:
     else:
         found = completer.global_matches(word)
         if not before.strip():
-            found += [*debugger.completenames(word), *debugger.aliases]
+            # Python 3.13 wants to know where in the line it stands.
+            commands = debugger.completenames(word, before + word, len(before), len(before + word))
+            found += [*commands, *debugger.aliases]
     names = {each.rstrip("(): ") for each in found}
     return sorted(name for name in names if name.startswith(word))
