@@ -23,7 +23,7 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
         *own_folder.ENTER.splitlines(),
         f"enter {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",
-        f'exec "{expand(site.environment.python)}" {shlex.join(play)}',
+        f'{python_command.ASSIGNMENT} exec "{expand(site.environment.python)}" {shlex.join(play)}',
     ]
 
 

@@ -147,7 +147,7 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     words += [f"--folder={cwd}"] if cwd else []
     words += ["--auto-restart"] if auto_restart else []
     # In place of the shell: its signals are for us.
-    return f'exec "{expand(words[0])}" {shlex.join(words[1:])}'
+    return f'{python_command.ASSIGNMENT} exec "{expand(words[0])}" {shlex.join(words[1:])}'
 
 
 STAY = (

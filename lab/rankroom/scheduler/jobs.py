@@ -10,6 +10,7 @@ from typing import Literal
 
 from rankroom.scheduler.site import Site, expand
 from rankroom.scheduler.step_launcher import PYTHON
+from rankroom.system import python_command
 
 State = Literal["pending", "running", "ending", "ended", "gone"]
 
@@ -93,7 +94,8 @@ def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
     """
     home = 'case $1 in "~/"*) set -- "$HOME/${1#"~/"}" "${@:2}" ;; esac'  # of a Python
     run = 'exec 1>&3 3>&- "$@"'
-    lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), home, run])
+    safe = f"export {python_command.ASSIGNMENT}"
+    lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), home, safe, run])
     return ["bash", "-lc", lines, "bash", *argv]
 
 

@@ -147,7 +147,7 @@ class Check:
 
     async def _python(self, name: str, python: list[str]) -> Step:
         """Look whether a Python is there with Rankroom in our version."""
-        argv = [*python, "-c", PROBE]
+        argv = [*python, *python_command.flags(python), "-c", PROBE]
         there = jobs.in_environment(self.site, argv) if self.scheduler else argv
         done = await self.place.run(there, timeout=PYTHON_S)
         self.found = probed(done.output)

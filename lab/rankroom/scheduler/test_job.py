@@ -17,6 +17,7 @@ from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.scheduler.site import Site, clock, profile_of
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
+from rankroom.system.python_command import ASSIGNMENT
 
 JOB_S = {"slurm": 60, "pbs": 300}  # queues of PBS often take nothing below five minutes
 WAIT_S = 900.0  # for it to start
@@ -45,7 +46,7 @@ class TestJob:
         done = await self._run_at_site('echo "$2" >"$1"', file, SHARED)
         if not done.ok:
             raise CheckFailed(FULL.format(folder=self.folder))
-        commands = [f"cat {shlex.quote(file)}", shlex.join(argv)]
+        commands = [f"cat {shlex.quote(file)}", f"{ASSIGNMENT} {shlex.join(argv)}"]
         try:
             text = self.scheduler.script("check", self.folder, commands)
             others = await self.scheduler.find("check")

@@ -1,9 +1,10 @@
 """Command lines that start a Python without the current directory on `sys.path`.
 
 `python -m` and `python -c` put it first. Where others can write to that folder, a file of theirs
-with the name of a module would run as the user. (`-P` is for Python 3.11 and newer, `-I` also
-leaves out PYTHONPATH and the user's own packages, and PYTHONSAFEPATH would be inherited by the
-user's programs.)
+with the name of a module would run as the user. So what runs first takes it away; Python 3.13 and
+newer import `linecache` before that, and must not have it at all: by `-P`, where the Python is
+known, else by a variable, which is taken away as well, as the user's programs would have it, too.
+(`-P` is for Python 3.11 and newer; `-I` also leaves out PYTHONPATH and the user's own packages.)
 """
 
 from __future__ import annotations
@@ -12,21 +13,34 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-# `sys` is built in: no file can take its place.
-SAFE_PATH = "import sys; sys.path = [each for each in sys.path if each]"
+# For a Python of any version: in its environment, or in a shell's line.
+VARIABLE = {"PYTHONSAFEPATH": "rankroom"}
+ASSIGNMENT = "PYTHONSAFEPATH=rankroom"
+# `sys` is built in, no file can take its place; and `os` is only looked for without the folder.
+SAFE_PATH = (
+    "import sys; sys.path = [each for each in sys.path if each]; import os; "
+    "os.environ.get('PYTHONSAFEPATH') == 'rankroom' and os.environ.pop('PYTHONSAFEPATH')"
+)
 # What `-m` does, which leaves __main__ as modules expect it.
 _RUN = f"{SAFE_PATH}; import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
 
 
 def command(module: str, *arguments: str, python: Sequence[str] = (sys.executable,)) -> list[str]:
     """The command line that runs a module as `python -m module` does."""
-    return [*python, "-c", _RUN, module, *arguments]
+    return [*python, *flags(python), "-c", _RUN, module, *arguments]
+
+
+def flags(python: Sequence[str]) -> list[str]:
+    """What comes before `-c`, of a Python that is known to need it."""
+    is_known = list(python) == [sys.executable] and sys.version_info >= (3, 13)
+    return ["-P"] if is_known else []
 
 
 def arguments(words: Sequence[str]) -> list[str]:
     """The module that a command line of `command`, or one with `-m`, runs, and its arguments."""
-    if list(words[1:3]) == ["-c", _RUN]:
-        return list(words[3:])
+    rest = list(words[2:] if list(words[1:2]) == ["-P"] else words[1:])
+    if rest[:2] == ["-c", _RUN]:
+        return rest[2:]
     return list(words[2:]) if list(words[1:2]) == ["-m"] else []
 
 

@@ -52,6 +52,25 @@ def test_no_program_imports_from_where_it_was_started(planted: Path, module: str
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
 
 
+def test_nor_does_a_python_that_is_not_known(planted: Path):
+    """With the variable, which is gone afterwards."""
+    words = python_command.command("rankroom.batch.runner", "--help", python=["python"])
+    assert "-P" not in words
+    run(["env", python_command.ASSIGNMENT, sys.executable, *words[1:]])
+    assert not (planted / "ran").exists(), (planted / "ran").read_text()
+    shown = f"{python_command.SAFE_PATH}; print(os.environ.get('PYTHONSAFEPATH'))"
+    assert run(["env", python_command.ASSIGNMENT, sys.executable, "-c", shown]).stdout == "None\n"
+    assert run(["env", "PYTHONSAFEPATH=1", sys.executable, "-c", shown]).stdout == "1\n"
+
+
+@pytest.mark.parametrize("version", [(3, 12, 1), (3, 13, 0)])
+def test_arguments_are_found_in_a_command_line(monkeypatch: pytest.MonkeyPatch, version: tuple):
+    monkeypatch.setattr(sys, "version_info", version)
+    words = python_command.command("rankroom", "run", "-c")
+    assert ("-P" in words) == (version >= (3, 13))
+    assert python_command.arguments(words) == ["rankroom", "run", "-c"]
+
+
 def test_the_planted_modules_are_ones_that_would_run(planted: Path):
     run([sys.executable, "-m", "rankroom.batch.runner", "--help"])
     assert (planted / "ran").exists()

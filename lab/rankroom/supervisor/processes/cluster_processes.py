@@ -168,7 +168,7 @@ class Processes:
         env = dict(os.environ) if granted is None else step_launcher.environment(os.environ)
         env |= {process_tree.CLUSTER: str(self.paths.folder), process_tree.AGENT: mark}
         # Python reads these before a rank that is a program of its own can set them.
-        env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | python_command.VARIABLE
         if granted is None:
             env[BIND] = network.LOOPBACK
         if granted is None or step_launcher.PYTHON not in os.environ:
