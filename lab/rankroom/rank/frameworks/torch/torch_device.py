@@ -196,7 +196,7 @@ def _give_up(error: Exception) -> None:
 NOT_FOLLOWED = "collectives on the GPU are not in the timeline any more: {error}"
 LOST = (
     "rank {rank} can use its GPU no more: whatever it tries there fails in the same words. "
-    "`%cluster restart {rank}` starts it again. The line at fault may be an earlier one, as calls do "
-    "not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first cell after that, "
-    "the error comes where it is made"
+    "`%cluster restart {rank}` starts it again. The line at fault may be an earlier one, as calls "
+    "do not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first cell after "
+    "that, the error comes where it is made"
 )
