@@ -265,6 +265,11 @@ def test_preflight_names_missing_packages_and_headers(
 @pytest.mark.parametrize(
     ("printed", "remedy"),
     [
+        (
+            "ATen.h:5:2: error: #error C++20 or later compatible compiler is required to use ATen.",
+            "upgrade Rankroom",
+        ),
+        ("g++: error: unrecognized command-line option '-std=gnu++20'", "g++ 10 or newer"),
         ("fatal error: Python.h: No such file or directory", "python3-dev"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "--jobs 1"),
         ("write failed: No space left on device", "RANKROOM_CACHE"),
