@@ -19,7 +19,7 @@ ASSIGNMENT = "PYTHONSAFEPATH=rankroom"
 # `sys` is built in, no file can take its place; and `os` is only looked for without the folder.
 SAFE_PATH = (
     "import sys; sys.path = [each for each in sys.path if each]; import os; "
-    "os.environ.get('PYTHONSAFEPATH') == 'rankroom' and os.environ.pop('PYTHONSAFEPATH')"
+    'os.environ.get("PYTHONSAFEPATH") == "rankroom" and os.environ.pop("PYTHONSAFEPATH")'
 )
 # What `-m` does, which leaves __main__ as modules expect it.
 _RUN = f"{SAFE_PATH}; import runpy; runpy._run_module_as_main(sys.argv.pop(1))"

@@ -96,9 +96,10 @@ def test_a_job_whose_node_has_no_room_for_its_files_ends_at_once(tmp_path: Path)
 
 def test_the_job_starts_python_without_the_folder_it_is_in():
     text = lab_script.template().read_text()
-    started = re.findall(r'"\$python" (?!-m pip)(.*)', text)
+    started = re.findall(r'^ *(.*"\$python" -(?!m pip).*)', text, re.M)
     assert len(started) == 3
-    assert all(each.startswith('-c "$safe') for each in started)
+    way = re.compile(f'{python_command.ASSIGNMENT} (exec )?"\\$python" -c "\\$safe')
+    assert all(way.match(each) for each in started)
     assert f"safe='{python_command.SAFE_PATH}'" in text
 
 
