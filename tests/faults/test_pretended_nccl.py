@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 # A GPU's work is a thread's; `synchronize()` waits for it as the driver does, using the processor.
+# Kernels of the cell's own keep the GPU busy all the time.
 PRETEND = """
 import threading, time
 import torch, torch.distributed as dist
@@ -29,17 +30,19 @@ def abort(c10d):
     time.sleep(ABORT_TAKES)
     on_gpu = 0
     aborted.set()
-def is_busy(device):
-    return on_gpu > 0
+class Event:
+    def record(self, stream): pass
+    def query(self): return on_gpu == 0
 def all_reduce():
     global on_gpu
     on_gpu += 1
+    torch_device.end(torch_device.Followed(Event(), Event()), "dist.all_reduce #1", -1)
 def synchronize():
     while on_gpu and not aborted.wait(0.01):
         pass
 torch_internals.uses_nccl = lambda c10d: True
 torch_internals.abort = abort
-torch_device.is_busy = is_busy
+torch_device.is_busy = lambda device: True
 """
 
 
@@ -73,7 +76,7 @@ def test_a_cell_does_not_go_on_with_what_an_abort_left(ranks):
     assert values(ranks, sums) == [2.0, 2.0]
 
 
-def test_a_rank_whose_gpu_has_nothing_to_do_finishes_its_cell(ranks):
+def test_a_rank_whose_gpu_is_in_no_collective_finishes_its_cell(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
     run = finish(
         ranks,
@@ -88,6 +91,23 @@ def test_a_rank_whose_gpu_has_nothing_to_do_finishes_its_cell(ranks):
     )
     assert states(run) == {0: "ok", 1: "error"}
     assert run.results[0] == "'saved'"
+
+
+def test_a_cell_that_awaits_is_released_as_well(ranks):
+    finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
+    run = finish(
+        ranks,
+        """
+        import asyncio
+        all_reduce()
+        if rank == 1:
+            raise ValueError("mine")
+        await asyncio.sleep(60)
+        """,
+    )
+    assert states(run) == {0: "released", 1: "error"}
+    errors = {each["rank"]: each["ename"] for each in run.events if each["kind"] == "error"}
+    assert errors == {0: "ReleasedError", 1: "ValueError"}
 
 
 def test_an_interrupt_stays_an_interrupt(ranks):
@@ -165,12 +185,15 @@ class Event:
     def __init__(self, enable_timing): self.at = None
     def record(self, stream):
         self.at = time.monotonic()
-        if stream != "another": order.append("event")
+        if stream is None: order.append("event")
     def synchronize(self): pass
     def query(self): return self.at is not None
     def elapsed_time(self, other): return 1000 * (other.at - self.at)
+class Stream:
+    def __init__(self, device): pass
+    def query(self): return True
 pretended = {
-    "Event": Event, "current_stream": lambda device: None, "Stream": lambda device: "another",
+    "Event": Event, "current_stream": lambda device: None, "Stream": Stream,
     "is_current_stream_capturing": lambda: False,
 }
 class Loss(torch.Tensor):
@@ -218,7 +241,8 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
         hang_of(ranks, run, ".*rank 1 stands at cell line 3.*")
     finally:
         free(ranks, run)
-    assert values(ranks, "order")[0] == ["event", "gradient", "event"]
+    # The last one came with the interrupt, which has ended the pass.
+    assert values(ranks, "order")[0] == ["event", "gradient", "event", "event"]
 
 
 def test_collectives_have_spans_of_the_gpu(ranks):

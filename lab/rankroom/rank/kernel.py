@@ -134,6 +134,7 @@ class RankKernel(IPythonParallelKernel):
         """Before a cell, and before a request of one of ipyparallel's clients."""
         super().pre_handler_hook()
         signal.signal(signal.SIGINT, self.reporter.interrupt)
+        stacks.answer_again()
 
     async def _do_alone(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         async with self._one_at_a_time:
@@ -171,6 +172,7 @@ class RankKernel(IPythonParallelKernel):
         """Run a run's cell, and report its beginning, its end and its error."""
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
+        self.shell.ended_by = None
         Waiting.broken, Waiting.current = "", None
         self.released = False
         ended: int | None = None
@@ -198,19 +200,20 @@ class RankKernel(IPythonParallelKernel):
                 ended = time.time_ns() // 1000
         except BaseException as error:
             # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
-            self.shell._showtraceback(type(error), error, traceback.format_exception(error))
+            self.shell.tell_error(type(error), error, traceback.format_exception(error))
         finally:
             ignore_interrupts()
             size = self.world.size
             for step in (
                 self.prompts.end, self.panel.end_cell, debugger_hooks.stop_tracing,
-                self._restore_input, self.recovery.end, lambda: self._tell_size(size),
+                self.shell.tell_print, self._restore_input, self.recovery.end,
+                lambda: self._tell_size(size),
             ):  # fmt: skip
                 try:
                     step()
                 except Exception as error:  # its end has to be told, whatever else goes wrong
                     trace = traceback.format_exception(error)
-                    self.shell._showtraceback(type(error), error, trace)
+                    self.shell.tell_error(type(error), error, trace)
             failure = self.shell.failure
             if failure is not None and shared_memory.is_too_small(failure["evalue"]):
                 recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
@@ -252,7 +255,9 @@ class RankKernel(IPythonParallelKernel):
                 result = await task
             except asyncio.CancelledError:
                 # An interrupt before the first statement, or after the last one.
-                shell._showtraceback(KeyboardInterrupt, KeyboardInterrupt(), ["KeyboardInterrupt"])
+                error = shell.ended_by or KeyboardInterrupt()
+                words = traceback.format_exception_only(type(error), error)
+                shell.tell_error(type(error), error, [each.rstrip() for each in words])
             finally:
                 shell.events.trigger("post_execute")
                 shell.events.trigger("post_run_cell", result)
@@ -273,15 +278,18 @@ class RankKernel(IPythonParallelKernel):
             if runs and current is cell:
                 self.reporter.interrupt(number, frame)
                 return
-            self.shell.interrupted = True
+            self.shell.ended_by = ended_by = self.reporter.ends_with()
+            self.shell.interrupted |= ended_by is None
             loop.call_soon_threadsafe(cell.cancel)
             if runs and current is not None:  # a task that the cell has made computes
                 self.reporter.interrupt(number, frame, asyncio.CancelledError)
 
         before = signal.signal(signal.SIGINT, handle)
+        own, self.reporter.handles_interrupt = self.reporter.handles_interrupt, handle
         try:
             yield
         finally:
+            self.reporter.handles_interrupt = own
             if signal.getsignal(signal.SIGINT) is handle:  # unless its error is being reported
                 signal.signal(signal.SIGINT, before)
 
@@ -357,8 +365,9 @@ class RankKernel(IPythonParallelKernel):
                 self.released = self.let_go = True
                 is_over = bool(question.get("interrupted")) or self.failed_before
                 # First: as soon as its GPU has nothing to do, it goes on.
-                if torch_adapter.is_cut_off() and not is_over:
-                    self.reporter.end_cell(ReleasedError(CUT_OFF))
+                is_cut_off = not is_over and torch_adapter.is_cut_off()
+                if is_cut_off and not self.reporter.end_cell(ReleasedError(CUT_OFF)):
+                    recorder.note(NOT_ENDED.format(rank=self.world.rank))
             # Released once already, it may be asked again to leave a debugger.
             done = self.recovery.release(question["run"]) if first or busy is None else []
             if question.get("prompts"):
@@ -381,6 +390,10 @@ class RankKernel(IPythonParallelKernel):
 
 
 CUT_OFF = "the others do not join in what this rank's GPU was at, which was ended"
+NOT_ENDED = (
+    "the others do not join in what the GPU of rank {rank} was at, which was ended: what the cell "
+    "goes on with is worthless there. It has a handler of its own for SIGINT, so it was not ended"
+)
 NOT_DEFINED = (
     "rank {rank} was started again and runs this cell only: names that earlier cells defined are "
     "missing there, so have this cell define all it needs"

@@ -91,6 +91,7 @@ class Reporter:
         for stream in self._streams.values():
             stream.raise_interrupt = self._raise_interrupt
         self._ends_cell: BaseException | None = None  # what the next SIGINT raises
+        self.handles_interrupt: Callable[[int, Any], None] = self.interrupt  # a cell's SIGINT
         self._set_interrupt(None)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
@@ -305,15 +306,24 @@ class Reporter:
     ) -> None:
         """What SIGINT does while a cell runs: as ever, but not in the middle of a report, of which
         half would be lost. Then it comes at the report's end."""
-        instead, self._ends_cell = self._ends_cell, None
-        self._set_interrupt(instead or raises)
+        self._set_interrupt(self.ends_with() or raises)
         self._raise_interrupt()
 
-    def end_cell(self, error: BaseException) -> None:
+    def end_cell(self, error: BaseException) -> bool:
         """Have the main thread raise `error` in the cell, as soon as it does anything there; called
-        from another thread."""
-        self._ends_cell = error
+        from another thread. False where the cell takes interrupts itself: they are the user's."""
+        handler = signal.getsignal(signal.SIGINT)
+        if handler == self.handles_interrupt:
+            self._ends_cell = error
+        elif handler is not signal.default_int_handler:  # which ends it as an interrupt does
+            return not callable(handler)  # it is over, and interrupts are ignored
         os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    def ends_with(self) -> BaseException | None:
+        """What `end_cell` has a SIGINT raise that has come; None if it is an interrupt."""
+        error, self._ends_cell = self._ends_cell, None
+        return error
 
     def _set_interrupt(self, raises: BaseException | type[BaseException] | None) -> None:
         self._interrupt = raises

@@ -1,64 +1,23 @@
 """What a rank's GPU waits in, with a driver that is pretended: events that are done when told."""
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
+from pretended_gpu import Event, Stream, pretend
 from rankroom.rank.frameworks.torch import torch_device
-
-
-class Event:
-    """Done once the GPU has come to where it was recorded."""
-
-    at = 0  # how far the GPU has come
-    recorded = 0
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-        self.place = 0
-
-    def record(self, stream: str) -> None:
-        if stream == "another stream of cuda:1":  # that has nothing to do
-            return
-        assert stream == "stream of cuda:1"
-        Event.recorded += 1
-        self.place = Event.recorded
-
-    def synchronize(self) -> None:
-        assert self.query()
-
-    def query(self) -> bool:
-        return self.place <= Event.at
-
-    def elapsed_time(self, other: "Event") -> float:
-        """Milliseconds: the GPU takes two for each place."""
-        assert self.query() and other.query()
-        return 2.0 * (other.place - self.place)
+from rankroom.rank.world import ReleasedError
 
 
 @pytest.fixture
 def cuda(monkeypatch):
-    Event.at = Event.recorded = 0
-    cuda = SimpleNamespace(
-        Event=Event,
-        Stream=lambda device: f"another stream of {device}",
-        current_stream=lambda device: f"stream of {device}",
-        is_current_stream_capturing=lambda: False,
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    for name, fresh in (("_spare", []), ("_clocks", {}), ("_failed", False)):
-        monkeypatch.setattr(torch_device, name, fresh)
-    added = []
-    monkeypatch.setattr(torch_device.recorder, "add", lambda *span: added.append(span))
-    monkeypatch.setattr(torch_device.recorder, "note", added.append)
-    cuda.added = added
-    yield cuda
-    torch_device.forget()
+    yield from pretend(monkeypatch)
 
 
-def call(what: str, number: int = -1) -> None:
-    followed = torch_device.begin("cuda:1")
+def call(what: str, number: int = -1, device: str = "cuda:1") -> None:
+    followed = torch_device.begin(device)
     assert followed is not None
     torch_device.end(followed, what, number)
 
@@ -168,7 +127,8 @@ def test_thousands_that_nobody_asks_for_take_no_more_than_a_few_events(cuda):
     for number in range(5000):
         Event.at = max(0, Event.recorded - 20)  # a GPU that is ten collectives behind
         call(f"dist.all_reduce #{number}")
-    assert len(torch_device._followed) + len(torch_device._spare) <= torch_device.PRUNED + 20
+    spare = sum(map(len, torch_device._spare.values()))
+    assert len(torch_device._followed) + spare <= torch_device.PRUNED + 20
     for number in range(1000):  # and one that hangs
         if (followed := torch_device.begin("cuda:1")) is not None:
             torch_device.end(followed, f"later #{number}", -1)
@@ -186,16 +146,204 @@ def test_a_gpu_that_has_failed_waits_in_nothing(cuda, monkeypatch):
     assert torch_device.waits_in() is None
 
 
+# How PyTorch ends each of them.
+DSA = "\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+
+
 @pytest.mark.parametrize(
     ("error", "is_lost"),
     [
-        ("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'", True),
-        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'" + DSA, True),
+        ("CUDA error: an illegal memory access was encountered" + DSA, True),
+        ("CUDA error: an illegal instruction was encountered" + DSA, True),
+        ("CUDA error: misaligned address" + DSA, True),
+        ("CUDA error: hardware stack error" + DSA, True),
+        ("CUDA error: the launch timed out and was terminated" + DSA, True),
+        ("CUDA error: uncorrectable ECC error encountered" + DSA, True),
         ("HIP error: unspecified launch failure", True),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an address", True),
         ("CUDA out of memory. Tried to allocate 32768.00 GiB.", False),
-        ("CUDA error: invalid device ordinal", False),
+        ("CUDA error: invalid device ordinal" + DSA, False),
+        ("CUDA error: out of memory" + DSA, False),
+        ("CUDA error: no kernel image is available for execution on the device" + DSA, False),
+        ("CUDA error: operation not permitted when stream is capturing" + DSA, False),
         ("index out of range in self", False),
     ],
 )
 def test_errors_after_which_a_gpu_is_of_no_use(error, is_lost):
     assert torch_device.is_lost(error) == is_lost
+
+
+def test_whether_a_gpu_is_in_a_collective_goes_by_what_it_was_given(cuda):
+    assert torch_device.sees_all() and not torch_device.is_in_collective()
+    call("dist.all_reduce #1")
+    call("dist.all_reduce #1", device="cuda:2")
+    Event.at = 2
+    assert torch_device.is_in_collective()  # on another device than the first
+    Event.at = 4
+    assert not torch_device.is_in_collective()  # whatever else keeps it busy
+    followed = torch_device.begin("cuda:1")
+    Event.at = 5
+    assert torch_device.is_in_collective()  # its call has not returned
+    torch_device.drop(followed)
+    assert not torch_device.is_in_collective()
+
+
+def test_what_may_come_to_none_counts_once_it_was_given_some(cuda):
+    given = []
+    followed = torch_device.begin("cuda:1", lambda: bool(given))
+    assert not torch_device.is_in_collective()
+    given.append("a gradient")
+    assert torch_device.is_in_collective()
+    torch_device.end(followed, "averaging", -1)
+    Event.at = 2
+    assert not torch_device.is_in_collective() and followed.is_given is None
+
+
+def test_other_threads_collectives_are_followed(cuda):
+    thread = threading.Thread(target=call, args=["dist.reduce_scatter_tensor #1"])
+    thread.start()
+    thread.join()
+    assert torch_device.is_in_collective()
+
+
+def test_what_is_not_followed_is_known(cuda, monkeypatch):
+    torch_device.miss()
+    assert not torch_device.sees_all()
+    torch_device.finish()  # that was the cell's
+    assert torch_device.sees_all()
+    cuda.is_current_stream_capturing = lambda: True
+    assert torch_device.begin("cuda:1") is None
+    torch_device.finish()
+    assert not torch_device.sees_all()  # a graph may run in any cell
+    monkeypatch.setattr(torch_device, "_in_graphs", False)
+    monkeypatch.setattr(torch_device, "_failed", True)
+    assert not torch_device.sees_all()
+    monkeypatch.setattr(torch_device, "_failed", False)
+    monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", SimpleNamespace())
+    assert not torch_device.sees_all()
+
+
+def test_no_event_is_destroyed_while_its_collective_may_hang(cuda, monkeypatch):
+    destroyed = []
+    monkeypatch.setattr(Event, "__del__", lambda self: destroyed.append(self), raising=False)
+    call("dist.all_reduce #1")
+    torch_device.forget()  # it is to be aborted
+    assert destroyed == [] and not torch_device._followed
+    call("dist.all_reduce #2")
+    assert sum(map(len, torch_device._spare.values())) == 0  # the same are used again
+
+
+def test_each_device_has_events_of_its_own(cuda):
+    for number in range(3):
+        for device in ("cuda:1", "cuda:2"):
+            call(f"dist.all_reduce #{number}", device=device)
+        Event.at = Event.recorded
+        torch_device.finish()
+    assert cuda.added == []  # none that says that nothing is followed any more
+    assert {name: len(spare) for name, spare in torch_device._spare.items()} == {
+        "cuda:1": 1, "cuda:2": 1,
+    }  # fmt: skip
+
+
+def test_a_cell_with_many_that_are_over_by_now_is_followed_on(cuda):
+    for number in range(torch_device.MOST):
+        call(f"dist.all_reduce #{number}")
+    assert torch_device.begin("cuda:1") is None  # all of them may hang
+    assert not torch_device.sees_all()
+    Event.at = Event.recorded
+    call("dist.all_reduce #1000")
+    assert len(torch_device._followed) == 1
+
+
+def test_a_clock_that_another_is_in_the_way_of_stays_as_it_is(cuda, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(
+        torch_device,
+        "time",
+        SimpleNamespace(monotonic=lambda: now[0], time_ns=lambda: int(now[0] * 1e9)),
+    )
+    Stream.busy = True
+    call("dist.barrier #1", 4)
+    assert torch_device._clocks == {}
+    Stream.busy = False
+    call("dist.barrier #2", 5)
+    first = torch_device._clocks["cuda:1"]
+    now[0] += 2 * torch_device.CLOCK_S
+    Stream.busy = True
+    call("dist.barrier #3", 6)
+    assert torch_device._clocks["cuda:1"] is first
+    Event.at = Event.recorded
+    torch_device._prune()
+    assert [span[1] for span in cuda.added] == [5, 6]  # when the first one was is not known
+
+
+@pytest.mark.parametrize("where", ["current_stream", "record", "begin again", "end"])
+def test_a_release_that_comes_in_here_ends_the_cell(cuda, monkeypatch, where):
+    def released(*args):
+        raise ReleasedError("the others do not join")
+
+    followed = torch_device.begin("cuda:1")
+    if where == "current_stream":
+        cuda.current_stream = released
+    else:
+        monkeypatch.setattr(Event, "record", released)
+    with pytest.raises(ReleasedError):
+        if where == "begin again":
+            torch_device.begin_again(followed, "cuda:1")
+        elif where == "end":
+            torch_device.end(followed, "dist.all_reduce #1", -1)
+        else:
+            torch_device.begin("cuda:1")
+    assert not torch_device._failed and cuda.added == []
+
+
+class Graph:
+    """A graph of CUDA, which is not recorded if told so."""
+
+    fails = False
+
+    def capture_begin(self, *args):
+        if self.fails:
+            raise RuntimeError("no")
+
+    def capture_end(self):
+        if self.fails:
+            raise RuntimeError("it was invalidated")
+
+
+@pytest.fixture
+def graph(cuda):
+    kind = type("CUDAGraph", (Graph,), {})
+    torch_device._watch_captures(SimpleNamespace(CUDAGraph=kind))
+    cuda.default_stream = pytest.fail
+    return kind()
+
+
+def test_a_gpu_is_asked_nothing_while_a_graph_is_recorded(cuda, graph):
+    call("dist.all_reduce #1")
+    Event.at = 2
+    graph.capture_begin("a pool")
+    Event.asked = 0
+    assert torch_device.waits_in() is None
+    assert torch_device.is_in_collective()  # as far as is known
+    assert torch_device.is_busy("cuda:1")
+    assert not torch_device.is_over(SimpleNamespace(is_completed=pytest.fail))
+    assert torch_device.begin("cuda:1") is None
+    torch_device._prune()
+    assert Event.asked == 0
+    graph.capture_end()
+    assert not torch_device.is_in_collective() and Event.asked > 0
+
+
+def test_a_graph_that_fails_to_be_recorded_is_over(cuda, graph):
+    graph.fails = True
+    with pytest.raises(RuntimeError, match="no"):
+        graph.capture_begin()
+    assert torch_device._captures == 0
+    graph.fails = False
+    graph.capture_begin()
+    graph.fails = True
+    with pytest.raises(RuntimeError, match="invalidated"):
+        graph.capture_end()
+    assert torch_device._captures == 0

@@ -290,6 +290,91 @@ def test_a_task_interrupted_in_the_middle_of_a_report_is_cancelled_after_it(tmp_
     assert "then" in "".join(each["text"] for each in events if each["kind"] == "log")
 
 
+@pytest.mark.parametrize(
+    ("handler", "ended", "came"),
+    [
+        ("r.interrupt", True, "ValueError"),
+        ("signal.default_int_handler", True, "KeyboardInterrupt"),
+        ("lambda number, frame: users.append(number)", False, "nothing"),
+        ("signal.SIG_IGN", True, "nothing"),  # the cell is over
+    ],
+)
+def test_a_cell_is_ended_unless_it_takes_interrupts_itself(tmp_path, handler, ended, came):
+    events, _ = report(
+        tmp_path,
+        f"""
+        import signal, threading
+        users = []
+        signal.signal(signal.SIGINT, {handler})
+        r.begin("a", time.time_ns() // 1000)
+
+        def end_and_look():
+            found = "nothing"
+            try:
+                answers.append(r.end_cell(ValueError("mine")))
+                time.sleep(0.2)
+            except BaseException as error:
+                found = type(error).__name__
+            return found
+
+        answers = []
+        came = end_and_look()
+        # What the user does then is an interrupt.
+        signal.signal(signal.SIGINT, r.interrupt)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        except BaseException as error:
+            then = type(error).__name__
+        r.emit("mark", name=f"{{answers or [True]}} {{users}} {{came}} {{then}}")
+        r.end("ok")
+        done()
+        """,
+    )
+    [said] = [each["name"] for each in events if each["kind"] == "mark"]
+    assert said == f"[{ended}] [] {came} KeyboardInterrupt"
+
+
+AWAITS = """
+        import asyncio, signal
+        from types import SimpleNamespace
+        from rankroom.rank.kernel import RankKernel
+        r.begin("a", time.time_ns() // 1000)
+        shell = SimpleNamespace(cells=set, interrupted=False, ended_by=None)
+        kernel = SimpleNamespace(shell=shell, reporter=r)
+
+        async def cell():
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            with RankKernel._interrupts(kernel, task):
+                await asyncio.sleep(0.1)
+                {interrupts}
+                try:
+                    await task
+                except asyncio.CancelledError:
+                    return "cancelled"
+
+        said = asyncio.run(cell())
+        after = r._ends_cell, r.handles_interrupt == r.interrupt
+        r.emit("mark", name=f"{{shell.interrupted}} {{shell.ended_by!r}} {{said}} {{after}}")
+        r.end("ok")
+        done()
+"""
+
+
+@pytest.mark.parametrize(
+    ("interrupts", "expected"),
+    [
+        ("r.end_cell(ValueError('mine'))", "False ValueError('mine') cancelled (None, True)"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "True None cancelled (None, True)"),
+    ],
+    ids=["ended", "interrupted"],
+)
+def test_a_cell_that_awaits_and_is_ended_was_not_interrupted(tmp_path, interrupts, expected):
+    events, _ = report(tmp_path, AWAITS.format(interrupts=interrupts))
+    [said] = [each["name"] for each in events if each["kind"] == "mark"]
+    assert said == expected
+
+
 def test_spans_whose_details_cannot_be_written_are_there_without_them(tmp_path):
     events, _ = report(
         tmp_path,

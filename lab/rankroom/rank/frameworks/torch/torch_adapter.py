@@ -22,9 +22,11 @@ from rankroom.rank import open_ports, sockets
 from rankroom.rank.frameworks.torch import (
     torch_calls,
     torch_compile,
+    torch_connecting,
     torch_ddp_group,
     torch_device,
     torch_internals,
+    torch_spans,
     torch_steps,
     torch_works,
 )
@@ -55,9 +57,14 @@ _fresh = True  # this rank has never had a default group: one that was restarted
 
 
 def environment(
-    rank: int, size: int, local_rank: int, local_size: int, address: str, port: int, interface: str
-) -> dict[str, str]:
-    """What `init_process_group()` and DeepSpeed read when no launcher started them."""
+    rank: int, size: int, local_rank: int, local_size: int, node: int, nodes: int,
+    address: str, port: int, interface: str,
+) -> dict[str, str]:  # fmt: skip
+    """What a rank finds under torchrun.
+
+    `init_process_group()` and DeepSpeed read the first five; Lightning begins no processes of its
+    own, and takes no job's number of tasks for that of ranks, where it finds torchrun's others.
+    """
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
@@ -65,6 +72,10 @@ def environment(
         "LOCAL_WORLD_SIZE": str(local_size),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
+        "GROUP_RANK": str(node),
+        "NODE_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "TORCHELASTIC_RUN_ID": "rankroom",
         "GLOO_SOCKET_IFNAME": interface,
     }
 
@@ -78,6 +89,7 @@ def install(world: World) -> None:
     # TensorFlow exports its LLVM to all libraries that are loaded later; triton has one of its own.
     with_own_symbols("triton._C.libtriton")
     if world.size > 1:
+        torch_device.install()
         when_imported(C10D, lambda module: _wrap(module, world))
         torch_calls.install(world, _models)
     else:
@@ -89,7 +101,7 @@ def release() -> list[str]:
 
     The groups are useless afterwards; `settle` replaces them.
     """
-    global _released, _aborting, _lost
+    global _released, _lost
     c10d = sys.modules.get(C10D)
     if c10d is None or not (_sockets or c10d.is_initialized()):
         return []
@@ -97,13 +109,25 @@ def release() -> list[str]:
     sockets.break_off(_sockets)
     # NCCL's collectives run on the device and end by its own means only.
     if c10d.is_initialized() and torch_internals.uses_nccl(c10d):
+        torch_connecting.give_up()
         torch_device.forget()
         _lost |= len(torch_internals.group_names(c10d)) > 1
+        if not _abort(c10d):
+            return []
+    return ["torch.distributed"]
+
+
+def _abort(c10d: Any) -> bool:
+    """Have NCCL give up what runs on the device, which may take longer; False if it cannot."""
+    global _aborting
+    if not torch_internals.aborts(c10d):
+        return False
+    if _aborting is None or not _aborting.is_alive():
         # A driver that is stuck must not keep all else from being released.
         _aborting = threading.Thread(target=torch_internals.abort, args=(c10d,), daemon=True)
         _aborting.start()
-        _aborting.join(ABORT_S)
-    return ["torch.distributed"]
+    _aborting.join(ABORT_S)
+    return True
 
 
 def is_cut_off() -> bool:
@@ -112,7 +136,12 @@ def is_cut_off() -> bool:
     c10d = sys.modules.get(C10D)
     if c10d is None or _world is None or not c10d.is_initialized():
         return False
-    return torch_internals.uses_nccl(c10d) and torch_device.is_busy(_world.device)
+    if not (torch_internals.uses_nccl(c10d) and torch_internals.aborts(c10d)):
+        return False
+    if torch_device.is_in_collective() or torch_works.goes_on() or torch_spans.is_awaited():
+        return True
+    # What it does else is the cell's own, unless some of its collectives were not followed.
+    return not torch_device.sees_all() and torch_device.is_busy(_world.device)
 
 
 def finish() -> None:
@@ -170,7 +199,7 @@ def settle(states: list[dict[str, Any]]) -> None:
     if c10d is not None:
         if c10d.is_initialized():
             lost |= len(torch_internals.group_names(c10d)) > 1
-            c10d.destroy_process_group()
+            _end_groups(c10d)
         lost |= torch_internals.groups_are_kept()
         torch_internals.forget_groups_of_deepspeed()
     _released = False
@@ -187,6 +216,23 @@ def settle(states: list[dict[str, Any]]) -> None:
         torch_calls.revive(model)
     if lost:
         print(GROUPS_LOST, file=sys.stderr)
+
+
+def _end_groups(c10d: Any) -> None:
+    """Have all groups be gone. To destroy NCCL's waits for what runs on the GPU, for ever if others
+    do not join in that: it is aborted. Raises RuntimeError if that takes too long."""
+    global _asked
+    if torch_internals.uses_nccl(c10d) and _abort(c10d):
+        if _aborting is not None:
+            _aborting.join(ABORTED_S)
+            if _aborting.is_alive():
+                mine = _world.rank if _world is not None else 0
+                raise RuntimeError(STUCK.format(ranks=mine, restart=mine))
+        _asked = None
+        _sockets.clear()
+    if c10d.is_initialized():
+        with contextlib.suppress(ValueError):  # of one that was aborted, and is kept
+            c10d.destroy_process_group()
 
 
 def set_aside() -> Any:
@@ -243,7 +289,10 @@ def _wrap(module: Any, world: World) -> None:
             # The cell that did this ran again.
             return None
         if module.is_initialized():
-            module.destroy_process_group()
+            if instead and torch_internals.uses_nccl(module):
+                # Nothing is wrong with what still goes on.
+                torch_device.let_end(world.device, ABORT_S)
+            _end_groups(module)
             if instead:
                 print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
         with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
@@ -273,7 +322,7 @@ def _wrap(module: Any, world: World) -> None:
             if not is_in_script:
                 os.environ.update({name: _IN_CELLS[name] for name in own if own[name] is None})
             try:
-                with sockets.noting(_sockets):
+                with torch_connecting.making(), sockets.noting(_sockets):
                     return make(*args, **kwargs)
             finally:
                 restore_environment(own)
@@ -283,6 +332,8 @@ def _wrap(module: Any, world: World) -> None:
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
     torch_internals.patch(module, "_new_process_group_helper", noting_sockets)
+    if hasattr(module, "split_group"):  # which makes one in C++
+        module.split_group = noting_sockets(module.split_group)
 
 
 def _wrap_alone(module: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from rankroom.rank.frameworks.torch import (
     torch_compile,
     torch_ddp,
+    torch_device,
     torch_internals,
     torch_spans,
     torch_works,
@@ -44,7 +45,7 @@ def install(world: World, models: Any) -> None:
 def guard(c10d: Any, world: World) -> None:
     """Guard torch.distributed's own functions, as that module has just been imported."""
     _guard_functions(c10d, world, c10d)
-    torch_works.watch_works(c10d)
+    torch_works.watch_works(c10d, world)
     for name in _MAKING:
         if hasattr(c10d, name):
             setattr(c10d, name, _always(getattr(c10d, name), name, world))
@@ -54,7 +55,11 @@ def guard(c10d: Any, world: World) -> None:
     def batch_isend_irecv(p2p_op_list: Any) -> Any:
         if world.partial and any(each.peer not in world.present for each in p2p_op_list):
             raise world.refuse("dist.batch_isend_irecv()", _REMEDY)
-        return batch(p2p_op_list)
+        works = batch(p2p_op_list)
+        device = torch_device.device_of(p2p_op_list[0].tensor) if works else None
+        if device is not None:
+            torch_works.keep_batch(works, device, world)
+        return works
 
     c10d.batch_isend_irecv = batch_isend_irecv
 

@@ -12,8 +12,10 @@ _HERE = __name__.rpartition(".")[0]
 _NOT_TRACED = (
     "rankroom.reporting.spans",
     "rankroom.rank.waiting",
+    f"{_HERE}.torch_connecting",
     f"{_HERE}.torch_ddp",
     f"{_HERE}.torch_ddp_group",
+    f"{_HERE}.torch_device",
     f"{_HERE}.torch_internals",
     f"{_HERE}.torch_spans",
     f"{_HERE}.torch_works",

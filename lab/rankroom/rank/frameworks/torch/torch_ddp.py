@@ -14,7 +14,13 @@ import time
 import weakref
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_ddp_group, torch_internals, torch_spans
+from rankroom.rank.frameworks.torch import (
+    torch_connecting,
+    torch_ddp_group,
+    torch_device,
+    torch_internals,
+    torch_spans,
+)
 from rankroom.rank.frameworks.torch.torch_ddp_group import described, watched_group
 from rankroom.rank.frameworks.torch.torch_internals import patch
 from rankroom.rank.waiting import Waiting
@@ -51,14 +57,37 @@ def _watched_making(original: Any, what: str) -> Any:
         number = recorder.number(
             ("making", what, about.get("group")), lambda: described(op, what, about, None)
         )
-        start = time.time_ns() // 1000
-        try:
-            with Waiting("DistributedDataParallel()"):
-                return original(*args, **kwargs)
-        finally:
-            recorder.add("collective", number, start, time.time_ns() // 1000 - start)
+        tensors = given.get("tensors") or [*getattr(given.get("module"), "parameters", tuple)()]
+        timed = _Timed("DistributedDataParallel()", number, about.get("group"), tensors)
+        return timed(original, args, kwargs)
 
     return together
+
+
+class _Timed:
+    """What ranks do together in C++: what it is called, in which group, and what it is given."""
+
+    def __init__(self, what: str, number: int, group: str | None, tensors: Any) -> None:
+        self._what, self._number = what, number
+        self._device = torch_device.device_of(tensors)
+        self._key = (group, ""), self._device is None
+
+    def __call__(self, original: Any, args: Any, kwargs: Any) -> Any:
+        """Call it, and take its time: the GPU's, where that does it."""
+        followed: torch_device.Followed | None = None
+        start = time.time_ns() // 1000
+        try:
+            followed = torch_device.begin(self._device)
+            with Waiting(self._what):
+                if self._key in torch_connecting.connected:
+                    return original(*args, **kwargs)
+                return torch_connecting.first(self._key, original, args, kwargs)
+        finally:
+            if followed is not None:
+                torch_device.end(followed, self._what, self._number)
+            else:
+                now = time.time_ns() // 1000
+                recorder.add("collective", self._number, start, now - start)
 
 
 def _watched_buffers(original: Any) -> Any:
@@ -69,10 +98,9 @@ def _watched_buffers(original: Any) -> Any:
         about = torch_spans.members(self.process_group)
         key = ("buffers", about.get("group"), len(tensors), tensors[0].shape)
         number = recorder.number(key, lambda: described("broadcast", "buffers", about, tensors))
-        start = time.time_ns() // 1000
-        with Waiting("dist.broadcast of DistributedDataParallel"):
-            original(self, tensors, *args, **kwargs)
-        recorder.add("collective", number, start, time.time_ns() // 1000 - start)
+        what = "dist.broadcast of DistributedDataParallel"
+        timed = _Timed(what, number, about.get("group"), tensors)
+        timed(original, (self, tensors, *args), kwargs)
 
     return broadcast
 

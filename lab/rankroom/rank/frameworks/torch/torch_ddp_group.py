@@ -23,6 +23,7 @@ from rankroom.rank.frameworks.torch import (
     torch_spans,
 )
 from rankroom.rank.waiting import SHORTEST_S, Waiting
+from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import recorder
 
 WHAT = "dist.all_reduce of DistributedDataParallel"
@@ -109,21 +110,21 @@ def watched_backward(original: Any) -> Any:
     def backward(*args: Any, **kwargs: Any) -> None:
         global _passes
         _passes += 1
-        followed = hook = None
-        averaged = _averaged_on_gpu() if on_gpu and _passes == 1 and recorder.on else []
-        if averaged:
-            followed, hook = _followed(args)
+        averaging: Averaging | None = None
         try:
+            if on_gpu and _passes == 1 and recorder.on and (averaged := _averaged_on_gpu()):
+                averaging = Averaging(averaged)
+                averaging.begin(args)
             original(*args, **kwargs)
-            if followed is not None:
-                torch_device.end(followed, WHAT, _number(averaged))
+            if averaging is not None:
+                averaging.end()
         except Exception:
             if _open and get_ident() == _main:
                 Waiting.broken = WHAT
             raise
         finally:
-            if hook is not None:
-                hook.remove()
+            if averaging is not None:
+                averaging.leave()
             _passes -= 1
             if _open and not _passes:
                 _end(_open, get_ident() == _main and Waiting.current is None)
@@ -134,6 +135,85 @@ def watched_backward(original: Any) -> Any:
 def _averaged_on_gpu() -> list[Any]:
     """The models whose gradients a backward pass may average there."""
     return [each for each in on_gpu if each.require_backward_grad_sync]
+
+
+class Averaging:
+    """What a backward pass may average on a GPU: it does for the models that are part of it."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+        self._before = [_counted(each) for each in models]
+        self._followed: torch_device.Followed | None = None
+        self._hook: Any = None
+
+    def begin(self, args: Any) -> None:
+        """The pass begins. Have it note when its gradients could be averaged: like the reducer, in
+        what the engine calls, in order, when all of them are there."""
+        tensors: Any = args[0] if args else None
+        loss: Any = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if getattr(loss, "grad_fn", None) is None or torch_compile.is_compiling():
+            return
+        if torch_internals.autograd_is_compiled():  # which would trace our hook
+            return
+        device = torch_device.device_of(loss)
+        self._followed = followed = torch_device.begin(device, self.has_begun)
+        if followed is None:
+            return
+        again = functools.partial(torch_device.begin_again, followed, device)
+        try:
+            queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
+            self._hook = loss.register_hook(functools.partial(_queue, queue, again))
+        except ReleasedError:
+            raise
+        except (AttributeError, RuntimeError):  # of a loss, or a torch, of another kind
+            self.leave()
+
+    def has_begun(self) -> bool:
+        """Whether its GPU was given any by now, or that cannot be told."""
+        return bool(self._averaged())
+
+    def end(self) -> None:
+        """The pass is over."""
+        averaged = self._averaged()
+        if not averaged:
+            return
+        if self._followed is None:
+            torch_device.miss()
+            return
+        followed, self._followed = self._followed, None
+        torch_device.end(followed, WHAT, _number(averaged))
+
+    def leave(self) -> None:
+        """It is over, or an error has ended it, when its GPU may have been given some already."""
+        followed, self._followed = self._followed, None
+        if followed is not None and self._averaged():
+            torch_device.end(followed, WHAT, -1)
+        elif followed is not None:
+            torch_device.drop(followed)
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _averaged(self) -> list[Any]:
+        """The models whose groups have seen collectives since it began."""
+        return [
+            each
+            for each, before in zip(self._models, self._before, strict=True)
+            if before is None or _counted(each) != before
+        ]
+
+
+def _counted(model: Any) -> int | None:
+    c10d = sys.modules[torch_internals.C10D]
+    return torch_internals.counted(c10d, model.process_group)
+
+
+def _queue(queue: Any, again: Any, gradient: Any) -> None:
+    try:
+        queue(again)
+    except ReleasedError:
+        raise
+    except Exception:  # the averaging only looks longer without, and the user's pass goes on
+        pass
 
 
 def _number(models: list[Any]) -> int:
@@ -150,25 +230,6 @@ def _number(models: list[Any]) -> int:
         return described("all_reduce", "gradients", about, gradients)
 
     return recorder.number(("averaging", id(model)), define)
-
-
-def _followed(args: Any) -> tuple[torch_device.Followed | None, Any]:
-    """Have a backward pass on a GPU note when its gradients could be averaged: like the reducer, in
-    what the engine calls, in order, when all of them are there."""
-    tensors: Any = args[0] if args else None
-    loss: Any = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-    if getattr(loss, "grad_fn", None) is None or torch_compile.is_compiling():
-        return None, None
-    followed = torch_device.begin(torch_device.device_of(loss))
-    if followed is None:
-        return None, None
-    again = functools.partial(torch_device.begin_again, followed, loss.device)
-    try:
-        queue = sys.modules["torch"].autograd.Variable._execution_engine.queue_callback
-        return followed, loss.register_hook(lambda gradient: queue(again))
-    except (AttributeError, RuntimeError):  # of a loss, or a torch, of another kind
-        torch_device.drop(followed)
-        return None, None
 
 
 def finish() -> None:

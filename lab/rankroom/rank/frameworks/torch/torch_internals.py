@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import recorder
 
 C10D = "torch.distributed.distributed_c10d"
@@ -25,6 +26,7 @@ NAMES = {
     C10D: {
         "_world.pg_map": "collectives of groups that are gone are not distinguished",
         "_world.pg_names": "groups have no names, and ranks that are out of step are not noticed",
+        "_world.pg_coalesce_state": "what begins in a batch on a GPU looks over at once",
         "_resolve_process_group": "collectives inside compiled code name no group",
         "_abort_process_group": "a collective of NCCL is not released",
         "_new_process_group_helper": "a collective of Gloo is not released",
@@ -90,17 +92,37 @@ def resolved(c10d: Any, name: str) -> Any:
 
 def collectives_so_far(c10d: Any, group: Any) -> int:
     """How many collectives a group has seen; 0 if it does not count them."""
+    return counted(c10d, group) or 0
+
+
+def counted(c10d: Any, group: Any) -> int | None:
+    """The same; None if it does not count them."""
     if has(c10d, "ProcessGroup._get_sequence_number_for_group"):
-        with contextlib.suppress(RuntimeError):
+        try:
             return int(group._get_sequence_number_for_group())
-    return 0
+        except ReleasedError:  # a cell that ends in here
+            raise
+        except RuntimeError:
+            pass
+    return None
+
+
+def is_coalescing(c10d: Any) -> bool:
+    """Whether collectives are only taken down now, and begin together later."""
+    return has(c10d, "_world.pg_coalesce_state") and bool(c10d._world.pg_coalesce_state)
+
+
+def aborts(c10d: Any) -> bool:
+    """Whether NCCL can be made to give up what runs on the device."""
+    return has(c10d, "_abort_process_group")
 
 
 def abort(c10d: Any) -> None:
-    """Have NCCL give up what runs on the device."""
-    if has(c10d, "_abort_process_group"):
-        with contextlib.suppress(RuntimeError, ValueError):
-            c10d._abort_process_group()
+    """Have NCCL give up what runs on the device; all groups are gone then."""
+    if aborts(c10d):
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # they are gone already
+            # By its name: in some releases None is that group only, which they do not forget then.
+            c10d._abort_process_group(c10d.GroupMember.WORLD)
 
 
 def backends_asked_for(c10d: Any, backend: str | None) -> dict[str, str]:
@@ -120,9 +142,20 @@ def backends_in_use(c10d: Any) -> dict[str, str]:
 
 def uses_nccl(c10d: Any) -> bool:
     """Whether the default group has NCCL; where PyTorch chose that, `get_backend` does not say."""
-    with contextlib.suppress(ValueError):  # the group is another's
+    with contextlib.suppress(AttributeError, ValueError):  # the group is another's
         return "nccl" in backends_in_use(c10d).values()
     return False
+
+
+def is_on_nccl(c10d: Any, group: Any) -> bool:
+    """Whether a group, None for the default one, has NCCL."""
+    try:
+        found = backends(c10d, group or c10d.GroupMember.WORLD).values()
+        return any(each.name() == "nccl" for each in found)
+    except ReleasedError:
+        raise
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # no group that is there
+        return False
 
 
 def _by_device(config: Any) -> dict[str, str]:
@@ -154,6 +187,14 @@ def tracing(module: Any) -> Callable[[], bool]:
     Before PyTorch 2.13, `torch.compiler.is_compiling` is False for those of a DTensor.
     """
     return getattr(module, "_are_we_tracing", bool)
+
+
+def autograd_is_compiled() -> bool:
+    """Whether backward passes are traced now, and what is hooked into them with them."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    # The second one is what some releases had.
+    names = "compiled_autograd_enabled", "compiled_autograd_enabled_count"
+    return any(getattr(module, name, False) for name in names)
 
 
 def profiler_is_on(torch: Any) -> bool:

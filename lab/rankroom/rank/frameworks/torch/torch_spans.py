@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.rank.frameworks.torch import torch_device, torch_internals, torch_works
+from rankroom.rank.frameworks.torch import (
+    torch_connecting,
+    torch_device,
+    torch_internals,
+    torch_works,
+)
 from rankroom.rank.frameworks.torch.torch_works import Begun
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
@@ -55,26 +61,51 @@ class Operation:
         """Call `function` and take its time."""
         if torch_works.thread.inside or not recorder.on:
             return function(*args, **kwargs)
-        what, number, tensor = self._number(args, kwargs)
-        torch_works.thread.inside = True
-        device = torch_device.device_of(tensor)
-        followed = torch_device.begin(device) if number >= 0 else None
+        what, number, tensor, among = self._number(args, kwargs)
+        device = torch_device.device_of(tensor) if self._tensor else self._device(args, kwargs)
+        key = (among, device is None)
+        followed: torch_device.Followed | None = None
         result = None
         start = time.time_ns() // 1000
         try:
+            torch_works.thread.inside = True
+            if device is not None and number >= 0:
+                followed = self._begin(device)
             with Waiting(what):
-                result = function(*args, **kwargs)
+                if key in torch_connecting.connected:
+                    result = function(*args, **kwargs)
+                else:
+                    result = torch_connecting.first(key, function, args, kwargs)
         finally:
             torch_works.thread.inside = False
-            if followed is not None and result is None:
+            goes_on = result is not None and self._goes_on(result)
+            if followed is not None and goes_on:
+                torch_device.drop(followed)
+            elif followed is not None:
                 torch_device.end(followed, what, number)
             elif number >= 0 and result is None:
                 recorder.add("collective", number, start, time.time_ns() // 1000 - start)
-        if result is not None:
-            if followed is not None:
-                torch_device.drop(followed)
+        if result is not None and (followed is None or goes_on):
             self._later(result, Begun(what, number, start, self._world, device), tensor)
         return result
+
+    def _begin(self, device: Any) -> torch_device.Followed | None:
+        # What is only taken down begins later, and is followed where that is waited for.
+        is_coalescing = torch_internals.is_coalescing(self._c10d)
+        return None if is_coalescing else torch_device.begin(device)
+
+    def _device(self, args: Any, kwargs: Any) -> Any:
+        """The GPU that is used by what is given no tensor, if its group has NCCL."""
+        device = torch_device.current()
+        if device is None:
+            return None
+        at = self._group_at
+        group = object_of(args[at] if len(args) > at else kwargs.get("group"), self._c10d)
+        return device if torch_internals.is_on_nccl(self._c10d, group) else None
+
+    def _goes_on(self, result: Any) -> bool:
+        """Whether the operation is one that may go on when its call has returned."""
+        return issubclass(type(result), self._c10d.Work) or _element(result) is not None
 
     def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
         """The call has returned; the operation may go on."""
@@ -82,16 +113,17 @@ class Operation:
             # A message is done when it is waited for.
             torch_works.keep(result, begun, not self._peer and _is_on_cpu(tensor))
             return
-        last = result[-1] if type(result) is list and result else result
-        element = getattr(last, "elem", None)  # of an AsyncCollectiveTensor
+        element = _element(result)
         if element is None:
             begun.end()
         else:
             _results[id(element)] = begun
+            if begun.device is not None:
+                begun.result = weakref.ref(element)
 
-    def _number(self, args: Any, kwargs: Any) -> tuple[str, int, Any]:
-        """What this call is called, the number of that name, -1 if it is not to be seen, and what
-        it is given."""
+    def _number(self, args: Any, kwargs: Any) -> tuple[str, int, Any, tuple[str | None, str]]:
+        """What this call is called, the number of that name, -1 if it is not to be seen, what it is
+        given, and among whom it is: the group's name, and from whom to whom."""
         global _run
         if _run != self._world.run:
             _run = self._world.run
@@ -105,7 +137,7 @@ class Operation:
         count = _counts[key] = _counts[key] + 1
         what = f"dist.{self._called} #{count}"
         if name == "":
-            return what, -1, None
+            return what, -1, None, (name, peers)
         at = self._tensor_at
         tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
         if count <= NUMBERED:
@@ -117,7 +149,7 @@ class Operation:
             number = recorder.number(
                 (self, key, "of", size), lambda: self._define(group, peers, 0, tensor)
             )
-        return what, number, tensor
+        return what, number, tensor, (name, peers)
 
     def _peers(self, args: Any, kwargs: Any) -> str:
         """Of a message: from whom to whom, the same words on both."""
@@ -151,6 +183,12 @@ class Operation:
         about |= described(tensor)
         line = call_line.cell_line()
         return about | {"line": line} if line and count else about
+
+
+def _element(result: Any) -> Any:
+    """What an AsyncCollectiveTensor, or the last of a list of them, is there for."""
+    last = result[-1] if type(result) is list and result else result
+    return getattr(last, "elem", None)
 
 
 def described(tensor: Any) -> dict[str, Any]:
@@ -211,6 +249,12 @@ def _is_on_cpu(tensor: Any) -> bool:
     while isinstance(tensor, (list, tuple)) and tensor:
         tensor = tensor[0]
     return bool(getattr(tensor, "is_cpu", False))
+
+
+def is_awaited() -> bool:
+    """Whether the result of a functional collective on a GPU is there and was not waited for."""
+    results = [each.result for each in list(_results.values()) if each.is_present]
+    return any(each is not None and each() is not None for each in results)
 
 
 def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:

@@ -19,6 +19,8 @@ from rankroom.reporting.wake import Wake
 LOOK_S = 0.002  # between two looks at works that go on, at least
 LOOK_MOST_S = 0.05
 LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
+BATCH = "dist.batch_isend_irecv"
+WAIT = "dist.Work.wait"
 
 
 class Thread(threading.local):
@@ -32,13 +34,14 @@ _works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
 class Begun:
     """A collective that goes on behind the cell's back."""
 
-    __slots__ = ("_run", "_world", "device", "number", "start", "what")
+    __slots__ = ("_run", "_world", "device", "number", "result", "start", "what")
 
     def __init__(
         self, what: str, number: int, start: int, world: World, device: Any = None
     ) -> None:
         self.what, self.number, self.start = what, number, start
         self.device = device  # the GPU that it runs on
+        self.result: Any = None  # what gives it while it is there, of one that has no work
         self._world, self._run = world, world.run
 
     @property
@@ -55,8 +58,7 @@ class Begun:
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[None]:
         """It ends when it is waited for in here: by the GPU, if that is where it runs."""
-        present = self.number >= 0 and self.is_present
-        followed = torch_device.begin(self.device) if present else None
+        followed = torch_device.begin(self.device) if self.is_present else None
         try:
             yield
         finally:
@@ -128,6 +130,18 @@ def finish() -> None:
     _follower.look(final=True)
 
 
+def goes_on() -> bool:
+    """Whether something that was begun on a GPU, and was not waited for, has not ended there."""
+    for each in _works.keyrefs():
+        work = each()
+        begun = None if work is None else _works.get(work)
+        if begun is None or begun.device is None or not begun.is_present:
+            continue
+        if not torch_device.is_over(work):
+            return True
+    return False
+
+
 def keep(work: Any, begun: Begun, follows: bool) -> None:
     """Know a work by what it was begun as; `follows`: have that end when the work does."""
     _works[work] = begun
@@ -135,7 +149,14 @@ def keep(work: Any, begun: Begun, follows: bool) -> None:
         _follower.follow(work, begun)
 
 
-def watch_works(c10d: Any) -> None:
+def keep_batch(works: Any, device: Any, world: World) -> None:
+    """Know what carries a batch on a GPU: that is begun as a whole, when all of it is given."""
+    for each in works:
+        if each not in _works:
+            keep(each, Begun(BATCH, -1, 0, world, device), False)
+
+
+def watch_works(c10d: Any, world: World) -> None:
     """Know what a rank waits for in `work.wait()`, and that a work is done by then."""
     original = c10d.Work.wait
 
@@ -146,8 +167,11 @@ def watch_works(c10d: Any) -> None:
             return original(self, *args, **kwargs)
         begun = _works.pop(self, None)
         if begun is None:
-            with Waiting("dist.Work.wait"):
-                return original(self, *args, **kwargs)
+            device = torch_device.current()
+            if device is None:
+                with Waiting(WAIT):
+                    return original(self, *args, **kwargs)
+            begun = Begun(WAIT, -1, 0, world, device)
         with begun.waited_for(), Waiting(begun.what):
             return original(self, *args, **kwargs)
 
