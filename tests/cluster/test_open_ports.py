@@ -269,6 +269,8 @@ def test_the_library_is_compiled_once_and_for_its_owner_only(home: Path):
     assert env == {"LD_PRELOAD": f"{made}:/usr/lib/other.so"}
 
 
+SECRET = "0123456789abcdef"
+KNOWN = (0x564AB9F2FC4B9D6C).to_bytes(8, sys.byteorder).hex()
 # As NCCL's ranks do: each connects to the first one, says where it is, and closes.
 TAKES = """
 #include <sys/socket.h>
@@ -277,46 +279,50 @@ int take(int door) { return accept(door, 0, 0); }
 SAID_AND_GONE = """
 import ctypes, os, socket, subprocess, sys, time
 take = ctypes.CDLL(sys.argv[1]).take
-uid = int(sys.argv[2])
+uid, begin = int(sys.argv[2]), sys.argv[3]
 door = socket.create_server(("127.0.0.1", 0))
 door.setblocking(False)
 with_words = (
     "import os, socket, sys; os.setuid(int(sys.argv[2])); "
-    "s = socket.socket(); s.connect(('127.0.0.1', int(sys.argv[1]))); s.sendall(b'here'); "
+    "s = socket.socket(); s.connect(('127.0.0.1', int(sys.argv[1]))); "
+    "s.sendall(bytes.fromhex(sys.argv[4]) + b'here'); "
     "print(flush=True); sys.argv[3] == 'stays' and sys.stdin.read()"
 )
 for stays in ("goes", "stays"):
     with subprocess.Popen(
-        [sys.executable, "-c", with_words, str(door.getsockname()[1]), str(uid), stays],
+        [sys.executable, "-c", with_words, str(door.getsockname()[1]), str(uid), stays, begin],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={},
     ) as other:
         other.stdout.readline()
         if stays == "goes":
             other.wait()
         found = take(door.fileno())
-        print(stays, os.read(found, 4).decode() if found >= 0 else "refused")
+        print(stays, os.read(found, 12)[8:].decode() if found >= 0 else "refused")
 """
 
 
 @needs_root
 @pytest.mark.parametrize(
-    ("library", "uid", "said"),
+    ("library", "uid", "begin", "said"),
     [
-        ("libnccl.so.2", 0, "goes here\nstays here\n"),
-        # One of a stranger, who has gone, too: NCCL itself asks for its secret.
-        ("libnccl.so.2", another_user.UID, "goes here\nstays refused\n"),
-        ("libother.so", 0, "goes refused\nstays here\n"),
+        ("libnccl.so.2", 0, SECRET, "goes here\nstays here\n"),
+        # One of a stranger, who has gone, too: NCCL itself asks for its secret,
+        ("libnccl.so.2", another_user.UID, SECRET, "goes here\nstays refused\n"),
+        # and takes data from all who know what is in its source.
+        ("libnccl.so.2", another_user.UID, KNOWN, "goes refused\nstays refused\n"),
+        ("libnccl.so.2", 0, KNOWN, "goes refused\nstays here\n"),
+        ("libother.so", 0, SECRET, "goes refused\nstays here\n"),
     ],
 )
 def test_nccl_is_given_what_was_closed_before_it_was_accepted(
-    home: Path, tmp_path: Path, library: str, uid: int, said: str
+    home: Path, tmp_path: Path, library: str, uid: int, begin: str, said: str
 ):
     (source := tmp_path / "take.c").write_text(TAKES)
     made = tmp_path / library
     subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
     env = {**os.environ, "RANKROOM_BIND": "127.0.0.1", **port_guard.environment({})}
     done = subprocess.run(
-        [sys.executable, "-c", SAID_AND_GONE, made, str(uid)],
+        [sys.executable, "-c", SAID_AND_GONE, made, str(uid), begin],
         env=env, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (said, "")

@@ -204,7 +204,8 @@ class NodeAgent:
         """One order of the supervisor's."""
         do = order["do"]
         if do == "wire":
-            self.ranks.wire(order["addresses"], order["ports"], order["master_port"])
+            del order["do"]
+            self.ranks.wire(**order)
         elif do == "start":
             self.start(order["rank"], order["start"])
         elif do == "signal":

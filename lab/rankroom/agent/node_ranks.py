@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -32,6 +33,7 @@ class NodeRanks:
     def __init__(self, info: ClusterInfo, paths: ClusterPaths, node: int, devices: int) -> None:
         self._info = info
         self._paths = paths
+        self._number = node
         self._own = dict(os.environ)  # as it begins: what is imported for all has the first rank's
         allocation = info.allocation
         self.is_remote = allocation is not None
@@ -50,17 +52,24 @@ class NodeRanks:
             own = network.own_address(info.rpc.removeprefix("tcp://").rpartition(":")[0])
             interface, address = network.choose(own, network.interfaces(), os.environ)
             host = socket.gethostname()
+        self._peers = [address]
         unknown = (0,) * info.size
         self._wiring = Wiring(address, interface, host, 0, unknown, (address,) * info.size)
         # For torch's store, if the first rank is here, and for each rank's TensorFlow.
         ports = free_ports(1 + len(self.ranks), address)
         self.place: dict[str, Any] = {
-            "host": socket.gethostname(), "at": address, "own": own, "ports": ports
+            "host": socket.gethostname(), "at": address, "own": own, "ports": ports,
+            # NCCL chooses among a node's interfaces itself, and may use several.
+            "all": network.outer_addresses(),
         }  # fmt: skip
 
-    def wire(self, addresses: list[str], ports: list[int], master_port: int) -> None:
-        """Say where all ranks are."""
+    def wire(
+        self, addresses: list[str], ports: list[int], master_port: int, of_nodes: list[list[str]]
+    ) -> None:
+        """Say where all ranks are, and which addresses each node has."""
         own = self._wiring
+        others = (each for node, each in enumerate(of_nodes) if node != self._number)
+        self._peers = sorted({*addresses, *itertools.chain(*others)})
         self._wiring = Wiring(
             own.address, own.interface, own.host, master_port, tuple(ports), tuple(addresses)
         )
@@ -83,7 +92,7 @@ class NodeRanks:
         if len(self._counts) > 1:
             env[NODE_RANKS] = ",".join(map(str, self._counts))
         if self.is_remote:
-            env[PEERS] = ",".join(sorted(set(self._wiring.addresses)))
+            env[PEERS] = ",".join(self._peers)
         return env | (in_slurm(rank, self._info.size, position) if self._in_slurm else {})
 
     def options(self, rank: int) -> list[str]:

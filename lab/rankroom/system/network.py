@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,11 @@ def interfaces() -> dict[str, str]:
         for each in all_
         if each.family == socket.AF_INET
     }
+
+
+def outer_addresses() -> list[str]:
+    """The IPv4 address of each interface by which others may know this machine."""
+    return [each for each in interfaces().values() if not ipaddress.ip_address(each).is_loopback]
 
 
 def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:

@@ -133,7 +133,7 @@ def test_a_rank_with_a_gpu_says_how_busy_that_is(home: Path, monkeypatch):
 def test_ranks_of_one_machine_meet_on_loopback(home: Path):
     ranks = node_ranks(size=3, devices=2)
     assert ranks.place["at"] == "127.0.0.1" and len(set(ranks.place["ports"])) == 4
-    ranks.wire(["127.0.0.1"] * 3, [4001, 4002, 4003], 4000)
+    ranks.wire(["127.0.0.1"] * 3, [4001, 4002, 4003], 4000, [["10.0.0.1"]])
     env = ranks.environment(2, 5)
     assert (env["RANK"], env["LOCAL_RANK"], env["RANKROOM_DEVICE"]) == ("2", "2", "cuda:0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", "4000")
@@ -146,11 +146,14 @@ def test_ranks_of_a_node_know_all_others(home: Path):
     info = ClusterInfo("two", 3, rpc="tcp://127.0.0.1:4000", allocation=Allocation("7", nodes))
     ranks = NodeRanks(info, ClusterPaths("two"), 1, 0)
     assert list(ranks.ranks) == [1, 2] and len(ranks.place["ports"]) == 3
-    ranks.wire(["10.0.0.1", "10.0.0.2", "10.0.0.2"], [1, 2, 3], 4)
+    of_nodes = [["10.0.0.1", "10.1.0.1"], ["10.0.0.2", "10.1.0.2"]]
+    ranks.wire(["10.0.0.1", "10.0.0.2", "10.0.0.2"], [1, 2, 3], 4, of_nodes)
     env = ranks.environment(2, 1)
     assert (env["RANK"], env["LOCAL_RANK"], env["HOROVOD_CROSS_RANK"]) == ("2", "1", "0")
     assert (env["SLURM_PROCID"], env["SLURM_LOCALID"]) == ("2", "1")
-    assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2" and env["MASTER_ADDR"] == "10.0.0.1"
+    assert env["MASTER_ADDR"] == "10.0.0.1"
+    # NCCL comes from any address of another node, and from one of this node.
+    assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2,10.1.0.1"
 
 
 class BeginsAgain(BaseException):

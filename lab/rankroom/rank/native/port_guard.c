@@ -7,8 +7,9 @@
  * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.
  *
  * NCCL's ranks connect, say where they are, and close, often before they are accepted. Nobody owns the
- * other end by then, so whose it was cannot be told. NCCL is given such connections all the same: it
- * takes nothing from one that does not begin with the secret number of its communicator.
+ * other end by then, so whose it was cannot be told. NCCL is given such connections all the same: where
+ * its ranks meet, it takes nothing from one that does not begin with the secret number of their
+ * communicator. Its data begins with a number that everybody knows; those who send data are there still.
  *
  * It also has the name of this host lead to RANKROOM_BIND where nothing resolves it.
  *
@@ -202,6 +203,14 @@ static int is_nccl(const void *code) {
            strstr(name, "torch_hip");
 }
 
+/* Whether what was sent by one that has gone begins with a number that is NCCL's, and no secret. */
+static int begins_as_data(int fd) {
+    static const uint64_t known = 0x564ab9f2fc4b9d6cULL; /* NCCL_SOCKET_MAGIC in its socket.h */
+    uint64_t begin;
+    return recv(fd, &begin, sizeof begin, MSG_PEEK | MSG_DONTWAIT) != (ssize_t)sizeof begin ||
+           begin == known;
+}
+
 static int is_listed(struct in_addr peer, const char *list) {
     while (list && *list) {
         char text[INET_ADDRSTRLEN];
@@ -252,7 +261,7 @@ static int is_unwanted(int fd, const void *caller) {
     case OURS:
         return 0;
     case NOBODYS:
-        return !is_nccl(caller);
+        return !is_nccl(caller) || begins_as_data(fd);
     default:
         return 1;
     }

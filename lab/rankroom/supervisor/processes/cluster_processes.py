@@ -168,7 +168,8 @@ class Processes:
         env = dict(os.environ) if granted is None else step_launcher.environment(os.environ)
         env |= {process_tree.CLUSTER: str(self.paths.folder), process_tree.AGENT: mark}
         # Python reads these before a rank that is a program of its own can set them.
-        env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"} | python_command.VARIABLE
+        env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        env = python_command.environment(env)
         if granted is None:
             env[BIND] = network.LOOPBACK
         if granted is None or step_launcher.PYTHON not in os.environ:
@@ -189,6 +190,7 @@ class Processes:
             "addresses": [places[node]["at"] for node in self._node_of],
             "ports": ports,
             "master_port": places[0]["ports"][0],
+            "of_nodes": [place["all"] for place in places],
         }
         for agent in self.agents:
             agent.tell(do="wire", **self._wiring)
