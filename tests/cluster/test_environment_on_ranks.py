@@ -55,16 +55,17 @@ def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch,
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("preload", ["", "none"])
-def test_a_cell_that_reads_its_command_line_finds_it_empty(home: Path, preload: str):
-    """As scripts do that are pasted into a cell; the engine's own options are not theirs."""
+def test_a_cell_that_reads_its_command_line_finds_it_empty_and_no_prompt(home: Path, preload: str):
+    """As scripts do that are pasted into a cell; the engine's own options are not theirs, and where
+    there is a prompt, Lightning does not train on several ranks."""
     cluster = Cluster.local(ranks=1, preload=preload)
     try:
         source = """
         import argparse, sys
         parser = argparse.ArgumentParser()
         parser.add_argument("--epochs", type=int, default=3)
-        [parser.parse_args().epochs, len(sys.argv)]
+        [parser.parse_args().epochs, len(sys.argv), hasattr(sys, "ps1")]
         """
-        assert values(cluster, source) == [[3, 1]]
+        assert values(cluster, source) == [[3, 1, False]]
     finally:
         cluster.stop()

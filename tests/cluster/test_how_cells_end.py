@@ -59,6 +59,74 @@ def test_an_error_within_a_timed_cell_is_the_cells(cluster: Cluster):
     assert "ZeroDivisionError" in failure(finish(cluster, "%%time\n1 / 0"))
 
 
+def test_an_error_fails_the_cell_though_a_library_shows_errors(cluster: Cluster):
+    finish(cluster, "import rich.traceback\n_ = rich.traceback.install()")
+    run = finish(cluster, "def step():\n    1 / 0\nstep()")
+    assert (run.state, states(run)) == ("failed", {0: "error", 1: "error"})
+    assert "ZeroDivisionError" in failure(run)
+    assert "SyntaxError" in failure(finish(cluster, "x = = 1"))
+    assert finish(cluster, "raise SystemExit(3)").info.failure.ename == "SystemExit"
+    names = "_showtraceback", "showtraceback", "showsyntaxerror"
+    finish(cluster, f"for name in {names}: vars(get_ipython()).pop(name)")
+
+
+def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
+    source = """
+        import multiprocessing, signal, time
+        fork = multiprocessing.get_context("fork")
+        child = fork.Process(target=time.sleep, args=(1000,))
+        child.start()
+        time.sleep(0.2)
+        child.terminate()
+        child.join(20)
+        ends = [child.exitcode]
+        # As Lightning does while it trains: the handler before is called by a new one.
+        before = signal.getsignal(signal.SIGTERM)
+        _ = signal.signal(signal.SIGTERM, lambda number, frame: before(number, frame))
+        child = fork.Process(target=time.sleep, args=(1000,))
+        child.start()
+        time.sleep(0.2)
+        child.terminate()
+        child.join(20)
+        _ = signal.signal(signal.SIGTERM, before)
+        ends + [child.exitcode]
+    """
+    assert values(cluster, source) == [[-15, -15]] * 2
+
+
+def test_stacks_are_told_after_a_library_has_put_handlers_back(cluster: Cluster):
+    finish(cluster, "import signal\n_ = signal.signal(signal.SIGUSR2, signal.SIG_IGN)")
+    source = """
+        import faulthandler, os, pathlib, time
+        written = pathlib.Path(os.environ["RANKROOM_SPOOL"]) / "stacks"
+        begun = written.stat().st_size
+        os.kill(os.getpid(), signal.SIGUSR2)
+        written.stat().st_size > begun
+    """
+    assert values(cluster, source) == [True] * 2
+
+
+def test_a_print_of_the_cells_own_is_mentioned_once(cluster: Cluster):
+    source = """
+        import builtins
+        def setup_for_distributed(is_first, before=print):
+            def print(*words):
+                if is_first:
+                    before(*words)
+            builtins.print = print
+        setup_for_distributed(rank == 0)
+        print("set up")
+    """
+    run = finish(cluster, source)
+    assert log(run, 0, "stdout") == "set up\n" and not log(run, 1, "stdout")
+    [note] = run.info.notes
+    assert "`setup_for_distributed.<locals>.print` of a cell" in note
+    assert finish(cluster, "print(1)").info.notes == []
+    assert (
+        finish(cluster, "builtins.print = setup_for_distributed.__defaults__[0]").info.notes == []
+    )
+
+
 def test_exit_ends_the_cell_and_not_the_rank(cluster: Cluster):
     pids = values(cluster, "import os\nkept = rank\nos.getpid()")
     for source in ("exit()\nkept = 'lost'", "quit(3)\nkept = 'lost'"):

@@ -146,7 +146,7 @@ def test_the_environment_of_a_smaller_world():
     world = World(rank=1, size=2, whole=4, local_rank=1)
     env = environment(world, whole)
     assert {env["WORLD_SIZE"], env["HOROVOD_SIZE"], env["HOROVOD_LOCAL_SIZE"]} == {"2"}
-    assert env["HOROVOD_CROSS_SIZE"] == "1"
+    assert env["HOROVOD_CROSS_SIZE"] == env["GROUP_WORLD_SIZE"] == "1"
     assert json.loads(env["TF_CONFIG"])["cluster"]["worker"] == ["a", "b"]
 
 
@@ -167,6 +167,7 @@ def test_the_environment_of_a_world_that_does_not_fill_its_nodes(
         world = World(rank=rank, size=size, whole=sum(map(int, counts.split(","))))
         env = environment(world, {"RANKROOM_NODE_RANKS": counts})
         assert env["LOCAL_WORLD_SIZE"] == env["HOROVOD_LOCAL_SIZE"]
+        assert env["GROUP_WORLD_SIZE"] == "2"
         found.append(f"{env['LOCAL_WORLD_SIZE']} {env['HOROVOD_CROSS_SIZE']}")
     assert found == expected
 

@@ -80,12 +80,17 @@ def script(tmp_path: Path, home: Path) -> Path:
 
 
 def started(
-    script: Path, *words: str, options: Sequence[str] = (), before: Sequence[str] = ()
+    script: Path,
+    *words: str,
+    options: Sequence[str] = (),
+    before: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> subprocess.Popen[str]:
     command = [*before, sys.executable, "-m", "rankroom", "run", "--ranks", "2", *options]
     argv = [*command, script.name, *words]
+    cwd = folder or script.parent
     return subprocess.Popen(
-        argv, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -104,6 +109,32 @@ def test_a_script_runs_on_all_ranks_with_its_arguments(script: Path):
     assert "2 ranks · done" in said and "train.py" in said
     record = Store().load(Store().find("last"))
     assert record.state == "done" and record.id in said
+
+
+MODULE = """
+import asyncio, sys
+from . import NAME
+async def main():
+    await asyncio.sleep(0.01)
+    return asyncio.current_task() is not None
+print(NAME, __name__, __spec__.name, sys.argv[1:], asyncio.run(main()), asyncio.run(main()))
+sys.exit(3 if sys.argv[1:] == ["fail"] else 0)
+"""
+
+
+def test_a_module_runs_and_begins_its_own_event_loop(script: Path):
+    package = script.parent / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("NAME = 'of mine'")
+    (package / "train.py").write_text(MODULE)
+    process = started(Path("mine.train"), "-m", "x", options=["-m"], folder=script.parent)
+    out, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert "0–1 │ of mine __main__ mine.train ['-m', 'x'] True True" in out
+    process = started(Path("mine.train"), "fail", options=["-m"], folder=script.parent)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3, said
+    assert running_clusters() == []
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,13 @@ export class OpenLine {
     return text.includes('\x1b') ? carried(text) : '';
   }
 
+  /** Whether what is written next is written at the line's begin. */
+  get isAtBegin(): boolean {
+    const last = this.raw.slice(this.raw.lastIndexOf('\r') + 1);
+    // eslint-disable-next-line no-control-regex
+    return this.cut === 0 && last.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, '') === '';
+  }
+
   /** Go on at the line's begin. */
   back(): void {
     this.raw += this.isEmpty ? '' : '\r';

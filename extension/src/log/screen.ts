@@ -33,8 +33,7 @@ export class Screen {
     const parts = text.split(new RegExp(UP));
     for (let i = 0; i < parts.length; i += 2) {
       if (i > 0) {
-        this.at = Math.max(0, this.at - (Number(parts[i - 1]) || 1));
-        this.sinceUp = 0;
+        this.up(Number(parts[i - 1]) || 1);
       }
       yield* this.write(parts[i]);
     }
@@ -63,6 +62,16 @@ export class Screen {
       from = end + 1;
     }
     this.lines[this.at].append(text, from, text.length);
+  }
+
+  /** The column stays as it is: what rich writes at a line's begin is so above, too. */
+  private up(count: number): void {
+    const { isAtBegin } = this.lines[this.at];
+    this.at = Math.max(0, this.at - count);
+    this.sinceUp = 0;
+    if (isAtBegin) {
+      this.lines[this.at].back();
+    }
   }
 
   /** Go to the begin of the next line. */

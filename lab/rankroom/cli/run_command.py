@@ -40,6 +40,8 @@ _STATUS = re.compile(r"-?\d+")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="Interrupt the ranks after this.")  # fmt: skip
 @click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics with RUN's.")
+@click.option("-m", "--module", "is_module", is_flag=True,
+              help="SCRIPT is the name of a module, as after `python -m`.")  # fmt: skip
 @job_options
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -49,6 +51,7 @@ def run(
     preload: str,
     timeout: float | None,
     compare: tuple[str, ...],
+    is_module: bool,
     script: str,
     arguments: tuple[str, ...],
     **job: Any,
@@ -60,7 +63,7 @@ def run(
     status is that of the rank which failed first. Ctrl-C interrupts the ranks, and ends them when
     it is pressed again; --timeout ends them where they do not stop within 10 s.
     """
-    if site_name is None and not Path(script).is_file():
+    if site_name is None and not is_module and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
     # Its ranks end with it, as with any other launcher; not with a terminal, under nohup.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -68,8 +71,9 @@ def run(
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     cluster = started(ranks, site_name, job, preload=preload, stays=False)
     try:
-        path = script if site_name else str(Path(script).absolute())
-        source = SOURCE.format(path=path, arguments=list(arguments))
+        path = script if site_name or is_module else str(Path(script).absolute())
+        how = [path, list(arguments), *([True] if is_module else [])]
+        source = SOURCE.format(how=", ".join(map(repr, how)))
         others, notes = compared(cluster.store, compare) if compare else ([], [])
         begun = cluster.run(
             source, name=Path(script).name, notes=notes, interactive=can_ask(), compare=others
@@ -196,5 +200,5 @@ def _status(info: RunInfo) -> int:
     return status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1
 
 
-SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({path!r}, {arguments!r})"
+SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({how})"
 WHERE = "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rankroom.display.text import overprint
+from rankroom.display.text import clean, overprint
 
 _UP = re.compile(r"\x1b\[(\d*)A")
 _HIGHEST = 20  # lines that a stream can go back up
@@ -38,8 +38,7 @@ class Screen:
             self._height = max(self._height, min(_HIGHEST, up))
         yield from self._write(first)
         for count, more in zip(moves[::2], moves[1::2], strict=True):
-            self._at = max(0, self._at - _number(count))
-            self._since_up = 0
+            self._go_up(_number(count))
             yield from self._write(more)
         if self._held > _LONG:
             yield from self.rest()
@@ -61,6 +60,14 @@ class Screen:
             yield from self._final()
         self._append(rest)
 
+    def _go_up(self, count: int) -> None:
+        """The column stays as it is: what rich writes at a line's begin is so above, too."""
+        is_at_begin = _is_at_begin(self._lines[self._at])
+        self._at = max(0, self._at - count)
+        self._since_up = 0
+        if is_at_begin and self._lines[self._at]:
+            self._lines[self._at].append("\r")
+
     def _append(self, text: str) -> None:
         if text:
             self._lines[self._at].append(text)
@@ -80,6 +87,17 @@ class Screen:
             self._at -= 1
             self._held -= len(line)
             yield overprint(line)
+
+
+def _is_at_begin(pieces: list[str]) -> bool:
+    """Whether what follows these pieces of a line is written at its begin."""
+    for piece in reversed(pieces):
+        _, back, last = piece.rpartition("\r")
+        if clean(last):
+            return False
+        if back:
+            return True
+    return True
 
 
 def _number(count: str) -> int:

@@ -125,11 +125,17 @@ class Limit:
             until = [left - each.before for each in self.calls if not each.made]
             time.sleep(max(0.1, min([1.0, *(each for each in until if each > 0)])))
             if any(each.due(self.left()) for each in self.calls):
-                signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
-                time.sleep(1.0)  # it is made when C code returns to Python
+                self._have_called()
             if time.monotonic() - asked > pause:
                 self._ask()
                 asked = time.monotonic()
+
+    def _have_called(self) -> None:
+        if callable(signal.getsignal(_SIGNAL)):
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+            time.sleep(1.0)  # it is made when C code returns to Python
+        else:  # a library has taken our handler away, as Lightning does after a training
+            self.make_calls()
 
     def _ask(self) -> None:
         if not _on_rank():

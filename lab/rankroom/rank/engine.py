@@ -28,7 +28,7 @@ from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
 # What ipyparallel and ipykernel call, or are called by, in a rank; here and in kernel.py only.
-OVERRIDDEN = ("redirect_output", "init_signal", "load_connection_file")
+OVERRIDDEN = ("redirect_output", "init_signal", "_signal_stop", "load_connection_file")
 OF_KERNELS = (
     "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
     "_cancel_on_sigint", "dispatch_shell", "pre_handler_hook", "post_handler_hook", "shell_class",
@@ -77,6 +77,21 @@ class RankEngine(engine_app.IPEngine):
         that writes may wait without end for a lock that the interrupted code holds."""
         super().init_signal()
         signal.signal(signal.SIGINT, _do_nothing)
+        self._process = os.getpid()
+        os.register_at_fork(after_in_child=self._end_as_usual)
+
+    def _end_as_usual(self) -> None:
+        """What a rank forks ends by SIGTERM, as `multiprocessing` ends its pools' workers."""
+        if signal.getsignal(signal.SIGTERM) == self._signal_stop:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _signal_stop(self, number: int, frame: Any) -> None:
+        if os.getpid() == self._process:
+            super()._signal_stop(number, frame)
+            return
+        # A library has put a handler of its own around this one.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def load_connection_file(self) -> None:
         """The engine waits for the file to be there; the controller may still be writing it."""

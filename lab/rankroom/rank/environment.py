@@ -52,15 +52,19 @@ class Position:
     local_size: int
     cross_rank: int = 0
     cross_size: int = 1
+    node: int = 0
+    nodes: int = 1
 
 
 def positions(counts: Sequence[int]) -> list[Position]:
     """The positions of all ranks, node by node, on nodes with so many ranks each."""
     found = []
+    counts = [each for each in counts if each]
     for node, count in enumerate(counts):
         for local in range(count):
             others = [each > local for each in counts]
-            found.append(Position(local, count, sum(others[:node]), sum(others)))
+            cross = sum(others[:node]), sum(others)
+            found.append(Position(local, count, *cross, node, len(counts)))
     return found
 
 
@@ -102,15 +106,20 @@ def rank_environment(
         rank, size, position.local_rank, position.local_size, position.cross_rank,
         position.cross_size, wiring.host, wiring.interface,
     )  # fmt: skip
+    if timeline := own.get("HOROVOD_TIMELINE"):
+        env["HOROVOD_TIMELINE"] = timeline  # a file that the user wants
     env |= torch_adapter.environment(
-        rank, size, position.local_rank, position.local_size, addresses[0], wiring.master_port,
-        wiring.interface,
+        rank, size, position.local_rank, position.local_size, position.node, position.nodes,
+        addresses[0], wiring.master_port, wiring.interface,
     )  # fmt: skip
     env |= {
         name: value
-        for name, value in _nccl(rank, size, wiring, devices, position).items()
+        for name, value in _nccl(rank, size, wiring, devices, position, own).items()
         if name not in own
     }
+    if not devices and "ACCELERATE_USE_CPU" not in own:
+        # Without a GPU, Accelerate and transformers would have each rank train for itself.
+        env["ACCELERATE_USE_CPU"] = "true"
     pairs = zip(addresses, wiring.worker_ports, strict=True)
     workers = [f"{address}:{port}" for address, port in pairs]
     env |= tensorflow_adapter.environment(rank, workers)
@@ -120,14 +129,18 @@ def rank_environment(
     return env
 
 
-def _nccl(rank: int, size: int, wiring: Wiring, devices: int, position: Position) -> dict[str, str]:
+def _nccl(
+    rank: int, size: int, wiring: Wiring, devices: int, position: Position, own: Mapping[str, str]
+) -> dict[str, str]:
     """What NCCL reads: which interface ranks of one machine meet on, and how they share a GPU."""
     env = {}
     if devices and position.local_size == size:
         # Its own choice is one that other machines reach, loopback being its last.
         env["NCCL_SOCKET_IFNAME"] = f"={wiring.interface}"
-    if 0 < devices < position.local_size:
-        # It refuses two ranks on one GPU of a host, and has no objection to hosts of one rank each.
+    is_split = bool(gpus.own_instance(own.get(gpus.VISIBLE, ""), position.local_rank))
+    if 0 < devices < position.local_size or (devices and is_split):
+        # It refuses two ranks on one GPU of a host, also on two instances of MIG of one, and has no
+        # objection to hosts of one rank each.
         env["NCCL_HOSTID"] = f"{wiring.host}-{rank}"
     return env
 

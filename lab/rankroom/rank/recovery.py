@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from rankroom.rank.frameworks import progress_bars, tensorboard_writers
+from rankroom.rank.frameworks import notebook_libraries, tensorboard_writers
 from rankroom.rank.frameworks.horovod import horovod_adapter, horovod_calls, horovod_spans
 from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
@@ -61,7 +61,7 @@ class Recovery:
         for adapter in ADAPTERS.values():
             adapter.install(world)
         tensorboard_writers.install()
-        progress_bars.install()
+        notebook_libraries.install()
 
     def begin(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import builtins
 import contextlib
@@ -25,11 +26,15 @@ class ScriptExit(Exception):
     """The script has ended with another status than 0, or with a message in its place."""
 
 
-def run(path: str, arguments: Sequence[str]) -> None:
-    """Run the script as `__main__`. Raises what it raises, and ScriptExit for its exit status."""
+def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
+    """Run the script as `__main__`, or a module as `python -m` does, whose name `path` is then.
+
+    Raises what it raises, and ScriptExit for its exit status.
+    """
     __tracebackhide__ = True  # IPython leaves it out of what the user reads
-    if not Path(path).is_file():
-        raise ScriptExit(NO_FILE.format(path=path, folder=Path.cwd(), host=socket.gethostname()))
+    first = Path.cwd() if is_module else Path(path).resolve().parent
+    if not is_module and not Path(path).is_file():
+        raise ScriptExit(NO_FILE.format(path=path, folder=first.cwd(), host=socket.gethostname()))
     before, process = (sys.argv, sys.path[:]), os.getpid()
     threads = set(threading.enumerate())
     # While a cell runs, IPython has taken them away.
@@ -37,18 +42,24 @@ def run(path: str, arguments: Sequence[str]) -> None:
     vars(builtins).update(names)
     sys.argv = [path, *arguments]
     torch_adapter.is_in_script = True
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    sys.path.insert(0, str(first))
     status: object = 0
     try:
-        with exit_functions(Path(path).resolve().parent):
+        with exit_functions(first), without_event_loop():
             try:
-                runpy.run_path(path, run_name="__main__")
+                if is_module:
+                    runpy.run_module(path, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(path, run_name="__main__")
             except SystemExit as end:
                 status = end.code
             if os.getpid() == process:
                 wait_for_rest(threads)
+        if os.getpid() == process:
+            end_tracking(_code(status))
     except BaseException:
         if os.getpid() == process:
+            end_tracking(1)
             raise
         traceback.print_exc()
         status = 1
@@ -61,6 +72,25 @@ def run(path: str, arguments: Sequence[str]) -> None:
         end_fork(status)
     if status not in (None, 0, False):
         raise ScriptExit(status) from None
+
+
+@contextlib.contextmanager
+def without_event_loop() -> Iterator[None]:
+    """Have this thread's event loop, which runs us, not be seen: a program has begun none yet, and
+    calls `asyncio.run`."""
+    loop = asyncio._get_running_loop()
+    task = asyncio.current_task(loop) if loop is not None else None
+    if loop is None or task is None:
+        yield
+        return
+    asyncio.tasks._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        asyncio.tasks._enter_task(loop, task)
+        asyncio.set_event_loop(loop)  # `asyncio.run` leaves none
 
 
 @contextlib.contextmanager
@@ -129,9 +159,25 @@ def wait_for_rest(before: Collection[threading.Thread]) -> None:
                 child.join()
 
 
+def end_tracking(code: int) -> None:
+    """Have a run of Weights & Biases be sent and ended, as at the end of a program: ranks that end
+    with their cluster are not given the time."""
+    wandb: Any = sys.modules.get("wandb")
+    if getattr(wandb, "run", None) is not None:
+        try:
+            wandb.finish(exit_code=code)
+        except Exception:
+            traceback.print_exc()
+
+
+def _code(status: object) -> int:
+    """The exit status of a program that `sys.exit` was called in."""
+    return status if isinstance(status, int) else int(status is not None)
+
+
 def end_fork(status: object) -> None:
     """End a process that a script or a cell forked, where that ends: it is no second rank."""
-    code = status if isinstance(status, int) else int(status is not None)
+    code = _code(status)
     try:
         if code != status and status is not None:
             print(status, file=sys.stderr)

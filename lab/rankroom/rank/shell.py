@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -39,6 +41,9 @@ LONGEST_ERROR = 20_000  # characters of an error's words, and of a line of its t
 def is_clients(reporter: Reporter | None) -> bool:
     """Whether what runs now is a request of one of ipyparallel's clients: no run's cell."""
     return reporter is not None and reporter.run is None
+
+
+_print = builtins.print
 
 
 class RankDisplayHook(ZMQShellDisplayHook):
@@ -116,7 +121,9 @@ class RankShell(ZMQInteractiveShell):
     failure: dict[str, Any] | None = None
     failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
     interrupted: bool = False  # an interrupt has cancelled what the cell awaited
+    ended_by: BaseException | None = None  # or this has, which is the cell's error then
     _depth = 0  # of statements that run within one another
+    _told_print: Any = None
 
     @property
     def debugger_cls(self) -> type:
@@ -131,6 +138,8 @@ class RankShell(ZMQInteractiveShell):
         self.reporter = reporter
         self.displayhook.reporter = reporter
         self.display_pub.reporter = reporter
+        # IPython's advice on how to leave a prompt.
+        warnings.filterwarnings("ignore", "To exit: use 'exit'")
         # Completion looks at the live objects here; jedi would read source and take long.
         self.Completer.use_jedi = False
 
@@ -171,6 +180,12 @@ class RankShell(ZMQInteractiveShell):
         if code and getattr(self, "system_raise_on_error", False):
             raise subprocess.CalledProcessError(code, command)
 
+    def init_prompts(self) -> None:
+        """None: by `sys.ps1` libraries know a prompt, where one process is all that there is.
+
+        A rank is one of several, as under a launcher; Lightning refuses to train at a prompt.
+        """
+
     def init_hooks(self) -> None:
         super().init_hooks()
         self.set_hook("show_in_pager", page.as_hook(self._show_page))  # before ipykernel's
@@ -190,10 +205,12 @@ class RankShell(ZMQInteractiveShell):
         except ValueError:  # there is none
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
-        is_cells = self._depth <= 1 and sys._getframe(1).f_code in _SHOW_LAST
+        is_cells = self._depth <= 1 and _shower(sys._getframe(1)) in _SHOW_LAST
         if is_cells or self.displayhook.is_on:
-            if self.interrupted and isinstance(error, asyncio.CancelledError):
-                kind, error = KeyboardInterrupt, KeyboardInterrupt().with_traceback(trace)
+            is_ended = self.interrupted or self.ended_by is not None
+            if is_ended and isinstance(error, asyncio.CancelledError):
+                error = (self.ended_by or KeyboardInterrupt()).with_traceback(trace)
+                kind = type(error)
                 exc_tuple = kind, error, trace
             with self._failing():
                 self._report(kind, error, trace, exc_tuple, *args, **kwargs)
@@ -205,17 +222,17 @@ class RankShell(ZMQInteractiveShell):
 
     def _report(self, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
         if has_group(error):  # which IPython would print, and not pass on
-            self._showtraceback(kind, error, traceback.format_exception(kind, error, trace))
+            self.tell_error(kind, error, traceback.format_exception(kind, error, trace))
         else:
             super().showtraceback(*args, **kwargs)
 
     def show_usage_error(self, exc: Any) -> None:
-        self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
+        self.tell_error(type(exc), exc, [f"UsageError: {exc}"])
 
     def fail(self, error: BaseException) -> None:
         """The cell has ended with an error that IPython has not shown."""
         with self._failing():
-            self._showtraceback(type(error), error, traceback.format_exception(error))
+            self.tell_error(type(error), error, traceback.format_exception(error))
 
     def _mention(self, kind: Any, error: Any, trace: Any) -> None:
         """Show an error that does not end the cell: of a representation, or of a callback."""
@@ -250,6 +267,14 @@ class RankShell(ZMQInteractiveShell):
             super().showsyntaxerror(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        self.tell_error(etype, evalue, stb)
+
+    def tell_error(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        """Put an error of the cell into its record.
+
+        By this name no library knows it: `rich.traceback.install` puts its own in the place of
+        IPython's methods, which shows the error and tells nothing.
+        """
         if is_clients(self.reporter):
             super()._showtraceback(etype, evalue, stb)
             return
@@ -268,6 +293,18 @@ class RankShell(ZMQInteractiveShell):
         if self.reporter is not None:
             lines = [_bounded(str(line)) for line in stb]
             self.reporter.emit("error", traceback=lines, **error, **more)
+
+    def tell_print(self) -> None:
+        """Say once that there is another print() now: scripts for several processes have one that
+        writes on the first of them only, and the others look as if their output were lost."""
+        own = builtins.print
+        if own in (_print, self._told_print):
+            return
+        self._told_print = own
+        file = getattr(getattr(own, "__code__", None), "co_filename", "")
+        where = "a cell" if file in self.cells() else file or "a library"
+        name = getattr(own, "__qualname__", type(own).__name__)
+        spans.recorder.note(OTHER_PRINT.format(name=name, where=where))
 
     def cells(self) -> set[str]:
         """The file names that cells were compiled with."""
@@ -371,5 +408,15 @@ def has_group(error: BaseException | None) -> bool:
     return False
 
 
+def _shower(frame: FrameType) -> Any:
+    """The code that has an error shown, from which a library may pass it on (as rich does)."""
+    is_passed_on = not str(frame.f_globals.get("__name__", "")).startswith("IPython.")
+    return (frame.f_back if is_passed_on and frame.f_back else frame).f_code
+
+
 # What of IPython's shows the error that a cell ends with.
 _SHOW_LAST = (ZMQInteractiveShell.run_code.__code__, ZMQInteractiveShell.run_ast_nodes.__code__)
+OTHER_PRINT = (
+    "`print` is no longer Python's: `{name}` of {where} has taken its place, for later cells as "
+    "well. Ranks on which it prints nothing look silent; ranks that are restarted have Python's"
+)

@@ -66,9 +66,22 @@ def stacks(cells: set[str]) -> str:
     return "\n".join(parts)
 
 
+_written: list[Any] = []
+
+
 def answer_to_signal(file: Path) -> None:
     """Have SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
-    faulthandler.register(SIGNAL, file.open("wb", buffering=0), all_threads=True)
+    _written[:] = [file.open("wb", buffering=0)]
+    signal.signal(SIGNAL, signal.SIG_IGN)  # what is there while it is not answered
+    answer_again()
+
+
+def answer_again() -> None:
+    """The same, once more: a library that puts all handlers back as Python knows them (Lightning,
+    after each training) takes away one that is not Python's."""
+    for file in _written:
+        faulthandler.unregister(SIGNAL)  # else it takes itself for registered
+        faulthandler.register(SIGNAL, file, all_threads=True)
 
 
 def handles_interrupt() -> bool:

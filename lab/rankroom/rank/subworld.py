@@ -16,7 +16,7 @@ from rankroom.rank.world import World, restore_environment
 
 _VARIABLES = (
     "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-    "TF_CONFIG",
+    "GROUP_WORLD_SIZE", "TF_CONFIG",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
         "HOROVOD_CROSS_SIZE": str(position.cross_size),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(position.local_size),
+        "GROUP_WORLD_SIZE": str(position.nodes),
     }
     if "TF_CONFIG" in whole:
         config = json.loads(whole["TF_CONFIG"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -90,6 +91,18 @@ def test_a_call_is_made_in_the_main_thread_when_little_time_is_left(scontrol: Pa
     rankroom.on_time_limit(lambda: calls.append(threading.current_thread().name), before=150)
     wait_for(calls, 1)
     assert calls == ["MainThread"]
+
+
+def test_a_call_is_made_though_a_library_has_put_all_handlers_back(scontrol: Path):
+    scontrol.write_text(said(end=time.time() + 40))
+    made = threading.Event()
+    before = signal.getsignal(deadline._SIGNAL)
+    try:
+        rankroom.on_time_limit(made.set, before=37)
+        signal.signal(deadline._SIGNAL, signal.SIG_DFL)  # by which the process would end
+        assert made.wait(10)
+    finally:
+        signal.signal(deadline._SIGNAL, before)
 
 
 def test_a_call_that_raises_is_told_and_disturbs_nothing(scontrol: Path, capsys):

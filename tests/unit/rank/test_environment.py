@@ -27,11 +27,26 @@ def test_every_framework_finds_its_rank():
     assert [env[name] for name in ("HOROVOD_RANK", "RANK", "LOCAL_RANK")] == ["1"] * 3
     assert [env[name] for name in ("HOROVOD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["3"] * 3
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.7", "4000")
+    # By these, libraries know that a launcher has started all ranks.
+    assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("0", "1")
+    assert env["TORCHELASTIC_RUN_ID"] and env["NODE_RANK"] == "0"
     assert (env["HOROVOD_GLOO_IFACE"], env["GLOO_SOCKET_IFNAME"]) == ("eth0", "eth0")
     assert json.loads(env["TF_CONFIG"]) == {
         "cluster": {"worker": ["10.0.0.7:4001", "10.0.0.7:4002", "10.0.0.7:4003"]},
         "task": {"type": "worker", "index": 1},
     }
+
+
+def test_the_users_own_timeline_of_horovod_is_left_alone():
+    for own, given in (({}, "DYNAMIC"), ({"HOROVOD_TIMELINE": "/a.json"}, "/a.json")):
+        assert environment(**own)["HOROVOD_TIMELINE"] == given
+    assert environment(HOROVOD_TIMELINE="")["HOROVOD_TIMELINE"] == "DYNAMIC"
+
+
+def test_accelerate_is_told_that_there_is_no_gpu():
+    assert environment()["ACCELERATE_USE_CPU"] == "true"
+    assert "ACCELERATE_USE_CPU" not in environment(devices=3)
+    assert "ACCELERATE_USE_CPU" not in environment(ACCELERATE_USE_CPU="no")
 
 
 @pytest.mark.parametrize(("cores", "size", "share"), [(8, 3, "2"), (8, 2, "4"), (1, 4, "1")])
@@ -61,6 +76,12 @@ def test_nccl_takes_ranks_that_share_a_gpu_for_those_of_different_hosts(devices,
     hosts = [environment(rank=rank, devices=devices).get("NCCL_HOSTID") for rank in range(3)]
     assert hosts == (["node7-0", "node7-1", "node7-2"] if is_shared else [None] * 3)
     assert "NCCL_HOSTID" not in environment(devices=devices, NCCL_HOSTID="mine")
+
+
+def test_nccl_takes_instances_of_a_gpu_for_gpus_of_different_hosts():
+    mine = {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2,MIG-3"}
+    hosts = [environment(rank=rank, devices=3, **mine)["NCCL_HOSTID"] for rank in range(3)]
+    assert hosts == ["node7-0", "node7-1", "node7-2"]
 
 
 def test_nccl_meets_where_other_machines_do_not_reach():

@@ -120,12 +120,17 @@ def test_an_allocation_is_read_back():
 
 
 def test_seats_on_nodes_that_differ():
-    assert positions([2, 1]) == [Position(0, 2, 0, 2), Position(1, 2, 0, 1), Position(0, 1, 1, 2)]
+    assert positions([2, 1]) == [
+        Position(0, 2, 0, 2, node=0, nodes=2),
+        Position(1, 2, 0, 1, node=0, nodes=2),
+        Position(0, 1, 1, 2, node=1, nodes=2),
+    ]
 
 
 def test_a_rank_on_another_node():
     wiring = Wiring("10.0.0.2", "ib0", "c2", 4000, (1, 2, 3), ("10.0.0.1", "10.0.0.1", "10.0.0.2"))
-    env = rank_environment(2, 3, wiring, 2, 8, {}, Position(0, 1, 1, 2))
+    env = rank_environment(2, 3, wiring, 2, 8, {}, Position(0, 1, 1, 2, 1, 2))
+    assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("1", "2")
     assert (env["MASTER_ADDR"], env["LOCAL_RANK"], env["RANK"]) == ("10.0.0.1", "0", "2")
     assert (env["HOROVOD_CROSS_RANK"], env["HOROVOD_CROSS_SIZE"]) == ("1", "2")
     assert (env["HOROVOD_HOSTNAME"], env["GLOO_SOCKET_IFNAME"]) == ("c2", "ib0")

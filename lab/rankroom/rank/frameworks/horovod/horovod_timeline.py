@@ -41,6 +41,7 @@ class TimelineSource:
         self._at = 0
         self._on = False
         self._users = False
+        self._named = ""  # the user's file by Horovod's own variable, of which it writes one only
         self._calls = 0  # of collectives, at the end of the last cell
         self._lock = threading.RLock()
 
@@ -50,7 +51,9 @@ class TimelineSource:
         """Horovod has been initialised: rank 0's can write."""
         with self._lock:
             self._on = False
-            if self._rank == 0 and not self._users:
+            named = os.environ.get("HOROVOD_TIMELINE", "")
+            self._named = "" if named == "DYNAMIC" else named
+            if self._rank == 0 and not self._users and not self._named:
                 self._start()
 
     def users(self, recording: bool) -> None:
@@ -69,7 +72,8 @@ class TimelineSource:
         with self._lock:
             self._read()
             if self._at or self._calls != horovod_calls.count(self._library):
-                recorder.note(NOTE)
+                about = {"file": self._named, "library": f"hvd.{self._library}"}
+                recorder.note(NAMED.format(**about) if self._named else NOTE)
             if self._at > LARGE:
                 self._write_again()
 
@@ -216,4 +220,7 @@ NOTE = (
 USERS = (
     "hvd.start_timeline() has Horovod write a file of the user's: until hvd.stop_timeline() the "
     "collectives of {library} are not in this record"
+)
+NAMED = (
+    "HOROVOD_TIMELINE has Horovod write {file}: the collectives of {library} are not in this record"
 )
