@@ -83,11 +83,38 @@ test('what is typed for one prompt is no answer to another that comes up before 
   model.run = run(ASKS_NAME);
   prompts.typing('A');
   model.run = run(command(0, 2));
-  assert.deepEqual(prompts.targets, [command(0, 2)]);
+  assert.deepEqual(prompts.targets, []);
   model.run = run(command(0, 2), ASKS_NAME);
   assert.deepEqual(prompts.targets, [ASKS_NAME]);
   prompts.typing('');
   assert.deepEqual(prompts.targets, [command(0, 2)]);
+});
+
+test('what is typed for a prompt that is gone before Enter is sent to no other', async () => {
+  const other: Prompt = { ...ASKS_NAME, rank: 3, text: 'age? ' };
+  const { model, prompts, given } = answered(run(ASKS_NAME, other));
+  prompts.typing('A');
+  model.run = run(other); // the first one was answered elsewhere
+  prompts.typing('Ad');
+  assert.deepEqual([prompts.targets, prompts.missed], [[], ASKS_NAME]);
+  await prompts.answer('Ada');
+  assert.deepEqual(given, []);
+  prompts.typing('');
+  assert.deepEqual([prompts.targets, prompts.missed], [[other], undefined]);
+  await prompts.answer('36');
+  assert.deepEqual(given, ['r 36 3:1']);
+});
+
+test('a chosen rank that asks for something else by now is not answered with what was typed before', () => {
+  const { model, prompts, later } = answered(run(ASKS_NAME, command(0)));
+  prompts.choose(2);
+  prompts.typing('A');
+  const next: Prompt = { ...ASKS_NAME, number: 2, text: 'age? ' };
+  model.run = run(next, command(0));
+  later(5_000);
+  assert.deepEqual([prompts.targets, prompts.missed, prompts.isAway], [[], ASKS_NAME, false]);
+  prompts.choose(2, 'A');
+  assert.deepEqual([prompts.targets, prompts.missed], [[next], undefined]);
 });
 
 test('whom to answer can be chosen when something is typed already', async () => {

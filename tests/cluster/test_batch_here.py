@@ -190,7 +190,8 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
     found = batch_script.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert """enter '/s/it'"'"'s'""" in found
-    start = """PYTHONSAFEPATH=rankroom exec "$HOME/py/bin/python" -c 'import sys; """
+    safe = 'PYTHONSAFEPATH="${PYTHONSAFEPATH:-rankroom}"'
+    start = f"""{safe} exec "$HOME/py/bin/python" -c 'import sys; """
     assert found[-1].startswith(start)
     assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")
 

@@ -37,14 +37,19 @@ export class Prompts {
     return this.model.prompts.filter(({ rank, number }) => this.given.get(rank) !== number);
   }
 
-  /** What the next answer is for: the chosen rank's prompt, or all that are like the first, or like the one it was begun for. */
+  /**
+   * What the next answer is for: the chosen rank's prompt, or all that are like the first. What is being typed is for
+   * those alone that are like the one it was begun for: it may be a password.
+   */
   get targets(): Prompt[] {
-    const { asked, begun, chosen } = this;
-    if (chosen !== null) {
-      return asked.filter(({ rank }) => rank === chosen);
-    }
-    const first = asked.find(prompt => isAlike(prompt, begun)) ?? asked[0];
-    return asked.filter(prompt => isAlike(prompt, first));
+    const { answerable, begun } = this;
+    const first = begun ? answerable.find(prompt => isAlike(prompt, begun)) : answerable[0];
+    return answerable.filter(prompt => isAlike(prompt, first));
+  }
+
+  /** The prompt that what is being typed was begun for, while that is not asked any more and others are. */
+  get missed(): Prompt | undefined {
+    return this.answerable.length > 0 && this.targets.length === 0 ? this.begun : undefined;
   }
 
   /** The rank that is asked alone, or null for all that ask. */
@@ -54,8 +59,7 @@ export class Prompts {
 
   /** Whether the chosen rank has run on for a while, and others ask. */
   get isAway(): boolean {
-    const { asked, targets } = this;
-    return asked.length > 0 && targets.length === 0 && this.now() - this.answered >= GRACE;
+    return this.asked.length > 0 && this.answerable.length === 0 && this.now() - this.answered >= GRACE;
   }
 
   /** Choose whom to answer, with what stands in the line. */
@@ -68,7 +72,7 @@ export class Prompts {
 
   /** What stands in the line now: other prompts that come up before Enter are not answered by it. */
   typing(text: string): void {
-    this.begun = text ? this.targets[0] : undefined;
+    this.begun = text ? (this.begun ?? this.targets[0]) : undefined;
   }
 
   /** Whether there is something to answer, or soon will be. */
@@ -100,6 +104,12 @@ export class Prompts {
       targets.forEach(({ rank }) => this.given.delete(rank));
       this.model.notify();
     }
+  }
+
+  /** What is asked of the chosen rank, or of all. */
+  private get answerable(): Prompt[] {
+    const { asked, chosen } = this;
+    return chosen === null ? asked : asked.filter(({ rank }) => rank === chosen);
   }
 
   /** A line for a debugger with what all that can follow begins with, and all that can. */

@@ -26,7 +26,7 @@ export class PromptLine extends Widget {
     autocomplete: 'off',
     autocapitalize: 'off',
     oninput: () => {
-      this.prompts.typing(this.input.value);
+      this.typed();
       this.offer([]);
     },
     onkeydown: (event: KeyboardEvent) => this.onKey(event)
@@ -86,8 +86,13 @@ export class PromptLine extends Widget {
       this.input.setAttribute('aria-label', trans.__('answer %1: %2', nameRanks(ranks), first.text.trim()));
       this.commands.hidden = first.kind !== 'debugger';
     }
-    this.trouble.hidden = prompts.trouble === '';
-    setText(this.trouble, prompts.trouble);
+    const { missed } = prompts;
+    if (missed) {
+      this.commands.hidden = true;
+    }
+    const trouble = missed ? missedWords(missed) : prompts.trouble;
+    this.trouble.hidden = trouble === '';
+    setText(this.trouble, trouble);
   }
 
   private refreshChoices(asked: readonly Prompt[]): void {
@@ -108,6 +113,12 @@ export class PromptLine extends Widget {
       this.who.hidden = ranks.length < 2 && choice === null;
     }
     this.who.value = choice === null ? ALL : String(choice);
+  }
+
+  /** What is typed is for who asks now, also when others ask before Enter; an empty line is for the first. */
+  private typed(): void {
+    this.prompts.typing(this.input.value);
+    this.refresh();
   }
 
   private command(text: string, label: string, title: string): HTMLElement {
@@ -153,8 +164,15 @@ export class PromptLine extends Widget {
     } else if ((event.key === 'ArrowUp' || event.key === 'ArrowDown') && this.input.type !== 'password') {
       event.preventDefault();
       this.input.value = this.prompts.recall(event.key === 'ArrowUp' ? -1 : 1, this.input.value);
-      this.prompts.typing(this.input.value);
+      this.typed();
       this.input.setSelectionRange(this.input.value.length, this.input.value.length);
     }
   }
+}
+
+function missedWords({ rank }: Prompt): string {
+  return trans.__(
+    '%1 does not ask for this any more, so it is not sent: empty the line to answer what is asked now',
+    nameRanks([rank])
+  );
 }

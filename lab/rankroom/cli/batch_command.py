@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,9 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     progress = asyncio.run(sent.progress())
     if progress.state not in ("done", "failed"):
         raise BatchFailed(NO_END.format(status=done.returncode, said=done.tail()))
+    if progress.state == "done" and progress.copy:
+        # All of it is elsewhere; of one that failed, it has what was run.
+        shutil.rmtree(folder.path, ignore_errors=True)
     _judge(progress)
 
 

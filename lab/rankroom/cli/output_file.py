@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 import click
 
+from rankroom.errors import with_remedy
 from rankroom.text.amounts import size
+
+T = TypeVar("T")
 
 
 def write_file(pieces: Iterable[bytes], output: str, hint: str) -> None:
@@ -18,8 +26,8 @@ def write_file(pieces: Iterable[bytes], output: str, hint: str) -> None:
         return
     file = Path(output)
     try:
-        with file.open("wb") as out:
-            for piece in pieces:
+        with _replacing(file) as out:
+            for piece in _read(pieces, file):
                 out.write(piece)
     except OSError as error:
         raise click.ClickException(f"cannot write {file}: {error.strerror or error}") from None
@@ -33,12 +41,66 @@ def write_folder(files: Iterable[tuple[str, Iterable[bytes]]], output: str, hint
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise click.ClickException(f"{folder} is not empty")
-        for name, pieces in files:
+        for name, pieces in _read(files, folder):
             with (folder / name).open("wb") as out:
-                out.writelines(pieces)
+                out.writelines(_read(pieces, folder))
                 written += out.tell()
             count += 1
     except OSError as error:
         raise click.ClickException(f"cannot write {folder}: {error.strerror or error}") from None
     many = "file" if count == 1 else "files"
     click.echo(f"wrote {count} {many} ({size(written)}) into {folder}: {hint}")
+
+
+def _read(pieces: Iterable[T], output: Path) -> Iterator[T]:
+    """The same; what cannot be read is not said to be what cannot be written."""
+    try:
+        yield from pieces
+    except OSError as error:
+        about = {"output": output, "file": error.filename or "the record"}
+        raise click.ClickException(UNREAD.format(**about, error=with_remedy(error))) from None
+
+
+@contextlib.contextmanager
+def _replacing(file: Path) -> Iterator[BinaryIO]:
+    """What is written takes the place of a file once it is whole; until then, and where that fails,
+    what was there stays. What cannot be replaced unnoticed is written to as it is."""
+    target = _target(file)
+    if target is None:
+        with file.open("wb") as out:
+            yield out
+        return
+    fresh = target.with_name(f".rankroom-{secrets.token_hex(4)}.part")
+    try:
+        with fresh.open("xb") as out:
+            yield out
+            if target.exists():
+                about = target.stat()
+                with contextlib.suppress(OSError):
+                    os.fchown(out.fileno(), -1, about.st_gid)
+                os.fchmod(out.fileno(), stat.S_IMODE(about.st_mode))
+        fresh.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
+def _target(file: Path) -> Path | None:
+    """The place of a plain file, to which links may lead; None for a pipe, a device, what a process
+    has open (there leads /dev/stdout), and for a file that has another owner or name."""
+    with contextlib.suppress(FileNotFoundError):
+        about = file.stat()
+        is_plain = stat.S_ISREG(about.st_mode) and about.st_nlink == 1
+        if not is_plain or about.st_uid != os.geteuid() or not os.access(file, os.W_OK):
+            return None
+    while True:
+        file = file.parent.resolve() / file.name
+        if file.parts[1:2] == ("proc",) or not os.access(file.parent, os.W_OK | os.X_OK):
+            return None
+        if not file.is_symlink():
+            return file
+        file = file.parent / file.readlink()
+
+
+UNREAD = "{output} was not written, as {file} cannot be read: {error}"

@@ -9,8 +9,9 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
+from typing import TypeVar
 
 import click
 
@@ -20,7 +21,7 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import asking, headline, label
-from rankroom.errors import FileError, with_remedy
+from rankroom.errors import FileError, UnreadableRecordError, with_remedy
 from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY
@@ -31,6 +32,8 @@ from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 # Seconds between two looks at a run that is being followed.
 PAUSE = 0.1
+PATIENCE_S, AGAIN_S = 60.0, 1.0  # for a record that cannot be read now, and between two tries
+T = TypeVar("T")
 RUN = click.argument("run", default="last", metavar="[ID]")
 RANKS = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
 
@@ -144,7 +147,7 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
                 click.echo(f"! rank {event['rank']} asks: {ATTACH.format(id=info.id)}")
     show_groups(_group(line) for line in assembly.rest() if line.rank in chosen)
     if follow:
-        click.echo(f"● {keep_colours(headline(store.load(info.id)))}")
+        click.echo(f"● {keep_colours(headline(_patiently(partial(store.load, info.id))))}")
 
 
 @runs.command()
@@ -167,7 +170,7 @@ def debug(run: str, ranks: str | None) -> None:
     reader = store.tail(info.id, start)
     with _interruptible() as pressed:
         while not pressed:
-            chunk = reader.read()
+            chunk = _patiently(reader.read)
             lines = [line for event in events_in(chunk.data) for line in assembly.add(event)]
             show_groups(collapse(lines))
             if chunk.data:
@@ -175,13 +178,13 @@ def debug(run: str, ranks: str | None) -> None:
             if chunk.state != "running":
                 break
             try:
-                if not answers.ask(store.load(info.id)):
+                if not answers.ask(_patiently(partial(store.load, info.id))):
                     time.sleep(PAUSE)
             except EOFError:
                 click.echo()
                 break
     show_groups(collapse(assembly.rest()))
-    now = store.load(info.id)
+    now = _patiently(partial(store.load, info.id))
     click.echo(f"● {keep_colours(headline(now))}")
     if words := asking(now):
         click.echo(f"! {words} still: {ATTACH.format(id=info.id)}, {END}")
@@ -368,12 +371,29 @@ def _is_question(event: Json) -> bool:
 def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
     """Events as they come, until the run has ended or somebody has `pressed`."""
     while not pressed:
-        chunk = reader.read()
+        chunk = _patiently(reader.read)
         yield from events_in(chunk.data)
         if not chunk.data:
             if chunk.state != "running":
                 return
             time.sleep(PAUSE)
+
+
+def _patiently(read: Callable[[], T]) -> T:
+    """What `read` returns, which is tried again for a while where a file system fails: that may
+    pass, and the run goes on meanwhile."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return read()
+        except (UnreadableRecordError, OSError) as error:
+            if time.monotonic() < until:
+                time.sleep(AGAIN_S)
+            elif isinstance(error, OSError):
+                about = f"cannot read {error.filename or 'the record'}"
+                raise FileError(f"{about}: {with_remedy(error)}") from None
+            else:
+                raise
 
 
 def events_in(data: bytes) -> Iterator[Json]:

@@ -140,6 +140,6 @@ def _seconds(until: float) -> int:
 
 UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
 SILENT = "{user}'s JupyterLab has not said that it has ended: "
-ON_NODE = "if it still runs, `rankroom workshop leave` of theirs ends it"
+ON_NODE = "if it still runs, it ends once they type `rankroom workshop leave`"
 BY_JOB = "its job ends with its time"
 STILL = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"

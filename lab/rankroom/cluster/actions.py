@@ -82,7 +82,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
             return said
     left = paths.read()
     if left is not None and left.remote is not None and liveness.remote_on(left):
-        job, where = left.remote.job or "that it may have", left.remote.site
+        job, where = left.remote.its_job, left.remote.site
         log = tail(paths.supervisor_log)
         raise StartError(UNENDED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths)
@@ -95,15 +95,17 @@ def _is_kept(info: ClusterInfo | None) -> bool:
 
 
 def wait_over(paths: ClusterPaths, said: str) -> None:
-    """Wait for the end of a cluster that is to be started again, where it was asked to stop and has
-    `said` that it is not over yet. Raises StartError if that takes long."""
+    """Wait for the end of a cluster that was asked to stop and is to be started again, and of what
+    keeps it, which may take as long without a word; `said` is what it has said of that, if it has.
+    Raises StartError if that takes long."""
 
     def is_over() -> bool:
         info = paths.read()
-        return info is None or not (liveness.alive(info) or liveness.remote_on(info))
+        is_on = info is not None and (liveness.alive(info) or liveness.remote_on(info))
+        return not is_on and not launch.supervisors(paths)
 
-    if said and not poll_until(is_over, OVER_S):
-        raise StartError(NOT_AGAIN.format(name=paths.name, said=said))
+    if not poll_until(is_over, OVER_S):
+        raise StartError(NOT_AGAIN.format(name=paths.name, said=said).rstrip())
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
@@ -328,8 +330,8 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 GONE = "cluster {name} is gone: Restart starts it again"
 NOT_AGAIN = "{name} is being stopped, and is not started again: start it once it is over. {said}"
 UNENDED = (
-    "the agent of cluster {name} here did not start, or was ended, so its job {job} on {site} is "
-    "not cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
+    "the agent of cluster {name} here did not start, or was ended, so {job} on {site} is not "
+    "cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
 )
 UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
 NO_PYTHON = (

@@ -54,6 +54,7 @@ class AnyCluster:
         self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
         self._lease = lease.hold(paths.folder)
         self._leasing = threading.Lock()  # any thread may find that it is another cluster's
+        self.is_attached = False  # whether `attach` made it, and may return it again
         # Called with what happens in a rank's debugger, in a thread of its own: the rank, and an
         # event of DAP's, or None once its process has ended.
         self.on_debugged: Callable[[int, Json | None], None] = lambda rank, event: None
@@ -77,6 +78,11 @@ class AnyCluster:
                 os.close(held)
         if AnyCluster.current is self:
             AnyCluster.current = None
+
+    def holds(self, info: ClusterInfo) -> bool:
+        """Whether it is this cluster that it is connected to, and was not let go of."""
+        is_open = self._lease >= 0 and self.name == info.name
+        return is_open and self.refresh().rpc_key == info.rpc_key
 
     # -- what it is
 

@@ -70,8 +70,7 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         return
     remote = info.remote if info is not None and liveness.remote_on(info) else None
     if remote is not None and not is_past(remote.until):
-        job = remote.job or "that it may have"
-        yield Finding(UNKEPT.format(name=paths.name, job=job, site=remote.site))
+        yield Finding(UNKEPT.format(name=paths.name, job=remote.its_job, site=remote.site))
         return
     if info is not None and (job := _job_elsewhere(info)):
         yield Finding(
@@ -185,6 +184,6 @@ NO_FILE = (
     "cluster {name}: its supervisor runs (pid {pid}), but {path} is not there: it is left as it is"
 )
 UNKEPT = (
-    "cluster {name}: its agent here is gone, and its job {job} on {site} may go on: "
+    "cluster {name}: its agent here is gone, and {job} on {site} may go on: "
     "`%cluster attach {name}` in a notebook attaches to it again"
 )

@@ -69,7 +69,8 @@ class Cluster(AnyCluster):
     def attach(cls, name: str | None = None) -> AnyCluster:
         """Connect to a running cluster, the one named or the newest, and have its cells run there.
 
-        A run that is on is its latest run then. Raises NoClusterError with the names there are.
+        A run that is on is its latest run then. Called again for the same cluster, it returns the
+        same object until that is closed. Raises NoClusterError with the names there are.
         """
         chosen = lookup.find(name)
         if chosen.remote is not None:
@@ -79,17 +80,29 @@ class Cluster(AnyCluster):
             there = RemoteCluster.of(chosen).until_ready(patience=patience)
             there.make_current()
             return there
-        paths = ClusterPaths(chosen.name)
-        made = cls(paths, chosen)
+        current = cls.current
+        if current is not None and current.is_attached and current.holds(chosen):
+            # Another one each time would be a thread and a descriptor each time, too.
+            _follow(current)
+            return current
+        made = cls(ClusterPaths(chosen.name), chosen)
         try:
-            made._follow()
-        except RankroomError as error:
+            _follow(made)
+        except RankroomError:
             made.close()
-            log = tail(paths.supervisor_log)
-            raise StartError(DEAF.format(name=chosen.name, error=error, log=log)) from None
+            raise
         repair.begin(made.store, prunes=True)
+        made.is_attached = True
         made.make_current()
         return made
+
+
+def _follow(cluster: AnyCluster) -> None:
+    try:
+        cluster._follow()
+    except RankroomError as error:
+        log = tail(cluster.paths.supervisor_log)
+        raise StartError(DEAF.format(name=cluster.name, error=error, log=log)) from None
 
 
 DEAF = (

@@ -14,8 +14,9 @@ import html
 import json
 import time
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rankroom import __version__
 from rankroom.analysis.export import compressed
@@ -26,9 +27,13 @@ from rankroom.record.download import log_text
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 
+if TYPE_CHECKING:
+    from rankroom.analysis.metrics.metrics_of_run import Metrics
+
 SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
 _PIECE = 1 << 20  # bytes that are read at once
 _METRICS = 100  # of which the page has curves
+_ANSWERS = 8  # of so many of the server's answers it has as many curves as may be in them
 _NAMED = 5  # metrics of a run without any of those
 _AXES: tuple[Literal["step", "time"], ...] = ("step", "time")
 
@@ -98,20 +103,36 @@ def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]
     from rankroom.analysis.metrics.metrics_of_run import metrics_of
 
     curves = metrics_of(store.paths(run.id), run)
-    names = tuple(curves.metrics.curves)[:_METRICS]
+    names = _few(curves.metrics, [*curves.metrics.curves][:_METRICS])
     for axis in _AXES:
         said = answer(curves, Asked(axis, names=names), run.state)
-        yield f"metrics_{axis}", [_json(said | {"names": said["names"][: len(names)]})]
+        yield f"metrics_{axis}", [_json(_with_names(said, said["names"][: len(names)]))]
     for number, run_id in enumerate(run.compare if names else (), 1):
         with contextlib.suppress(RecordError):  # it was removed, and the view says so
             other = store.load(run_id)
             curves = metrics_of(store.paths(run_id), other)
             yield f"run_{number}", [_json(other.to_json())]
+            shared = _few(curves.metrics, [each for each in names if each in curves.metrics.curves])
             for axis in _AXES:
-                said = answer(curves, Asked(axis, names=names), other.state)
-                shared = [each for each in said["names"] if each["name"] in names]
-                kept = shared or said["names"][:_NAMED]
-                yield f"metrics_{axis}_{number}", [_json(said | {"names": kept})]
+                said = answer(curves, Asked(axis, names=shared or names), other.state)
+                kept = [each for each in said["names"] if each["name"] in shared]
+                told = said | {"names": kept or said["names"][:_NAMED]}
+                yield f"metrics_{axis}_{number}", [_json(told)]
+
+
+def _few(metrics: Metrics, names: list[str]) -> tuple[str, ...]:
+    """The first of these names, of whose curves for all ranks there is room; one at least."""
+    from rankroom.analysis.metrics.curve_answer import CURVES_AT_ONCE
+
+    counts = accumulate(len(metrics.curves[name]) for name in names)
+    return tuple(names[: max(1, sum(count <= _ANSWERS * CURVES_AT_ONCE for count in counts))])
+
+
+def _with_names(said: Json, names: list[Json]) -> Json:
+    """An answer without other names than these, which says how many there are."""
+    count = len(said["names"])
+    more = [MORE.format(names=len(names), count=count)] if len(names) < count else []
+    return said | {"names": names, "notes": [*more, *said["notes"]]}
 
 
 def _json(value: Json) -> bytes:
@@ -134,6 +155,7 @@ def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield base64.b64encode(rest)
 
 
+MORE = "this page has {names:,} of the run's {count:,} metrics; run.metrics() returns all of them"
 _CELL = "<details><summary>the cell</summary><pre>{source}</pre></details>"
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

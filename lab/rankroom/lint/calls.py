@@ -8,14 +8,14 @@ from typing import Any
 
 from rankroom.lint import names
 from rankroom.lint.expressions import FUNCTIONS, Call, Expressions
-from rankroom.lint.values import LOSS, MODEL, OPTIMIZER, TAPE, Object, Value
+from rankroom.lint.values import KERAS, LOSS, MODEL, OPTIMIZER, TAPE, UNKNOWN, Object, Value
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "int": int, "bool": bool, "str": str, "abs": abs, "range": range
 }  # fmt: skip
 _OF_OBJECTS = (
     "optimizer.step", "optimizer.synchronize", "optimizer.apply_gradients", "tape.gradient",
-    "loss.backward",
+    "loss.backward", "model.fit",
 )  # fmt: skip
 # What Horovod wraps so that it meets the other ranks.
 _MADE = {"DistributedOptimizer": OPTIMIZER, "DistributedGradientTape": TAPE}
@@ -35,6 +35,8 @@ class Calls(Expressions):
         thing = callee.thing
         if isinstance(thing, str):
             return self._library(node, thing, [*given, *named.values()])
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
+            self._compiled(node.func.value, [*given, *named.values()])
         if isinstance(thing, FUNCTIONS):
             return self.inline(thing, node, given, named)
         if isinstance(thing, tuple):
@@ -59,9 +61,10 @@ class Calls(Expressions):
             self.ended("exit", node.lineno)
         made = _MADE.get(last)
         if dotted.startswith("horovod") and made is not None:
-            return Value(text=self.text(node), thing=made)
+            is_for_all = not names.is_for_some(node, dotted)
+            return Value(text=self.text(node), thing=made if is_for_all else None)
         name = dotted if dotted in _OF_OBJECTS else names.operation(dotted)
-        if self.alone and name == "loss.backward":
+        if (self.alone and name == "loss.backward") or (self.recompiled and name == "model.fit"):
             name = None
         if name is not None and not names.is_for_some(node, dotted):
             self._reached(node, name)
@@ -74,6 +77,18 @@ class Calls(Expressions):
         return Value(
             text=self.text(node), thing=LOSS if any(v.thing is LOSS for v in given) else None
         )
+
+    def _compiled(self, model: ast.expr, given: list[Value]) -> None:
+        """Something is compiled; it is a Keras model if that is with Horovod's optimizer."""
+        if not isinstance(model, (ast.Name, ast.Attribute)):
+            return
+        key = self.text(model)
+        before = self.names.get(key, UNKNOWN).thing
+        own = before if isinstance(before, Object) else KERAS
+        if any(each.thing is OPTIMIZER for each in given):
+            self.names[key] = Value(text=key, thing=Object(KERAS.kind, own.made_of))
+        elif own is before and own.kind == KERAS.kind:
+            self.recompiled = True  # by whatever name it is known elsewhere
 
     def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
         if name in _PLAIN and given and all(each.known for each in given):

@@ -12,6 +12,7 @@ from typing import Any
 from rankroom.lint import names
 from rankroom.lint.values import (
     GUESS,
+    KERAS,
     LOSS,
     OPPOSITES,
     OPTIMIZER,
@@ -75,6 +76,7 @@ class Expressions:
         self.through: tuple[tuple[int, str], ...] = ()
         self.called: set[ast.AST] = set()
         self.alone = False  # inside `with model.no_sync()` and the like
+        self.recompiled = False  # a Keras model may be trained by each rank for itself, too
         self.parts = False  # ranks may go other ways from somewhere on
         self._lines = lines
         self._steps = 0
@@ -164,7 +166,7 @@ class Expressions:
         for each in owner.made_of.body if owner.made_of else ():
             if isinstance(each, FUNCTIONS) and getattr(each, "name", "") == name:
                 return (owner, each)
-        return None
+        return "model.fit" if owner.kind == KERAS.kind and name == "fit" else None
 
     def _Subscript(self, node: ast.Subscript) -> Value:  # noqa: N802
         owner = self.value(node.value)

@@ -34,6 +34,7 @@ class Object:
 
 OPTIMIZER = Object("optimizer")  # a hvd.DistributedOptimizer: its step waits for all ranks
 TAPE = Object("tape")  # a hvd.DistributedGradientTape: so do its gradients
+KERAS = Object("Keras model")  # compiled with such an optimizer: its training waits for all ranks
 MODEL = Object("model")  # a DistributedDataParallel: so does a backward pass through it
 LOSS = Object("loss")  # what came out of one
 GUESS = Object("guess")  # a comparison of the rank with something that is not known

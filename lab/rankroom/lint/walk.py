@@ -11,7 +11,7 @@ from typing import Any
 
 from rankroom.lint.expressions import Call, Condition, Leaves
 from rankroom.lint.functions import Functions
-from rankroom.lint.values import GUESS, UNKNOWN, Object, Value, opposite
+from rankroom.lint.values import GUESS, KERAS, UNKNOWN, Object, Value, opposite
 
 _LEAVING = (ast.Break, ast.Return, ast.Raise, ast.Continue)
 
@@ -271,7 +271,9 @@ def _either(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
         if a != b:
             # An import in one of them, as in `try`-like code, still names the module.
             things = [each.thing for each in (a, b) if each is not None and each.thing is not None]
-            out[name] = Value(thing=things[0]) if things else UNKNOWN
+            # A Keras model need not be compiled with Horovod's optimizer in both.
+            is_unsure = any(isinstance(t, Object) and t.kind == KERAS.kind for t in things)
+            out[name] = Value(thing=things[0]) if things and not is_unsure else UNKNOWN
     return out
 
 

@@ -104,7 +104,10 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
 
 
 def _on_cpu(cluster: AnyCluster) -> bool:
-    return all(rank.device == "cpu" for rank in cluster.refresh().ranks)
+    """Whether ranks of this machine use the CPU: of others, its GPUs tell nothing."""
+    info = cluster.refresh()
+    is_here = info.remote is None and info.allocation is None
+    return is_here and all(rank.device == "cpu" for rank in info.ranks)
 
 
 def _hide_gpus() -> None:

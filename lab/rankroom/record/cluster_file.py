@@ -92,6 +92,11 @@ class Remote:
         """Whether it has a job, or may have one."""
         return bool(self.job) or self.others is not None
 
+    @property
+    def its_job(self) -> str:
+        """The job, within a sentence for people."""
+        return f"its job {self.job}" if self.job else "a job that it may have"
+
 
 @dataclass
 class ClusterInfo:
@@ -165,7 +170,9 @@ REMOVED = ".removed"  # ends the name of a cluster's folder that is being delete
 LONGEST_NAME = 63
 # What names a folder, and cannot lead to another one.
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-NAME_HAS = f"has letters, digits, dots, dashes and underscores only, {LONGEST_NAME} at most"
+NAME_HAS = (
+    f"has letters, digits, dots, dashes and underscores only, and {LONGEST_NAME} characters at most"
+)
 
 
 def named(name: str | None, kind: str) -> ClusterPaths:

@@ -58,7 +58,8 @@ def prune(
         if may_be_live(run_id):
             continue
         error = None if dry_run else _remove(runs / run_id)
-        if error is None:
+        # By itself, all others might go for one that cannot be removed.
+        if error is None or by_itself:
             total -= size
         gone.append(Pruned(run_id, size, why, error))
     if not dry_run:

@@ -301,8 +301,8 @@ class Store:
 
         Defaults come from the configuration. A live run is never removed, nor, for size, one
         written to within `grace` seconds. `by_itself`, with no user who asked for it, it removes
-        none for its age where all of them are too old. Returns what was removed, and with an
-        `error` what could not be, oldest first.
+        none for its age where all of them are too old, and none for the size of one that could not
+        be removed. Returns what was removed, and with an `error` what could not be, oldest first.
         """
         max_age = config.keep_days() * DAY if max_age is None else max_age
         max_bytes = config.keep_bytes() if max_bytes is None else max_bytes

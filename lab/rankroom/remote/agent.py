@@ -363,8 +363,7 @@ class Agent:
             self._ending = asyncio.create_task(self._lasting(self._stop))
         done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
         words = self.remote.words.partition("\n")[0]
-        job = f"its job {self.remote.job}" if self.remote.job else "a job that it may have"
-        about = {"name": self.info.name, "job": job, "words": words}
+        about = {"name": self.info.name, "job": self.remote.its_job, "words": words}
         return "" if done else LATER.format(**about)
 
     async def _stop(self) -> None:
@@ -378,8 +377,7 @@ class Agent:
             except (SshError, SchedulerError) as error:
                 if is_past(self.remote.until):
                     break  # the job is over by itself
-                job = self.remote.job or "that may be there"
-                words = f"its job {job} is not cancelled yet: {error}"
+                words = f"{self.remote.its_job} is not cancelled yet: {error}"
                 self.status.say("ending", words)
                 await asyncio.sleep(5 * AGAIN_S)
         if not self.records.are_whole or (self.records.is_shared and self.info.ready):

@@ -143,18 +143,22 @@ def find(name: str, job: str, seconds: str) -> Json:
 def finish(name: str, since: str) -> Json:
     """Complete the records of a cluster that is over; its runs whose ids are later than `since`.
 
-    Only their ids: what a command answers is kept in part where it is too long.
+    Only their ids: what a command answers is kept in part where it is too long. There is `trouble`
+    as long as one cannot be completed; the others are, and need not wait for it.
     """
     from rankroom.cluster import repair
 
-    store = Store()
-    repair.complete_all(store)
+    store, trouble = Store(), ""
+    try:
+        repair.complete_all(store)
+    except (RankroomError, OSError) as error:
+        trouble = str(error) or type(error).__name__
     runs = []
     for run_id in store.ids():
         with contextlib.suppress(RecordError):  # one that is damaged keeps nothing from the others
             if run_id >= since and (run := store.load(run_id)).cluster == name:
                 runs.append({"id": run.id})
-    return {"runs": runs}
+    return {"runs": runs, "trouble": trouble}
 
 
 def events(run: str, after: str) -> Json:

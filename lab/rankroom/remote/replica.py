@@ -177,12 +177,14 @@ class Replicas:
     async def _finish_all(self) -> bool:
         """Bring what there is of all records; whether that was all of them."""
         try:
-            runs = (await self._login.ask("finish", self.cluster, self._since))["runs"]
+            said = await self._login.ask("finish", self.cluster, self._since)
         except (RankroomError, OSError) as error:
             say(error)
             return False
-        done = True
-        for run in () if self.is_shared else runs:
+        if trouble := said.get("trouble"):
+            say(trouble)
+        done = not trouble
+        for run in () if self.is_shared else said["runs"]:
             try:
                 done = await self._finish_one(str(run["id"])) and done
             except (RankroomError, OSError) as error:  # others need not be damaged

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Threads:
-    """One pool for how clusters stand, which every window asks all the time, one for looks at
-    ranks and records, which may take long, and one for acting."""
+    """One pool for how clusters and the own seat stand, which every window asks all the time, one
+    for looks at ranks and records, which may take long, and one for acting."""
 
     def __init__(self) -> None:
         self._states = ThreadPoolExecutor(STATES, "rankroom-state")

@@ -159,7 +159,7 @@ class Own(Seated):
     @allowed
     async def get(self) -> None:
         sharing = self.sharing
-        self.finish(await self.threads.look("own workshop", lambda: workshop_answers.own(sharing)))
+        self.finish(await self.threads.state("own workshop", lambda: workshop_answers.own(sharing)))
 
 
 class Hand(Seated):

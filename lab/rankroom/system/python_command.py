@@ -10,19 +10,21 @@ known, else by a variable, which is taken away as well, as the user's programs w
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-# For a Python of any version: in its environment, or in a shell's line.
-VARIABLE = {"PYTHONSAFEPATH": "rankroom"}
-ASSIGNMENT = "PYTHONSAFEPATH=rankroom"
+VARIABLE = "PYTHONSAFEPATH"
+# `environment` in a shell's line.
+ASSIGNMENT = f'{VARIABLE}="${{{VARIABLE}:-rankroom}}"'
 # `sys` is built in, no file can take its place; and `os` is only looked for without the folder.
 SAFE_PATH = (
     "import sys; sys.path = [each for each in sys.path if each]; import os; "
     'os.environ.get("PYTHONSAFEPATH") == "rankroom" and os.environ.pop("PYTHONSAFEPATH")'
 )
-# What `-m` does, which leaves __main__ as modules expect it.
-_RUN = f"{SAFE_PATH}; import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
+# What `-m` does, which leaves __main__ as modules expect it. Processes of other versions are known
+# by it, too, as they may run on: this text stays.
+_MODULE = "import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
+_RUN = f"{SAFE_PATH}; {_MODULE}"
 
 
 def command(module: str, *arguments: str, python: Sequence[str] = (sys.executable,)) -> list[str]:
@@ -36,10 +38,16 @@ def flags(python: Sequence[str]) -> list[str]:
     return ["-P"] if is_known else []
 
 
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a Python of any version: a user's own setting is as good, and stays."""
+    return {**own, VARIABLE: own.get(VARIABLE) or "rankroom"}
+
+
 def arguments(words: Sequence[str]) -> list[str]:
-    """The module that a command line of `command`, or one with `-m`, runs, and its arguments."""
+    """The module that a command line of `command`, of any version, or one with `-m`, runs, and its
+    arguments."""
     rest = list(words[2:] if list(words[1:2]) == ["-P"] else words[1:])
-    if rest[:2] == ["-c", _RUN]:
+    if rest[:1] == ["-c"] and "".join(rest[1:2]).endswith(_MODULE):
         return rest[2:]
     return list(words[2:]) if list(words[1:2]) == ["-m"] else []
 

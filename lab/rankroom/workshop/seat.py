@@ -149,8 +149,17 @@ class OwnSeat:
         self.owner = owner  # the teacher's number, as the seat was taken
         self.path = folder / SEATS / name
 
+    def demand_teacher(self) -> None:
+        """Raise UsageError where the folder is another account's by now, which may have made it
+        again once the teacher's was gone; while there is none, nothing can be told."""
+        with contextlib.suppress(OSError):
+            if (now := self.folder.lstat().st_uid) != self.owner:
+                raise UsageError(OTHER_OWNER.format(folder=self.folder, now=account(now)))
+
     def write(self, status: SeatStatus) -> None:
-        """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try."""
+        """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try; and
+        UsageError where another than the teacher would read it."""
+        self.demand_teacher()
         choices = read_choices()
         now = replace(
             status, user=account(os.getuid()), at=time.time(), hand=choices.hand_since > 0,
@@ -171,6 +180,7 @@ class OwnSeat:
     def tell_choices(self) -> None:
         """Write what the learner has set into the seat as it is. Raises UsageError where that
         cannot be, so that the teacher does not see it."""
+        self.demand_teacher()
         found = Seat.read(self.path)
         try:
             if found is None:

@@ -121,6 +121,7 @@ class Sharing:
                 if self._seat is None:
                     self._begin()
                 self._copy()
+                self._end_as_planned()
                 self._listen()
                 self._write()
         except Exception as error:  # whatever a damaged file makes of it, the next round may do
@@ -160,6 +161,7 @@ class Sharing:
         taken = seats.take(self.folder.path, self.folder.owner_uid)
         self._is_kept = seats.read_choices().seat == taken.name
         self._seat, self._written = taken, time.monotonic()
+        self.folder.known_owner = taken.owner
 
     def _copy(self) -> None:
         """See that the notebooks are there; a home without room is tried again after a while."""
@@ -173,9 +175,15 @@ class Sharing:
             self._uncopied, self._copy_again = str(error), time.monotonic() + HEARTBEAT_S
         self._complain(self._uncopied)
 
+    def _end_as_planned(self) -> None:
+        end = self.plan.ends.timestamp() if self._seat and self.plan and self.plan.ends else 0.0
+        if end and not self.ends_at and end - time.time() < WARNING_S:
+            self.ends_at = end
+
     def _listen(self) -> None:
         if self._seat is None or self.plan is None:
             return
+        self._seat.demand_teacher()
         began, told = self.folder.told(self._heard)
         if began and began != self._began:
             if self._began:  # the folder was made again, and numbers begin again in it
@@ -192,9 +200,6 @@ class Sharing:
             if each.is_for(self._seat.name):
                 self.news = [*self.news, each][-MOST_KEPT:]
             self._heard = each.id  # last: what could not be done is heard again
-        end = self.plan.ends.timestamp() if self.plan.ends else 0.0
-        if end and not self.ends_at and end - time.time() < WARNING_S:
-            self.ends_at = end
 
     def _write(self) -> None:
         if self._seat is None:

@@ -80,6 +80,8 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
+        # Whose news and plan count, once that is known: another account may make the folder again.
+        self.known_owner: int | None = None
 
     # -- for everybody
 
@@ -105,13 +107,13 @@ class Folder:
 
     def plan(self) -> Plan:
         """The workshop's plan. Raises UsageError where there is none of the teacher's."""
-        file, owner = self.path / "workshop.toml", self.owner_uid
+        file, owner = self.path / "workshop.toml", self._teacher_uid()
         found = read_owned(file, workshop_plan.LARGEST)
         if found is None:
             raise UsageError(NO_PLAN.format(folder=self.path))
         if found.uid != owner:
             raise UsageError(
-                STRANGE.format(file=file, owner=account(found.uid), teacher=self.teacher)
+                STRANGE.format(file=file, owner=account(found.uid), teacher=account(owner))
             )
         return workshop_plan.parsed(file, found.text.encode())
 
@@ -124,7 +126,7 @@ class Folder:
         """The news, and the first line of all of them, by whose time of day a folder that was made
         again is known; "" where it cannot be read."""
         found = read_owned(self._news, MOST_NEWS, after)
-        if found is None or found.uid != self.owner_uid:
+        if found is None or found.uid != self._teacher_uid():
             return "", []
         told, place = [], after
         for line in found.text.split("\n")[:-1]:
@@ -238,6 +240,9 @@ class Folder:
                 os.close(descriptor)
         except OSError as error:
             raise UsageError(UNWRITTEN.format(folder=self.path, error=error.strerror)) from None
+
+    def _teacher_uid(self) -> int:
+        return self.owner_uid if self.known_owner is None else self.known_owner
 
     def _demand_teacher(self) -> None:
         if not self.is_teacher():

@@ -364,6 +364,25 @@ def test_the_users_own_timeline_goes_first(
     assert horovod.file == ours
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_file_that_the_user_has_named_for_horovod_goes_first(
+    foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    horovod, _ = foreign
+    source = TimelineSource("torch", horovod, World(rank=rank, size=2))
+    monkeypatch.setenv("HOROVOD_TIMELINE", "mine.json")
+    source.started()
+    source.finish()
+    assert horovod.file is None and recorder.new_notes() == []
+    monkeypatch.setitem(horovod_calls._calls, "torch", 1)
+    source.finish()
+    [note] = recorder.new_notes()
+    assert note.startswith("HOROVOD_TIMELINE has Horovod write mine.json: the collectives of hvd.t")
+    monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")
+    source.started()
+    assert (horovod.file is not None) == (rank == 0)
+
+
 def test_a_file_that_grows_large_begins_again(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_curves import drawn, found, line, simple
 
 from rankroom.analysis.metrics import curve_answer, metrics_of_run
 from rankroom.analysis.metrics.curve_answer import Asked, answer
+from rankroom.analysis.metrics.curves import Curve
 from rankroom.analysis.metrics.metric_rows import rows_of
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics, write_metrics
 from rankroom.record.model import event_line
@@ -57,6 +60,20 @@ def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.M
     assert len(answer(growing, Asked(names=("rate",)))["curves"]) == 100
 
 
+def test_points_that_come_one_by_one_are_no_larger_in_memory_than_others():
+    curve, count = Curve(), 20_000
+    tracemalloc.start()
+    for at in range(count):
+        curve.add(*(np.array([float(number)]) for number in (at, 10 * at, -at)))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 64 * count
+    columns = curve.columns()
+    assert columns.step.tolist() == list(range(count)) and columns.mean[-1] == -(count - 1)
+    curve.add(*(np.array([number]) for number in (1.0, 2.0, 3.0)))
+    assert curve.columns().t[-2:].tolist() == [10 * (count - 1), 2.0]
+
+
 def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_of_run, "MOST_CURVES", 3)
     curves = {f"m{at}": simple([1, 2]) for at in range(5)}
@@ -68,7 +85,7 @@ def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.M
     assert kept is not None
     for each in (kept, whole):
         (note,) = answer(each, Asked())["notes"]
-        assert "more than 3 curves" in note and "4 points" in note
+        assert "only 3 curves" in note and "4 points" in note
 
 
 def test_of_a_rank_that_was_started_again_names_are_its_own(

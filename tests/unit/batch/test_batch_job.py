@@ -161,6 +161,30 @@ def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
         script("data", True)
 
 
+@pytest.mark.parametrize(
+    ("progress", "is_kept"),
+    [
+        (Progress("done", 2, 2, copy="/it-1.ipynb"), False),
+        (Progress("done", 2, 2), True),  # its notebook is nowhere else
+        (Progress("failed", 1, 2, why="no", copy="/it-1.ipynb"), True),
+        (Progress("running", 1, 2, copy="/it-1.ipynb"), True),
+    ],
+)
+def test_a_notebook_that_has_run_here_leaves_its_folder_only_where_it_is_needed(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress, is_kept: bool
+):
+    (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
+
+    def play(argv: list[str], on_line: Any) -> Completed:
+        progress.write(Path(argv[1]).with_name("state.json"))
+        return Completed(tuple(argv), int(progress.state != "done"), "")
+
+    monkeypatch.setattr(batch_command.shell, "run_sync", play)
+    done = CliRunner().invoke(main, ["batch", str(tmp_path / "it.ipynb")])
+    assert done.exit_code == int(progress.state != "done"), done.output
+    assert bool(list((home / "batch").iterdir())) == is_kept
+
+
 def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(home, monkeypatch):
     Submitted("one", "", "7", "train", 1.0, "/somewhere/mine.ipynb").write()
     Submitted("two", "", "7", "other", 2.0).write()

@@ -18,12 +18,14 @@ from click.testing import CliRunner, Result
 
 from checkout import TRACES
 from collapse_cases import ABSL, FLAGS
-from rankroom.cli import COMMANDS, main
+from rankroom.cli import COMMANDS, main, runs_command
+from rankroom.errors import FileError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Failure, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.retention import DAY
 from rankroom.record.store import Store
+from rankroom.record.tail import LIMIT, Chunk, Tail
 from record_makers import finished_record, gone_process, log, lost_record, make_run, start_record
 
 
@@ -289,6 +291,53 @@ def test_tail_that_follows_can_be_stopped(home: Path):
     assert process.returncode == 0 and err == ""
     assert out == "● 2 ranks · running\n"
     writer.close()
+
+
+@pytest.mark.parametrize("words", [("tail", "-f"), ("debug",)])
+def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
+    home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+):
+    """As a file server refuses it that is restarted."""
+    _, run, writer = start_record(home)
+    writer.append(log(0, "first\n"))
+    read, load = Tail.read, Store.load
+    refused: list[str] = []
+
+    def refuse(what: str, count: int) -> None:
+        if refused.count(what) < count:
+            refused.append(what)
+            raise OSError(errno.ESTALE, "Stale file handle", what)
+
+    def read_late(self: Tail, limit: int = LIMIT) -> Chunk:
+        if sys._getframe(1).f_code.co_name == "_patiently":
+            refuse("events.jsonl", 2)
+        return read(self, limit)
+
+    def load_late(self: Store, run_id: str) -> RunInfo:
+        if sys._getframe(1).f_code.co_name == "_patiently":
+            refuse("run.json", 2)
+        return load(self, run_id)
+
+    def end() -> None:
+        time.sleep(0.3)
+        writer.append(log(1, "second\n"))
+        run.state, run.end = "done", run.start + 2_000_000
+        writer.finish(run)
+
+    monkeypatch.setattr(runs_command, "AGAIN_S", 0.01)
+    monkeypatch.setattr(Tail, "read", read_late)
+    monkeypatch.setattr(Store, "load", load_late)
+    thread = threading.Thread(target=end)
+    thread.start()
+    lines = good("runs", *words).splitlines()
+    thread.join()
+    assert lines == ["0 │ first", "1 │ second", "● 2 ranks · done in 2.0 s"]
+    assert sorted(refused) == ["events.jsonl"] * 2 + ["run.json"] * 2
+    monkeypatch.setattr(runs_command, "PATIENCE_S", 0.0)
+    refused.clear()
+    monkeypatch.setattr(Tail, "read", lambda self, limit=LIMIT: refuse("events.jsonl", 9))
+    with pytest.raises(FileError, match=r"cannot read events\.jsonl: Stale file handle"):
+        runs_command._patiently(Store().tail(run.id).read)
 
 
 def test_output_into_a_closed_pipe_is_no_traceback(home: Path):

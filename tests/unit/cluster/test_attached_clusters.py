@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rankroom.cluster import repair
 from rankroom.cluster.base import AnyCluster
+from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
@@ -36,7 +39,7 @@ class Kept:
 
     def take(self, question: Question) -> None:
         self.asked.append(question.content["do"])
-        question.answer()
+        question.answer(run=None)
 
     def end(self) -> None:
         self._server.close()
@@ -78,6 +81,36 @@ def test_one_that_was_let_go_of_is_not_held_again(kept: Kept, attached: AnyClust
     kept.end()
     again = Kept(2)
     assert attached.size == 2 and not held(again.paths.folder / "lease")
+    again.end()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_attaching_again_and_again_is_one_connection(
+    kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(AnyCluster, "current", attached)  # as `local` leaves it
+    monkeypatch.setattr(repair, "begin", lambda store, prunes: None)
+    first = Cluster.attach("made")
+    assert first is not attached  # which may be closed by itself
+    before = threading.active_count(), descriptors()
+    for _ in range(5):
+        assert Cluster.attach("made") is first
+    assert (threading.active_count(), descriptors()) == before
+    assert kept.asked == ["follow"] * 6
+    first.close()
+    second = Cluster.attach("made")
+    assert second is not first and AnyCluster.current is second
+    attached.close()
+    assert held(kept.paths.folder / "lease")
+    kept.end()
+    again = Kept(2)
+    assert Cluster.attach("made") is second and second.size == 2
+    assert held(again.paths.folder / "lease")
+    second.close()
+    assert not held(again.paths.folder / "lease")
     again.end()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rankroom.cluster import cleanup
 from rankroom.errors import UnreadableRecordError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.store import Store
 from rankroom.scheduler import job_end
 from record_makers import gone_process, make_run
@@ -32,6 +32,13 @@ def left(home: Path) -> ClusterPaths:
 def found(paths: ClusterPaths) -> cleanup.Finding:
     (finding,) = cleanup._of_cluster(paths, Store())
     return finding
+
+
+def test_a_job_that_a_cluster_may_have_is_spoken_of_as_such(left: ClusterPaths):
+    remote = Remote("hpc", state="submitting", others=[])
+    left.write(ClusterInfo("x", 1, "running", remote=remote, supervisor=2**22))
+    said = found(left).what
+    assert "its agent here is gone, and a job that it may have on hpc may go on" in said
 
 
 def test_output_of_a_record_that_is_not_there_goes_with_its_cluster(left: ClusterPaths):

@@ -77,6 +77,13 @@ def test_what_cannot_be_a_cluster_leaves_no_folder(begun: list[Any], home: Path)
     assert list((home / "clusters").iterdir()) == []
 
 
+def test_what_is_no_name_is_told_what_one_has(begun: list[Any], home: Path):
+    for name in ("a b", "../runs", "x" * 64):
+        with pytest.raises(UsageError, match="underscores only, and 63 characters at most, unlike"):
+            launch.launch(1, name, None)
+    assert begun == []
+
+
 def test_a_cluster_is_started_again_with_its_own_python_and_environment(
     begun: list[Any], tmp_path: Path, elsewhere: subprocess.Popen[bytes]
 ):

@@ -28,11 +28,14 @@ def laptop(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pid_space, "here", lambda: NOW)
 
 
-def cluster(name: str = "far", space: PidSpace = NOW, **fields: Any) -> ClusterPaths:
+def cluster(
+    name: str = "far", space: PidSpace = NOW, job: str = "77",
+    others: list[str] | None = None, **fields: Any,
+) -> ClusterPaths:  # fmt: skip
     """A cluster whose ranks are in job 77 of a site, and whose agent has ended unless said."""
     paths = ClusterPaths(name)
     paths.make(0)
-    remote = Remote("hpc", state="running", job="77", name=name)
+    remote = Remote("hpc", state="running", job=job, name=name, others=others)
     usual = {"supervisor": os.getpid(), "began": 1, "host": space.host, **fields}
     paths.write(ClusterInfo(name, 1, "running", space=str(space), remote=remote, **usual))
     return paths
@@ -46,6 +49,10 @@ def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.Mon
     with pytest.raises(StartError, match="its job 77 on hpc is not cancelled"):
         actions.stop("far")
     assert paths.read() is not None
+    paths.remove()
+    cluster("near", job="", others=[])
+    with pytest.raises(StartError, match="so a job that it may have on hpc is not cancelled"):
+        actions.stop("near")
 
 
 def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: pytest.MonkeyPatch):
@@ -91,6 +98,34 @@ def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
     monkeypatch.setattr(actions, "stop", stop)
     actions.resize("far", {"nodes": "2"})
     assert started == [1]
+
+
+def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Else its name would be in use, and nothing would be left of it."""
+    paths, started, there = cluster(), [], [1, 2, 3]
+
+    def stop(name: str) -> str:
+        paths.remove()
+        return ""
+
+    monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(list(there)))
+    monkeypatch.setattr(actions, "stop", stop)
+    monkeypatch.setattr(launch, "supervisors", lambda paths: [there.pop()] if there else [])
+    actions.resize("far", {"nodes": "2"})
+    assert started == [[]]
+
+
+def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    cluster()
+    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
+    monkeypatch.setattr(actions, "stop", lambda name: "")
+    with pytest.raises(StartError, match=r"is not started again: start it once it is over\.$"):
+        actions.resize("far", {"nodes": "2"})
 
 
 def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ import pytest
 from test_metric_picture import recorded
 from test_summary import record_of
 
+from rankroom.analysis.metrics import curve_answer
 from rankroom.display import run_page
 from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import RunInfo
@@ -62,6 +63,28 @@ def test_it_has_curves_of_the_runs_that_it_is_compared_with(tmp_path: Path):
     assert "run_2" not in parts
     told = json.loads(parts["metrics_step_3"])
     assert [each["name"] for each in told["names"]] == ["acc"] and told["curves"] == []
+
+
+def test_of_many_ranks_it_has_fewer_metrics_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 1)  # so eight curves
+    named = {"loss": [1.0], "acc": [2.0], "rate": [3.0]}
+    _, wide = recorded(tmp_path, named, 5)
+    store, run = recorded(tmp_path, named, 3)
+    run.compare = [wide.id]
+    parts = parts_of(page_of(store, run))
+    for axis in ("step", "time"):
+        told = json.loads(parts[f"metrics_{axis}"])
+        assert [each["name"] for each in told["names"]] == ["loss", "acc"]
+        assert len(told["curves"]) == 6
+        assert told["notes"][0].startswith("this page has 2 of the run's 3 metrics")
+        told = json.loads(parts[f"metrics_{axis}_1"])
+        assert [each["name"] for each in told["names"]] == ["loss"] and len(told["curves"]) == 5
+    assert not any("this page" in each for each in json.loads(parts["metrics_step_1"])["notes"])
+    store, run = recorded(tmp_path, named, 9)
+    told = json.loads(parts_of(page_of(store, run))["metrics_step"])
+    assert len(told["curves"]) == 9 and "this page has 1 of the run's 3" in told["notes"][0]
 
 
 def test_it_holds_what_the_server_would_answer(tmp_path: Path):

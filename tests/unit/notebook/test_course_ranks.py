@@ -18,7 +18,7 @@ from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic, course_ranks
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.magics import RankroomMagics
-from rankroom.record.cluster_file import ClusterInfo, Remote
+from rankroom.record.cluster_file import Allocation, ClusterInfo, Node, Remote
 from rankroom.system import gpus
 
 
@@ -197,6 +197,21 @@ def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(
     ranks.info.ranks = [SimpleNamespace(device="cpu"), SimpleNamespace(device="cpu")]
     magics.course("4")
     assert os.environ[gpus.VISIBLE] == ""
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [{"remote": Remote("far")}, {"allocation": Allocation("7", (Node("c1", 2),))}]
+)
+def test_ranks_on_the_cpu_of_a_site_hide_no_gpu_of_this_machine(
+    magics: CourseMagics, ranks: Ranks, restarts: list[str], monkeypatch: pytest.MonkeyPatch,
+    elsewhere: dict[str, Any],
+):  # fmt: skip
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 1)
+    ranks.info = ClusterInfo("course", 2, created=1.0, **elsewhere)
+    ranks.info.ranks = [SimpleNamespace(device="cpu"), SimpleNamespace(device="cpu")]
+    magics.course("4")
+    assert restarts == [""] and os.environ[gpus.VISIBLE] == "0"
 
 
 def test_the_commands_of_a_lesson_are_those_of_its_own_environment(

@@ -91,6 +91,26 @@ def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
     assert set(store.ids()) == ({*ids} if is_open else {ids[0], ids[2]})
 
 
+def test_for_a_record_that_cannot_be_removed_no_others_go_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    large = aged(tmp_path, 5, 50_000)
+    ids = [aged(tmp_path, days, 10_000) for days in (4, 3, 2)]
+    remove = shutil.rmtree
+
+    def refuse(folder: Path, ignore_errors: bool = False) -> None:
+        if folder.name != large:
+            remove(folder, ignore_errors)
+        elif not ignore_errors:
+            raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    store = Store(tmp_path)
+    [tried] = store.prune(max_bytes=40_000, by_itself=True)
+    assert tried.id == large and tried.error is not None
+    assert set(store.ids()) == {large, *ids}
+
+
 def test_what_becomes_a_record_while_it_is_looked_at_is_not_forsaken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -90,7 +90,18 @@ def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
     _, one = finished_record(home, log(0, "x\n"), cluster="far")
     _, other = finished_record(home, log(0, "x\n"), cluster="far")
     Store().paths(one.id).run.write_text("{")
-    assert login_node.finish("far", "2") == {"runs": [{"id": other.id}]}
+    assert login_node.finish("far", "2") == {"runs": [{"id": other.id}], "trouble": ""}
+
+
+def test_a_record_that_cannot_be_completed_keeps_nothing_from_the_others(home: Path, monkeypatch):
+    _, one = finished_record(home, log(0, "x\n"), cluster="far")
+
+    def refuse(store: Store) -> None:
+        raise OSError(5, "Input/output error", "events.jsonl")
+
+    monkeypatch.setattr("rankroom.cluster.repair.complete_all", refuse)
+    told = login_node.finish("far", "2")
+    assert told["runs"] == [{"id": one.id}] and "Input/output error" in told["trouble"]
 
 
 def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhile(

@@ -87,15 +87,21 @@ def replicas(here: Store, login: Any = None, since: float = START / 1e6 - 1) -> 
 
 
 class Login:
-    """A login node whose answers are made up: to "finish" with `runs`, to "events" by `events`."""
+    """A login node whose answers are made up: to "finish" with `runs`, and at first with each of
+    `troubles`; to "events" by `events`."""
 
-    def __init__(self, runs: list[Json], events: Callable[[str, int], Json]) -> None:
+    def __init__(
+        self, runs: list[Json], events: Callable[[str, int], Json], troubles: tuple[str, ...] = ()
+    ) -> None:
         self.runs, self.events = runs, events
+        self.troubles = [*troubles]
         self.asked: list[str] = []
 
     async def ask(self, command: str, *words: str) -> Json:
         self.asked.append(command)
-        return {"runs": self.runs} if command == "finish" else self.events(words[0], int(words[1]))
+        if command == "finish":
+            return {"runs": self.runs, "trouble": self.troubles.pop(0) if self.troubles else ""}
+        return self.events(words[0], int(words[1]))
 
 
 def coded(data: bytes) -> str:
@@ -300,6 +306,28 @@ def test_one_damaged_record_keeps_nothing_from_the_others(
     login = Login([damaged, there.run.to_json()], events)
     asyncio.run(replicas(here, login).finish())
     assert same(there, here)
+
+
+def test_what_cannot_be_completed_there_is_asked_for_again_and_the_others_come_at_once(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    came = []
+
+    async def pause(seconds: float) -> None:
+        came.append(same(there, here))
+
+    monkeypatch.setattr(replica.asyncio, "sleep", pause)
+    there.write(9)
+    there.end()
+
+    def events(run_id: str, after: int) -> Json:
+        told, source, _, data = there.answer(after, 10_000)
+        return {"run": told, "source": source, "events": coded(data)}
+
+    login = Login([there.run.to_json()], events, ("[Errno 5] Input/output error",) * 2)
+    asyncio.run(replicas(here, login).finish())
+    assert came == [True, True]
+    assert login.asked.count("finish") == 3
 
 
 def test_a_record_is_waited_for_while_its_writer_may_live(

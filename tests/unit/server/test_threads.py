@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
 from rankroom.errors import StartError
 from rankroom.server import threads
 from rankroom.server.threads import Threads
+from rankroom.server.workshop_routes import Own
+
+T = TypeVar("T")
 
 
 def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
@@ -24,23 +31,35 @@ def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
     free.set()
 
 
+async def while_looks_take_long(ask: Callable[[Threads], Awaitable[T]]) -> T:
+    """What is asked of pools whose looks are all under way."""
+    free, pools = threading.Event(), Threads()
+    looks = [
+        asyncio.create_task(pools.look(f"profile {i}", lambda: free.wait(60)))
+        for i in range(threads.LOOKS + 1)
+    ]
+    await asyncio.sleep(0)
+    try:
+        return await asyncio.wait_for(ask(pools), 20)
+    finally:
+        free.set()
+        await asyncio.gather(*looks)
+
+
 def test_how_clusters_stand_is_told_while_all_looks_take_long():
-    free = threading.Event()
+    asked = while_looks_take_long(lambda pools: pools.state("clusters", lambda: "they run"))
+    assert asyncio.run(asked) == "they run"
 
-    async def state() -> str:
-        pools = Threads()
-        looks = [
-            asyncio.create_task(pools.look(f"profile {i}", lambda: free.wait(60)))
-            for i in range(threads.LOOKS + 1)
-        ]
-        await asyncio.sleep(0)
-        try:
-            return await asyncio.wait_for(pools.state("clusters", lambda: "they run"), 20)
-        finally:
-            free.set()
-            await asyncio.gather(*looks)
 
-    assert asyncio.run(state()) == "they run"
+def test_a_learners_page_is_told_what_is_new_while_all_looks_take_long():
+    told: list[dict[str, Any]] = []
+
+    async def ask(pools: Threads) -> None:
+        handler = SimpleNamespace(sharing=None, threads=pools, finish=told.append)
+        await inspect.unwrap(Own.get)(handler)
+
+    asyncio.run(while_looks_take_long(ask))
+    assert [each["role"] for each in told] == [""]
 
 
 def test_a_server_that_nobody_asked_for_a_step_has_not_loaded_ipyparallel():

@@ -85,3 +85,16 @@ def test_ranks_are_ended_without_a_look_at_all_processes(home, monkeypatch):
     )
     children.end(range(64))
     assert ended == [*range(64)] and not looks
+
+
+@pytest.mark.parametrize(("own", "given"), [(None, "rankroom"), ("", "rankroom"), ("1", "1")])
+def test_a_users_own_safe_path_stays(home, monkeypatch, own: str | None, given: str):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    if own is not None:
+        monkeypatch.setenv("PYTHONSAFEPATH", own)
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        cluster_processes, "AgentProcess", lambda name, command, env, *more: found.append(env)
+    )
+    Processes(ClusterPaths("x"), ClusterInfo("x", 1), 0, lambda: None).start_agents(None)
+    assert [each["PYTHONSAFEPATH"] for each in found] == [given]

@@ -56,11 +56,13 @@ def test_nor_does_a_python_that_is_not_known(planted: Path):
     """With the variable, which is gone afterwards."""
     words = python_command.command("rankroom.batch.runner", "--help", python=["python"])
     assert "-P" not in words
-    run(["env", python_command.ASSIGNMENT, sys.executable, *words[1:]])
+    line = f'{python_command.ASSIGNMENT} exec "$@"'
+    run(["sh", "-c", line, "sh", sys.executable, *words[1:]])
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
     shown = f"{python_command.SAFE_PATH}; print(os.environ.get('PYTHONSAFEPATH'))"
-    assert run(["env", python_command.ASSIGNMENT, sys.executable, "-c", shown]).stdout == "None\n"
-    assert run(["env", "PYTHONSAFEPATH=1", sys.executable, "-c", shown]).stdout == "1\n"
+    told = ["sh", "-c", line, "sh", sys.executable, "-c", shown]
+    assert run(told).stdout == "None\n"
+    assert run(["env", "PYTHONSAFEPATH=1", *told]).stdout == "1\n"
 
 
 @pytest.mark.parametrize("version", [(3, 12, 1), (3, 13, 0)])
@@ -102,7 +104,17 @@ def test_a_command_line_tells_what_it_runs():
     for words in (python_command.command("a.b", "c", "d"), ["python", "-m", "a.b", "c", "d"]):
         assert python_command.arguments(words) == ["a.b", "c", "d"]
     assert python_command.arguments(["python", "-c", "1", "a.b"]) == []
+    assert python_command.arguments(["python", "-c"]) == []
     assert python_command.arguments([]) == []
+
+
+def test_a_process_of_an_earlier_version_is_recognised():
+    earlier = (
+        "import sys; sys.path = [each for each in sys.path if each]; "
+        "import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
+    )
+    assert python_command.arguments(["python", "-c", earlier, "a.b", "c"]) == ["a.b", "c"]
+    assert python_command.arguments(["python", "-P", "-c", earlier, "a.b"]) == ["a.b"]
 
 
 def test_nothing_of_ours_is_started_by_m():
@@ -111,5 +123,5 @@ def test_nothing_of_ours_is_started_by_m():
         f"{file.relative_to(PACKAGE)}: {line.strip()}"
         for file in PACKAGE.rglob("*.py")
         for line in file.read_text("utf-8").splitlines()
-        if '"-m",' in line and '"mkdir"' not in line and '"pip"' not in line
+        if '"-m",' in line and not any(word in line for word in ('"mkdir"', '"pip"', '"--module"'))
     ] == []

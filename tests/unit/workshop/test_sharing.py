@@ -279,6 +279,44 @@ def test_a_folder_that_was_made_again_is_heard_from_its_beginning(
     assert shared.ends_at > 0
 
 
+def test_a_folder_that_another_account_made_again_is_not_trusted(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str]
+):
+    folder.say("hello")
+    pass_time(shared, clock, 3)
+    before = list(shared.news)
+    shutil.rmtree(folder.path)
+    opened(folder.path, name="Another's")
+    folder.offer_cell("import evil")
+    folder.close()
+    assert shared._seat is not None
+    shared._seat.owner += 1  # for this account owns the folder that it has just made
+    pass_time(shared, clock, 60)
+    assert shared.news == before and not shared.ends_at
+    assert shared.plan is not None and shared.plan.name == "Test workshop"
+    assert len(said) == 1 and "not to the teacher whose workshop you joined" in said[0]
+    assert workshop_answers.own(shared)["trouble"] == shared.trouble != ""
+    with pytest.raises(UsageError, match="belongs to"):
+        shared._seat.tell_choices()
+    shared.end()
+    assert folder.seats() == []
+
+
+def test_what_another_account_tells_is_not_believed_right_after_a_look_at_whose_the_folder_is(
+    shared: Sharing, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    before = list(shared.news)
+    monkeypatch.setattr(seat.OwnSeat, "demand_teacher", lambda self: None)
+    assert shared.folder.known_owner == folder.owner_uid
+    shared.folder.known_owner += 1
+    folder.offer_cell("import evil")
+    folder.close()
+    shared.look()
+    assert shared.news == before and not shared.ends_at
+    with pytest.raises(UsageError, match="do not use it"):
+        shared.folder.plan()
+
+
 def test_over_quota_the_lesson_goes_on_with_one_line(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -212,7 +212,9 @@ def test_a_workshop_ends_when_all_seats_have(
     assert folder.is_over()
     own.write(SeatStatus(state="running"))
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
-    assert f"{ME}'s JupyterLab has not said that it has ended" in typed("end", folder.path).output
+    said = typed("end", folder.path).output
+    assert f"{ME}'s JupyterLab has not said that it has ended" in said
+    assert "if it still runs, it ends once they type `rankroom workshop leave`" in said
 
 
 def test_a_seat_that_was_silent_before_is_not_waited_for(

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+APART = 64  # arrays of new points that are not joined yet; of many points, more
 MOST_BAD = 100  # values of a curve that are not finite, of which is kept where they are
 
 
@@ -83,6 +84,10 @@ class Curve:
         """More points; one at least."""
         self.points += len(step)
         self._new.append((step, t, value))
+        # An event may have one point, and an array takes as much memory as dozens of them. How
+        # often each point is copied does not depend on how many there are.
+        if len(self._new) >= max(APART, len(self._new[0][0]) // APART):
+            self._join()
         self.last_step, self.last = float(step[-1]), float(value[-1])
         self.extent = wider(self.extent, step, t)
         if len(self.bad) < MOST_BAD and not (finite := np.isfinite(value)).all():
@@ -105,14 +110,19 @@ class Curve:
     def columns(self) -> Columns:
         """All of it."""
         if self._new:
-            parts = [np.concatenate(each) for each in zip(*self._new, strict=True)]
-            fresh = of_points(*parts)
+            self._join()
+            fresh = of_points(*self._new[0])
             self._kept = fresh if self._kept is None else joined([self._kept, fresh])
-            self._new.clear()
+            self._new = []
         if self._kept is None:
             none = np.empty(0)
             self._kept = of_points(none, none, none)
         return self._kept
+
+    def _join(self) -> None:
+        """Have the new points in one array of each kind."""
+        step, t, value = (np.concatenate(each) for each in zip(*self._new, strict=True))
+        self._new = [(step, t, value)]
 
     def coarse(self, most: int) -> Columns:
         """The same in at most so many buckets, of equally many points that followed one another."""

@@ -380,6 +380,5 @@ def _clocks(run: RunInfo) -> list[tuple[int, int]]:
 
 
 MORE_CURVES = (
-    "of more than {most:,} curves the others are not shown, with {points:,} points: "
-    "run.metrics() has them"
+    "only {most:,} curves are shown; the others have {points:,} points, which run.metrics() returns"
 )

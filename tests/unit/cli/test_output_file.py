@@ -1,0 +1,86 @@
+"""The file that a command writes: whole, or as it was before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from rankroom.cli.output_file import write_file, write_folder
+
+
+def unread(error: BaseException) -> Iterator[bytes]:
+    """A record that cannot be read to its end."""
+    yield b"new"
+    raise error
+
+
+STALE = OSError(errno.ESTALE, "Stale file handle", "events.jsonl")
+WORDS = r"was not written, as events\.jsonl cannot be read: Stale file handle"
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_record_that_cannot_be_read_leaves_what_was_there(tmp_path: Path, before: str | None):
+    file = tmp_path / "page.html"
+    if before is not None:
+        file.write_text(before)
+    with pytest.raises(click.ClickException, match=f"page.html {WORDS}"):
+        write_file(unread(STALE), str(file), "")
+    with pytest.raises(KeyboardInterrupt):
+        write_file(unread(KeyboardInterrupt()), str(file), "")
+    found = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    assert found == ({} if before is None else {"page.html": "old"})
+
+
+def test_of_a_folder_it_is_not_said_that_it_cannot_be_written(tmp_path: Path):
+    with pytest.raises(click.ClickException, match=f"traces {WORDS}"):
+        write_folder([("rank0.json", unread(STALE))], str(tmp_path / "traces"), "")
+
+
+def test_a_file_keeps_its_mode_and_links_to_it_lead_to_what_is_new(tmp_path: Path):
+    file, link = tmp_path / "page.html", tmp_path / "folder" / "link"
+    link.parent.mkdir()
+    link.symlink_to("../page.html")
+    write_file([b"first"], str(link), "")  # which it makes
+    assert file.stat().st_mode & 0o777 == 0o666 & ~umask()
+    file.chmod(0o640)
+    write_file([b"second"], str(link), "")
+    assert link.is_symlink() and file.read_text() == "second"
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert len(list(tmp_path.iterdir())) == 2 and list(link.parent.iterdir()) == [link]
+
+
+def test_what_cannot_be_replaced_is_written_to_as_it_is(tmp_path: Path):
+    pipe, read = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file([b"through ", b"it"], str(pipe), "")
+    reader.join()
+    assert read == [b"through it"] and pipe.is_fifo()
+    # A process has this open as its standard output, say.
+    file, other = tmp_path / "out", tmp_path / "other"
+    with file.open("wb") as opened:
+        write_file([b"into it"], f"/dev/fd/{opened.fileno()}", "")
+        assert os.fstat(opened.fileno()).st_size == len(b"into it")
+    other.hardlink_to(file)
+    write_file([b"by both names"], str(file), "")
+    assert other.read_text() == "by both names"
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_said(tmp_path: Path):
+    with pytest.raises(click.ClickException, match=r"cannot write .*page: No such file"):
+        write_file([b"x"], str(tmp_path / "no" / "page"), "")
+    with pytest.raises(click.ClickException, match=r"cannot write .*: Is a directory"):
+        write_file([b"x"], str(tmp_path), "")
+
+
+def umask() -> int:
+    found = os.umask(0o022)
+    os.umask(found)
+    return found
