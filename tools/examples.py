@@ -68,6 +68,12 @@ torchvision.datasets.MNIST = functools.partial(noise, size=(1, 28, 28))
 LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
 
 
+def variables(prefix: str, **options: object) -> str:
+    """Options as Lightning reads them from the environment, which its command line sets."""
+    given = {f"{prefix}_{name.upper()}": str(value) for name, value in options.items()}
+    return f"import os\nos.environ.update({given})\n"
+
+
 @dataclass(frozen=True)
 class Example:
     """One, and how one sees that it did what it is for: the words it ends with.
@@ -91,7 +97,7 @@ class Example:
         return f"{self.path} {self.arguments}".strip()
 
 
-NEEDS = ("torchvision", "accelerate", "tf_keras", "scikit-learn")
+NEEDS = ("torchvision", "accelerate", "tf_keras", "scikit-learn", "lightning")
 SCRIPTS = "accelerate/test_utils/scripts"
 EXAMPLES = (
     Example(
@@ -181,6 +187,16 @@ EXAMPLES = (
         "training/data_efficiency/variable_batch_size_and_lr/"
         "variable_batch_size_and_lr_example.py",
         "epoch 1, batch", module="deepspeed",
+    ),
+    Example(
+        "lightning", "examples/pytorch/bug_report/bug_report_model.py", "test_loss", "",
+        VISION + variables("PL_TRAINER", devices=2, accelerator="cpu"),
+    ),
+    Example(
+        "lightning", "examples/fabric/image_classifier/train_fabric.py", "Test set: Average loss",
+        "--epochs 2 --batch-size 8",
+        NOISE + variables("LT", cli_used=1, devices=2, accelerator="cpu", strategy="ddp")
+        + "__file__ = 'train_fabric.py'\n",
     ),
     Example(
         "keras", "guides/distributed_training_with_tensorflow.py", "Number of devices",

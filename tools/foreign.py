@@ -53,6 +53,11 @@ REPOSITORIES: Mapping[str, Repository] = {
         "7c3650212740204359d4ceae481abc79345541be",
         ("site/en/tutorials/distribute",),
     ),
+    "lightning": Repository(
+        "Lightning-AI/pytorch-lightning",
+        "7f0c3436cd3f6ad3753125672024fc415cbcb414",
+        ("examples/pytorch/bug_report", "examples/fabric"),
+    ),
 }
 
 

@@ -222,6 +222,30 @@ def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
     assert one == other
 
 
+def test_what_an_earlier_cell_does_in_a_thread_goes_on(outcomes, frameworks):
+    """As a checkpoint that is saved meanwhile."""
+    begun = """
+    import threading, time
+    sums = []
+    def save():
+        time.sleep(0.7)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        sums.append(total.item())
+    saving = threading.Thread(target=save)
+    saving.start()
+    """
+    finish(frameworks, begun)
+    meanwhile = """
+    time.sleep(1.5)
+    refused = outcome(lambda: dist.all_reduce(ones))
+    sums, refused
+    """
+    [(sums, refused)] = values(frameworks, meanwhile, ranks=[0])
+    assert sums == [2.0] and refused.startswith("SubsetError: dist.all_reduce() would wait")
+    assert values(frameworks, "saving.join(10); sums") == [[2.0], [2.0]]
+
+
 def test_the_first_init_needs_all_ranks(outcomes, frameworks):
     finish(frameworks, "hvd.shutdown(); dist.destroy_process_group()")
     assert failure(finish(frameworks, "hvd.init()", ranks=[0])).startswith(

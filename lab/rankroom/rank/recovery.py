@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from rankroom.rank.frameworks import notebook_libraries, tensorboard_writers
+from rankroom.rank.frameworks import mpi, notebook_libraries, tensorboard_writers
 from rankroom.rank.frameworks.horovod import horovod_adapter, horovod_calls, horovod_spans
 from rankroom.rank.frameworks.tensorflow import tensorflow_adapter
 from rankroom.rank.frameworks.torch import torch_adapter
@@ -62,6 +62,7 @@ class Recovery:
             adapter.install(world)
         tensorboard_writers.install()
         notebook_libraries.install()
+        mpi.install(world)
 
     def begin(
         self,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +64,7 @@ class World:
     _waits: str = ""
     _released: bool = False
     _rounds: dict[str, int] = field(default_factory=dict)
+    _earlier: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
     def __post_init__(self) -> None:
         self.whole = max(self.whole, self.size)
@@ -82,8 +85,13 @@ class World:
 
     @property
     def partial(self) -> bool:
-        """True while a cell runs on some of the ranks only."""
-        return len(self.present) < self.size
+        """True while a cell runs on some of the ranks only, for what is that cell's.
+
+        What an earlier one has begun in a thread, as an asynchronous checkpoint, goes on meanwhile
+        on the other ranks as well.
+        """
+        is_whole = len(self.present) >= self.size
+        return not is_whole and threading.current_thread() not in self._earlier
 
     @property
     def alone(self) -> bool:
@@ -126,6 +134,11 @@ class World:
         self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
         self._released = False
+        self._earlier.clear()
+        if len(ranks) < self.size:
+            # "Dummy" ones are of C++, as autograd's, which work for each cell.
+            named = (each for each in threading.enumerate() if not each.name.startswith("Dummy-"))
+            self._earlier.update(each for each in named if each is not threading.main_thread())
 
     def end(self) -> None:
         """The cell is over: until the next one, every rank is there."""

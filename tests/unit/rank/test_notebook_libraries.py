@@ -123,3 +123,28 @@ for dist.size in (0, 1, 2, 2):
     assert printed(tmp_path, code, **modules).split() == [
         "True", "False", "True", "True", "False", "False"
     ]  # fmt: skip
+
+
+MPI = """
+class COMM_WORLD:
+    Get_size = staticmethod(lambda: SIZE)
+Is_initialized = lambda: True
+"""
+
+
+@pytest.mark.parametrize(("size", "processes", "notes"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
+def test_mpi_is_said_to_know_nothing_of_the_ranks(
+    tmp_path: Path, size: int, processes: int, notes: int
+) -> None:
+    code = f"""
+from rankroom.rank.frameworks import mpi
+from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
+said = []
+recorder.note = said.append
+mpi.install(World(size={size}))
+from mpi4py import MPI
+print(len(said))
+"""
+    found = printed(tmp_path, code, mpi4py__MPI=MPI.replace("SIZE", str(processes)))
+    assert found == f"{notes}\n"

@@ -1,0 +1,28 @@
+"""MPI, which knows nothing of ranks: mpirun has not started them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.world import World
+from rankroom.reporting.spans import recorder
+
+
+def install(world: World) -> None:
+    """Prepare for the user's import of mpi4py; nothing is imported now."""
+    when_imported("mpi4py.MPI", functools.partial(_tell, world))
+
+
+def _tell(world: World, module: Any) -> None:
+    """Programs would take it for one process, and each rank do the work of all."""
+    if world.size > 1 and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
+        recorder.note(ALONE)
+
+
+ALONE = (
+    "MPI.COMM_WORLD has one process only, on each rank: mpirun has not started the ranks. Between "
+    "them there are torch.distributed (`dist.all_gather_object` takes any object) and Horovod; "
+    "start a program that needs MPI with `!mpirun` or `!srun` in a %%local cell, or in a terminal"
+)
