@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
             tell(rank=rank, start=1, ended=code, words="")
 
     ports = [0] * (size + 1)
-    tell(ready=True, host=socket.gethostname(), at="127.0.0.1", ports=ports)
+    tell(ready=True, host=socket.gethostname(), at="127.0.0.1", ports=ports, all=[])
     while (orders := supervisor.read()) is not None:
         for order in orders:
             if order["do"] == "start":

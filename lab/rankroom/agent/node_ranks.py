@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rankroom.rank.environment import (
     NODE_RANKS,
-    Position,
     Wiring,
     device,
     free_ports,
@@ -37,10 +37,11 @@ class NodeRanks:
         self._own = dict(os.environ)  # as it begins: what is imported for all has the first rank's
         allocation = info.allocation
         self.is_remote = allocation is not None
-        self._in_slurm = allocation is not None and allocation.scheduler == "slurm"
+        is_slurms = allocation is not None and allocation.scheduler == "slurm"
         cores = control_groups.cores()
         nodes = allocation.nodes if allocation else (Node("", info.size, devices, cores),)
         self._node = nodes[node]
+        self._in_slurm = in_slurm(nodes) if is_slurms else {}
         self._cores = min(cores, self._node.cores)
         self._counts = [each.ranks for each in nodes]
         self._positions = positions(self._counts)
@@ -93,7 +94,13 @@ class NodeRanks:
             env[NODE_RANKS] = ",".join(map(str, self._counts))
         if self.is_remote:
             env[PEERS] = ",".join(self._peers)
-        return env | (in_slurm(rank, self._info.size, position) if self._in_slurm else {})
+        if self._in_slurm:
+            env |= self._in_slurm | {
+                "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(position.local_rank),
+                "SLURM_NODEID": str(position.node),
+            }
+        return env
 
     def options(self, rank: int) -> list[str]:
         """What a rank's command ends with."""
@@ -113,11 +120,16 @@ class NodeRanks:
         return device(self._positions[rank].local_rank, self._node.devices)
 
 
-def in_slurm(rank: int, size: int, position: Position) -> dict[str, str]:
-    """What libraries read that take themselves to be started by one `srun` for all ranks."""
+def in_slurm(nodes: Sequence[Node]) -> dict[str, str]:
+    """What libraries read that take themselves to be started by one `srun` for all ranks, as
+    TensorFlow's SlurmClusterResolver and JAX do: each node's agent has a step of its own."""
+    used = [node for node in nodes if node.ranks]
+    size = str(sum(node.ranks for node in used))
     return {
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(position.local_rank),
-        "SLURM_NTASKS": str(size),
-        "SLURM_NPROCS": str(size),
+        "SLURM_NTASKS": size,
+        "SLURM_NPROCS": size,
+        "SLURM_STEP_NUM_TASKS": size,
+        "SLURM_STEP_NUM_NODES": str(len(used)),
+        "SLURM_STEP_NODELIST": ",".join(node.name for node in used),
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(str(node.ranks) for node in used),
     }

@@ -151,6 +151,10 @@ def test_ranks_of_a_node_know_all_others(home: Path):
     env = ranks.environment(2, 1)
     assert (env["RANK"], env["LOCAL_RANK"], env["HOROVOD_CROSS_RANK"]) == ("2", "1", "0")
     assert (env["SLURM_PROCID"], env["SLURM_LOCALID"]) == ("2", "1")
+    # As in one step for all ranks: TensorFlow's SlurmClusterResolver reads these.
+    step = {name.removeprefix("SLURM_STEP_"): value for name, value in env.items()}
+    assert (step["NODELIST"], step["TASKS_PER_NODE"], step["NUM_TASKS"]) == ("c1,c2", "1,2", "3")
+    assert (env["SLURM_NTASKS"], env["SLURM_NODEID"]) == ("3", "1")
     assert env["MASTER_ADDR"] == "10.0.0.1"
     # NCCL comes from any address of another node, and from one of this node.
     assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2,10.1.0.1"
