@@ -62,6 +62,7 @@ def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
     }
     if "TF_CONFIG" in whole:
         config = json.loads(whole["TF_CONFIG"])
-        config["cluster"]["worker"] = config["cluster"]["worker"][:size]
-        smaller["TF_CONFIG"] = json.dumps(config)
+        if "worker" in config.get("cluster", {}):  # it may be the user's own
+            config["cluster"]["worker"] = config["cluster"]["worker"][:size]
+            smaller["TF_CONFIG"] = json.dumps(config)
     return smaller

@@ -2,6 +2,7 @@
 
 import ast
 import os
+from textwrap import dedent
 
 import pytest
 
@@ -30,6 +31,40 @@ def test_horovod_torch_trains(frameworks):
 
 def test_horovod_torch_trains_again_when_the_cell_runs_again(frameworks):
     assert tutorial(frameworks, "horovod_torch")[0][0]["accuracy"] > 0.7
+
+
+def test_an_optimizer_of_horovod_is_made_again_for_the_same_model(frameworks):
+    """A cell with another learning rate runs again; the model is that of an earlier one."""
+    begun = """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        net = torch.nn.Linear(2, 1, bias=False)
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        def step():
+            optimizer.zero_grad()
+            (net(torch.tensor([[1.0, 2.0]])).sum() * (rank + 1)).backward()
+            optimizer.step()
+            return net.weight.grad.tolist(), net.weight.tolist()
+    """
+    made = """
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+            named_parameters=net.named_parameters())
+    """
+    again = """
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+    """
+    finish(frameworks, begun)
+    for cell in (made, made, again, again):
+        kept = values(frameworks, dedent(cell) + "\nlen(optimizer.state)")
+        assert kept == ([0, 0] if cell is made else [1, 1])  # its momentum
+        found = values(frameworks, "step()")
+        assert found[0] == found[1] and found[0][0] == [[1.5, 3.0]]
+    # An interrupt, or a failure, between backward() and step() is no hindrance either.
+    finish(frameworks, "net(torch.ones(1, 2)).sum().backward()\nif rank == 1:\n    1 / 0")
+    values(frameworks, dedent(made) + "\nTrue")
+    found = values(frameworks, "step()")
+    assert found[0] == found[1] and found[0][0] == [[1.5, 3.0]]
 
 
 ANOTHER_BACKEND = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from rankroom.rank.frameworks.horovod import process_sets
@@ -173,16 +174,61 @@ def _process_set(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def track_optimizers(module: Any) -> None:
-    """Know the DistributedOptimizers of horovod.torch, to mend them after a failed cell."""
+    """Know the DistributedOptimizers of horovod.torch, to mend them after a failed cell, and when
+    the cell that makes one runs again."""
     original = module.DistributedOptimizer
+    kind = original.__globals__.get("_DistributedOptimizer")
+    if kind is not None:
+        kind._make_hook = _made_unless_replaced(kind._make_hook)
 
     @functools.wraps(original)
-    def tracked(*args: Any, **kwargs: Any) -> Any:
-        optimizer = original(*args, **kwargs)
-        _optimizers.add(optimizer)
-        return optimizer
+    def tracked(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(_plain(optimizer), *args, **kwargs)
+        if optimizer in _optimizers:
+            made.state.update(optimizer.state)
+        for other in list(_optimizers):
+            if _replaces(made, other):
+                other._is_replaced = True
+                other._handles.clear()
+        _optimizers.add(made)
+        return made
 
     module.DistributedOptimizer = tracked
+
+
+def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Have hooks of an optimizer do nothing once another one has its parameters: they stay at the
+    model, and both would average the same gradients, which Horovod refuses."""
+
+    @functools.wraps(make)
+    def made(self: Any, parameter: Any) -> Any:
+        hook = make(self, parameter)
+
+        def unless_replaced(*ignored: Any) -> None:
+            if not getattr(self, "_is_replaced", False):
+                hook(*ignored)
+
+        return unless_replaced
+
+    return made
+
+
+def _replaces(made: Any, other: Any) -> bool:
+    """Whether an optimizer averages gradients that another one does, by the same names."""
+    names, others = (getattr(each, "_parameter_names", {}) for each in (made, other))
+    sets = {getattr(each, "process_set", None) for each in (made, other)}
+    return len(sets) == 1 and any(others.get(each) == name for each, name in names.items())
+
+
+def _plain(optimizer: Any) -> Any:
+    """What is to be distributed: of one that is already, as its cell ran again, what that was made
+    of, which would be made a subclass of itself otherwise."""
+    if optimizer not in _optimizers:
+        return optimizer
+    base: Any = type(optimizer).__mro__[1]
+    plain = base.__new__(base)
+    plain.__dict__["param_groups"] = optimizer.param_groups
+    return plain
 
 
 def mend_refused() -> None:
