@@ -238,6 +238,27 @@ class TestSmallerWorld:
         assert value(smaller(frameworks, step)) == 1
         assert values(frameworks, step) == [2, 2]
 
+    def test_keras_averages_on_all_ranks_what_was_traced_on_one(self, frameworks: Cluster):
+        setup = """
+            import numpy, keras, horovod.tensorflow.keras as hvd
+            hvd.init()
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+            model.compile(loss="mse", optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+                          experimental_run_tf_function=False)
+            callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+            def fit():
+                x = numpy.ones((4, 2)) * (rank + 1)
+                model.fit(x, x.sum(axis=1), epochs=3, batch_size=4, verbose=0, callbacks=[callback])
+                return [each.tolist() for each in model.get_weights()]
+            hvd.size()
+        """
+        assert values(frameworks, setup) == [2, 2]
+        value(smaller(frameworks, "fit()"))
+        # The callback gives it to all ranks again after the first batch; then they train together.
+        first, second = values(frameworks, "fit()")
+        assert first == second
+
     def test_process_sets_are_those_of_each_world(self, frameworks: Cluster):
         values(frameworks, WORLD)
         make = "mine = [hvd.add_process_set([each]) for each in range(size)][rank]; 0"

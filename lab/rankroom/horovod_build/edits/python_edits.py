@@ -225,6 +225,19 @@ OBJECTS = tuple(
     for framework in ("torch", "tensorflow")
 )
 
+# What is traced in a cell that runs on one rank only is run on all of them later.
+WORLDS = (
+    Edit(
+        "tensorflow-on-one-rank",
+        TF + "__init__.py",
+        "(process_set.included() and process_set.size() > 1)",
+        "(process_set.included() and "
+        "max(process_set.size(), int(os.environ.get('RANKROOM_SIZE', 1))) > 1)",
+        "a function traced on one rank averaged no gradients on more",
+        count=2,
+    ),
+)
+
 # What Horovod's Python needs to run with today's frameworks.
 PLAIN_PYTHON: tuple[Change, ...] = (*PYTHON, *VARIABLES, *KERAS, *ELASTIC)
-PYTHON_EDITS: tuple[Change, ...] = (*PLAIN_PYTHON, *RENDEZVOUS, *OBJECTS)
+PYTHON_EDITS: tuple[Change, ...] = (*PLAIN_PYTHON, *RENDEZVOUS, *OBJECTS, *WORLDS)

@@ -64,7 +64,6 @@ def create_distributed_optimizer(
         process_set,
         scale_local_gradients,
     )
-    _keep_xla_out(keras.Model)
     return wrapped
 
 
@@ -141,8 +140,9 @@ def _copy(optimizer: Any, cls: Any) -> Any:
     return copy
 
 
-def _keep_xla_out(model_class: Any) -> None:
-    """Compile models with a distributed optimizer without XLA, which cannot run a collective."""
+def adapt_compile(model_class: Any) -> None:
+    """Compile models with a distributed optimizer without XLA, which cannot run a collective, and
+    with an argument of Keras 2 that Horovod's examples give."""
     # Where Keras defines it: a model class of its own with `compile` is not compiled on loading.
     owner = next(cls for cls in model_class.__mro__ if "compile" in vars(cls))
     compile_plain = owner.compile
@@ -151,6 +151,7 @@ def _keep_xla_out(model_class: Any) -> None:
 
     @functools.wraps(compile_plain)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("experimental_run_tf_function", None)
         compile_plain(self, *args, **kwargs)
         if _settle(self) and kwargs.get("jit_compile") is True:
             warnings.warn(

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import horovod.tensorflow as hvd
+import keras
 import numpy as np
 import tensorflow as tf
+from horovod._keras import keras3
 from horovod.tensorflow.util import plain_variable
 
 Logs = dict[str, Any] | None
@@ -31,6 +33,10 @@ class BroadcastGlobalVariablesCallbackImpl:
     def register_local_var(self, var: Any) -> None:
         """Leave `var` as it is on each rank."""
         self._local_vars.add(plain_variable(var).ref())
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        # In a notebook the callback may be of a cell before the model was made anew.
+        self.broadcast_done = False
 
     def on_batch_end(self, batch: int, logs: Logs = None) -> None:
         # After the first batch, for only then does the optimizer have all its variables.
@@ -197,3 +203,8 @@ def _correct_momentum(optimizer: Any, ratio: float) -> None:
     for name in ("momentums", "_momentums"):
         for velocity in getattr(optimizer, name, ()):
             velocity.assign(velocity * ratio)
+
+
+# These are imported with Horovod's Keras: `model.compile` is looked up before its arguments are
+# evaluated, which is when an optimizer is made distributed.
+keras3.adapt_compile(keras.Model)
