@@ -9,7 +9,7 @@ A rank's shell is IPython's, but it shows text, and there are several of it.
 - Hydra: knows a notebook by the exact class of its shell; else it looks for its configuration
   beside the file of the cell, of which there is none.
 - Accelerate: keeps its state over cells. What is made after the process group is gone, or with
-  other ranks, begins anew, as it would in a new process.
+  other ranks, is set up again, as it would be in a new process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def install() -> None:
     when_imported("tqdm.notebook", _use_text)
     when_imported("transformers.trainer", _write_progress)
     when_imported("hydra._internal.utils", _be_a_notebook)
-    when_imported("accelerate.accelerator", _begin_anew)
+    when_imported("accelerate.accelerator", _set_up_again)
 
 
 def _use_text(module: Any) -> None:
@@ -53,17 +53,17 @@ def _be_a_notebook(module: Any) -> None:
     module.is_notebook = lambda: True  # it looks as well whether a cell has called it
 
 
-def _begin_anew(module: Any) -> None:
+def _set_up_again(module: Any) -> None:
     accelerator = module.Accelerator
     begin = accelerator.__init__
 
     @functools.wraps(begin)
-    def anew(self: Any, *args: Any, **kwargs: Any) -> None:
+    def set_up_again(self: Any, *args: Any, **kwargs: Any) -> None:
         if _is_outdated(module):
             module.AcceleratorState._reset_state(reset_partial_state=True)
         begin(self, *args, **kwargs)
 
-    accelerator.__init__ = anew
+    accelerator.__init__ = set_up_again
 
 
 def _is_outdated(module: Any) -> bool:

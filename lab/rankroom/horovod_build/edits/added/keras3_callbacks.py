@@ -35,7 +35,7 @@ class BroadcastGlobalVariablesCallbackImpl:
         self._local_vars.add(plain_variable(var).ref())
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        # In a notebook the callback may be of a cell before the model was made anew.
+        # In a notebook the callback may be of an earlier cell than the model.
         self.broadcast_done = False
 
     def on_batch_end(self, batch: int, logs: Logs = None) -> None:

@@ -111,7 +111,7 @@ def _watch_captures(module: Any) -> None:
 
 def _count_captures(more: int) -> None:
     global _captures
-    with _lock:  # which whoever asks the GPU has meanwhile
+    with _lock:  # held by those who ask the GPU
         _captures = max(0, _captures + more)
 
 
