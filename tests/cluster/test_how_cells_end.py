@@ -127,6 +127,18 @@ def test_a_print_of_the_cells_own_is_mentioned_once(cluster: Cluster):
     )
 
 
+def test_the_traceback_of_an_interrupt_ends_in_the_cell(cluster: Cluster):
+    """As of print() as elsewhere: how an interrupt is handled says nothing about the cell."""
+    for line in ("time.sleep(60)", "for _ in range(10**9):\n    print(_, end='')"):
+        run = cluster.run(f"import time\n{line}")
+        assert not run.wait(1.0)
+        run.interrupt()
+        assert run.wait(20) and run.state == "interrupted"
+        traces = ["\n".join(each["traceback"]) for each in run.events if each["kind"] == "error"]
+        assert len(traces) == 2
+        assert all("KeyboardInterrupt" in each and "rankroom" not in each for each in traces)
+
+
 def test_exit_ends_the_cell_and_not_the_rank(cluster: Cluster):
     pids = values(cluster, "import os\nkept = rank\nos.getpid()")
     for source in ("exit()\nkept = 'lost'", "quit(3)\nkept = 'lost'"):

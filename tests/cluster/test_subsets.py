@@ -237,7 +237,7 @@ def test_what_an_earlier_cell_does_in_a_thread_goes_on(outcomes, frameworks):
     """
     finish(frameworks, begun)
     meanwhile = """
-    time.sleep(1.5)
+    saving.join(20)
     refused = outcome(lambda: dist.all_reduce(ones))
     sums, refused
     """

@@ -234,7 +234,9 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
     assert len(first) == len(second) == 2
     assert first[1].end - first[1].start > 900_000 > 300_000 > second[1].end - second[1].start
     assert first[1].about["bytes"] == 20 == 4 * (4 + 1)
-    finish(ranks, "step()")  # in the second step ranks agree on how gradients are put together
+    finish(
+        ranks, "step()"
+    )  # the second step is when DDP has all ranks put gradients together alike
     # It stands in the reducer, whose turn came after the second event.
     run = ranks.run("del order[:]\nif rank == 1:\n    threading.Event().wait(60)\nstep()")
     try:

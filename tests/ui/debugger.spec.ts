@@ -126,6 +126,33 @@ test('an answer that was not taken says why; a password is not seen', async ({ p
   await expect(view.locator('.rr-prompt')).toBeHidden();
 });
 
+test('what was typed for a prompt that is gone goes to no other', async ({ page }) => {
+  const record = new LiveRecord('debugger-gone', 2);
+  const asks = (rank: number, text: string): Json => ({ rank, number: 1, kind: 'input', text, since: 0, place: 'cell line 2' });
+  record.save('running', { prompts: [asks(0, 'the name of the run? '), asks(1, 'delete checkpoints? ')] });
+  const given = await answers(page, 'debugger-gone');
+  const view = await openRuns(page, ['debugger-gone']);
+  await line(view).click();
+  await page.keyboard.type('yes');
+  record.save('running', { prompts: [asks(1, 'delete checkpoints? ')] });
+  const alert = view.locator('.rr-prompt').getByRole('alert');
+  await expect(alert).toHaveText(/^rank 0 does not ask for this any more, so it is not sent/);
+  await page.keyboard.press('Enter');
+  await expect(line(view)).toHaveValue('yes');
+  await page.setViewportSize({ width: 900, height: 600 });
+  await picture(page, 'prompt-gone-light');
+  await page.theme.setDarkTheme();
+  await page.setViewportSize({ width: 400, height: 600 });
+  await picture(page, 'prompt-gone-narrow-dark');
+  await line(view).fill('');
+  await expect(alert).toBeHidden();
+  await page.keyboard.type('no');
+  await page.keyboard.press('Enter');
+  await expect.poll(() => given).toEqual(['no → 1:1']);
+  record.save('done');
+  await whole(view);
+});
+
 test('64 ranks at once, one that others wait for; narrow and wide, light and dark', async ({ page }) => {
   const many = new LiveRecord('debugger-many', 64);
   many.print(0, STOPPED);

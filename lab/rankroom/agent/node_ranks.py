@@ -37,11 +37,11 @@ class NodeRanks:
         self._own = dict(os.environ)  # as it begins: what is imported for all has the first rank's
         allocation = info.allocation
         self.is_remote = allocation is not None
-        is_slurms = allocation is not None and allocation.scheduler == "slurm"
+        in_slurm = allocation is not None and allocation.scheduler == "slurm"
         cores = control_groups.cores()
         nodes = allocation.nodes if allocation else (Node("", info.size, devices, cores),)
         self._node = nodes[node]
-        self._in_slurm = in_slurm(nodes) if is_slurms else {}
+        self._slurm_step = slurm_step(nodes) if in_slurm else {}
         self._cores = min(cores, self._node.cores)
         self._counts = [each.ranks for each in nodes]
         self._positions = positions(self._counts)
@@ -94,8 +94,8 @@ class NodeRanks:
             env[NODE_RANKS] = ",".join(map(str, self._counts))
         if self.is_remote:
             env[PEERS] = ",".join(self._peers)
-        if self._in_slurm:
-            env |= self._in_slurm | {
+        if self._slurm_step:
+            env |= self._slurm_step | {
                 "SLURM_PROCID": str(rank),
                 "SLURM_LOCALID": str(position.local_rank),
                 "SLURM_NODEID": str(position.node),
@@ -120,7 +120,7 @@ class NodeRanks:
         return device(self._positions[rank].local_rank, self._node.devices)
 
 
-def in_slurm(nodes: Sequence[Node]) -> dict[str, str]:
+def slurm_step(nodes: Sequence[Node]) -> dict[str, str]:
     """What libraries read that take themselves to be started by one `srun` for all ranks, as
     TensorFlow's SlurmClusterResolver and JAX do: each node's agent has a step of its own."""
     used = [node for node in nodes if node.ranks]

@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
@@ -212,6 +212,8 @@ class RankShell(ZMQInteractiveShell):
                 error = (self.ended_by or KeyboardInterrupt()).with_traceback(trace)
                 kind = type(error)
                 exc_tuple = kind, error, trace
+            if isinstance(error, KeyboardInterrupt):
+                _end_in_the_cell(trace)
             with self._failing():
                 self._report(kind, error, trace, exc_tuple, *args, **kwargs)
         elif self._depth and exc_tuple is None and sys.exc_info()[1] is not None:
@@ -406,6 +408,17 @@ def has_group(error: BaseException | None) -> bool:
         seen.add(id(each))
         todo += [each.__cause__, each.__context__]
     return False
+
+
+def _end_in_the_cell(trace: TracebackType | None) -> None:
+    """Have an interrupt's traceback end where that came, without our handler of it."""
+    last = None
+    while trace is not None:
+        if not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("rankroom.reporting."):
+            last = trace
+        trace = trace.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 def _shower(frame: FrameType) -> Any:

@@ -81,6 +81,34 @@ def test_they_are_called_at_its_end_and_those_of_libraries_at_that_of_the_proces
     assert done.stderr.count("ValueError: in the end") == 1
 
 
+TRACKER = """
+import atexit
+run = None
+def init():
+    global run
+    run = object()
+def finish(exit_code):
+    global run
+    run = None
+    print("sent, status", exit_code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("", "0"), ("sys.exit(3)", "3"), ("1 / 0", "1"), ("wandb.finish(exit_code=0)", "0")],
+)
+def test_a_run_of_weights_and_biases_is_sent_at_its_end(tmp_path: Path, end: str, said: str):
+    (tmp_path / "wandb.py").write_text(TRACKER)
+    (tmp_path / "train.py").write_text(f"import sys, wandb\nwandb.init()\n{end}")
+    done = subprocess.run(
+        [sys.executable, "-c", RANK, str(tmp_path / "train.py")],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines.count(f"sent, status {said}") == 1 and lines[-1] == "the next run"
+
+
 @pytest.mark.parametrize("made", ["None", "os.fdopen(os.pipe()[1], 'w'); sys.stdout.close()"])
 def test_a_forked_process_ends_whatever_it_has_made_of_its_output(made: str):
     code = (

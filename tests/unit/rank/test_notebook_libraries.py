@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# As on a rank: IPython's shell for kernels is imported, and nobody shows widgets.
+# As on a rank: IPython's shell for kernels is imported, and widgets are not shown.
 RANK = """
 import sys, types
 sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
@@ -19,7 +19,7 @@ from rankroom.rank.frameworks import notebook_libraries
 notebook_libraries.install()
 """
 WITHOUT = 'sys.modules["ipywidgets"] = None'
-# A bar of widgets would be made of these, and nobody would see it.
+# A bar of widgets would be made of these, and not be seen.
 WITH = """
 widgets = sys.modules["ipywidgets"] = types.ModuleType("ipywidgets")
 widgets.HTML = widgets.FloatProgress = widgets.HBox = type("Widget", (), {})
