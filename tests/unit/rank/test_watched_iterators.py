@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rankroom.rank.frameworks.tensorflow import tensorflow_steps
+from rankroom.rank.frameworks.tensorflow import keras_metrics, tensorflow_steps
+from rankroom.reporting.metrics import MetricRecorder
 from rankroom.reporting.spans import SpanRecorder
 
 
@@ -44,3 +47,29 @@ def test_a_thread_that_reads_ahead_holds_nothing_up(recorder: SpanRecorder):
     next(Batches())
     [event] = recorder.take(0)
     assert event["cat"] == "data"
+
+
+def test_keras_2_tells_its_callbacks_as_keras_3_does(
+    recorder: SpanRecorder, monkeypatch: pytest.MonkeyPatch
+):
+    class CallbackList:
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None: ...
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None: ...
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None: ...
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
+
+    hooks: dict[str, Callable[[Any], None]] = {}
+    monkeypatch.setattr(tensorflow_steps, "when_imported", hooks.__setitem__)
+    monkeypatch.setattr(keras_metrics.spans, "recorder", recorder)
+    monkeypatch.setattr(keras_metrics.metrics, "points", points := MetricRecorder())
+    tensorflow_steps.install()
+    hooks["tf_keras.src.callbacks"](SimpleNamespace(CallbackList=CallbackList))
+    told = CallbackList()
+    told.on_epoch_begin(0)
+    told.on_train_batch_begin(0)
+    told.on_train_batch_end(0, {"loss": 0.5})
+    told.on_epoch_end(0, {"loss": 0.5, "val_loss": 0.25})
+    [steps] = [each for each in recorder.take(0) if each["cat"] == "step"]
+    assert [each["name"] for each in steps["define"]] == ["batch", "epoch 1"]
+    [reported] = points.take(0)
+    assert (reported["define"], reported["value"]) == (["loss", "val_loss"], (0.5, 0.25))

@@ -15,11 +15,16 @@ from typing import Any
 
 from rankroom.rank import open_ports
 from rankroom.rank.frameworks.horovod import process_sets
-from rankroom.rank.frameworks.tensorflow import tensorflow_steps
+from rankroom.rank.frameworks.tensorflow import (
+    lone_strategies,
+    strategy_collectives,
+    tensorflow_steps,
+)
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 
 CONTEXT = "tensorflow.python.eager.context"
+TOPIC = "tf.distribute.MultiWorkerMirroredStrategy()"
 _FUNCTIONS = (
     "all_reduce", "all_reduce_v2", "all_reduce_v3", "all_gather", "all_gather_v2",
     "all_to_all_v2", "all_to_all_v3", "broadcast_send", "broadcast_send_v2", "broadcast_recv",
@@ -32,7 +37,9 @@ _LOCAL = (
 _REMEDY = "Run the cell on all ranks, or call a function that needs no other rank."
 
 _strategy = False  # True once tf.distribute has wired collectives of its own
-_aborted = False
+_aborted = False  # True once they cannot be used in this process any more, and once that was said
+_told = False
+_world: World | None = None
 
 
 def environment(rank: int, workers: list[str]) -> dict[str, str]:
@@ -55,8 +62,13 @@ def threads(count: int) -> dict[str, str]:
 
 def install(world: World) -> None:
     """Prepare for the user's `import tensorflow`; nothing is imported now."""
+    global _world
+    _world = world
     tensorflow_steps.install()
+    when_imported(CONTEXT, _explain_too_late)
     if world.size > 1:
+        strategy_collectives.install(world)
+        lone_strategies.install(world)
         when_imported(CONTEXT, lambda module: _wrap_context(module, world))
         when_imported(
             "tensorflow.python.ops.collective_ops", lambda module: _guard_functions(module, world)
@@ -64,29 +76,41 @@ def install(world: World) -> None:
 
 
 def release() -> list[str]:
-    """End tf.distribute's collectives in this process. They cannot be used in it again.
+    """End tf.distribute's collectives in this process, if one may be under way.
 
-    Horovod's in TensorFlow are released with Horovod.
+    They cannot be used in it again then. Horovod's in TensorFlow are released with Horovod.
     """
-    global _aborted
-    if not _strategy:
+    if not _strategy or _aborted or _world is None or not strategy_collectives.seen.let_go(_world):
         return []
+    _abort()
+    return ["tf.distribute"]
+
+
+def _abort() -> None:
+    global _aborted
     _aborted = True
     code_cancelled = 1
     sys.modules[CONTEXT].context().abort_collective_ops(code_cancelled, ABORTED)
-    return ["tf.distribute"]
 
 
 def state() -> dict[str, Any]:
     """What ranks compare after a cell that failed somewhere."""
-    return {"aborted": _aborted}
+    return {"aborted": _aborted, "collectives": strategy_collectives.seen.count}
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Say once what TensorFlow cannot do: set its collectives up again in a process."""
-    global _aborted
-    if _aborted:
-        _aborted = False
+    """Say once what TensorFlow cannot do: set its collectives up again in a process.
+
+    A rank on which none was under way has not aborted them, and would wait for those that have, or
+    that have begun more of them.
+    """
+    global _told
+    if not _strategy or _told:
+        return
+    if any(each["aborted"] for each in states) or len({each["collectives"] for each in states}) > 1:
+        if not _aborted:
+            _abort()
+        _told = True
         print(ABORTED, file=sys.stderr)
 
 
@@ -116,17 +140,41 @@ def _wrap_context(module: Any, world: World) -> None:
         return call(self, name, *args, **kwargs)
 
     @functools.wraps(enable)
-    def enable_collective_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def enable_collective_ops(self: Any, server_def: Any) -> Any:
         global _strategy
         if world.partial:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
+        if not _strategy and not world.alone and _is_for_all(server_def, world):
+            # TensorFlow waits for all of them, and nothing ends that.
+            world.gather(TOPIC, None)
         keep_to_own_gpu(self, world.device)
         _strategy = True
         open_ports.tell("tf.distribute")
-        return enable(self, *args, **kwargs)
+        return enable(self, server_def)
 
     context.call_function = call_function
     context.enable_collective_ops = enable_collective_ops
+
+
+def _is_for_all(server: Any, world: World) -> bool:
+    """Whether the tasks that TensorFlow is told of are as many as this cell's ranks."""
+    return sum(len(job.tasks) for job in server.cluster.job) == world.size
+
+
+def _explain_too_late(module: Any) -> None:
+    """Have TensorFlow's refusal of a strategy say what to do, which is not the same in a script."""
+    context = module.Context
+    configure = context.configure_collective_ops
+
+    @functools.wraps(configure)
+    def configure_collective_ops(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return configure(self, *args, **kwargs)
+        except RuntimeError as error:
+            error.args = (f"{error}. {TOO_LATE}",)
+            raise
+
+    context.configure_collective_ops = configure_collective_ops
 
 
 def keep_to_own_gpu(context: Any, device: str) -> None:
@@ -194,6 +242,10 @@ def _guarded(function: Any, name: str, world: World) -> Any:
 ALL_GPUS = (
     "this rank's strategy uses all {count} GPUs of the node, as TensorFlow was in use before it "
     "was made: `%cluster restart`, and make the strategy first, to have a GPU for each rank"
+)
+TOO_LATE = (
+    "Ranks keep TensorFlow's state from cell to cell: `%cluster restart`, and make the strategy "
+    "before anything else that TensorFlow does"
 )
 FOR_GOOD = (
     "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "

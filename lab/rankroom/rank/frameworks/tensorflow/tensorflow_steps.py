@@ -39,6 +39,7 @@ _begun: dict[str, int] = {}  # when what goes on now began; one that raises neve
 def install() -> None:
     """Prepare for the user's import of Keras or TensorFlow; nothing is imported now."""
     when_imported("keras.src.callbacks.callback_list", _watch_training)
+    when_imported("tf_keras.src.callbacks", _watch_training)  # Keras 2
     when_imported("keras.src.trainers.epoch_iterator", lambda module: _watch(module.EpochIterator))
     when_imported(
         "tensorflow.python.data.ops.iterator_ops", lambda module: _watch(module.OwnedIterator)

@@ -1,0 +1,121 @@
+"""The collectives of tf.distribute on a rank: which have begun, and whether one may be under way.
+
+TensorFlow cannot set its collectives up again in a process once they were aborted, so that is done
+only where one may keep a rank. Each takes a key as it begins, eagerly and in a tf.function alike,
+and keys are counted: ranks that have taken as many are in step. One that must not begin is refused
+before it takes its key. What begins out of sight may be under way at any time.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from rankroom.rank.import_hooks import when_imported
+from rankroom.rank.world import ReleasedError, World
+
+_CONTEXT = "tensorflow.python.eager.context"
+_DISTRIBUTE = "tensorflow.python.distribute"
+# MultiWorkerMirroredStrategy by TensorFlow's own names; the second is that of tf.compat.v1.
+_STRATEGIES = ("CollectiveAllReduceStrategy", "CollectiveAllReduceStrategyV1")
+_REMEDY = "Run the cell on all ranks, or call a function that needs no other rank."
+
+
+class Collectives:
+    """Those of this rank's strategies for several workers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._keys: weakref.WeakSet[Any] = weakref.WeakSet()  # where the strategies take theirs
+        self._threads: set[int] = set()  # that have begun some
+        self._released: str | None = None  # the run in which no more of them begin
+        self._are_seen: bool | None = None  # whether all are that begin
+        self._counting = threading.Lock()
+
+    def follow(self, strategy: Any) -> None:
+        """See those of a strategy that has just been made, unless it has no other workers."""
+        if not strategy.cluster_resolver.cluster_spec().as_dict():
+            return
+        if self._are_seen is None:
+            self._are_seen = True
+        try:
+            self._keys.add(strategy.extended._collective_keys)
+        except AttributeError:  # of a release that keeps them elsewhere
+            self._are_seen = False
+
+    def begin(self, keys: Any, world: World) -> None:
+        """One takes its key. Raises SubsetError or ReleasedError if it would wait for ever."""
+        if keys not in self._keys:
+            return  # between devices of this rank
+        if world.partial:
+            raise world.refuse("a collective of tf.distribute", _REMEDY)
+        context: Any = sys.modules[_CONTEXT]
+        if not context.executing_eagerly() or context.is_async():
+            self._are_seen = False  # it begins when its graph is run, or ends later than its call
+        self._threads.add(threading.get_ident())
+        if self._released == world.run:
+            raise ReleasedError(NEVER_CAME)
+        with self._counting:
+            self.count += 1
+
+    def let_go(self, world: World) -> bool:
+        """Another rank has failed: whether one may be under way here. No more begin in this run."""
+        # In this order: what begins meanwhile is refused, or its thread is seen here.
+        self._released = world.run
+        frames = sys._current_frames()
+        began = self._threads & set(frames)
+        return not self._are_seen or any(_is_in_tensorflow(frames[each]) for each in began)
+
+
+seen = Collectives()
+
+
+def install(world: World) -> None:
+    """Prepare for the user's import of TensorFlow; nothing is imported now."""
+    when_imported(f"{_DISTRIBUTE}.cross_device_utils", lambda module: _watch_keys(module, world))
+    when_imported(f"{_DISTRIBUTE}.collective_all_reduce_strategy", _watch_strategies)
+
+
+def _watch_strategies(module: Any) -> None:
+    for name in _STRATEGIES:
+        if hasattr(module, name):
+            kind = getattr(module, name)
+            kind.__init__ = _followed(kind.__init__)
+
+
+def _followed(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        seen.follow(self)
+
+    return init
+
+
+def _watch_keys(module: Any, world: World) -> None:
+    kind = module.CollectiveKeys
+    original = kind.get_instance_key
+
+    @functools.wraps(original)
+    def get_instance_key(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.begin(self, world)
+        return original(self, *args, **kwargs)
+
+    kind.get_instance_key = get_instance_key
+
+
+def _is_in_tensorflow(frame: FrameType | None) -> bool:
+    """Whether a thread is in a call of TensorFlow's that has not returned."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("tensorflow."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+NEVER_CAME = "a collective of tf.distribute was given up: another rank failed before it came to it"
