@@ -94,6 +94,35 @@ def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
     assert values(cluster, source) == [[-15, -15]] * 2
 
 
+@pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one rank", "all"])
+def test_what_a_cell_forks_has_process_groups_of_its_own(cluster: Cluster, ranks: list[int]):
+    source = """
+        import multiprocessing, os, socket, torch, torch.distributed as dist
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        fork = multiprocessing.get_context("fork")
+        queue = fork.Queue()
+        def train(number):
+            os.environ.update(RANK=str(number), WORLD_SIZE="2", MASTER_PORT=str(port))
+            dist.init_process_group("gloo")
+            dist.all_reduce(total := torch.ones(1) * number)
+            queue.put((number, float(total)))
+            dist.destroy_process_group()
+        children = [fork.Process(target=train, args=(number,)) for number in range(2)]
+        for each in children:
+            each.start()
+        try:
+            found = sorted(queue.get(timeout=30) for _ in children)
+        finally:
+            for each in children:
+                each.kill()
+                each.join()
+        found
+    """
+    assert values(cluster, source, ranks=ranks) == [[(0, 1.0), (1, 1.0)]] * len(ranks)
+
+
 def test_stacks_are_told_after_a_library_has_put_handlers_back(cluster: Cluster):
     finish(cluster, "import signal\n_ = signal.signal(signal.SIGUSR2, signal.SIG_IGN)")
     source = """

@@ -85,6 +85,7 @@ class RankKernel(IPythonParallelKernel):
         `tell(event)` has JupyterLab's debugger hear of an event of this rank's.
         """
         self.world = world
+        os.register_at_fork(after_in_child=world.leave)
         self.client_output = output
         self.reporter = reporter
         self.recovery = recovery

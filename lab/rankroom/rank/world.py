@@ -55,6 +55,7 @@ class World:
     present: tuple[int, ...] = ()
     run: str = ""
     whole: int = 1
+    is_copy: bool = False  # this process was forked from the rank: it has no part in its world
     # In an elastic run of which ranks have died: how often, how this one did if it has not got the
     # others' state yet, and the first rank that has it.
     meeting: int = 0
@@ -144,6 +145,12 @@ class World:
         """The cell is over: until the next one, every rank is there."""
         self.size = self.whole
         self.present = tuple(range(self.whole))
+
+    def leave(self) -> None:
+        """This process is a copy of the rank, of a cell that forks: what it sets up is its own."""
+        self.is_copy = True
+        self.size = self.whole = 1
+        self.present, self.rpc = (0,), ""
 
     def refuse(self, what: str, remedy: str) -> SubsetError:
         """The error for a collective in a cell on some ranks: it would wait for the others."""

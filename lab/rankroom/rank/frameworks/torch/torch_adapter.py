@@ -183,6 +183,11 @@ def _size() -> int:
     return _world.size if _world is not None else 1
 
 
+def _is_copy() -> bool:
+    """Whether this process was forked from the rank: the groups it makes are its own."""
+    return _world is not None and _world.is_copy
+
+
 def settle(states: list[dict[str, Any]]) -> None:
     """Set up again what the ranks' `states` show to be released or out of step."""
     global _released, _lost
@@ -270,7 +275,8 @@ def _wrap(module: Any, world: World) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         global _asked, _fresh, _made_for
         given = signature.bind(*args, **kwargs).arguments
-        if given.get("store") is not None or not _is_size(given, world.size):
+        is_own = _is_copy() or given.get("store") is not None
+        if is_own or not _is_size(given, world.size):
             # The user's own wiring, perhaps of some ranks only: none of our business.
             _made_for = None
             return original(*args, **kwargs)
@@ -319,7 +325,7 @@ def _wrap(module: Any, world: World) -> None:
         @functools.wraps(make)
         def make_group(*args: Any, **kwargs: Any) -> Any:
             own = {name: os.environ.get(name) for name in _IN_CELLS}
-            if not is_in_script:
+            if not (is_in_script or _is_copy()):
                 os.environ.update({name: _IN_CELLS[name] for name in own if own[name] is None})
             try:
                 with torch_connecting.making(), sockets.noting(_sockets):
@@ -345,7 +351,7 @@ def _wrap_alone(module: Any) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         global _released
         given = signature.bind(*args, **kwargs).arguments
-        if not module.is_initialized() or not _is_size(given, 1):
+        if _is_copy() or not module.is_initialized() or not _is_size(given, 1):
             return original(*args, **kwargs)
         instead = _instead(module, given.get("backend"))
         if not instead and not _released:
