@@ -64,7 +64,7 @@ torchvision.datasets.CIFAR10 = functools.partial(noise, size=(3, 32, 32))
 torchvision.datasets.MNIST = functools.partial(noise, size=(1, 28, 28))
 """
 )
-# Where an example has tf.losses and the like of Keras 2.
+# For an example that was written for Keras 2, and uses what Keras 3 lacks.
 LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
 
 
@@ -115,23 +115,22 @@ EXAMPLES = (
         "--op Adasum",
     ),
     Example(
-        "horovod", "examples/tensorflow2/tensorflow2_mnist.py", "Step #20", "", LEGACY + DIGITS,
+        "horovod", "examples/tensorflow2/tensorflow2_mnist.py", "Step #20", "", DIGITS,
         enough=True,
     ),
     Example(
-        "horovod", "examples/tensorflow2/tensorflow2_keras_mnist.py", "Epoch 2/24", "",
-        LEGACY + DIGITS, enough=True,
+        "horovod", "examples/tensorflow2/tensorflow2_keras_mnist.py", "Epoch 2/24", "", DIGITS,
+        enough=True,
     ),
     Example(
         "horovod", "examples/tensorflow2/tensorflow2_synthetic_benchmark.py", "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
-        "--num-batches-per-iter 2 --num-iters 2", LEGACY,
+        "--num-batches-per-iter 2 --num-iters 2",
     ),
     Example(
         "horovod", "examples/tensorflow2/tensorflow2_keras_synthetic_benchmark.py",
         "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-batches-per-iter 2 --num-iters 2",
-        LEGACY,
     ),
     Example(
         "horovod", "examples/elastic/pytorch/pytorch_synthetic_benchmark_elastic.py",
@@ -146,11 +145,11 @@ EXAMPLES = (
     ),
     Example(
         "horovod", "examples/elastic/tensorflow2/tensorflow2_mnist_elastic.py", "Step #40", "",
-        LEGACY + DIGITS, killed="Step #10",
+        DIGITS, killed="Step #10",
     ),
     Example(
         "horovod", "examples/elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", "Epoch 2/",
-        "", LEGACY + DIGITS, enough=True, killed="Epoch 1/24",
+        "", DIGITS, enough=True, killed="Epoch 1/24",
     ),
     # None of its ranks is killed: it averages gradients before it comes to hvd.elastic.run, which
     # one that is started again would do alone.
@@ -159,7 +158,6 @@ EXAMPLES = (
         "Total img/sec on 2",
         "--no-cuda --model MobileNetV2 --batch-size 2 --num-warmup-batches 1 "
         "--num-batches-per-iter 2 --num-iters 2",
-        LEGACY,
     ),
     Example("torch", "distributed/ddp/example.py", "training completed in rank 1!", gpus=2),
     Example("torch", "distributed/FSDP2/example.py", "(output): ", gpus=2),

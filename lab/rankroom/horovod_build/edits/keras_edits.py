@@ -6,6 +6,34 @@ from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 
 TF = "horovod/tensorflow/"
 
+# Horovod's Spark estimators set its filepath later, and Keras 3 wants one that ends well at once.
+BEST_MODEL = (
+    (
+        "filepath",
+        "save_freq='epoch'):\n        super(BestModelCheckpoint, self).__init__(filepath=None,\n",
+        """\
+save_freq='epoch',
+                 filepath=None):
+        super(BestModelCheckpoint, self).__init__(filepath=filepath or 'unset.weights.h5',
+""",
+    ),
+    (
+        "unset",
+        "save_freq=save_freq)\n",
+        """\
+save_freq=save_freq)
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs=None):
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint does not know where to save the model: give it "
+                             "filepath='best.keras'")
+        super(BestModelCheckpoint, self).on_train_begin(logs)
+""",
+    ),
+)
+
 KERAS: tuple[Change, ...] = (
     Addition(
         "keras3-optimizer",
@@ -18,6 +46,12 @@ KERAS: tuple[Change, ...] = (
         "horovod/_keras/keras3_reduction.py",
         "keras3_reduction.py",
         "what the optimizer above does with gradients",
+    ),
+    Addition(
+        "keras3-classes",
+        "horovod/_keras/keras3_classes.py",
+        "keras3_classes.py",
+        "Keras 3 has no optimizer.variables() any more, and compiles with XLA on GPUs",
     ),
     Addition(
         "keras3-callbacks",
@@ -119,5 +153,28 @@ else:
     from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 """,
         "hands Keras 3 to the file made for it",
+    ),
+    added(
+        "keras3-adapt",
+        TF + "__init__.py",
+        """\
+
+if is_keras_3(tf.keras):
+    from horovod._keras import keras3_classes
+    keras3_classes.adapt(tf.keras)
+""",
+        "loops of one's own import this only",
+        after="            _tape.register_local_source(var)\n        return _tape\n",
+    ),
+    *(
+        Edit(
+            f"best-model-{name}-{what}",
+            f"horovod/{folder}/callbacks.py",
+            old,
+            new,
+            "BestModelCheckpoint had no filepath, which Keras 3 requires",
+        )
+        for name, folder in (("keras", "keras"), ("tf", "tensorflow/keras"))
+        for what, old, new in BEST_MODEL
     ),
 )

@@ -5,7 +5,7 @@ They go onto the wheel that was compiled, so changing one of them costs no compi
 
 from __future__ import annotations
 
-from rankroom.horovod_build.edits.edit import Change, Edit, added
+from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 from rankroom.horovod_build.edits.keras_edits import KERAS
 
 TF = "horovod/tensorflow/"
@@ -70,6 +70,34 @@ VARIABLES = (
         "Keras counts the layers and optimizers that a process has made: where one rank had made "
         "more of them, in a cell of its own or one that failed, collectives got other names on "
         "each rank, and all waited for ever",
+    ),
+    Addition(
+        "scopes-without-numbers",
+        TF + "unnumbered_scopes.py",
+        "unnumbered_scopes.py",
+        "and so it was in layers: an operation's name begins with those of its model and layer",
+    ),
+    Edit(
+        "scopes-without-numbers-load",
+        TF + "mpi_ops.py",
+        "    MPI_LIB = _load_library('mpi_lib' + get_ext_suffix())\n",
+        "    MPI_LIB = Unnumbered(_load_library('mpi_lib' + get_ext_suffix()))\n",
+        "makes operations within these scopes",
+    ),
+    added(
+        "scopes-without-numbers-import",
+        TF + "mpi_ops.py",
+        "from horovod.tensorflow.unnumbered_scopes import Unnumbered\n",
+        "the edit above uses it",
+        after="from horovod.tensorflow.util import _executing_eagerly\n",
+    ),
+    Edit(
+        "session-hook",
+        TF + "__init__.py",
+        "        _SessionRunHook = tf.train.SessionRunHook\n",
+        "        _SessionRunHook = tf.compat.v1.train.SessionRunHook\n",
+        "without tf.estimator, which TensorFlow 2.16 no longer has, there was no "
+        "BroadcastGlobalVariablesHook",
     ),
     added(
         "keras3-variable",
@@ -182,8 +210,22 @@ VARIABLES = (
         "                                                        "
         "variable_names=[var.name for var in variables],",
         "                                                        "
-        'variable_names=[f"{i}.{var.name}" for i, var in enumerate(variables)],',
+        'variable_names=[f"{i}.{_normalize_name(var.name)}" for i, var in enumerate(variables)],',
         "in Keras 3 variables share names, and an operation's tensors must not",
+    ),
+    Edit(
+        "broadcast-gradient",
+        TF + "mpi_ops.py",
+        """\
+    if rank() != root_rank:
+        return grad_reduced * 0
+    return grad_reduced
+""",
+        """\
+    return grad_reduced * tf.cast(tf.equal(rank_op(), root_rank), grad_reduced.dtype)
+""",
+        "TensorFlow left out the averaging before a multiplication with 0, on all ranks but one, "
+        "and that one waited for ever",
     ),
 )
 

@@ -8,7 +8,6 @@ same decision about the same numbers.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,19 +80,12 @@ def load_model(
     if plain is not None:
         model.optimizer = wrap_optimizer(lambda: plain)()
         model.train_function = None
-        _settle(model)
+        settle(model)
     return model
 
 
 def is_distributed(optimizer: Any) -> bool:
     return getattr(optimizer, "_hvd_reduction", None) is not None
-
-
-class CallableList(list[Any]):
-    """`optimizer.variables()` was how TensorFlow 2 spelt `optimizer.variables`; both work."""
-
-    def __call__(self) -> CallableList:
-        return self
 
 
 @functools.cache
@@ -109,20 +101,25 @@ def _distributed_class(base: Any, module: str) -> Any:
                 self.build(variables)
         self._hvd_reduction.apply(self, functools.partial(base.apply, self), list(grads), variables)
 
-    def variables(self: Any) -> CallableList:
-        return CallableList(base.variables.fget(self))
-
     def register_local_var(self: Any, variable: Any) -> None:
         """Keep the gradients of `variable` on this rank."""
         self._hvd_reduction.register_local(variable)
+
+    def reset_passes(self: Any) -> None:
+        """Begin a new sum of gradients: for loops of one's own, at their beginning. `fit` does so.
+
+        With backward_passes_per_step > 1, a loop that failed or was interrupted leaves a part of a
+        sum, and its rank would average at other steps than the others.
+        """
+        self._hvd_reduction.reset()
 
     members = {
         "__module__": module,
         "__doc__": base.__doc__,
         "_hvd_reduction": None,
         "apply": apply,
-        "variables": property(variables),
         "register_local_var": register_local_var,
+        "reset_passes": reset_passes,
     }
     return type(base.__name__, (base,), members)
 
@@ -140,29 +137,7 @@ def _copy(optimizer: Any, cls: Any) -> Any:
     return copy
 
 
-def adapt_compile(model_class: Any) -> None:
-    """Compile models with a distributed optimizer without XLA, which cannot run a collective, and
-    with an argument of Keras 2 that Horovod's examples give."""
-    # Where Keras defines it: a model class of its own with `compile` is not compiled on loading.
-    owner = next(cls for cls in model_class.__mro__ if "compile" in vars(cls))
-    compile_plain = owner.compile
-    if getattr(compile_plain, "_hvd", False):
-        return
-
-    @functools.wraps(compile_plain)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("experimental_run_tf_function", None)
-        compile_plain(self, *args, **kwargs)
-        if _settle(self) and kwargs.get("jit_compile") is True:
-            warnings.warn(
-                "XLA cannot compile Horovod's operations: jit_compile is off", stacklevel=2
-            )
-
-    compile._hvd = True  # type: ignore[attr-defined]
-    owner.compile = compile
-
-
-def _settle(model: Any) -> bool:
+def settle(model: Any) -> bool:
     """Make a compiled model fit for collectives; whether XLA had to be switched off."""
     optimizer = model.optimizer
     inner: Any = getattr(optimizer, "inner_optimizer", None)

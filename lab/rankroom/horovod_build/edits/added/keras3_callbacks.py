@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from horovod._keras import keras3
+from horovod._keras import keras3_classes
 from horovod.tensorflow.util import plain_variable
 
 Logs = dict[str, Any] | None
@@ -205,6 +205,5 @@ def _correct_momentum(optimizer: Any, ratio: float) -> None:
             velocity.assign(velocity * ratio)
 
 
-# These are imported with Horovod's Keras: `model.compile` is looked up before its arguments are
-# evaluated, which is when an optimizer is made distributed.
-keras3.adapt_compile(keras.Model)
+# Where Horovod's Keras is another than TensorFlow's.
+keras3_classes.adapt(keras)

@@ -24,7 +24,7 @@ class GradientReduction:
         if passes < 1:
             raise ValueError("backward_passes_per_step must be > 0")
         self._allreduce = allreduce
-        self._passes = passes
+        self.passes = passes
         self._average_passes = average_passes
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
@@ -37,6 +37,12 @@ class GradientReduction:
     def register_local(self, variable: Any) -> None:
         self._local.add(plain_variable(variable).ref())
 
+    def reset(self) -> None:
+        """Begin a new sum; what there is of one is dropped."""
+        if self._count is not None:
+            for variable in (self._count, *self._sums):
+                variable.assign(tf.zeros_like(variable))
+
     def apply(
         self,
         optimizer: Any,
@@ -47,7 +53,7 @@ class GradientReduction:
         """Reduce the gradients, then let the optimizer `apply` them."""
         if self._applying:  # within a LossScaleOptimizer that has reduced them already
             apply(gradients, variables)
-        elif self._passes == 1:
+        elif self.passes == 1:
             self._apply_reduced(apply, self.reduce(gradients, variables), variables)
         else:
             self._accumulate(optimizer, apply, gradients, variables)
@@ -100,7 +106,7 @@ class GradientReduction:
             if gradient is not None:
                 total.assign_add(tf.cast(gradient, total.dtype))
         self._count.assign_add(1)
-        divisor = self._passes if self._average_passes else 1
+        divisor = self.passes if self._average_passes else 1
 
         def step() -> Any:
             sums = [
@@ -116,7 +122,7 @@ class GradientReduction:
             optimizer.iterations.assign_add(1)
             return self._count.read_value()
 
-        tf.cond(tf.equal(self._count, self._passes), step, wait)
+        tf.cond(tf.equal(self._count, self.passes), step, wait)
 
     def _dense(self, gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):

@@ -16,6 +16,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         kwargs["name"] = kwargs.get("name") or "sync_batch_normalization"
         super().__init__(**kwargs)
+        self.supports_jit = False  # XLA cannot run a collective
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         mean, variance = super()._moments(inputs, mask)
