@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +19,10 @@ from cells import finish
 from numbered import GATED, assert_numbered, written
 from rankroom.cluster import actions, cleanup, launch, lookup, repair
 from rankroom.cluster.local import Cluster
-from rankroom.errors import RankroomError, UnreadableError, UsageError
+from rankroom.errors import RankroomError, UnreadableError, UsageError, of_file
 from rankroom.record import cluster_file
 from rankroom.record.cluster_file import ClusterPaths
+from rankroom.rpc.client import ask, connected
 from rankroom.run.run import Run
 from rankroom.system.polling import poll_until
 from unreadable import broken, hidden
@@ -27,6 +30,7 @@ from unreadable import broken, hidden
 pytestmark = pytest.mark.cluster
 
 AWHILE_S = 2.0
+FEW = 256  # descriptors
 
 
 @contextlib.contextmanager
@@ -195,13 +199,108 @@ def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Pa
 
 @pytest.mark.parametrize("away", [hidden, broken, home_away])
 def test_a_run_goes_on_while_a_home_is_away(
-    two: Cluster, tmp_path: Path, away: Callable[[Path], contextlib.AbstractContextManager[None]]
+    cluster: Cluster,
+    tmp_path: Path,
+    away: Callable[[Path], contextlib.AbstractContextManager[None]],
 ):
     """Not even the folder says anything then."""
-    before = two.paths.read()
-    with away(two.paths.info):
-        assert two.paths.read() == before
-        assert two.running
+    run = begin(cluster, tmp_path / "gate")
+    before = cluster.paths.read()
+    with away(cluster.paths.info):
+        time.sleep(AWHILE_S)
+        assert cluster.paths.read() == before
+        assert cluster.running and run.state == "running"
+    (tmp_path / "gate").touch()
+    assert_whole(cluster, run)
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["knew it", "never read it"])
+@pytest.mark.parametrize("does", ["attach", "run", "start", "stop"])
+def test_a_client_out_of_descriptors_says_so_and_takes_nothing_for_gone(
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    does: str,
+    has_read: bool,
+):
+    supervisor = cluster.refresh().supervisor
+    run = begin(cluster, tmp_path / "gate")
+    other = Cluster.attach(cluster.name)
+    monkeypatch.setattr(Cluster, "current", None)  # which attaching again would return
+    deeds: dict[str, Callable[[], object]] = {
+        "attach": lambda: Cluster.attach(cluster.name),
+        "run": lambda: fresh(other).run("1"),
+        "start": lambda: Cluster.local(ranks=1, name="never"),
+        "stop": other.stop,
+    }
+    if not has_read:
+        monkeypatch.setattr(cluster_file, "_read_last", {})
+    try:
+        with no_descriptors(), pytest.raises((RankroomError, OSError)) as refused:
+            deeds[does]()
+        words = in_words(refused.value)
+        assert "Too many open files; this process has too many open files: `ulimit -n`" in words
+        assert "\n" not in words
+        assert run.state == "running" and cluster.running
+        assert not ClusterPaths("never").folder.exists()
+    finally:
+        (tmp_path / "gate").touch()
+    assert_whole(cluster, run)
+    assert cluster.refresh().supervisor == supervisor and psutil.pid_exists(supervisor)
+    other.close()
+    assert finish(Cluster.attach(cluster.name), "rank").results == {0: "0", 1: "1"}
+
+
+def fresh(cluster: Cluster) -> Cluster:
+    """Without the connections that it had."""
+    cluster._supervisor.close()
+    return cluster
+
+
+def in_words(error: BaseException) -> str:
+    """As magics and commands show it."""
+    return str((of_file(error) if isinstance(error, OSError) else None) or error)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two ranks on a machine where no process of theirs may have many descriptors, ever."""
+    start = "from rankroom.cluster.local import Cluster; Cluster.local(ranks=2, name='few')"
+    limited = ["sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
+        subprocess.run([*limited, sys.executable, "-c", start], check=True, timeout=120)
+        made = Cluster.attach("few")
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def test_a_supervisor_without_descriptors_for_those_who_connect_puts_them_off(
+    few: Cluster, tmp_path: Path
+):
+    supervisor = psutil.Process(few.refresh().supervisor)
+    where, key = few.info.rpc, few.info.rpc_key
+    run = begin(few, tmp_path / "gate")
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * FEW):
+            peer = stack.enter_context(connected(where, key))
+            peer.send_multipart([b"1", b'{"do": "alive"}'])
+        assert poll_until(lambda: supervisor.num_fds() >= FEW, 60, 0.05)
+        with pytest.raises(OSError) as put_off:
+            ask(where, key, 1.0, do="alive")
+        assert not isinstance(put_off.value, ConnectionRefusedError), "it would be taken for gone"
+        # Who was connected before is answered, and what the run writes is taken.
+        size = len(written(few.store, run.id, 0))
+        assert poll_until(lambda: len(written(few.store, run.id, 0)) > size, 30, 0.02)
+        assert few._ask("follow")["run"]["id"] == run.id
+        assert run.state == "running" and few.running
+        assert [each.name for each in lookup.running_clusters()] == ["few"]
+    assert ask(where, key, 60.0, do="alive") == {}
+    (tmp_path / "gate").touch()
+    assert_whole(few, run)
+    assert few.refresh().supervisor == supervisor.pid and supervisor.is_running()
 
 
 @pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])

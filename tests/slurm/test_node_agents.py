@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -102,6 +104,71 @@ run.wait(60)
     assert [each[2] for each in found] == [now[each[0]] for each in found]
     summed = "import torch, horovod.torch as hvd; hvd.init(); hvd.allreduce(torch.ones(1)).item()"
     assert job.do(f"values(cluster, {summed!r})") == [1.0] * 4
+
+
+def test_a_node_that_is_silent_keeps_its_ranks_and_no_run(job: Inside):
+    """Its agent stands still. Slurm hears of the node, and of the step, so neither is over."""
+    before = agents(job)
+    job.do(
+        """
+run = cluster.run('''
+import itertools, time
+kept = rank
+for number in itertools.count():
+    print("line", number, flush=True)
+    time.sleep(0.05)
+''')
+while not all(log(run, rank) for rank in range(4)): time.sleep(0.05)
+"""
+    )
+    job.machines.run("c2", ["kill", "-STOP", str(before["c2"])])
+    try:
+        said = job.do("while not run.info.hang: time.sleep(0.05)\nrun.info.hang.text")
+        assert re.match(r"ranks 2–3 may be cut off: node c2 has been silent for 2\d s; ", said)
+        ended, failed, exits = job.do(
+            "run.interrupt()\nrun.wait(20)\n[states(run), failure(run), cluster.refresh().exits]"
+        )
+        assert ended == {"0": "interrupted", "1": "interrupted", "2": "lost", "3": "lost"}
+        assert "was given up when the run was interrupted: node c2 has been silent" in failed
+        assert exits == {}
+    finally:
+        job.machines.run("c2", ["kill", "-CONT", str(before["c2"])])
+    # They are interrupted now, and run cells with what they had.
+    assert job.do("values(cluster, 'kept')") == [0, 1, 2, 3]
+    assert agents(job) == before
+    # What they wrote in between joins the record.
+    joined = job.do(
+        """
+from numbered import assert_numbered
+def late(): return {event["rank"] for event in cluster.store.events(run.id)
+                    if event["kind"] == "mark" and event["name"] == "late"}
+deadline = time.monotonic() + 60
+while late() != {2, 3} and time.monotonic() < deadline: time.sleep(0.2)
+[assert_numbered(cluster.store, run.id, rank) for rank in range(4)]
+"""
+    )
+    assert min(joined[2:]) >= min(joined[:2]), "they went on until they heard of it"
+
+
+@pytest.mark.thorough  # the agent waits for a minute before it has a look
+def test_ranks_outlive_a_minute_without_a_word_in_either_direction(job: Inside):
+    """What passes words between supervisor and agent stands still."""
+    before = agents(job)
+    job.do("values(cluster, 'kept = rank')")
+    lines = job.machines.run("c1", ["ps", "-u", "alice", "-o", "pid=,args="]).splitlines()
+    pids = [line.split()[0] for line in lines if " srun " in line and "--nodelist=c2" in line]
+    assert pids, lines
+    job.do("run = cluster.run('import time; time.sleep(100); kept')")
+    job.machines.run("c1", ["kill", "-STOP", *pids])
+    try:
+        time.sleep(80)
+        said = job.do("run.info.hang.text")
+        assert re.match(r"ranks 2–3 may be cut off: node c2 has been silent for \d\d s; ", said)
+    finally:
+        job.machines.run("c1", ["kill", "-CONT", *pids])
+    assert job.do("run.wait(60)\nrun.results") == {str(rank): str(rank) for rank in range(4)}
+    assert job.do("[run.state, cluster.refresh().exits]") == ["done", {}]
+    assert agents(job) == before
 
 
 def test_agents_end_with_their_supervisor(job: Inside):

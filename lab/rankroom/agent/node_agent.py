@@ -5,6 +5,9 @@ supervisor, on its own machine or as a task of a job on another node. They excha
 over its stdin and stdout. It has one thread, no ZeroMQ context, and asks of GPUs only how busy they
 are, so that its children are as good as processes that were started by themselves. They end when it
 ends; it ends, with all that they have started, when its supervisor is gone.
+
+What a rank has started stays below the rank while that lives, and below the agent after that, also
+when the processes between have ended, and whatever they did to sessions and environments.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from rankroom.system import gpus, process_tree, shared_memory
 END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
 STOP_S = 3.0  # the same for all ranks, with their agent
 BEAT_S = 2.0  # between two signs of life, where the supervisor is on another machine
-SILENT_S = 60.0  # without one of the supervisor's, it is gone
+SILENT_S = 60.0  # without one of the supervisor's, and between two looks at whether it is gone
 PAUSED_S = 6.0  # without a turn, one of which is due with each sign of our own
 SAMPLE_S = 1.0  # between two looks at the ranks' memory
 FIRST_S = 0.3  # what a first look at the ranks' load measures over
@@ -45,6 +48,7 @@ LONGEST = 1 << 20  # bytes that are read at once
 def main(argv: list[str]) -> None:
     """Import the modules that `argv` names, and serve until the supervisor hangs up."""
     folder, mark, node, devices, *modules = argv[1:]
+    process_tree.adopt_orphans()
     supervisor = Supervisor()
     paths = ClusterPaths(Path(folder).name, Path(folder).parent)
     info = paths.read_patiently()
@@ -152,10 +156,13 @@ class NodeAgent:
         self.forks = forks
         self.memory = Memory()
         self.children: dict[int, tuple[int, int]] = {}  # rank and start, by process
+        # What imported modules have started is all ranks'.
+        self._helpers = set(psutil.Process().children())
         self._told_to_end = False
         self._samplers: dict[int, Sampler] = {}  # by process
         self._looked = float("-inf")
         self._heard = self._turned = time.monotonic()  # of the supervisor; when a turn began last
+        self._asked = float("-inf")  # when it was last looked whether a silent supervisor is gone
         # What is due, and when; only what there is.
         self._due: dict[str, float] = {}
 
@@ -186,19 +193,26 @@ class NodeAgent:
                     self._heard = time.monotonic()
                     for order in orders:
                         self.take(order)
-                if self.ranks.is_remote and self.silent():
+                if self.ranks.is_remote and self.is_abandoned():
                     break
                 self.do_due()
         self.end_all()
 
-    def silent(self) -> bool:
-        """Whether nothing has come of the supervisor for so long that it is gone; to be called with
-        each turn."""
+    def is_abandoned(self) -> bool:
+        """Whether the supervisor is known to be gone, or nothing has come of it for as long as a
+        cluster stays unused; to be called with each turn.
+
+        One that is silent may be cut off, or this node may be: the ranks go on.
+        """
         now = time.monotonic()
         missed, self._turned = now - self._turned, now
         if missed > PAUSED_S:  # this process stood still itself, with its job, and heard nothing
             self._heard = min(now, self._heard + missed)
-        return now - self._heard > SILENT_S
+        silence = now - self._heard
+        if silence <= SILENT_S or now - self._asked <= SILENT_S:
+            return False
+        self._asked = now
+        return silence > max(SILENT_S, self.ranks.lease_s) or self.ranks.are_over()
 
     def take(self, order: dict[str, Any]) -> None:
         """One order of the supervisor's."""
@@ -235,6 +249,7 @@ class NodeAgent:
             self._selector.close()
             for each in (self.supervisor, self._waking, self._woken):
                 each.close()
+            process_tree.adopt_orphans()
             forking.become_rank(
                 agent, rank, env, self.ranks.options(rank), self.ranks.log(rank), self.forks
             )
@@ -271,8 +286,15 @@ class NodeAgent:
         for process, spool in process_tree.belonging(process_tree.SPOOL):
             if spool in spools:
                 children.add(process)
-        process_tree.end(children)
+        process_tree.end(children | self.orphans())
         self.reap()
+
+    def orphans(self) -> set[psutil.Process]:
+        """What is left of ranks that have ended, of whatever is below it; with a rank that lives
+        all that it has started is below that."""
+        own = {each for each in psutil.Process().children() if each.pid not in self.children}
+        left = own - self._helpers
+        return left | process_tree.descendants(each.pid for each in left)
 
     def end_all(self) -> None:
         """End all ranks, and what they started."""
@@ -281,6 +303,8 @@ class NodeAgent:
             if mark == self.mark:
                 left.add(process)
         process_tree.end(left, STOP_S)
+        # What they have started since then has no other parent left.
+        process_tree.end(process_tree.descendants([os.getpid()]))
 
     def _note_told_to_end(self, number: int, frame: Any) -> None:
         self._told_to_end = True

@@ -18,6 +18,7 @@ from rankroom.record.cluster_file import (
     Remote,
     RemoteState,
     all_paths,
+    silent_words,
     tail,
 )
 from rankroom.supervisor.processes import start_limit
@@ -158,7 +159,11 @@ def _how_ranks(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[Cluste
         words = f"{ready} of {info.size} ranks ready"
     if down:
         gone = name_ranks([rank.rank for rank in down])
-        return "running", f"{words}; {gone} {'is' if len(down) == 1 else 'are'} down", DOWN
+        words = f"{words}; {gone} {'is' if len(down) == 1 else 'are'} down"
+    if silent := silent_words(info):
+        return "running", f"{words}; {silent}", SILENT
+    if down:
+        return "running", words, DOWN
     if any(rank.state == "starting" for rank in coming):
         late = info.remote is None and time.time() > info.created + launch.start_s(info)
         return "starting", words, SLOW_START.format(rank=coming[0].rank) if late else ""
@@ -218,5 +223,6 @@ UNKEPT = "its agent here is gone; its job may go on"
 RECONNECT = "Reconnect starts one again; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."
 DOWN = "Restart (↻) brings it back, without its variables."
+SILENT = "Wait until it answers, or restart its ranks (↻), which gives them up."
 SLOW_START = "Rank {rank} takes long to start: its log tells why, or restart it."
 SAID = "{log} ends with: {text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import time
 
 from rankroom.cluster import launch, liveness
@@ -82,12 +82,16 @@ def living(paths: ClusterPaths) -> ClusterInfo:
 def end(paths: ClusterPaths) -> None:
     """End a cluster: ask its supervisor; if that does not answer, it is ended by signal.
 
-    Raises NoClusterError for one that is elsewhere: only there can it be ended.
+    Raises NoClusterError for one that is elsewhere: only there can it be ended. Raises OSError
+    where this process has no descriptors: it can neither ask nor look for processes then.
     """
     if (info := paths.read()) is not None:
         demand_in_reach(info)
-        with contextlib.suppress(OSError):
+        try:
             ask(info.rpc, info.rpc_key, do="stop")
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
         launch.wait_end(paths)
 
 

@@ -108,7 +108,8 @@ class ClusterInfo:
 
     By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
     restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
-    that are being restarted, `ready` those that have said that they are. `lease` is how many
+    that are being restarted, `ready` those that have said that they are. `silent` are the nodes
+    of which nothing has been heard since then: their ranks may be cut off. `lease` is how many
     hours the cluster stays when no client holds it.
     """
 
@@ -133,6 +134,7 @@ class ClusterInfo:
     past: dict[str, str] = field(default_factory=dict)
     starting: list[int] = field(default_factory=list)
     ready: list[int] = field(default_factory=list)
+    silent: dict[str, float] = field(default_factory=dict)
     auto_restart: bool = False
     preload: str = ""  # modules that were asked for, or `none`; else what cells imported last
     notes: list[str] = field(default_factory=list)  # of the start, for the client that started it
@@ -156,11 +158,21 @@ class ClusterInfo:
         return cls(**kept)
 
 
+def silent_words(info: ClusterInfo) -> str:
+    """What is said of nodes of which nothing is heard; empty if there are none."""
+    parts = [
+        SILENT.format(node=node, seconds=max(0.0, time.time() - since))
+        for node, since in sorted(info.silent.items())
+    ]
+    return "; ".join(parts)
+
+
 def is_past(until: float) -> bool:
     """Whether a time of a scheduler's, if it is one, has passed whatever clock was set."""
     return 0 < until < time.time() - CLOCK_S
 
 
+SILENT = "node {node} has been silent for {seconds:.0f} s: its ranks may be cut off"
 UNLISTED = "runs that cannot be listed"
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # or written, of the clusters this process knows

@@ -149,8 +149,12 @@ def reach(address: str) -> None:
 
 
 def connected(address: str, key: str, name: bytes = b"", beats: bool = False) -> Socket:
-    """A socket that is connected to a server, or will be as soon as that is there."""
-    made = _context_of(os.getpid()).socket(zmq.DEALER)
+    """A socket that is connected to a server, or will be as soon as that is there. Raises OSError
+    where there are no descriptors for it."""
+    try:
+        made = _context_of(os.getpid()).socket(zmq.DEALER)
+    except zmq.ZMQError as error:  # which is no OSError
+        raise OSError(error.errno, str(error)) from None
     if name:
         made.IDENTITY = name
     if beats:

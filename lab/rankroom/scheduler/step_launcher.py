@@ -41,9 +41,14 @@ def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> l
         "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
         # It has all that the job has on the node; it would wait for the one before else.
         "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
-        f"--job-name=agent-{node}", f"--chdir={cwd}", "--export=ALL",
+        f"--job-name={step_name(node)}", f"--chdir={cwd}", "--export=ALL",
         *remote,
     ]  # fmt: skip
+
+
+def step_name(node: str) -> str:
+    """What Slurm calls the step of the agent of `node`."""
+    return f"agent-{node}"
 
 
 def python(own: Mapping[str, str]) -> list[str]:

@@ -44,6 +44,7 @@ class DebugRelay:
                 self._connections.debug(rank, DISCONNECT)
 
     def _ask(self, question: Question, rank: int, message: dict[str, Any]) -> None:
+        self._connections.demand_heard([rank])
         by, command = question.content, message["command"]
         peer, client = self._clients.get(rank, (question.peer, None))
         if client and peer != question.peer and not is_gone(client):

@@ -113,5 +113,5 @@ HOPELESS = (
 )
 NOT_BACK = (
     "{how}, and was not started again within {seconds:.0f} s: `%cluster restart` does that, and "
-    "after `%cluster start --auto-restart` nobody has to"
+    "after `%cluster start --auto-restart` no one has to"
 )

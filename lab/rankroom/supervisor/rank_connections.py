@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
 from typing import Any
 
-from rankroom.errors import NoClusterError
+from rankroom.errors import NoClusterError, RankroomError
 from rankroom.rpc.client import Answer, packed
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question, Server
+from rankroom.text.rank_ranges import format_ranks
 
 Receive = Callable[[dict[str, Any], bytes], None]
 Signal = Callable[[Collection[int], str], Sequence[Future[None]]]
@@ -23,6 +26,21 @@ Signal = Callable[[Collection[int], str], Sequence[Future[None]]]
 
 class RankGoneError(NoClusterError):
     """The rank's process has ended, and with it what it was asked."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Nothing has been heard of `node` since then (monotonic): its ranks may be cut off."""
+
+    node: str
+    since: float
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+    def __str__(self) -> str:
+        return f"node {self.node} has been silent for {self.seconds:.0f} s"
 
 
 class RankConnections:
@@ -37,6 +55,7 @@ class RankConnections:
         self.signal = signal
         self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
         self.known: set[int] = set()  # ranks that have been connected
+        self.silent: Mapping[int, Silence] = {}  # ranks on nodes of which nothing is heard
         self._peers: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[int, Future[Any]]] = {}
@@ -108,6 +127,14 @@ class RankConnections:
         """Have a rank do what JupyterLab's debugger asks; its answer, or RankGoneError."""
         return self._ask(rank, do="debug", message=message)
 
+    def demand_heard(self, ranks: Iterable[int]) -> None:
+        """Raise RankroomError if one of these ranks may be cut off: it would not answer."""
+        silent, chosen = self.silent, set(ranks)
+        if nodes := {silent[rank].node: silent[rank] for rank in sorted(chosen & silent.keys())}:
+            node, silence = next(iter(nodes.items()))
+            its = [rank for rank, each in sorted(silent.items()) if each.node == node]
+            raise RankroomError(CUT_OFF.format(silence=silence, ranks=format_ranks(its)))
+
     def later(self, seconds: float, call: Call) -> None:
         """Have `call()` called in the server's thread after so many seconds."""
         self._server.later(seconds, call)
@@ -132,3 +159,9 @@ def _settle(future: Future[Any] | None, outcome: Any) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+
+
+CUT_OFF = (
+    "{silence}: its ranks may be cut off. Wait for it, or give them up: "
+    "`%cluster restart --ranks {ranks}`"
+)

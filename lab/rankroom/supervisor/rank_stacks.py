@@ -31,8 +31,9 @@ def stacks(
         for rank, future in asked.items()
         if future.done() and not future.exception()
     }
+    cut_off = {rank: silence for rank, silence in connections.silent.items() if rank in ranks}
     # The signal ends a rank that is starting: it has no handler yet.
-    there = set(connections.ranks)
+    there = set(connections.ranks) - cut_off.keys()
     silent = [rank for rank in ranks if rank in there and rank not in found]
     # Python does not run there, as C code holds its lock: the signal's handler needs none.
     connections.signal(silent, STACK_SIGNAL)
@@ -40,7 +41,8 @@ def stacks(
     for rank in silent:
         text = main_first(_rest(files[rank], before[rank]))
         found[rank] = text or "it does not answer at all"
-    found = dict.fromkeys(ranks, "it is starting, or down") | found
+    words = {rank: f"it may be cut off: {silence}" for rank, silence in cut_off.items()}
+    found = dict.fromkeys(ranks, "it is starting, or down") | words | found
     return dict(sorted(found.items()))
 
 

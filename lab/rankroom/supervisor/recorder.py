@@ -42,6 +42,7 @@ TELL_S = 0.02  # after a rank has failed, until followers are told: others fail 
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
+GIVE_UP_S = 3.0  # after an interrupt, for ranks whose node is silent to end all the same
 
 
 class Recorder:
@@ -88,7 +89,7 @@ class Recorder:
         self._clock = RunClock()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
-            self._summary.raised, self._finish_if_over, self._is_held,
+            self._summary.raised, self.given_up, self._finish_if_over, self._is_held,
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
@@ -122,6 +123,7 @@ class Recorder:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
         self._release.interrupt()
         self._wait_for_none()
+        self._connections.later(GIVE_UP_S, self._give_up_silent)
 
     def release(self) -> list[Future[Any]]:
         """Release blocked collectives on all ranks, and what waits for an answer, if any still
@@ -163,6 +165,7 @@ class Recorder:
         self._about = about
         self._connections.subscribe(self.id, self._receive)
         self._send(list(self._ranks), about)
+        self.note_silence()
 
     def _send(self, ranks: list[int], about: dict[str, Any]) -> None:
         sent = self._connections.execute(ranks, self.source, **about)
@@ -346,6 +349,24 @@ class Recorder:
             if rank in ranks:
                 self._lost(rank, ranks[rank])
 
+    # -- ranks of which nothing is heard
+
+    def note_silence(self) -> None:
+        """Which nodes are silent is not as it was, perhaps; in the server's thread."""
+        if self._ended or not any(rank in self._running for rank in self._connections.silent):
+            return
+        self._watch.begin()
+        if self._release.interrupted:
+            self._connections.later(GIVE_UP_S, self._give_up_silent)
+
+    def _give_up_silent(self) -> None:
+        """The run was interrupted: do not wait for ranks that may be cut off. What they still
+        write joins the record; they are interrupted themselves when they answer again."""
+        with self._lock:
+            for rank, silence in self._connections.silent.items():
+                if rank in self._running:
+                    self._lost(rank, CUT_OFF.format(silence=silence))
+
     # -- ranks that come back, as the others train elastically
 
     def note_elastic(self, rank: int, inside: bool) -> None:
@@ -497,4 +518,5 @@ def _may_be_there(folder: Path) -> bool:
     return True
 
 
+CUT_OFF = f"{GIVEN_UP} when the run was interrupted: {{silence}}"
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

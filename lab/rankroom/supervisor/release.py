@@ -31,8 +31,9 @@ class Release:
     """What a run does to free its ranks.
 
     `running()` are those of `ranks` that have not ended, none once the run is over; `raised` those
-    known to have raised; `confirmed()` is called when ranks have let go, or do not say so in time.
-    While `is_held()`, somebody looks around on a rank: nothing is released of its own accord.
+    known to have raised; `given_up` those that the run does not wait for any more, though they may
+    live; `confirmed()` is called when ranks have let go, or do not say so in time. While
+    `is_held()`, somebody looks around on a rank: nothing is released of its own accord.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Release:
         connections: RankConnections,
         running: Callable[[], Sequence[int]],
         raised: Collection[int],
+        given_up: Collection[int],
         confirmed: Callable[[], None],
         is_held: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -51,6 +53,7 @@ class Release:
         self._connections = connections
         self._running = running
         self._raised = raised
+        self._given_up = given_up
         self._confirmed = confirmed
         self._is_held = is_held
         self._failed_at = float("inf")  # when that was noticed of the first rank
@@ -127,20 +130,23 @@ class Release:
     def _interrupt_again(self, rank: int) -> None:
         """Python drops an interrupt that comes in a destructor, or while a process is forked; and a
         rank does one that comes before the cell."""
-        if rank not in self._running():
+        if rank not in self._running() and rank not in self._given_up:
             return
         with contextlib.suppress(RankroomError, OSError):
             for future in self._connections.request([rank], do="status"):
                 future.add_done_callback(partial(self._interrupt_unless_tidying, rank))
 
     def _interrupt_unless_tidying(self, rank: int, answer: Future[Any]) -> None:
-        if answer.exception() or rank not in self._running():
+        runs = rank in self._running()
+        if answer.exception() or not (runs or rank in self._given_up):
             return
         said = answer.result()
         if said.get("run") == self._run:
             if said.get("failing") or said.get("tidying"):
                 return
             self._connections.signal([rank], "SIGINT")
+        elif not runs:
+            return  # it has ended the cell that it was in when it was given up
         self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def _release_if_stuck(self) -> None:

@@ -20,6 +20,7 @@ from rankroom.text.rank_ranges import name_ranks
 
 CHUNK = 1 << 18  # bytes of events in an answer
 LONGEST_WAIT_S = 30.0  # for events to come
+HEARD_S = 1.0  # between two looks at whether ranks may be cut off whose answer is waited for
 
 
 class Requests:
@@ -82,8 +83,10 @@ class Requests:
             words = STARTS if len(starting) == 1 else MANY_START
             raise NoClusterError(words.format(ranks=name_ranks(starting)))
         self._demand_idle(ranks, asked)
+        self._connections.demand_heard(ranks)
         futures = self._connections.apply(ranks, asked["how"], asked["name"], question.buffers)
-        wait(futures.values())
+        while wait(futures.values(), HEARD_S).not_done:
+            self._connections.demand_heard(r for r, each in futures.items() if not each.done())
         found = {rank: future.result() for rank, future in futures.items()}
         for rank, said in found.items():
             if "failed" in said:

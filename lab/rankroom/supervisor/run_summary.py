@@ -21,6 +21,7 @@ _TO = re.compile(rb'"to":(\d+)}$')
 # As `event_line` writes spans, those that every cell has, and metrics.
 SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 METRICS = b'{"kind":"metrics"'
+INTERRUPT = "KeyboardInterrupt"
 _SECONDS = re.compile(r" for [\d,]+ s\b")
 
 
@@ -95,7 +96,8 @@ class RunSummary:
     def blame(self, rank: int, how: str) -> None:
         """The process of this rank is gone."""
         known = self.info.failure
-        if known is None or _follows_from_loss(known):
+        # An interrupt is no failure; that a rank did not hear it, or died of it, is one.
+        if known is None or known.ename == INTERRUPT or _follows_from_loss(known):
             self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
 
     def note(self, text: str) -> None:

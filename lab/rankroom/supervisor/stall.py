@@ -20,11 +20,11 @@ STAND = ("waits", "still")
 
 
 class StallWatch:
-    """Looks at the ranks of a run while one of them is stuck.
+    """Looks at the ranks of a run while one of them is stuck, or may be cut off.
 
     `running` are, at any time, those whose cell has not ended. `say(hang)` is called, in the
-    server's thread, with what is known once a rank has stood for `patience` seconds, again with
-    each look, and with None when it is over.
+    server's thread, with what is known once a rank has stood for `patience` seconds or its node is
+    silent, again with each look, and with None when it is over.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StallWatch:
         self._asked: dict[int, Future[Any]] = {}  # what ranks have not answered yet
 
     def begin(self) -> None:
-        """A rank says that it is stuck: look until it does."""
+        """A rank says that it is stuck, or its node is silent: look until that is over."""
         if not self._on and not self._over:
             self._on = True
             self._connections.later(0, self._look)
@@ -64,14 +64,16 @@ class StallWatch:
         present = [rank for rank in self._ranks if rank in connected]
         # One that is silent is not asked twice: questions would pile up for as long as it is.
         asked = {rank: each for rank, each in self._asked.items() if not each.done()}
-        new = [rank for rank in present if rank not in asked]
+        silent = self._connections.silent
+        new = [rank for rank in present if rank not in asked and rank not in silent]
         try:
             asked |= zip(new, self._connections.request(new, do="status"), strict=True)
         except Exception:  # the cluster is going down; the run will say so
             asked = {}
         self._asked = asked
         now = time.monotonic()
-        self._judge(asked, 0, now + ANSWER_S, now + ANSWERS_S)
+        awaited = {rank: each for rank, each in asked.items() if rank not in silent}
+        self._judge(awaited, 0, now + ANSWER_S, now + ANSWERS_S)
 
     def _judge(
         self, asked: dict[int, Future[Any]], before: int, until: float, at_most: float
@@ -91,7 +93,13 @@ class StallWatch:
             for rank, answer in answers.items()
             if answer.get("state") in STAND
         }
-        if not stand and not any(answer["state"] == "silent" for answer in answers.values()):
+        silent = self._connections.silent
+        cut_off = {rank: silent[rank] for rank in self._running if rank in silent}
+        answers |= {
+            rank: {"state": "cut off", "beside": str(silence)} for rank, silence in cut_off.items()
+        }
+        unclear = ("silent", "cut off")
+        if not stand and not any(answer["state"] in unclear for answer in answers.values()):
             self._on = False
             if self._said:
                 self._said = False
@@ -99,11 +107,13 @@ class StallWatch:
             return
         # Those that are slow to answer are asked again: they say only once that they stand.
         longest = max(stand.values(), default=0.0)
-        if longest >= self._patience:
+        if longest >= self._patience or cut_off:
+            longest = max([longest, *(silence.seconds for silence in cut_off.values())])
             self._said = True
             found = places(answers)
             since = time.time_ns() // 1000 - self._start - int(longest * 1e6)
-            self._say(Hang(since, explain(found, stand), found))
+            # A node may have been silent before the run began.
+            self._say(Hang(max(0, since), explain(found, stand), found))
         elif self._said:
             self._said = False
             self._say(None)
@@ -130,7 +140,7 @@ def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
     return [
         Place(
             ranks,
-            "busy" if state == "other" else state,
+            {"other": "busy", "cut off": "silent"}.get(state, state),
             _words(len(ranks) > 1, state, what, line, beside),
             what,
             code,
@@ -145,9 +155,9 @@ def explain(places: Sequence[Place], seconds: Mapping[int, float]) -> str:
     named = places
     if len(places) > MOST_PLACES:  # the largest, and those that others may wait for
         most = max(places, key=lambda place: len(place.ranks))
-        asked = [place for place in places if place.state == "asks"]
+        first = [place for place in places if place.state == "asks" or _is_cut_off(place)]
         few = sorted(places, key=lambda place: (place.state == "waits", len(place.ranks)))
-        few = [*asked, *(place for place in few if place not in asked)]
+        few = [*first, *(place for place in few if place not in first)]
         chosen = (most, *few[: MOST_PLACES - 2])
         named = [place for place in places if place in chosen]
     parts = [_sentence(place) for place in named]
@@ -171,8 +181,13 @@ def main_first(text: str) -> str:
 
 _OURS = ("/zmq/devices/", "/rankroom/rank/", "/rankroom/reporting/", "/ipykernel/")
 # A rank that is busy with something other than the cell keeps others waiting as well.
-_ORDER = ("asks", "waits", "still", "busy", "other", "ended", "silent")
+_ORDER = ("cut off", "asks", "waits", "still", "busy", "other", "ended", "silent")
 NOT_BEGUN = {"state": "other"}
+MAY_BE_CUT_OFF = "may be cut off: "
+
+
+def _is_cut_off(place: Place) -> bool:
+    return place.words.startswith(MAY_BE_CUT_OFF)
 
 
 def _sentence(place: Place) -> str:
@@ -186,6 +201,8 @@ def _sentence(place: Place) -> str:
 def _words(
     many: bool, state: str, what: str | None, line: int | None, beside: str | None = None
 ) -> str:
+    if state == "cut off":
+        return f"{MAY_BE_CUT_OFF}{beside}"
     if state == "asks":
         return f"{'are' if many else 'is'} in {what}"
     at = f"at cell line {line}" if line else "outside the cell"

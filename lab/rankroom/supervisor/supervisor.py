@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,15 +30,21 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
+from rankroom.scheduler.silent_nodes import SilentNodes
 from rankroom.supervisor.debug_relay import DebugRelay
 from rankroom.supervisor.lease import Lease
 from rankroom.supervisor.news import News
 from rankroom.supervisor.processes import hub, preload, start_limit
-from rankroom.supervisor.processes.agent_process import GIVEN_UP, NOT_STARTED
+from rankroom.supervisor.processes.agent_process import (
+    FOR_RESTART,
+    GIVEN_UP,
+    NOT_STARTED,
+    AgentProcess,
+)
 from rankroom.supervisor.processes.cluster_processes import Processes
 from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.processes.restarts import Restarts
-from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.rank_connections import RankConnections, Silence
 from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
@@ -46,6 +54,7 @@ LOOK_S = 0.1
 UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
 SAVE_S = 1e-4  # for each rank, between two times that ranks which come are written down
 BEAT_S = 2.0  # between two signs of life for agents on other machines
+MANY_CLIENTS = 2000  # connections of clients at a time, beyond all that are to be expected
 
 
 class Supervisor:
@@ -62,13 +71,15 @@ class Supervisor:
         self.children = Processes(paths, info, devices, self.wake)
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.job_end: JobEnd | None = None
+        self.silent_nodes: SilentNodes | None = None
         self.beaten = self.saved = 0.0
         # What others ask for comes in a thread of its own.
         self.ready: set[int] = set()
         self.restarts = Restarts(info, self.children, self.ready)
         self.changed = False  # and not written down yet: the watch does that
         is_wide = info.allocation is not None or bool(info.reached_from)
-        self.server = Server(self.children.address if is_wide else "", paths.folder, self.take)
+        by_address = is_wide or may_run_out(info.size)
+        self.server = Server(self.children.address if by_address else "", paths.folder, self.take)
         self.rendezvous = Rendezvous(
             self.children.address, self.server.later,
             lambda peer, here: is_ours(peer, here, self.children.addresses()),
@@ -101,6 +112,7 @@ class Supervisor:
         if info.allocation is not None:
             self.job_end = JobEnd(info.allocation.job, info.allocation.until)
             self.job_end.follow()
+            self.silent_nodes = SilentNodes(info.allocation)
 
     def end_soon(self, number: int, frame: FrameType | None) -> None:
         """By a signal."""
@@ -245,19 +257,50 @@ class Supervisor:
         self.save()
 
     def note_agents(self) -> None:
-        """Start the ranks once all agents are ready; give up those that nothing is heard of."""
+        """Start the ranks once all agents are ready; see which of these nothing is heard of."""
         if not self.children.ranks:
             self.start_ranks()
-        if self.info.allocation is None:
+        if self.silent_nodes is None:
             return
-        if time.monotonic() > self.beaten + BEAT_S:
-            self.beaten = time.monotonic()
-            self.children.beat()
         up = self.ready | {int(rank) for rank in self.info.exits}
-        for agent in self.children.silent(up):
-            for rank in self.children.ranks_of(agent):
-                self.lost[rank] = f"{GIVEN_UP}: its node {agent.node} does not answer"
-            agent.give_up()
+        silent = self.children.silent(up)
+        now = time.monotonic()
+        if now > self.beaten + BEAT_S:
+            self.beaten = now
+            self.children.beat()
+        # They may be cut off, and their ranks live: only the scheduler's word ends these.
+        over = self.silent_nodes.over({agent.node: now - agent.heard for agent in silent})
+        for agent in silent:
+            if agent.node in over:
+                self.give_up(agent, over[agent.node])
+        self.note_silent([agent for agent in silent if agent.node not in over])
+
+    def give_up(self, agent: AgentProcess, why: str) -> None:
+        """The node of an agent is gone, with its ranks."""
+        for rank in self.children.ranks_of(agent):
+            if str(rank) not in self.info.exits:
+                self.lost[rank] = f"{GIVEN_UP}: {why}"
+        agent.give_up()
+
+    def note_silent(self, agents: Sequence[AgentProcess]) -> None:
+        """Of these nothing is heard now: tell the run that is on, where that is new."""
+        before = {silence.node for silence in self.connections.silent.values()}
+        self.connections.silent = {
+            rank: Silence(agent.node, agent.heard)
+            for agent in agents
+            for rank in self.children.ranks_of(agent)
+        }
+        if before == {agent.node for agent in agents}:
+            return
+        now = time.monotonic()
+        self.info.silent = {agent.node: time.time() - (now - agent.heard) for agent in agents}
+        self.save()
+
+        def tell() -> None:
+            if recorder := self.runs.current:
+                recorder.note_silence()
+
+        self.server.call(tell)
 
     def start_ranks(self) -> None:
         agents = self.children.agents
@@ -278,10 +321,11 @@ class Supervisor:
             self.save()
 
     def why_all_ended(self) -> str:
-        """Empty while there are ranks, or some may come: a fork that is refused ends no cluster."""
+        """Empty while there are ranks, or some may come: a fork that is refused ends no cluster,
+        nor does a node that a client has given up without its scheduler."""
         hows = set(self.info.exits.values())
-        refused = NOT_STARTED.format(error="")
-        if len(self.info.exits) < self.info.size or any(how.startswith(refused) for how in hows):
+        stays = (NOT_STARTED.format(error=""), FOR_RESTART)
+        if len(self.info.exits) < self.info.size or any(how.startswith(stays) for how in hows):
             return ""
         who = "rank 0" if self.info.size == 1 else "every rank"
         return f"{who} {hows.pop()}" if len(hows) == 1 else "every rank has ended"
@@ -343,9 +387,13 @@ class Supervisor:
 
     def restart(self, ranks: list[int]) -> None:
         """End what there is of `ranks`, and start them again: same ranks, same ids."""
-        self.children.end(ranks)
+        given_up = self.children.end(ranks)
+        if self.info.allocation is not None:  # on this machine they end with their agent
+            for rank in set(self.living()) & given_up.keys():
+                self.lost[rank] = f"{FOR_RESTART}: its node {given_up[rank]} does not answer"
         for rank in ranks:
-            self.lose(rank, self.info.exits.get(str(rank), "was restarted"))
+            how = self.lost.pop(rank, "was restarted")
+            self.lose(rank, self.info.exits.get(str(rank), how))
         hub.unregister(self.paths.engine_file, ranks)
         for rank in ranks:
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
@@ -379,6 +427,16 @@ class Supervisor:
         self.save()
 
 
+def may_run_out(size: int) -> bool:
+    """Whether clients of so many ranks could take all the descriptors that this process may have.
+
+    ZeroMQ aborts a process that listens in a folder and has none left for who connects. Where it
+    listens at an address, who connects is put off, and tries again until there is one.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most != resource.RLIM_INFINITY and most < size + MANY_CLIENTS
+
+
 def main(argv: list[str]) -> None:
     """Keep the cluster in folder argv[1] with argv[2] GPUs until it is stopped."""
     folder = Path(argv[1])
@@ -403,8 +461,8 @@ def main(argv: list[str]) -> None:
 
 
 NO_LOCKS = (
-    "the file system of {folder} has no file locks, so it is not known when nobody uses this "
-    "cluster any more: end it with `%cluster stop`"
+    "the file system of {folder} has no file locks, so it cannot be known when this cluster is no "
+    "longer used: end it with `%cluster stop`"
 )
 
 if __name__ == "__main__":

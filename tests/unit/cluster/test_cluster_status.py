@@ -86,6 +86,14 @@ def test_states_are_those_of_the_schema():
             {"ready": [0], "exits": {"1": "was ended by signal 9 (SIGKILL)"}},
             "running", "1 of 2 ranks ready; rank 1 is down", "brings it back",
         ),
+        (
+            {"silent": {"c1": time.time() - 25}},
+            "running", "2 ranks ready; node c1 has been silent for", "Wait until it answers",
+        ),
+        (
+            {"ready": [0], "exits": {"1": "exited"}, "silent": {"c1": 1.0}},
+            "running", "; rank 1 is down; node c1 has been silent for", "restart its ranks",
+        ),
         ({"state": "ending"}, "ending", "being ended", ""),
         ({"state": "failed", "message": "every rank has ended"}, "failed", "every rank", "Restart"),
         ({"supervisor": 0}, "failed", "its supervisor was killed", "Restart"),

@@ -69,6 +69,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
+        self.silent: dict[int, Any] = {}
         self.sent: list[tuple[list[int], dict[str, Any]]] = []
         self.asked: list[tuple[list[int], dict[str, Any]]] = []
         self.due: list[Any] = []

@@ -77,13 +77,18 @@ def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
 def test_ranks_are_ended_without_a_look_at_all_processes(home, monkeypatch):
     children = Processes(ClusterPaths("x"), ClusterInfo("x", 64), 0, lambda: None)
     ended: list[int] = []
-    agent = SimpleNamespace(is_over=False, end_ranks=lambda ranks, seconds: ended.extend(ranks))
+
+    def end_ranks(ranks: list[int], seconds: float) -> bool:
+        ended.extend(ranks)
+        return True
+
+    agent = SimpleNamespace(is_over=False, end_ranks=end_ranks)
     children.agents = [agent]  # type: ignore[list-item]
     looks: list[object] = []
     monkeypatch.setattr(
         cluster_processes.psutil, "process_iter", lambda *what: looks.append(1) or []
     )
-    children.end(range(64))
+    assert children.end(range(64)) == {}
     assert ended == [*range(64)] and not looks
 
 

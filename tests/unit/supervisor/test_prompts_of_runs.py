@@ -22,6 +22,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
+        self.silent: dict[int, Any] = {}
         self.asked: list[tuple[list[int], dict[str, Any]]] = []
         self.receive: Callable[..., None] = lambda *said: None
         self._later: list[Callable[[], None]] = []

@@ -23,6 +23,7 @@ class Ranks:
 
     def __init__(self, folder: Path, ranks: list[int]) -> None:
         self.ranks = ranks
+        self.silent: dict[int, Any] = {}
         self.signals: list[int] = []
         self._folder = folder
 

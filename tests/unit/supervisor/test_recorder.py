@@ -29,6 +29,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.ranks = [0]
+        self.silent: dict[int, Any] = {}
         self.sent: list[dict[str, Any]] = []
         self.done: Future[Any] = Future()
         self.receive: Callable[[dict[str, Any], bytes], None] = lambda header, lines: None

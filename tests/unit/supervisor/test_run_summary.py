@@ -23,6 +23,7 @@ def fail(summary: RunSummary, rank: int, ename: str, evalue: str) -> None:
         ("DistBackendError", "socketProgress: Connection closed by remote peer c2<45678>"),
         ("DistBackendError", "ncclRemoteError: a network error or a remote process exiting"),
         ("UnavailableError", "Collective ops is aborted by: Socket closed"),
+        ("KeyboardInterrupt", ""),
     ],
 )
 def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, evalue: str):

@@ -111,6 +111,7 @@ class FakeRanks:
     def __init__(self, answers):
         self.answers = answers
         self.ranks = list(range(8))
+        self.silent = {}
         self.calls = []
         self.asked = 0
 

@@ -97,7 +97,7 @@ def test_what_fails_at_the_end_has_not_kept_it_from_starting(paths, signals, mon
 def bare(info: ClusterInfo) -> Supervisor:
     """The supervisor of a cluster without any process."""
     made = Supervisor.__new__(Supervisor)
-    made.info, made.ready, made.changed = info, set(), False
+    made.info, made.ready, made.changed, made.lost = info, set(), False, {}
     made.restarts = SimpleNamespace(lock=threading.Lock(), asked=set())  # type: ignore[assignment]
     return made
 
@@ -123,6 +123,11 @@ def test_a_rank_that_has_ended_by_the_time_it_is_heard_to_be_ready_is_not():
         (["was killed by SIGKILL", ""], ""),
         (["could not be started: too many processes"], ""),
         (["could not be started: too many processes", "exited with 1"], ""),
+        (
+            ["was given up: its node c4 has failed"] * 2,
+            "every rank was given up: its node c4 has failed",
+        ),
+        (["exited with 1", "was given up for a restart: its node c4 does not answer"], ""),
     ],
 )
 def test_a_cluster_fails_with_its_last_rank_but_not_by_a_fork_that_is_refused(
@@ -137,7 +142,7 @@ def test_the_controller_is_told_once_of_all_ranks_that_are_restarted(monkeypatch
     told: list[list[int]] = []
     monkeypatch.setattr(hub, "unregister", lambda file, ranks, *seconds: told.append(ranks))
     started: list[int] = []
-    made.children = SimpleNamespace(end=lambda ranks: None, start_rank=started.append)  # type: ignore[assignment]
+    made.children = SimpleNamespace(end=lambda ranks: {}, start_rank=started.append)  # type: ignore[assignment]
     made.paths = SimpleNamespace(engine_file=None)  # type: ignore[assignment]
     made.lose = lambda rank, how: None  # type: ignore[method-assign]
     made.save = lambda: None  # type: ignore[method-assign]

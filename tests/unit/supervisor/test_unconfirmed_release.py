@@ -22,6 +22,7 @@ class Silent:
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
+        self.silent: dict[int, Any] = {}
         self._later: list[Callable[[], None]] = []
         self.receive: Callable[..., None] = lambda *said: None
 

@@ -17,6 +17,8 @@ from typing import Any
 from rankroom.supervisor.processes.load import Load
 
 GIVEN_UP = "was given up"  # begins how a rank ended whose node is gone for us; it may live on there
+# The same where its scheduler has not said that the node is gone: somebody had a rank restarted.
+FOR_RESTART = f"{GIVEN_UP} for a restart"
 NOT_STARTED = "could not be started: {error}"  # how a rank ended whose process was refused
 ENDS_S = 5.0  # for an agent to end with its ranks, and for its launcher to follow
 
@@ -61,6 +63,7 @@ class AgentProcess:
         self.imported: set[str] = set()
         self.refused = ""
         self.heard = time.monotonic()
+        self.is_silent = False  # nothing was heard of it for a while: it is told only what it must
         self.is_over = False
         self.ranks: dict[int, RankProcess] = {}
         self._hear = hear
@@ -87,22 +90,28 @@ class AgentProcess:
         self.tell(do="start", rank=rank, start=start)
         return made
 
-    def end_ranks(self, ranks: Collection[int], seconds: float) -> None:
-        """End ranks with all they started, and wait for it; an agent that has not even tried goes,
-        with all its ranks."""
+    def end_ranks(self, ranks: Collection[int], seconds: float) -> bool:
+        """End ranks with all they started, and wait for it; False if the agent has not even tried,
+        and was given up, with all its ranks."""
         self.tell(do="end", ranks=sorted(ranks))
         tried = self.signal((), "SIGCONT")  # it takes one order after the other
         with self._news:
             # Those of an agent before this one have ended with it.
             own = [self.ranks[each] for each in ranks if each in self.ranks]
             if self._news.wait_for(lambda: all(each.ended for each in own), seconds):
-                return
+                return True
         if not tried.done():
             self.give_up()
+            return False
+        return True
 
     def look(self) -> Future[dict[int, Load]]:
-        """How busy its ranks are."""
+        """How busy its ranks are; nothing of one that is silent, whose answer others would wait
+        for."""
         asked: Future[dict[int, Load]] = Future()
+        if self.is_silent:
+            asked.set_result({})
+            return asked
         with self._news:
             self._looks.append(asked)
         self.tell(do="look")

@@ -33,7 +33,7 @@ from rankroom.system.exits import describe_crash, describe_exit
 
 STOP_S = 5.0  # an agent that has not ended its ranks and itself after so long is killed
 RESTART_S = 6.0  # the same while it ends ranks whose successors somebody waits for
-SILENT_S = 20.0  # a node that says nothing for so long is taken for lost
+SILENT_S = 20.0  # a node that says nothing for so long may be cut off
 STARTING_S = 60.0  # until its ranks are ready: as many start, it may be too busy to say anything
 PAUSED_S = 2.0  # without a look, many of which are taken in a second
 
@@ -123,8 +123,12 @@ class Processes:
         return [agent.look() for agent in self.agents]
 
     def signal(self, ranks: Collection[int], name: str) -> list[Future[None]]:
-        """Send a signal to the processes of ranks; all are done once it was sent."""
-        return [agent.signal(its, name) for agent, its in self._by_agent(ranks)]
+        """Send a signal to the processes of ranks; all are done once it was sent.
+
+        Not to those whose node is silent: it would come late, and hit what it is not meant for.
+        """
+        by_agent = self._by_agent(ranks)
+        return [agent.signal(its, name) for agent, its in by_agent if not agent.is_silent]
 
     # -- starting
 
@@ -217,32 +221,42 @@ class Processes:
     def beat(self) -> None:
         """Tell agents on other machines that we are here; to be called every few seconds."""
         for agent in self.agents:
-            agent.tell(do="beat")
+            # What is written to one that reads nothing fills its pipe, and then blocks.
+            if not agent.is_silent:
+                agent.tell(do="beat")
 
     def silent(self, ready: Collection[int]) -> list[AgentProcess]:
-        """The agents that were heard of once, and then no more; those whose ranks are all `ready`
-        have less time. To be called every second at least."""
+        """The agents that were heard of once, and now not for a while; those whose ranks are all
+        `ready` have less time. To be called every second at least.
+
+        Their nodes may be cut off, or have failed: which of both cannot be told from here.
+        """
         now = time.monotonic()
         missed, self._looked = now - self._looked, now
-        found = []
         for agent in self.agents:
             if missed > PAUSED_S:  # this process stood still itself, and heard nothing
                 agent.heard = min(now, agent.heard + missed)
             patience = SILENT_S if all(r in ready for r in self.ranks_of(agent)) else STARTING_S
-            if agent.place and not agent.is_over and now - agent.heard > patience:
-                found.append(agent)
-        return found
+            is_late = now - agent.heard > patience
+            agent.is_silent = bool(agent.place) and not agent.is_over and is_late
+        return [agent for agent in self.agents if agent.is_silent]
 
     def ranks_of(self, agent: AgentProcess) -> list[int]:
         return [rank for rank, node in enumerate(self._node_of) if self.agents[node] is agent]
 
     # -- ending
 
-    def end(self, ranks: Collection[int]) -> None:
-        """End these ranks with all they started, in whatever session that is."""
+    def end(self, ranks: Collection[int]) -> dict[int, str]:
+        """End these ranks with all they started, in whatever session that is.
+
+        Returns the ranks, and the node of each, whose agent had to be given up for it.
+        """
+        given_up: dict[int, str] = {}
         for agent, its in self._by_agent(ranks):
-            if not agent.is_over:  # what it left if it was killed, the next one ends
-                agent.end_ranks(its, RESTART_S)
+            # What it left if it was killed, the next one ends.
+            if not agent.is_over and not agent.end_ranks(its, RESTART_S):
+                given_up |= dict.fromkeys(self.ranks_of(agent), agent.node)
+        return given_up
 
     def end_all(self) -> None:
         """End every process: asked first, killed after a while, and all of them waited for."""

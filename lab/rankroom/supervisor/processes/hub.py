@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import zmq
+
 if TYPE_CHECKING:
     from jupyter_client.session import Session
 
@@ -17,12 +19,10 @@ ANSWER_MS = 500
 
 def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) -> bool:
     """Have the controller forget `ranks`, whose processes have ended; False if it does not answer
-    within `seconds`, however many they are.
+    within `seconds` for all of them.
 
     It would notice by missing heartbeats after a minute, and give the next ones other ids.
     """
-    import zmq  # here, as a supervisor does not need it until a rank is restarted
-
     try:
         about: dict[str, Any] = json.loads(engine_file.read_text())
     except (OSError, ValueError):

@@ -1,0 +1,363 @@
+"""Ranks on a node of which nothing is heard: only its scheduler's word ends them, or their user's.
+
+Supervisor, processes, connections and recorder are real; the agents are scripts that write down
+what they are told, ranks and scheduler are pretended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.errors import RankroomError
+from rankroom.record.cluster_file import (
+    Allocation,
+    ClusterInfo,
+    ClusterPaths,
+    Node,
+    silent_words,
+)
+from rankroom.record.model import event_line
+from rankroom.record.store import Store
+from rankroom.supervisor import release
+from rankroom.supervisor.debug_relay import DebugRelay
+from rankroom.supervisor.processes import cluster_processes, hub
+from rankroom.supervisor.processes.agent_process import AgentProcess
+from rankroom.supervisor.processes.cluster_processes import SILENT_S, Processes
+from rankroom.supervisor.processes.load import Loads
+from rankroom.supervisor.processes.restarts import Restarts
+from rankroom.supervisor.rank_connections import RankConnections
+from rankroom.supervisor.rank_stacks import stacks
+from rankroom.supervisor.recorder import Recorder
+from rankroom.supervisor.requests import Requests
+from rankroom.supervisor.supervisor import Supervisor
+from rankroom.system.polling import poll_until
+from record_makers import make_run
+
+HOW = "was given up: its node c2 has failed"
+
+
+class Server:
+    """Sends nothing; what is due later waits for `tick`."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[bytes, dict[str, Any]]] = []
+        self._later: list[Callable[[], object]] = []
+
+    def tell(self, peer: bytes, *buffers: bytes, **content: Any) -> None:
+        self.told.append((peer, content))
+
+    def call(self, call: Callable[[], object]) -> None:
+        call()
+
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        self._later.append(call)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            due, self._later = self._later, []
+            for call in due:
+                call()
+
+
+class TwoNodes:
+    """The supervisor of four ranks on two nodes, with what it sees of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.paths = ClusterPaths("x")
+        self.paths.make(4)
+        nodes = (Node("c1", 2), Node("c2", 2))
+        self.info = ClusterInfo("x", 4, "running", allocation=Allocation("7", nodes))
+        self.over: Mapping[str, str] = {}  # as the scheduler says
+        self.server = Server()
+        made = self.supervisor = Supervisor.__new__(Supervisor)
+        made.info, made.paths, made.server = self.info, self.paths, self.server  # type: ignore[assignment]
+        made.ready, made.changed, made.lost = {0, 1, 2, 3}, False, {}
+        made.beaten = made.saved = 0.0
+        made.children = self.children = Processes(self.paths, self.info, 0, lambda: None)
+        made.restarts = Restarts(self.info, self.children, made.ready)
+        made.connections = RankConnections(self.server, self.children.signal)  # type: ignore[arg-type]
+        made.silent_nodes = SimpleNamespace(over=lambda silent: self.over)  # type: ignore[assignment]
+        made.job_end = None
+        self.lost: dict[int, str] = {}
+        made.lose = self._lose  # type: ignore[method-assign]
+        made.save = lambda: None  # type: ignore[method-assign]
+        self.children._start_agent = self.start_agent  # type: ignore[method-assign]
+        self.children.agents = [self.start_agent(node) for node in (0, 1)]
+        for rank in range(4):
+            self.children.start_rank(rank)
+            made.connections.connected(rank, b"%d" % rank)
+        self.recorder = self.begin()
+
+    def start_agent(self, node: int) -> AgentProcess:
+        name = f"c{node + 1}"
+        words, log = ["sh", "-c", f"exec cat >> told-{name}"], self.folder / "agent.log"
+        made = AgentProcess(name, words, dict(os.environ), str(self.folder), log, lambda: None)
+        made.place = {"at": "127.0.0.1", "host": name}
+        return made
+
+    def begin(self) -> Recorder:
+        made = Recorder(
+            "1", make_run(4), self.supervisor.connections, Store(), self.paths.spool
+        )  # fmt: skip
+        made.start()
+        for rank in range(4):
+            self.say(made, rank, event_line("status", rank, 0, 5, state="running"))
+        self.supervisor.runs = SimpleNamespace(current=made)  # type: ignore[assignment]
+        return made
+
+    def say(self, run: Recorder, rank: int, *lines: bytes) -> None:
+        """A rank's events arrive, and are in its spool."""
+        spool = self.paths.spool(rank) / f"{run.id}.jsonl"
+        at = spool.stat().st_size if spool.exists() else 0
+        with spool.open("ab") as file:
+            file.write(b"".join(lines))
+        receive = self.supervisor.connections._receivers[run.id]
+        receive({"rank": rank, "at": at}, b"".join(lines))
+
+    def silence(self, *nodes: int, seconds: float = SILENT_S + 5) -> None:
+        """Nothing has been heard of these for so long; one look."""
+        for number, agent in enumerate(self.children.agents):
+            agent.heard = time.monotonic() - (seconds if number in nodes else 0.0)
+        self.look()
+
+    def look(self) -> None:
+        self.supervisor.note_agents()
+        self.supervisor.note_ends()
+
+    def told(self, node: str) -> str:
+        file = self.folder / f"told-{node}"
+        return file.read_text() if file.exists() else ""
+
+    def answer(self, rank: int, **said: Any) -> None:
+        """A rank answers what it is asked about its status, if it is."""
+        asked = self.supervisor.connections._asked
+        numbers = [
+            content["number"] for peer, content in self.server.told
+            if (peer, content["do"]) == (b"%d" % rank, "status") and content["number"] in asked
+        ]  # fmt: skip
+        for number in numbers:
+            about = {"do": "answered", "number": number, "answer": said}
+            question = SimpleNamespace(content=about, buffers=[])
+            assert self.supervisor.connections.take(question)  # type: ignore[arg-type]
+
+    def _lose(self, rank: int, how: str) -> None:
+        self.lost[rank] = how
+        self.supervisor.connections.gone(rank)
+        self.recorder.lose({rank: how})
+
+    def close(self) -> None:
+        for agent in self.children.agents:
+            agent.give_up()
+            agent.wait(0)
+
+
+@pytest.fixture
+def two(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
+    monkeypatch.setattr(cluster_processes.network, "towards", lambda hosts: "127.0.0.1")
+    monkeypatch.setattr(cluster_processes, "RESTART_S", 0.2)
+    monkeypatch.setattr(release, "RELEASED_S", 0.0)
+    monkeypatch.setattr(hub, "unregister", lambda *about: True)
+    made = TwoNodes(tmp_path)
+    yield made
+    made.close()
+
+
+BUSY = {"state": "busy", "seconds": 0, "cell_line": 3, "code": "f()"}
+
+
+def hang_of(two: TwoNodes, *present: int) -> str:
+    """What is said of the run once these ranks have said that they are busy."""
+    for _ in range(4):
+        two.server.tick()
+        for rank in present:
+            two.answer(rank, stands=BUSY)
+    hang = two.recorder.info.hang
+    return timeless(hang.text) if hang else ""
+
+
+def timeless(text: str) -> str:
+    """The same however long a busy machine has taken."""
+    return re.sub(r"silent for \d+ s", "silent for N s", text)
+
+
+def test_silence_ends_nothing_and_is_said(two: TwoNodes):
+    two.silence(1)
+    words = "ranks 2–3 may be cut off: node c2 has been silent for N s"
+    assert hang_of(two, 0, 1) == f"{words}; ranks 0–1 are at cell line 3: `f()`"
+    assert [place.state for place in two.recorder.info.hang.places] == ["silent", "busy"]  # type: ignore[union-attr]
+    assert all(agent.process.poll() is None for agent in two.children.agents)
+    assert two.info.exits == {} and two.lost == {} and two.info.state == "running"
+    words = timeless(silent_words(two.info))
+    assert words == "node c2 has been silent for N s: its ranks may be cut off"
+
+
+def test_nor_does_it_where_all_nodes_are_silent(two: TwoNodes):
+    two.silence(0, 1, seconds=86400)
+    assert hang_of(two).startswith("ranks 0–1 may be cut off: node c1 has been silent for N s;")
+    assert two.info.exits == {} and two.supervisor.why_all_ended() == ""
+    assert all(agent.process.poll() is None for agent in two.children.agents)
+    assert not two.recorder.is_over
+
+
+def test_a_run_that_begins_meanwhile_says_so_at_once(two: TwoNodes):
+    two.silence(1)
+    two.recorder = two.begin()
+    assert hang_of(two, 0, 1).startswith(
+        "ranks 2–3 may be cut off: node c2 has been silent for N s"
+    )
+    assert two.recorder.info.hang.since == 0  # type: ignore[union-attr]
+
+
+def test_a_node_that_answers_again_is_taken_back(two: TwoNodes):
+    two.silence(1)
+    assert hang_of(two, 0, 1)
+    two.silence()
+    assert two.supervisor.connections.silent == {} and two.info.silent == {}
+    assert hang_of(two, 0, 1, 2, 3) == ""
+    [note] = two.recorder.info.notes
+    assert note.startswith("it was stuck: ranks 2–3 may be cut off: node c2 has been silent for 2")
+    for rank in range(4):
+        two.say(two.recorder, rank, event_line("status", rank, 1, 9, state="ok"))
+    assert two.recorder.wait(0) and two.recorder.info.state == "done"
+
+
+def test_the_schedulers_word_ends_the_ranks_of_a_node(two: TwoNodes):
+    two.silence(1)
+    two.over = {"c2": "its node c2 has failed"}
+    two.look()
+    assert two.info.exits == {"2": HOW, "3": HOW} and two.lost == {2: HOW, 3: HOW}
+    assert two.children.agents[1].process.wait(10) is not None and two.children.agents[1].is_over
+    assert two.recorder.running == [0, 1]
+    assert two.recorder.given_up.keys() == {2, 3}
+    assert two.supervisor.connections.silent == {}
+    # A rank that comes later ends otherwise.
+    assert two.supervisor.lost == {}
+    two.silence(0)
+    two.over = {"c1": "its node c1 has failed"}
+    two.look()
+    assert two.supervisor.why_all_ended() == "every rank has ended"
+    assert two.recorder.wait(0)
+
+
+def test_an_interrupt_ends_the_run_and_reaches_a_rank_when_it_answers_again(two: TwoNodes):
+    two.silence(1)
+    first = two.recorder
+    first.interrupt()
+    for rank in (0, 1):
+        raised = event_line("error", rank, 1, 9, ename="KeyboardInterrupt", evalue="", traceback=[])
+        two.say(first, rank, raised, event_line("status", rank, 2, 9, state="interrupted"))
+    assert not first.wait(0)
+    two.server.tick(2)
+    assert first.wait(0) and first.info.state == "failed"
+    words = "rank 2 was given up when the run was interrupted: node c2 has been silent for N s"
+    assert first.info.failure is not None and timeless(first.info.failure.evalue) == words
+    assert first.given_up.keys() == {2, 3}
+    assert two.info.exits == {}, "their processes may live"
+    assert "SIGINT" not in two.told("c2")
+    # Both are in the cell still; the next one waits for them.
+    two.silence()
+    two.recorder = two.begin()
+    for rank in (2, 3):
+        two.answer(rank, run=first.id)
+    assert poll_until(lambda: two.told("c2").count("SIGINT") == 2, 10, 0.01)
+    two.server.tick(3)
+    for rank in (2, 3):
+        two.answer(rank, run=two.recorder.id)
+    two.server.tick(3)
+    assert two.told("c2").count("SIGINT") == 2
+
+
+def test_a_node_that_falls_silent_after_an_interrupt_keeps_no_run_on(two: TwoNodes):
+    two.recorder.interrupt()
+    for rank in (0, 1):
+        two.say(two.recorder, rank, event_line("status", rank, 1, 9, state="interrupted"))
+    two.server.tick(3)
+    assert not two.recorder.wait(0)
+    two.silence(1)
+    two.server.tick(2)
+    assert two.recorder.wait(0)
+
+
+def test_a_restart_gives_up_what_does_not_answer_and_ends_no_cluster(two: TwoNodes):
+    two.silence(0, 1)
+    old = two.children.agents[1]
+    begun = time.monotonic()
+    two.supervisor.restart([2])
+    assert time.monotonic() - begun < 5
+    two.supervisor.note_ends()
+    assert old.is_over and two.children.agents[1] is not old
+    how = "was given up for a restart: its node c2 does not answer"
+    assert two.lost == {2: how, 3: how} and two.info.exits == {"3": how}
+    assert two.info.restarts == {"2": 1}
+    assert two.recorder.given_up.keys() == {2, 3}
+    # All others have ended, and whether rank 3 has is not known.
+    two.info.exits |= dict.fromkeys(("0", "1", "2"), "exited with 1")
+    assert two.supervisor.why_all_ended() == ""
+
+
+def test_a_silent_agent_is_told_nothing_that_fills_its_pipe(two: TwoNodes):
+    two.silence(1)
+    for _ in range(5):
+        two.supervisor.beaten = 0.0
+        two.look()
+    looks = two.children.look()
+    assert [each.done() for each in looks] == [False, True] and looks[1].result() == {}
+    assert two.children.signal([2], "SIGINT") == []
+    assert poll_until(lambda: "look" in two.told("c1") and "beat" in two.told("c1"), 10, 0.01)
+    assert "look" not in two.told("c2") and "beat" not in two.told("c2")
+    two.silence()
+    two.supervisor.beaten = 0.0
+    two.look()
+    assert poll_until(lambda: "beat" in two.told("c2"), 10, 0.01)
+
+
+CUT_OFF = (
+    r"node c2 has been silent for \d+ s: its ranks may be cut off\. Wait for it, or give them up: "
+    r"`%cluster restart --ranks 2–3`"
+)
+
+
+def test_who_asks_its_ranks_is_told_so(two: TwoNodes):
+    connections = two.supervisor.connections
+    loads = Loads(lambda: [])
+    requests = Requests(
+        lambda: 4, lambda ranks: [], lambda ranks, asked: None, connections, loads, two.paths.spool
+    )
+    about = {"do": "apply", "ranks": [0, 3], "how": "give", "name": "x"}
+    pull = SimpleNamespace(content=about, buffers=[])
+    two.silence(1)
+    with pytest.raises(RankroomError, match=CUT_OFF):
+        requests._apply(pull)  # type: ignore[arg-type]
+    debug = {"do": "debug", "rank": 3, "message": {"command": "initialize"}}
+    with pytest.raises(RankroomError, match=CUT_OFF):
+        DebugRelay(two.server, connections).take(  # type: ignore[arg-type]
+            SimpleNamespace(content=debug, peer=b"kernel")  # type: ignore[arg-type]
+        )
+    found = stacks(connections, [3], two.paths.spool)
+    assert timeless(found[3]) == "it may be cut off: node c2 has been silent for N s"
+
+
+def test_who_waits_for_an_answer_of_its_ranks_is_told_so(two: TwoNodes, monkeypatch):
+    connections = two.supervisor.connections
+    requests = Requests.__new__(Requests)
+    requests._starting, requests._demand_idle = lambda ranks: [], lambda ranks, asked: None
+    requests._connections = connections
+
+    def apply(ranks: list[int], *what: Any) -> dict[int, Future[Any]]:
+        two.silence(1)  # it is noticed while its answer is waited for
+        return {rank: Future() for rank in ranks}
+
+    monkeypatch.setattr(connections, "apply", apply)
+    about = {"do": "apply", "ranks": [3], "how": "give", "name": "x"}
+    with pytest.raises(RankroomError, match=CUT_OFF):
+        requests._apply(SimpleNamespace(content=about, buffers=[]))  # type: ignore[arg-type]
