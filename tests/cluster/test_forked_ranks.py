@@ -322,3 +322,40 @@ def test_a_client_of_ipyparallel_can_interrupt_a_forked_rank(home: Path):
             assert time.monotonic() - begun < 20
     finally:
         cluster.stop()
+
+
+UNMARKED = """
+import subprocess
+line = "env -i setsid nohup sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
+int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE).stdout)
+"""
+
+
+@pytest.mark.parametrize("preload", ["", "none"])
+def test_what_has_left_its_rank_and_its_environment_ends_with_it(home: Path, preload: str):
+    """As a server that a cell starts in a clean environment: its shell has ended at once."""
+    cluster = Cluster.local(ranks=2, preload=preload)
+    try:
+        before = {rank.rank: rank.pid for rank in cluster.ranks}
+
+        def begin() -> dict[int, psutil.Process]:
+            found = values(cluster, UNMARKED)
+            return {rank: psutil.Process(int(str(pid))) for rank, pid in found.items()}
+
+        left = begin()
+        assert all(each.environ() == {} for each in left.values())
+        cluster.restart([1])
+        assert {rank: process_tree.running(each) for rank, each in left.items()} == {
+            0: True, 1: False,
+        }  # fmt: skip
+        os.kill(before[0], signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while "0" not in cluster.refresh().exits:
+            assert time.monotonic() < deadline, cluster.info
+            time.sleep(0.05)
+        cluster.restart([0])
+        assert not process_tree.running(left[0])
+        last = begin()
+    finally:
+        cluster.stop()
+    assert not any(map(process_tree.running, last.values()))

@@ -124,6 +124,8 @@ def test_a_machine_that_has_crashed(
             assert "failed: its supervisor is gone" in said
             after.rankroom("cluster", "start", "--ranks", "1", "--name", "mine")
         else:
-            assert f"remove {home}/clusters/mine if that machine is gone for good" in said
+            assert "if that machine or container is gone for good" in said
+            after.rankroom("doctor", "--clean", "--gone", "mine", "--yes")
+            assert not (home / "clusters" / "mine").exists()
     finally:
         after.crash()

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import click
 
-from rankroom.cluster.cleanup import findings
+from rankroom.cluster.cleanup import demand_untold, findings
 from rankroom.record.store import Store
 
 
 @click.command()
 @click.option("--clean", is_flag=True, help="Clean up what was left behind.")
-def doctor(clean: bool) -> None:
+@click.option(
+    "--gone", multiple=True, metavar="NAME",
+    help="With --clean: the machine or container of this cluster is gone for good.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask before a cluster is taken for gone.")
+def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
     """List clusters, and what ended ones have left behind: processes, folders, half-made records.
 
     Only what is provably Rankroom's own is listed, and nothing is found by name. Clusters that
-    run are left alone.
+    run are left alone, and so are those of other machines with this home of which that cannot be
+    told, until you say with --gone that a machine is gone.
     """
+    if gone and not clean:
+        raise click.UsageError("--gone says what --clean may remove: give both")
+    for name in gone:
+        demand_untold(name)
+        if not yes:
+            click.confirm(SURE.format(name=name), abort=True)
     store = Store()
-    found = findings(store)
+    found = findings(store, gone)
     for each in found:
         click.echo(each.what)
         if each.clean is not None and clean:
@@ -27,3 +39,6 @@ def doctor(clean: bool) -> None:
             click.echo(f"    `rankroom doctor --clean` {each.remedy}")
     if not any(each.clean for each in found):
         click.echo(f"nothing is left over in {store.root}")
+
+
+SURE = "Complete the records of cluster {name}, and remove its folder? If it runs, this breaks it."

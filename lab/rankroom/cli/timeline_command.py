@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,8 +42,7 @@ def timeline(
     """
     if text and show:
         raise click.UsageError("--text keeps no record that --open could open")
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder) if text else Store()
+    with _temporary_store() if text else contextlib.nullcontext(Store()) as store:
         made = import_files(files, store, name)
         for each in made.files:
             click.echo(str(each))
@@ -61,6 +61,17 @@ def timeline(
             write_profile(store, made.run)
         profile = profile_of(store, made.run)
         click.echo(f"\n{keep_colours(str(profile))}\n")
+
+
+@contextlib.contextmanager
+def _temporary_store() -> Iterator[Store]:
+    """A place for a record that is not kept."""
+    try:
+        folder = tempfile.TemporaryDirectory()
+    except OSError as error:  # FileNotFoundError, say, where none of the usual ones can be used
+        raise click.ClickException(NO_FOLDER.format(error=error.strerror or error)) from None
+    with folder as name:
+        yield Store(name)
 
 
 def _open(run: RunInfo, bundle: Json) -> None:
@@ -108,6 +119,10 @@ def _write_notebook(path: Path, run: RunInfo, bundle: Json) -> None:
     nbformat.write(notebook, path)
 
 
+NO_FOLDER = (
+    "--text needs a temporary folder, and none can be made: {error}; free some space there, set "
+    "TMPDIR to a folder that you may write to, or leave out --text, which keeps a record"
+)
 NO_SERVER = (
     "no Jupyter server of yours runs: start `jupyter lab`, and `%runs {id}` shows it in a notebook"
 )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from rankroom.cluster import launch, liveness
-from rankroom.errors import RecordError, UnreadableError, UnreadableRecordError
+from rankroom.cluster import launch, liveness, repair
+from rankroom.errors import RecordError, UnreadableError, UnreadableRecordError, UsageError
 from rankroom.record.blank import BLANK, forsaken
 from rankroom.record.cluster_file import (
     UNLISTED,
@@ -26,7 +26,7 @@ from rankroom.record.cluster_file import (
     is_past,
 )
 from rankroom.record.store import Store
-from rankroom.scheduler import job_end
+from rankroom.scheduler import ended_jobs
 from rankroom.supervisor.lease import held
 from rankroom.system import process_tree
 from rankroom.text.rank_ranges import count_ranks
@@ -42,13 +42,29 @@ class Finding:
     clean: Callable[[], None] | None = None
 
 
-def findings(store: Store) -> list[Finding]:
-    """All that there is: clusters, dead or alive, then what belongs to none."""
-    found = [each for paths in all_paths() for each in _of_cluster(paths, store)]
+def findings(store: Store, gone: Collection[str] = ()) -> list[Finding]:
+    """All that there is: clusters, dead or alive, then what belongs to none.
+
+    `gone` are the names of clusters of which the user says so: see `demand_untold`.
+    """
+    found = [each for paths in all_paths() for each in _of_cluster(paths, store, gone)]
     return [*found, *_without_folder(clusters_folder()), *_blanks(store)]
 
 
-def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
+def demand_untold(name: str) -> None:
+    """Raise UsageError unless there is a cluster of this name of which it cannot be told from here
+    whether it runs: of any other one nothing has to be said."""
+    paths = ClusterPaths(name)
+    if name not in (names := [each.name for each in all_paths()]):
+        raise UsageError(NO_SUCH.format(name=name, names=", ".join(names) or "none"))
+    how = liveness.state(paths.read())
+    if how != "unknown":
+        raise UsageError((IT_RUNS if how == "runs" else NOT_NEEDED).format(name=name))
+    if seen := launch.own_processes(paths):  # in a container on this machine, say
+        raise UsageError(SEEN.format(name=name, processes=_processes(seen)))
+
+
+def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -> Iterator[Finding]:
     try:
         info = paths.read()
     except UnreadableError as error:
@@ -57,11 +73,18 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if info is None and (kept_by := launch.supervisors(paths)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
-    if info is not None and liveness.alive(info) and liveness.is_elsewhere(info):
-        said = RUNS_THERE if liveness.state(info) == "runs" else MAY_RUN
-        yield Finding(said.format(name=paths.name, where=liveness.where(info), path=paths.folder))
+    how = liveness.state(info)
+    if info is not None and how == "unknown" and paths.name in gone:
+        what = SAID_GONE.format(name=paths.name, where=liveness.where(info))
+        yield Finding(what, *WITH_RECORDS, lambda: _remove_gone(paths, info, store))
         return
-    if info is not None and (liveness.alive(info) or _is_young(paths, info)):
+    if info is not None and how != "gone" and liveness.is_elsewhere(info):
+        said = RUNS_THERE if how == "runs" else MAY_RUN
+        yield Finding(said.format(name=paths.name, where=liveness.where(info)))
+        return
+    job = _job_elsewhere(info) if info is not None and how != "runs" else ""
+    is_up = how == "runs" or (how == "unknown" and not job)
+    if info is not None and (is_up or _is_young(paths, info)):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
         use = "in use" if held(paths.folder / "lease") else "unused"
         ranks = count_ranks(info.size)
@@ -72,7 +95,7 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
     if remote is not None and not is_past(remote.until):
         yield Finding(UNKEPT.format(name=paths.name, job=remote.its_job, site=remote.site))
         return
-    if info is not None and (job := _job_elsewhere(info)):
+    if info is not None and job:
         yield Finding(
             f"cluster {paths.name}: does not answer from here; it was started on {info.host} in "
             f"job {job}, and is kept until that is over"
@@ -102,6 +125,19 @@ def _of_cluster(paths: ClusterPaths, store: Store) -> Iterator[Finding]:
         yield Finding(what, "removes its folder", "removed its folder", clean)
 
 
+def _remove_gone(paths: ClusterPaths, info: ClusterInfo, store: Store) -> None:
+    """Complete the records of a cluster whose machine is gone, then remove its folder.
+
+    Raises RecordError where a record cannot be completed: what it may lack is kept.
+    """
+    info.state, info.message = "failed", info.message or MACHINE_GONE
+    repair.complete_gone(store, paths, info)
+    kept = [run for run in paths.unfinished() if run == UNLISTED or _lacks(store, run)]
+    if kept:
+        raise RecordError(NOT_COMPLETE.format(name=paths.name, runs=", ".join(kept)))
+    paths.remove()
+
+
 def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
     """Whether the cluster is only just starting. The clock may have been set since."""
     age = time.time() - info.created
@@ -114,9 +150,7 @@ def _job_elsewhere(info: ClusterInfo) -> str:
     granted = info.allocation
     if granted is None or liveness.here(info.host, info) or info.state in ("failed", "stopped"):
         return ""
-    # A job without a limit ends when it is cancelled, which only its scheduler knows.
-    is_over = is_past(granted.until) if granted.until else job_end.why_over_now(granted.job)
-    return "" if is_over else granted.job
+    return "" if ended_jobs.is_over(granted) else granted.job
 
 
 def _why(info: ClusterInfo | None) -> str:
@@ -176,9 +210,24 @@ ALL_OF_IT = (
     "ended what was left and removed its folder",
 )
 RUNS_THERE = "cluster {name}: runs on {where}, and is left alone"
+WITH_RECORDS = (
+    "completes its records and removes its folder",
+    "completed its records and removed its folder",
+)
 MAY_RUN = (
     "cluster {name}: was started on {where}; whether it runs cannot be told from here, so it is "
-    "left alone: use `rankroom doctor` there, or remove {path} if that machine is gone for good"
+    "left alone: use `rankroom doctor` there, or, if that machine or container is gone for good, "
+    "`rankroom doctor --clean --gone {name}` here"
+)
+SAID_GONE = "cluster {name}: was started on {where}, which you say is gone for good"
+MACHINE_GONE = "its machine is gone"
+NO_SUCH = "--gone {name}: there is no cluster of this name; there are: {names}"
+IT_RUNS = "--gone {name}: this cluster runs, and is left alone"
+NOT_NEEDED = "--gone {name}: this cluster is known to be gone: `rankroom doctor --clean` is enough"
+SEEN = "--gone {name}: {processes} still there, so the cluster is left alone"
+NOT_COMPLETE = (
+    "cluster {name} stays: the record of {runs} may lack what it holds, and was not completed. A "
+    "record that was written to in the last minute has a writer that is not gone: try again later"
 )
 NO_FILE = (
     "cluster {name}: its supervisor runs (pid {pid}), but {path} is not there: it is left as it is"

@@ -28,7 +28,14 @@ from rankroom.record.cluster_file import (
 )
 from rankroom.scheduler import allocation
 from rankroom.supervisor.processes import port_guard, start_limit
-from rankroom.system import control_groups, network, pid_space, process_tree, python_command
+from rankroom.system import (
+    control_groups,
+    network,
+    path_views,
+    pid_space,
+    process_tree,
+    python_command,
+)
 from rankroom.system.gpus import visible_gpus
 from rankroom.system.polling import changes, poll_until
 from rankroom.text.rank_ranges import name_ranks
@@ -241,12 +248,14 @@ def make_way(paths: ClusterPaths) -> None:
 
 
 def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
-    """The processes of this machine that were started to keep the cluster in this folder."""
+    """The processes of this machine that were started to keep the cluster in this folder; not those
+    of a container that has another one with this path."""
     wanted = [[each, str(paths.folder)] for each in SUPERVISORS]
     return [
         process
         for process in psutil.process_iter(["cmdline"])
         if python_command.arguments(process.info["cmdline"] or [])[:2] in wanted
+        and path_views.is_same(process.pid, paths.folder)
     ]
 
 

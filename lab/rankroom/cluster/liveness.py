@@ -15,9 +15,9 @@ from typing import Literal
 import psutil
 
 from rankroom.config import names
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths
 from rankroom.rpc.client import ask
-from rankroom.scheduler import job_end
+from rankroom.scheduler import ended_jobs
 from rankroom.system import file_lock, pid_space, process_tree
 from rankroom.system.pid_space import PidSpace
 
@@ -135,7 +135,7 @@ def _answers(info: ClusterInfo) -> State:
         silent = "unknown"  # from other machines a site may refuse every connection to its nodes
     except OSError:
         pass
-    if granted and granted.scheduler == "slurm" and _over(granted.job, time.monotonic() // 10):
+    if granted and _over(granted, time.monotonic() // 10):
         return "gone"
     return silent
 
@@ -145,6 +145,6 @@ def _short(host: str) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _over(job: str, moment: float) -> bool:
-    """Whether Slurm says that a job is over; it is asked once in a `moment`."""
-    return bool(job_end.why_over(job_end.asked(job, job_end.QUICK_S), job))
+def _over(granted: Allocation, moment: float) -> bool:
+    """Whether a job is known to be over; its scheduler is asked once in a `moment`."""
+    return ended_jobs.is_over(granted)

@@ -22,7 +22,7 @@ from rankroom.record.owner import is_gone, is_here, no_process
 from rankroom.record.store import Store
 from rankroom.record.tail import Events, line_near_end
 from rankroom.record.takeover import take_over
-from rankroom.scheduler import job_end
+from rankroom.scheduler import ended_jobs
 from rankroom.supervisor.late_output import add_late
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.recorder import Recorder
@@ -92,10 +92,26 @@ def complete(store: Store, run: RunInfo) -> bool:
     return done
 
 
-def _complete(store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo) -> bool:
+def complete_gone(store: Store, paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Complete the records of a cluster whose machine the user says is gone for good; those that
+    were written to lately are left as they are. `info` says that it has failed."""
+    for run_id in paths.unfinished():
+        with contextlib.suppress(RecordError):
+            run = store.load(run_id)
+            if run.state == "lost":
+                _complete(store, run, paths, info, is_said_gone=True)
+            elif run.state == "failed":
+                for spool in sorted(paths.folder.glob(f"spool/*/{run_id}.jsonl")):
+                    add_late(store, run, spool)
+
+
+def _complete(
+    store: Store, run: RunInfo, paths: ClusterPaths, info: ClusterInfo, is_said_gone: bool = False
+) -> bool:
     owner = run.owner
     elsewhere = owner is not None and not (is_here(owner) or is_gone(owner))
-    if elsewhere and not _supervisor_is_gone(run, info):
+    is_said_gone = is_said_gone and owner is not None and owner.space == info.space
+    if elsewhere and not (is_said_gone or _supervisor_is_gone(run, info)):
         return False  # whether its writer lives cannot be told from here
     if run.state == "running" and not elsewhere:
         return False
@@ -127,18 +143,15 @@ def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
         # It was written to lately, maybe by who completes it; and some jobs' supervisors are not
         # reached from here.
         supervisor = Owner(info.host, info.supervisor, info.space, info.began)
-        if run.owner != supervisor or (info.allocation and not _is_over(info.allocation.job)):
+        if run.owner != supervisor:
+            return False
+        # Its job has ended with all of its processes.
+        if info.allocation and ended_jobs.state(info.allocation) != "over":
             return False
     if info.allocation is not None:
         return not liveness.alive(info)
     is_writer = run.owner is not None and run.owner.space == info.space
     return is_writer and liveness.process_state(info) == "gone"
-
-
-def _is_over(job: str) -> bool:
-    """Whether Slurm says that a job has ended, with all of its processes."""
-    said = job_end.asked(job, job_end.QUICK_S)
-    return bool(job_end.why_over(said, job)) and job_end.field(said, "JobState") != "COMPLETING"
 
 
 def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:

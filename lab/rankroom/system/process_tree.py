@@ -1,7 +1,9 @@
 """A process with all it has started: found without names, ended as a whole.
 
 Children are found by descent, and by a mark in their environment: what a dead rank leaves behind
-is no child of ours any more, and what runs in a session of its own gets no signal of a group.
+may be no child of ours any more, and what runs in a session of its own gets no signal of a group.
+A mark names a folder, and counts where that is the same folder to its process: a container may have
+another one with the same path.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
+from rankroom.system import path_views
 from rankroom.system.polling import poll_until
 
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
@@ -22,6 +26,7 @@ AGENT = "RANKROOM_AGENT"  # in the environment of a node's agent and all below i
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
 JOB = "RANKROOM_JOB"  # beside these marks: the scheduler's job that they were given in
 BEGAN = 19  # of the fields in /proc/PID/stat that follow the name
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
 
@@ -34,19 +39,47 @@ def descendants(pids: Iterable[int]) -> set[psutil.Process]:
     return found
 
 
+def adopt_orphans() -> None:
+    """Have processes below this one become its children when their parent ends, where they would
+    become those of process 1: so they are found by descent, whatever is in their environment."""
+    if sys.platform == "linux":
+        import ctypes  # here, because not every process that imports this pays for it
+
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+
+
 def marked(variable: str, folder: Path) -> set[psutil.Process]:
     """The processes of this user whose environment says that they belong to `folder`; not this."""
-    return {process for process, value in belonging(variable) if value == str(folder)}
+    return {
+        process
+        for process, environment in _carriers(variable)
+        if environment[variable] == str(folder) and _has_our(process, variable, environment)
+    }
 
 
 def belonging(variable: str) -> Iterator[tuple[psutil.Process, str]]:
     """The other processes of this user that have `variable` in their environment, and its value."""
+    for process, environment in _carriers(variable):
+        if _has_our(process, variable, environment):
+            yield process, environment[variable]
+
+
+def _carriers(variable: str) -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
     for process in psutil.process_iter(["environ"]):
         environment: Mapping[str, str] = process.info["environ"] or {}
         if variable not in environment or _was_submitted(environment):
             continue
         if process.pid != os.getpid() and running(process):
-            yield process, environment[variable]
+            yield process, environment
+
+
+def _has_our(process: psutil.Process, variable: str, environment: Mapping[str, str]) -> bool:
+    """Whether the folder that a mark names is the same to its process as it is here."""
+    value = environment[variable]
+    # What follows its cluster's folder in an agent's mark is no file.
+    folder = value.rsplit("/", 2)[0] if variable == AGENT else value
+    return path_views.is_same(process.pid, Path(folder))
 
 
 def job(environment: Mapping[str, str]) -> str:

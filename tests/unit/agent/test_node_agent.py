@@ -87,22 +87,50 @@ def test_only_a_first_look_takes_a_moment(home: Path, processes: list[int]):
     assert agent._pause() == 0.0
 
 
-def test_a_supervisor_is_gone_when_it_is_silent_while_its_agent_is_not(monkeypatch):
+def test_a_silent_supervisor_is_not_gone_until_its_lease_is_over(monkeypatch):
     """A job that was suspended, or a machine that slept, is no silence of the supervisor's."""
     now = 1000.0
     monkeypatch.setattr(node_agent.time, "monotonic", lambda: now)
     agent, _ = agent_of([])
+    agent.ranks._info.lease = 2.0
 
-    def silent_after(seconds: float) -> bool:
+    def abandoned_after(seconds: float) -> bool:
         nonlocal now
         now += seconds
-        return agent.silent()
+        return agent.is_abandoned()
 
-    assert not silent_after(3600), "it stood still itself"
-    silences = [silent_after(node_agent.BEAT_S) for _ in range(40)]
-    assert silences.index(True) * node_agent.BEAT_S == node_agent.SILENT_S
+    def turns(seconds: float) -> list[bool]:
+        return [abandoned_after(node_agent.BEAT_S) for _ in range(int(seconds / node_agent.BEAT_S))]
+
+    monkeypatch.setattr(agent.ranks, "are_over", lambda: False)
+    assert not abandoned_after(8 * 3600), "it stood still itself"
+    assert not any(turns(2 * 3600)), "it may be cut off"
+    # As long as a cluster stays unused.
+    assert True in turns(2 * node_agent.SILENT_S)
     agent._heard = now
-    assert not silent_after(50) and not silent_after(50)
+    monkeypatch.setattr(agent.ranks, "are_over", lambda: True)
+    found = turns(2 * node_agent.SILENT_S)
+    assert found.index(True) * node_agent.BEAT_S == node_agent.SILENT_S
+
+
+def test_a_cluster_is_over_by_its_file_only(home: Path):
+    paths, info = ClusterPaths("one"), ClusterInfo("one", 1, "running", rpc_key="k")
+    paths.make(1)
+    paths.write(info)
+    ranks = NodeRanks(info, paths, 0, 0)
+    assert not ranks.are_over()
+    paths.info.unlink()  # as where the file system does not show it
+    assert not ranks.are_over()
+    for state, key, is_over in (
+        ("failed", "k", True),
+        ("ending", "k", False),
+        ("running", "l", True),
+    ):
+        paths.write(ClusterInfo("one", 1, state, rpc_key=key))  # type: ignore[arg-type]
+        assert ranks.are_over() is is_over
+    paths.write(info)
+    paths.remove()
+    assert ranks.are_over()
 
 
 def test_a_rank_with_a_gpu_says_how_busy_that_is(home: Path, monkeypatch):
@@ -137,7 +165,7 @@ def test_ranks_of_one_machine_meet_on_loopback(home: Path):
     env = ranks.environment(2, 5)
     assert (env["RANK"], env["LOCAL_RANK"], env["RANKROOM_DEVICE"]) == ("2", "2", "cuda:0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", "4000")
-    assert env[process_tree.START] == "5" and "RANKROOM_PEERS" not in env
+    assert env[process_tree.START] == "5" and env["RANKROOM_PEERS"] == ""
     assert "SLURM_PROCID" not in env
 
 

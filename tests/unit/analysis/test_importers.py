@@ -18,6 +18,7 @@ from rankroom.analysis.importers.trace_file import rank_in_name
 from rankroom.analysis.importers.trace_repair import TraceError
 from rankroom.analysis.profile.of_run import profile_of
 from rankroom.record.store import Store
+from rankroom.system import control_groups
 
 Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
 
@@ -212,7 +213,9 @@ def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(parallel_parser, "LARGE", 1000)
     monkeypatch.setattr(trace_repair, "BLOCK", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    # What a container is given counts, not what its machine has.
+    monkeypatch.setattr(control_groups, "cores", lambda: 2)
     joined: list[int] = []
     join = Reader.join
     monkeypatch.setattr(
@@ -221,6 +224,9 @@ def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPa
     _, spans = bench.read(bench.file(SOUND))
     assert plain(spans) == sorted(EXPECTED)
     assert len(joined) > 2
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr(control_groups, "cores", lambda: 1)
+    assert not parallel_parser.is_worth(bench.file(SOUND))
 
 
 def test_a_file_cut_at_any_byte_gives_what_came_before(bench: Bench):

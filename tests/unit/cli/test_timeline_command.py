@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,19 @@ def test_text_only_keeps_no_record(place: Path):
     said = good("timeline", "t.json", "--text")
     assert "rank" in said and "%runs" not in said
     assert Store().newest() == []
+
+
+def test_a_temporary_folder_is_for_text_only(place: Path, monkeypatch: pytest.MonkeyPatch):
+    trace(place / "t.json", 0, 0)
+
+    def refuse(*about: object, **options: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    said = bad("timeline", "t.json", "--text")
+    assert "No usable temporary directory" in said and "set TMPDIR" in said
+    assert "Traceback" not in said
+    assert "shows it in a notebook" in good("timeline", "t.json")
 
 
 def test_a_page_of_it(place: Path):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.cluster import cleanup
+from rankroom.cluster import cleanup, liveness
 from rankroom.errors import UnreadableRecordError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.store import Store
-from rankroom.scheduler import job_end
+from rankroom.scheduler import ended_jobs
 from record_makers import gone_process, make_run
 
 RUN = "20260101-000000-000000"
@@ -65,24 +65,40 @@ def test_output_of_a_record_that_cannot_be_understood_is_kept(left: ClusterPaths
 
 
 @pytest.mark.parametrize(
-    ("in_s", "why", "kept"),  # the job ends in so many seconds, or has no limit
+    ("in_s", "said", "kept"),  # the job ends in so many seconds, or has no limit
     [
-        (9_000, "", True),
-        (-90_000, "", False),
-        (None, "", True),
-        (None, "job 7 was cancelled", False),
+        (9_000, "unknown", True),
+        (9_000, "on", True),
+        (9_000, "over", False),
+        (9_000, "ending", False),
+        (-90_000, "unknown", False),
+        (-90_000, "on", True),  # it was given more time
+        (None, "unknown", True),
+        (None, "over", False),
     ],
 )
+@pytest.mark.parametrize("answer", [ConnectionRefusedError, TimeoutError])
+@pytest.mark.parametrize("nodes", [("c9", ""), ("c9",)])
 def test_a_cluster_of_a_job_is_kept_while_the_job_may_go_on(
-    home: Path, monkeypatch: pytest.MonkeyPatch, in_s: int | None, why: str, kept: bool
-):
-    monkeypatch.setattr(job_end, "why_over_now", lambda job: why)
+    home: Path, monkeypatch: pytest.MonkeyPatch, in_s: int | None, said: str, kept: bool,
+    answer: type[OSError], nodes: tuple[str, ...],
+):  # fmt: skip
+    """From a node of the job or another machine, with a supervisor that is gone or only silent."""
+
+    def ask(*about: object, **question: object) -> None:
+        raise answer
+
+    monkeypatch.setattr(liveness, "ask", ask)
+    monkeypatch.setattr(ended_jobs, "state", lambda granted: said)
+    liveness._over.cache_clear()
     until = time.time() + in_s if in_s else 0.0
-    granted = Allocation("7", (Node("c9", 1), Node(socket.gethostname(), 1)), until)
+    granted = Allocation("7", tuple(Node(n or socket.gethostname(), 1) for n in nodes), until)
     info = ClusterInfo("x", 2, "running", supervisor=1, host="c9", allocation=granted)
     paths = ClusterPaths("x")
     paths.make(2)
     paths.write(info)
-    finding = found(paths)  # nobody listens where its supervisor did
+    finding = found(paths)
     assert (finding.clean is None) == kept, finding.what
-    assert ("job 7" in finding.what) == kept
+    if answer is ConnectionRefusedError:
+        assert ("does not answer from here" in finding.what) == kept
+    assert ("job 7" in finding.what or "up since" in finding.what) == kept

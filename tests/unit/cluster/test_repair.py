@@ -25,7 +25,7 @@ from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
-from rankroom.scheduler import job_end
+from rankroom.scheduler import ended_jobs
 from rankroom.supervisor.recorder import Recorder
 from rankroom.system import process_tree
 from record_makers import gone_process, log, lost_record, snapshot, start_record
@@ -190,8 +190,8 @@ def test_a_record_is_completed_at_once_where_its_job_is_known_to_be_over(home, l
     """It was written to a moment ago; its writer was killed with its job, on another machine."""
     run = lost(*SAID, *END, pid=os.getpid())
     paths, store = ClusterPaths("local"), Store()
-    said, asked = "JobState=FAILED Reason=None", []
-    monkeypatch.setattr(job_end, "asked", lambda job, seconds: asked.append(job) or said)
+    said, asked = "over", []
+    monkeypatch.setattr(ended_jobs, "state", lambda granted: asked.append(granted.job) or said)
     monkeypatch.setattr(liveness, "alive", lambda info: False)  # it does not answer from here
     info = paths.read()
     info.allocation = Allocation("12", (Node("c1", 1),), time.time() + 1000)
@@ -205,9 +205,9 @@ def test_a_record_is_completed_at_once_where_its_job_is_known_to_be_over(home, l
     assert complete_all(store) == [] and asked == [], "another process writes it"
     about["owner"] |= {"pid": 7, "began": 8}
     raw.write_text(json.dumps(about))
-    for said in ("JobState=RUNNING", "JobState=COMPLETING", ""):
+    for said in ("on", "ending", "unknown"):
         assert complete_all(store) == [], said
-    said = "JobState=FAILED Reason=None"
+    said = "over"
     assert complete_all(store) == [run.id]
     assert store.load(run.id).state == "done" and texts(store, run) == ["one\n", "two\n"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 from rankroom.analysis.importers.chrome import Key, Reader
 from rankroom.analysis.importers.lanes import Lane
 from rankroom.analysis.importers.trace_repair import Events, Json
+from rankroom.system import control_groups
 
 LARGE = 16 << 20  # bytes, from which on other processes are worth it
 MOST = 4  # processes
@@ -49,12 +49,12 @@ def is_worth(path: Path) -> bool:
         return False
     # A copy of a process with threads may hang.
     forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    return large and forks and (os.cpu_count() or 1) > 1
+    return large and forks and control_groups.cores() > 1
 
 
 def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
     """Have `reader` take all events; yields the first ones of each stretch. Raises Unsound."""
-    count = min(os.cpu_count() or 1, MOST)
+    count = min(control_groups.cores(), MOST)
     fork = multiprocessing.get_context("fork")
     ahead: deque[Future[Part | None]] = deque()
     with ProcessPoolExecutor(count, fork) as pool:

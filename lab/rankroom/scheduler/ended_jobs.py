@@ -1,0 +1,77 @@
+"""Whether a job that was granted is over, asked from outside of it.
+
+A scheduler forgets jobs some minutes after their end. That it does not know one counts if it is
+that job's scheduler, which knows the job's nodes: a login node may be asked that is another's. Once
+the job's time has passed for long, it is over whatever can be asked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Literal
+
+from rankroom.errors import SchedulerError
+from rankroom.record.cluster_file import Allocation, is_past
+from rankroom.scheduler import job_end, pbs, slurm
+from rankroom.scheduler.allocation import own_lines
+
+# "ending" is a job of which processes may be left, "on" one that runs or may do so again.
+State = Literal["on", "ending", "over", "unknown"]
+
+
+def state(granted: Allocation) -> State:
+    """How a job stands, as its scheduler says; "unknown" where that gives no answer. Quick."""
+    return _pbs(granted) if granted.scheduler == "pbs" else _slurm(granted)
+
+
+def is_over(granted: Allocation) -> bool:
+    """Whether a job is known to be over, or to be on its way there."""
+    said = state(granted)
+    return said in ("ending", "over") or (said == "unknown" and is_past(granted.until))
+
+
+def _slurm(granted: Allocation) -> State:
+    job = granted.job
+    code, said = _asked(["env", *job_end.UTC, "scontrol", "show", "job", "--oneliner", job])
+    if code:
+        is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "show", "node"])
+        return "over" if is_gone else "unknown"
+    said = own_lines(said, job)
+    if not job_end.why_over(said, job):
+        return "on" if job_end.field(said, "JobState") else "unknown"
+    return "ending" if job_end.field(said, "JobState") == "COMPLETING" else "over"
+
+
+def _pbs(granted: Allocation) -> State:
+    ids = [granted.job]
+    code, said = _asked(pbs.ask(ids))
+    if code and (otherwise := pbs.ask_otherwise(ids, said)):
+        code, said = _asked(otherwise)
+    try:
+        status = pbs.listed(said).get(granted.job)
+    except SchedulerError:
+        return "unknown"
+    if status is None:
+        is_gone = pbs.OVER.search(said) and _knows(granted, ["pbsnodes"])
+        return "over" if is_gone else "unknown"
+    if status.state in ("ending", "ended"):
+        return "ending" if status.state == "ending" else "over"
+    return "on"
+
+
+def _knows(granted: Allocation, words: Sequence[str]) -> bool:
+    """Whether the scheduler that was asked is the one that granted the job: it has its nodes."""
+    return bool(granted.nodes) and _asked([*words, granted.nodes[0].name])[0] == 0
+
+
+def _asked(words: Sequence[str]) -> tuple[int, str]:
+    """How a command ended, and what it said; 127 and nothing where that cannot be told."""
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=job_end.QUICK_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return 127, ""
+    return done.returncode, done.stdout

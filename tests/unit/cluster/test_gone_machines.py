@@ -1,0 +1,121 @@
+"""Clusters of a machine or container that is gone, of which nothing here can tell that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rankroom.cli import main
+from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.model import RunInfo, event_line
+from rankroom.record.store import Store
+from rankroom.system import process_tree
+from record_makers import log, lost_record
+
+SPACE = "pod-1//another-boot/pid:[1]"  # a container without a number of its machine
+SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]
+MORE = log(0, "two\n", 2)
+WITH = ("--clean", "--gone", "local")
+
+
+@pytest.fixture
+def run(home: Path) -> RunInfo:
+    """A run in a container that is gone; the last line is not in its record yet."""
+    made = lost_record(home, *SAID, MORE, pid=os.getpid())
+    paths, raw = ClusterPaths("local"), Store().paths(made.id)
+    info = paths.read()
+    assert info is not None
+    info.host, info.space, info.supervisor, info.began = "pod-1", SPACE, 7, 8
+    paths.write(info)
+    about = json.loads(raw.run.read_text())
+    about["owner"] = {"host": "pod-1", "pid": 7, "space": SPACE, "began": 8}
+    about["ranks"][0]["host"] = "pod-1"
+    raw.run.write_text(json.dumps(about))
+    os.utime(raw.events, (0, 0))
+    return made
+
+
+def doctor(*options: str, answer: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["doctor", *options], input=answer, prog_name="rankroom")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, done.output
+
+
+def test_it_is_left_alone_until_its_user_says_so(run: RunInfo):
+    folder = ClusterPaths("local").folder
+    status, said = doctor("--clean")
+    assert status == 0 and "whether it runs cannot be told from here" in said
+    assert "`rankroom doctor --clean --gone local` here" in said
+    assert "nothing is left over" in said
+    for answer in ("n\n", ""):
+        status, said = doctor(*WITH, answer=answer)
+        assert status == 1 and "remove its folder? If it runs, this breaks it." in said
+    assert folder.exists() and Store().load(run.id).state == "lost"
+    status, said = doctor(*WITH, answer="y\n")
+    assert status == 0 and "completed its records and removed its folder" in said
+    assert not folder.exists()
+
+
+def test_its_records_are_completed_before_it_is_removed(run: RunInfo):
+    assert doctor(*WITH, "--yes")[0] == 0
+    store = Store()
+    found = store.load(run.id)
+    assert found.state == "failed" and found.failure is not None
+    assert found.failure.evalue == "rank 0 ended with its cluster: its machine is gone"
+    texts = [event["text"] for event in store.events(run.id) if event["kind"] == "log"]
+    assert texts == ["one\n", "two\n"]
+
+
+def test_a_record_that_is_being_written_shows_that_it_runs(run: RunInfo):
+    os.utime(Store().paths(run.id).events, (time.time(), time.time()))
+    status, said = doctor(*WITH, "--yes")
+    assert status == 1 and f"cluster local stays: the record of {run.id}" in said
+    info = ClusterPaths("local").read()
+    assert info is not None and info.state == "running"
+    assert Store().load(run.id).state == "running"
+
+
+def test_a_record_that_another_process_writes_keeps_it(run: RunInfo):
+    raw = Store().paths(run.id).run
+    about = json.loads(raw.read_text())
+    about["owner"]["space"] = "pod-2//another-boot/pid:[2]"
+    raw.write_text(json.dumps(about))
+    assert doctor(*WITH, "--yes")[0] == 1
+    assert ClusterPaths("local").folder.exists()
+
+
+def test_processes_of_it_that_are_seen_here_show_that_it_runs(run: RunInfo):
+    mark = {process_tree.CLUSTER: str(ClusterPaths("local").folder)}
+    code = "print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | mark, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        status, said = doctor(*WITH, "--yes")
+        assert status == 1 and f"process {process.pid} is still there" in said
+        process.communicate(b"\n")
+    assert ClusterPaths("local").folder.exists()
+
+
+def test_of_others_nothing_has_to_be_said(run: RunInfo):
+    assert doctor("--clean", "--gone", "x", "--yes") == (
+        1, "Error: --gone x: there is no cluster of this name; there are: local\n",
+    )  # fmt: skip
+    status, said = doctor("--gone", "local")
+    assert status == 2 and "give both" in said
+    paths = ClusterPaths("local")
+    info = paths.read()
+    assert info is not None
+    info.state = "failed"
+    paths.write(info)
+    status, said = doctor(*WITH, "--yes")
+    assert status == 1 and "`rankroom doctor --clean` is enough" in said
