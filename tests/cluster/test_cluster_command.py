@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main
+from rankroom.cluster import liveness
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import running_clusters
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.supervisor.lease import held
+from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
@@ -71,6 +76,30 @@ def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_t
             assert held(attached.paths.folder / "lease")
     finally:
         attached.stop()
+
+
+def test_a_restart_of_all_ranks_waits_until_they_are_ready(home: Path):
+    said("start", "--ranks", "2", "--name", "mine")
+    paths = ClusterPaths("mine")
+
+    def ready() -> ClusterInfo:
+        info = paths.read()
+        assert info is not None and (sorted(info.ready), info.starting) == ([0, 1], [])
+        return info
+
+    try:
+        before = ready()
+        assert said("restart") == "ranks 0–1 of mine restarted, without variables\n"
+        after = ready()
+        assert after.supervisor == before.supervisor and after.restarts == {"0": 1, "1": 1}
+        assert not {rank.pid for rank in before.ranks} & {rank.pid for rank in after.ranks}
+        # One that is over is started again, and is waited for as well.
+        os.kill(after.supervisor, signal.SIGKILL)
+        assert poll_until(lambda: liveness.state(after) == "gone", 60)
+        assert "mine was started again: 2 ranks ready" in said("restart", "mine")
+        assert ready().supervisor != after.supervisor
+    finally:
+        said("stop", "mine")
 
 
 def test_what_cannot_be_is_said_in_one_line(home: Path):

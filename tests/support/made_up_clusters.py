@@ -19,7 +19,7 @@ from rankroom.cluster.launch import SUPERVISOR
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.server import Question, Server
 
-NAMES = ("fine", "idle", "broken", "slow", "deaf")
+NAMES = ("fine", "idle", "broken", "slow", "deaf", "next")
 SIZE = 4
 
 
@@ -42,6 +42,10 @@ class MadeUp:
         what = question.content["do"]
         ranks = question.content.get("ranks")
         self._note(f"{what} {','.join(map(str, ranks))}" if ranks else what)
+        if self.info.name == "next" and (run := question.content.get("run")):
+            # Another run has begun there.
+            question.answer(error="RunOverError", text=f"run {run} is over: nothing is left")
+            return
         if self.info.name == "broken":
             raise RuntimeError("a broken pipe")
         if self.info.name == "idle":

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from rankroom.cli.job_options import job_options, started
+from rankroom.cli.job_options import INTERRUPTED, job_options, started, tell, waited_for
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.errors import UsageError
-from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
 NAME = click.argument("name", required=False)
@@ -78,12 +78,20 @@ def stop(name: str | None) -> None:
 @NAME
 @RANKS
 def restart(name: str | None, chosen: str | None) -> None:
-    """Restart ranks, all of them by default; their variables are gone."""
+    """Restart ranks, all of them by default, and wait for them; their variables are gone.
+
+    Ranks on a site stay in their job. A cluster that is over is started again.
+    """
+    from rankroom.remote.cluster import RemoteCluster
+
     paths, info = actions.find(_named(name))
-    if chosen is None or not liveness.alive(info):
-        click.echo(actions.restart(paths.name))
+    lookup.demand_in_reach(info)
+    if not liveness.alive(info) and not liveness.remote_on(info):
+        _start_again(paths, info)
         return
-    ranks = parse_ranks(chosen, info.size)
+    if not liveness.alive(info):  # what followed its job from here
+        waited_for(RemoteCluster.of(info)).close()
+    ranks = [*range(info.size)] if chosen is None else parse_ranks(chosen, info.size)
     actions.restart_and_wait(paths.name, ranks)
     click.echo(f"{name_ranks(ranks)} of {paths.name} restarted, without variables")
 
@@ -131,6 +139,24 @@ def stacks(name: str | None, chosen: str | None) -> None:
 def log(name: str | None) -> None:
     """Show the end of what the cluster's processes, or its job, have written."""
     click.echo(actions.log(_named(name)))
+
+
+def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """Start a cluster that is over as it was, and wait for its ranks."""
+    from rankroom.cluster.local import Cluster
+    from rankroom.remote.cluster import RemoteCluster
+
+    supervisor = actions.successor(paths, info, {})()
+    try:
+        made = (
+            waited_for(RemoteCluster.in_folder(paths))
+            if supervisor is None
+            else Cluster.ready(paths, supervisor, tell)
+        )
+    except KeyboardInterrupt:  # its ranks have been ended
+        raise SystemExit(INTERRUPTED) from None
+    click.echo(f"{made.name} was started again: {count_ranks(made.size)} ready")
+    made.close()
 
 
 def _named(name: str | None) -> str:

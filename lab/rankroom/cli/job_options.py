@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rankroom.errors import UsageError
-from rankroom.scheduler import site as sites
 from rankroom.scheduler.site import JOB_OPTIONS
 
 if TYPE_CHECKING:
     from rankroom.cluster.base import AnyCluster
+    from rankroom.remote.cluster import RemoteCluster
 
 Function = Callable[..., Any]
 
@@ -29,10 +28,9 @@ def job_options(command: Function) -> Function:
 def refuse(job: dict[str, Any], site_name: str | None = None) -> None:
     """Raise UsageError if something is asked of a job where none is submitted, as no site was
     named, or one that has no scheduler."""
-    for option in JOB_OPTIONS:
-        if job[option.name] is not None:
-            words = NO_JOB if site_name is None else NO_JOB_THERE
-            raise UsageError(words.format(flag=option.flag, site=site_name))
+    from rankroom.cluster import start_request
+
+    start_request.site_asked(site_name, job)
 
 
 def started(
@@ -40,25 +38,26 @@ def started(
     auto_restart: bool = False, preload: str = "", stays: bool = True,
 ) -> AnyCluster:  # fmt: skip
     """A cluster here, or in a job of a site as `job` asks for, once its ranks are ready."""
-    from rankroom.cluster.local import Cluster
+    from rankroom.cluster import start_request
 
-    def progress(words: str) -> None:
-        click.echo(words, err=True)
+    where = start_request.site_asked(site_name, job, ranks, preload)
+    if where is None:
+        from rankroom.cluster.local import Cluster
 
-    where = None if site_name is None else sites.load(site_name).asking(**job)
-    if where is None or (where.scheduler == "none" and not where.login):
-        refuse(job, site_name)
         try:
-            return Cluster.local(ranks, name, None, progress, auto_restart, preload=preload)
+            return Cluster.local(ranks, name, None, tell, auto_restart, preload=preload)
         except KeyboardInterrupt:  # its ranks have been ended
             raise SystemExit(INTERRUPTED) from None
     # It needs the scheduler's side, which nothing else here does.
     from rankroom.remote.cluster import RemoteCluster
 
-    where = (where if ranks is None else where.with_ranks(ranks)).preloading(preload)
-    made = RemoteCluster.start(where, name, auto_restart)
+    return waited_for(RemoteCluster.start(where, name, auto_restart), stays)
+
+
+def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
+    """A cluster on a site once its ranks are ready; Ctrl-C leaves its job if it `stays`."""
     try:
-        return made.until_ready(progress)
+        return made.until_ready(tell)
     except (KeyboardInterrupt, SystemExit):
         if stays:
             remote = made.refresh().remote
@@ -70,8 +69,11 @@ def started(
         raise SystemExit(INTERRUPTED) from None
 
 
-NO_JOB = "{flag} is for a job: say on which site, with --site NAME"
-NO_JOB_THERE = "{flag} is for a job, and {site} has no scheduler"
+def tell(words: str) -> None:
+    """Say how a start goes on, beside what the command prints."""
+    click.echo(words, err=True)
+
+
 INTERRUPTED = 130  # the exit status, as a shell has it
 ENDS = "the ranks are being ended"
 GOES_ON = (

@@ -53,7 +53,7 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     where = start_request.granted(site.load(name), asked)
     called = asked.get("name") or None
     again = asked.get("auto_restart", "") == "true"
-    if where.scheduler != "none":
+    if where is not None:
         return remote.launch(where, called, again, cwd).name
     paths, _ = launch.launch(start_request.ranks(asked), called, cwd, again)
     return paths.name
@@ -155,6 +155,7 @@ def successor(
     """
     if info.remote is not None:
         there = start_request.granted(remote.site_of(paths), asked)
+        assert there is not None  # it has a scheduler, as it has had a job
         if any(asked.values()) and liveness.alive(info):
             _ask(info, remote.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
 
@@ -184,14 +185,18 @@ def _environment(info: ClusterInfo) -> dict[str, str] | None:
     return None
 
 
-def interrupt(name: str) -> None:
-    """KeyboardInterrupt on every rank, whatever it runs; returns when all are free, or soon."""
-    _ask(find(name)[1], do="interrupt")
+def interrupt(name: str, run: str | None = None) -> None:
+    """KeyboardInterrupt on every rank, whatever it runs; returns when all are free, or soon.
+
+    With the id of a `run`, only on those of that run: RunOverError if that is not the one that is
+    on.
+    """
+    _ask(find(name)[1], do="interrupt", run=run)
 
 
-def release(name: str) -> str:
-    """Release blocked collectives; what was done."""
-    return str(_ask(find(name)[1], do="release")["text"])
+def release(name: str, run: str | None = None) -> str:
+    """Release blocked collectives, of this `run` only if one is named; what was done."""
+    return str(_ask(find(name)[1], do="release", run=run)["text"])
 
 
 def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
@@ -321,8 +326,11 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
     except RpcError as error:
         raise RankroomError(errors.BROKEN.format(name=info.name, error=error)) from None
-    except OSError:
+    except (ConnectionRefusedError, FileNotFoundError):  # it does not listen any more
         raise NoClusterError(DEAF.format(name=info.name)) from None
+    except OSError as error:  # of this process, or of the way there: it may be well
+        words = UNASKED.format(name=info.name, error=errors.with_remedy(error))
+        raise RankroomError(words) from None
     errors.raise_told(answer)
     return answer
 
@@ -335,7 +343,7 @@ UNENDED = (
 )
 UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
 NO_PYTHON = (
-    "cluster {name} cannot be started again, as its Python, {python}, is not there any more: stop "
+    "cluster {name} cannot be started again, as its Python, {python}, is no longer there: stop "
     "it, and start one from another environment"
 )
 NOT_YOURS = "cluster {name} belongs to another user (uid {uid}): only they can act on it"
@@ -345,4 +353,8 @@ LOST = (
     "its record with what its ranks left"
 )
 DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
-SILENT = "the supervisor of cluster {name} did not answer within {seconds:.0f} s: Stop ends it"
+UNASKED = "the supervisor of cluster {name} could not be asked: {error}"
+SILENT = (
+    "the supervisor of cluster {name} did not answer within {seconds:.0f} s: try again; if it "
+    "stays silent, Stop ends it"
+)

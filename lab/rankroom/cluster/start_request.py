@@ -1,4 +1,8 @@
-"""What a start form asks for, as typed: checked field by field, before anything is started."""
+"""What a start asks for, by magic, command or form: where ranks are to start, and in which job.
+
+Magic and command have read their options; a form sends what was typed, which is checked field by
+field, before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,12 @@ _OPTIONS = {each.name: each for each in JOB_OPTIONS}
 
 
 class StartRequestError(UsageError):
-    """Some of what is asked for cannot be; `errors` says by field what is wrong."""
+    """Some of what is asked for cannot be; `errors` says by field what is wrong, and `message` the
+    first of it where there are no fields."""
 
-    def __init__(self, errors: dict[str, str]) -> None:
+    def __init__(self, errors: dict[str, str], message: str = "") -> None:
         field, what = next(iter(errors.items()))
-        super().__init__(f"{field} {what}")
+        super().__init__(message or f"{field} {what}")
         self.errors = errors
 
 
@@ -60,6 +65,7 @@ def choices() -> list[SiteChoice]:
 def _choice(name: str) -> SiteChoice:
     try:
         one = site.load(name)
+        job_on(one, {})
     except UsageError as error:
         return SiteChoice(name, wrong=str(error))
     return SiteChoice(name, one.description, one.scheduler, one.login, defaults=as_typed(one))
@@ -69,13 +75,44 @@ def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
     """What would come of starting ranks on the site called `name`."""
     try:
         where = granted(site.load(name), asked)
-        return DryRun(script(where, asked.get("name", ""), bool(asked.get("auto_restart"))))
+        again = bool(asked.get("auto_restart"))
+        return DryRun("" if where is None else script(where, asked.get("name", ""), again))
     except StartRequestError as error:
         return DryRun("", error.errors)
 
 
-def granted(where: Site, asked: Mapping[str, str]) -> Site:
-    """The site with what is asked for. Raises StartRequestError with what is wrong, by field."""
+def site_asked(
+    name: str | None, given: Mapping[str, Any], ranks: int | None = None, preload: str = ""
+) -> Site | None:
+    """The same as `job_on` for the site of this name, if one is named."""
+    return job_on(None if name is None else site.load(name), given, ranks, preload)
+
+
+def job_on(
+    where: Site | None, given: Mapping[str, Any], ranks: int | None = None, preload: str = ""
+) -> Site | None:
+    """The site with what is asked of a job on it, by field of a job (None for what is not said);
+    None if ranks are to start on this machine, as where no site is named.
+
+    Raises StartRequestError for fields of a job where none is submitted, UsageError for other
+    values that cannot be and for a site that only ssh reaches and that has no scheduler.
+    """
+    if where is not None and where.scheduler != "none":
+        found = where.asking(**given).preloading(preload)
+        return found if ranks is None else found.with_ranks(ranks)
+    if where is not None and where.login:
+        profile = site.profile_of(where.name)
+        raise UsageError(NO_SCHEDULER_THERE.format(login=where.login, profile=profile))
+    words = NO_SITE if where is None else NO_JOB_THERE.format(site=where.name)
+    unmeant = [option for option in JOB_OPTIONS if given.get(option.name) is not None]
+    if unmeant:
+        wrong = {option.name: words for option in unmeant}
+        raise StartRequestError(wrong, f"{unmeant[0].flag} {words}")
+    return None
+
+
+def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
+    """What `job_on` makes of a form. Raises StartRequestError with what is wrong, by field."""
     errors: dict[str, str] = {}
     given: dict[str, Any] = {}
     for key, text in asked.items():
@@ -101,8 +138,7 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site:
         errors["ranks"] = f"is a number from 1 to {most} on this machine, not {number!r}"
     if errors:
         raise StartRequestError(errors)
-    count = ranks(asked) if where.scheduler != "none" else None
-    return (where if count is None else where.with_ranks(count)).asking(**given)
+    return job_on(where, given, ranks(asked))
 
 
 def ranks(asked: Mapping[str, str]) -> int | None:
@@ -120,9 +156,7 @@ def as_typed(where: Site) -> dict[str, str]:
 
 
 def script(where: Site, name: str, again: bool) -> str:
-    """The job script that starts ranks there; empty for a site without a scheduler."""
-    if where.scheduler == "none":
-        return ""
+    """The job script that starts ranks on a site that has a scheduler."""
     how = {"slurm": slurm.script, "pbs": pbs.script}[where.scheduler]
     called = name or f"{where.name}-NAME"
     line = command(where, called, where.login or socket.gethostname(), "", again)
@@ -139,4 +173,10 @@ def _value(key: str, text: str) -> Any:
     return int(text)
 
 
+NO_SITE = "is for a job: say on which site, with --site NAME"
+NO_JOB_THERE = "is for a job, and {site} has no scheduler"
+NO_SCHEDULER_THERE = (
+    'ranks on {login} are started by its scheduler, and {profile} says `scheduler = "none"`: '
+    "name the scheduler that is there, or remove `login` to start ranks on this machine"
+)
 ONE_MEMORY = "cannot be combined with memory per node: give only one of them"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Sequence
 
-from rankroom.cluster import actions, launch
+from rankroom.cluster import actions, launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import clusters_in_use
@@ -14,7 +15,7 @@ from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import site_start
 from rankroom.notebook.options import Options
 from rankroom.notebook.progress_line import progress
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, silent_words
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
@@ -37,7 +38,7 @@ def start(line: str) -> None:
     chosen = options.read(line)
     site = site_start.site_asked(chosen)
     if chosen.dry_run:
-        print(site_start.dry_run(site, chosen.name))
+        print(site_start.dry_run(site, chosen))
         return
     current = AnyCluster.current
     if current is not None and current.running:
@@ -96,14 +97,39 @@ def restart(line: str) -> None:
     chosen = options.read(line).ranks
     cluster = the_cluster()
     if chosen is None:
-        again(cluster, None)
+        info = cluster.refresh()
+        if _has_job(info):
+            _restart_in_job(cluster, info)
+        else:
+            again(cluster, None)
         return
     ranks = parse_ranks(chosen, cluster.size)
+    print(
+        f"{_restarted(cluster, ranks)}: {'their' if len(ranks) > 1 else 'its'} variables are gone"
+    )
+
+
+def _has_job(info: ClusterInfo) -> bool:
+    """Whether it is in a job of a site that goes on, as far as is known: the next one might wait in
+    the queue for long."""
+    return info.remote is not None and info.state != "ending" and liveness.remote_on(info)
+
+
+def _restart_in_job(cluster: AnyCluster, info: ClusterInfo) -> None:
+    assert info.remote is not None
+    about = {"job": info.remote.job, "site": info.remote.site}
+    try:
+        words = _restarted(cluster, range(cluster.size))
+    except SshError as error:
+        raise SshError(NOT_IN_JOB.format(error=error, **about)) from None
+    print(f"{words}, {IN_JOB.format(**about)}")
+
+
+def _restarted(cluster: AnyCluster, ranks: Sequence[int]) -> str:
+    """Restart ranks where they are; that they are ready, and after how long."""
     begun = time.monotonic()
     cluster.restart(ranks)
-    took = time.monotonic() - begun
-    whose = "their" if len(ranks) > 1 else "its"
-    print(f"{name_ranks(ranks)} restarted in {took:.1f} s: {whose} variables are gone")
+    return f"{name_ranks(ranks)} restarted in {time.monotonic() - begun:.1f} s"
 
 
 def resize(line: str) -> None:
@@ -186,6 +212,8 @@ def status(line: str) -> None:
         else:
             state = "is starting" if comes or rank.rank not in info.ready else "ready"
         print(f"  rank {rank.rank}  {rank.host}  {rank.device}  pid {rank.pid}  {state}")
+    if running and (silent := silent_words(info)):
+        print(f"  {silent}")
     if running:
         print(STAYS.format(hours=info.lease))
 
@@ -218,4 +246,12 @@ ACTIONS = {
     "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
+IN_JOB = (
+    "in the same job ({job}), without variables; for a new job, `%cluster stop` and then "
+    "`%cluster start --site {site}`"
+)
+NOT_IN_JOB = (
+    "{error}; its job stays as it is: for a new one, `%cluster stop` and then `%cluster start "
+    "--site {site}`"
+)
 STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let go of it"

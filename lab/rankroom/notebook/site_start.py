@@ -10,8 +10,6 @@ from rankroom.cluster import lookup, start_request
 from rankroom.errors import RankroomError, UsageError
 from rankroom.notebook.progress_line import progress
 from rankroom.remote.cluster import RemoteCluster
-from rankroom.scheduler import site
-from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import JOB_OPTIONS, Site
 
 if TYPE_CHECKING:
@@ -28,27 +26,17 @@ def add_options(options: Options) -> None:
 
 def site_asked(chosen: argparse.Namespace) -> Site | None:
     """The site with what is asked of it; None for this machine. Raises UsageError."""
-    given = [option for option in JOB_OPTIONS if getattr(chosen, option.name) is not None]
-    if chosen.site is None:
-        if given or chosen.dry_run:
-            flag = given[0].flag if given else "--dry-run"
-            raise UsageError(f"{flag} is for a job: say on which site, with --site NAME")
-        return None
-    asked = {option.name: getattr(chosen, option.name) for option in given}
-    found = site.load(chosen.site).asking(**asked).preloading(chosen.preload)
-    if found.scheduler == "none" and not found.login and not given:
-        return None
-    if chosen.ranks is not None:
-        found = found.with_ranks(chosen.ranks)
-    return found
+    if chosen.site is None and chosen.dry_run:
+        raise UsageError(f"--dry-run {start_request.NO_SITE}")
+    job = {option.name: getattr(chosen, option.name) for option in JOB_OPTIONS}
+    return start_request.site_asked(chosen.site, job, chosen.ranks, chosen.preload)
 
 
-def dry_run(found: Site | None, name: str | None) -> str:
+def dry_run(found: Site | None, chosen: argparse.Namespace) -> str:
     """The script of the job that would be submitted."""
-    script = start_request.script(found, name or "", False) if found is not None else ""
-    if not script:
-        raise UsageError(NO_SCHEDULER.format(site=found.name if found is not None else "local"))
-    return script
+    if found is None:
+        raise UsageError(f"--dry-run {start_request.NO_JOB_THERE.format(site=chosen.site)}")
+    return start_request.script(found, chosen.name or "", chosen.auto_restart)
 
 
 def start(found: Site, name: str | None, auto_restart: bool) -> None:

@@ -10,7 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankroom.errors import ANSWERED, NOT_ASKED, RecordError, UnreadableRecordError, UsageError
+from rankroom.errors import (
+    ANSWERED,
+    NOT_ASKED,
+    RecordError,
+    RunOverError,
+    UnreadableRecordError,
+    UsageError,
+)
 from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState, parse_event
 from rankroom.record.store import Store
 
@@ -181,13 +188,22 @@ class Run:
                 return self._over.is_set()
         return True
 
-    def interrupt(self) -> None:
-        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
-        self._ask("interrupt", run=self.id)
+    def interrupt(self) -> bool:
+        """KeyboardInterrupt on the ranks that still run; blocked collectives are released.
+
+        False if the run is over already: nothing is done then, also not to a later run.
+        """
+        try:
+            self._ask("interrupt", run=self.id)
+        except RunOverError:  # it may have ended while it was asked for
+            return False
+        return True
 
     def release(self) -> None:
-        """Release blocked collectives on all ranks of the run, if any of them still runs, and ranks
-        in the debugger."""
+        """Release blocked collectives on all ranks of the run, and ranks in the debugger.
+
+        Raises RunOverError if the run is over: nothing is done then, also not to a later run.
+        """
         self._ask("release", run=self.id)
 
     @property

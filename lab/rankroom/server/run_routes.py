@@ -173,14 +173,14 @@ class Step(Handler):
 class Interrupt(Step):
     @allowed
     async def post(self, run_id: str) -> None:
-        await self.threads.run(lambda: actions.interrupt(self.live(run_id).cluster))
+        await self.threads.run(lambda: actions.interrupt(self.live(run_id).cluster, run_id))
         self.finish({"message": "every rank was sent an interrupt"})
 
 
 class Release(Step):
     @allowed
     async def post(self, run_id: str) -> None:
-        said = await self.threads.run(lambda: actions.release(self.live(run_id).cluster))
+        said = await self.threads.run(lambda: actions.release(self.live(run_id).cluster, run_id))
         self.finish({"message": said})
 
 

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rankroom.errors import NoClusterError, RankroomError, RunOverError, UsageError
+from rankroom.errors import (
+    NOT_ASKED,
+    NoClusterError,
+    RankroomError,
+    RunOverError,
+    UsageError,
+)
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Client, Owner, RankInfo, RunInfo, title_of
 from rankroom.record.owner import is_gone, this_process
@@ -239,11 +245,21 @@ class Runs:
             self._server.tell(question.peer, do="run", run=recorder.info.to_json())
         question.answer(run=recorder.info.to_json())
 
+    def _meant(self, question: Question, words: str) -> Recorder | None:
+        """The run that is on. Raises RunOverError, with `words`, if the client names another one:
+        that has ended since the client last saw it, and what is on now is not what it means."""
+        recorder, named = self.current, question.content.get("run")
+        if named is not None and (recorder is None or recorder.id != named):
+            raise RunOverError(words.format(run=named))
+        return recorder
+
     def _interrupt(self, question: Question) -> None:
-        for waiting in self._waiting:
-            waiting.refuse(RankroomError(INTERRUPTED))
-        self._waiting.clear()
-        recorder = self.current
+        recorder = self._meant(question, OVER)
+        # A cell that waits for its ranks is no part of a run that is on.
+        if question.content.get("run") is None:
+            for waiting in self._waiting:
+                waiting.refuse(RankroomError(INTERRUPTED))
+            self._waiting.clear()
         if self.is_ending:
             question.answer()
             return
@@ -258,7 +274,7 @@ class Runs:
         self._once(lambda: recorder.wait(0), FREE_S, question.answer)
 
     def _release(self, question: Question) -> None:
-        recorder = self.current
+        recorder = self._meant(question, OVER)
         if recorder is None:
             raise UsageError("no rank runs a cell: there is nothing to release")
         asked = recorder.release()
@@ -285,9 +301,10 @@ class Runs:
 
     def _answer_ranks(self, question: Question) -> None:
         """Pass on what somebody answers to ranks that ask, and tell which of them took it."""
-        recorder, content = self.current, question.content
-        if recorder is None or recorder.id != content["run"]:
-            raise RunOverError(NOT_ON.format(run=content["run"]))
+        content = question.content
+        recorder = self._meant(question, NOT_ON)
+        if recorder is None:
+            raise UsageError(NOT_ASKED)
         prompts = {int(rank): number for rank, number in content["prompts"].items()}
         asked = recorder.answer(content["text"], prompts)
 
@@ -346,7 +363,7 @@ class Runs:
         if not down and waited < (start_limit.seconds(self._info) if starting else COMES_S):
             return False
         down = down or absent
-        how = f"rank {down[0]} {self._info.exits.get(str(down[0]), 'does not answer any more')}"
+        how = f"rank {down[0]} {self._info.exits.get(str(down[0]), 'no longer answers')}"
         if many := len(down) > 1:
             how = f"{name_ranks(down)} are down ({how})"
         remedy = REMEDY_OF_MANY if many else REMEDY
@@ -446,6 +463,7 @@ def _client(asked: dict[str, Any]) -> Owner:
 BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
 GONE = {False: "its variables are gone", True: "their variables are gone"}
 INTERRUPTED = "the cell was interrupted before its ranks were ready: it has not run"
+OVER = "run {run} is over: there is nothing left to act on"
 NOT_ON = "run {run} is over: none of its ranks asks anything"
 ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 REMEDY = "`%cluster restart --ranks {ranks}` restarts it, without its variables"

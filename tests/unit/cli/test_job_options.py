@@ -11,9 +11,10 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from rankroom.cli import batch_command, job_options, main
+from rankroom.cli import batch_command, main
 from rankroom.cluster.local import Cluster
 from rankroom.remote.cluster import RemoteCluster
+from rankroom.scheduler import site
 from rankroom.scheduler.site import Site
 
 
@@ -71,7 +72,7 @@ def test_ctrl_c_while_ranks_start_here_ends_as_in_a_shell(monkeypatch: pytest.Mo
 def test_ctrl_c_leaves_the_job_of_a_cluster_and_says_so(monkeypatch: pytest.MonkeyPatch):
     info = SimpleNamespace(remote=SimpleNamespace(job="7"))
     waits = SimpleNamespace(name="far", until_ready=press, refresh=lambda: info)
-    monkeypatch.setattr(job_options.sites, "load", Site)
+    monkeypatch.setattr(site, "load", Site)
     monkeypatch.setattr(RemoteCluster, "start", lambda *words: waits)
     done = CliRunner().invoke(main, ["cluster", "start", "--site", "far"])
     assert done.exit_code == 130

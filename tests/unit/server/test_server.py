@@ -479,6 +479,15 @@ def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, stat
     writer.close()
 
 
+@pytest.mark.parametrize("step", ["interrupt", "release"])
+def test_a_step_does_not_hit_the_run_that_has_begun_meanwhile(server: Server, step: str):
+    """Its record says that it is on, as it was when the button was pressed."""
+    _, run, writer = start_record(server.home, cluster="next")
+    reply = server.post(f"rankroom/runs/{run.id}/{step}")
+    assert (reply.status, reply.json["message"]) == (409, f"run {run.id} is over: nothing is left")
+    writer.close()
+
+
 def test_the_steps_of_the_ladder(server: Server):
     _, run, writer = start_record(server.home, cluster="fine", size=4)
     path = f"rankroom/runs/{run.id}"

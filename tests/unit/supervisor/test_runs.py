@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import NoClusterError, RankroomError
+from rankroom.errors import NoClusterError, RankroomError, RunOverError
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.record.model import Owner
 from rankroom.record.owner import this_process
@@ -55,7 +55,7 @@ def test_ranks_that_are_down_are_named(down: list[int], words: str):
 def test_a_rank_that_was_there_and_is_not_is_not_waited_for_long():
     runs = runs_of(ClusterInfo("a", 2), {0}, {0, 1})
     assert not runs.are_ready([0, 1], 1.0)
-    with pytest.raises(NoClusterError, match="rank 1 does not answer any more"):
+    with pytest.raises(NoClusterError, match="rank 1 no longer answers"):
         runs.are_ready([0, 1], 3.0)
 
 
@@ -71,7 +71,7 @@ def test_variables_of_ranks_that_run_a_cell_are_not_waited_for():
 
     requests = Requests.__new__(Requests)
     requests._starting, requests._demand_idle = runs.starting, runs.demand_idle
-    requests._connections = SimpleNamespace(apply=apply)  # type: ignore[assignment]
+    requests._connections = SimpleNamespace(apply=apply, demand_heard=set)  # type: ignore[assignment]
 
     def pull(*ranks: int) -> None:
         about = {"ranks": list(ranks), "how": "give", "name": "x", "host": "here", "pid": 8}
@@ -199,6 +199,61 @@ def test_an_interrupt_ends_cells_that_wait_and_no_rank_that_starts():
         "the cell was interrupted before its ranks were ready: it has not run"
     ]
     assert starting.signals == [[0]]
+
+
+class On:
+    """Runs of a cluster on which the run `new` is on; what is done to it is noted."""
+
+    def __init__(self) -> None:
+        self.runs = runs_of(ClusterInfo("a", 2), {0, 1}, {0, 1})
+        self.runs.is_ending, self.runs._waiting = False, []
+        self.done: list[str] = []
+        self.refused: list[str] = []
+        self.signals: list[str] = []
+        self.runs._connections.signal = self._signal  # type: ignore[method-assign,assignment]
+        self.runs._current = SimpleNamespace(  # type: ignore[assignment]
+            id="new", is_over=False, wait=lambda seconds: True,
+            interrupt=lambda: self._do("interrupt"), release=lambda: self._do("release"),
+        )  # fmt: skip
+
+    def _signal(self, ranks: list[int], name: str) -> list[Future[None]]:
+        self.signals.append(name)
+        return []
+
+    def _do(self, what: str) -> list[Future[None]]:
+        self.done.append(what)
+        return []
+
+    def ask(self, do: str, **about: Any) -> None:
+        question = SimpleNamespace(content={"do": do, **about}, answer=lambda **said: None)
+        act = {"interrupt": self.runs._interrupt, "release": self.runs._release}[do]
+        act(question)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("do", ["interrupt", "release"])
+def test_what_is_meant_for_a_run_that_is_over_does_not_hit_the_next_one(do: str):
+    on = On()
+    with pytest.raises(RunOverError, match="run old is over: there is nothing left to act on"):
+        on.ask(do, run="old")
+    assert on.done == []
+    on.ask(do, run="new")
+    on.ask(do, run=None)  # whatever is on
+    on.ask(do)  # as a client of an earlier version has it
+    assert on.done == [do] * 3
+    on.runs._current.is_over = True  # type: ignore[union-attr,misc]
+    with pytest.raises(RunOverError):
+        on.ask(do, run="new")
+    assert on.signals == [], "who works on the ranks now is another client"
+
+
+def test_an_interrupt_of_a_run_leaves_cells_that_wait_for_other_ranks():
+    on = On()
+    waiting = SimpleNamespace(refuse=lambda error: on.refused.append(str(error)))
+    on.runs._waiting.append(waiting)  # type: ignore[arg-type]
+    on.ask("interrupt", run="new")
+    assert on.refused == []
+    on.ask("interrupt")
+    assert len(on.refused) == 1 and on.done == ["interrupt"] * 2
 
 
 def test_a_cell_that_waits_is_answered_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch):

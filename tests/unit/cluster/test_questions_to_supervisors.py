@@ -1,0 +1,76 @@
+"""What is said where a cluster's supervisor cannot be asked."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankroom.cluster import actions
+from rankroom.errors import NoClusterError, RankroomError
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.owner import this_process
+from rankroom.rpc.server import Server
+
+
+@pytest.fixture
+def paths(home: Path) -> Iterator[ClusterPaths]:
+    """A cluster without ranks, which this process keeps, or so it seems."""
+    made, me = ClusterPaths("mine"), this_process()
+    made.make(1)
+    server = Server("", made.folder, lambda question: question.answer())
+    made.write(
+        ClusterInfo(
+            "mine", 1, "running", supervisor=me.pid, began=me.began, rpc=server.address,
+            rpc_key=server.key,
+        )
+    )  # fmt: skip
+    yield made
+    server.close()
+
+
+def socket_of(paths: ClusterPaths) -> Path:
+    info = paths.read()
+    assert info is not None
+    return Path(info.rpc.removeprefix("ipc://"))
+
+
+def test_it_answers(paths: ClusterPaths):
+    actions.interrupt("mine")
+
+
+def test_where_none_listens_any_more_stop_ends_it(paths: ClusterPaths):
+    socket_of(paths).unlink()
+    with pytest.raises(NoClusterError, match="of cluster mine cannot be reached: Stop ends it"):
+        actions.interrupt("mine")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EMFILE, "this process has too many open files: `ulimit -n`"),
+        (errno.ENFILE, "this machine has too many open files"),
+        (errno.EACCES, "check its permissions"),
+        (errno.EHOSTUNREACH, ""),
+        (errno.ECONNRESET, ""),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_what_else_fails_is_said_and_no_cluster_is_given_up(
+    paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+):
+    def fail(*about: object, **question: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(actions, "ask", fail)
+    with pytest.raises(RankroomError) as error:
+        actions.interrupt("mine")
+    said = str(error.value)
+    assert not isinstance(error.value, NoClusterError)
+    assert said.startswith("the supervisor of cluster mine could not be asked: ")
+    assert os.strerror(number) in said and remedy in said
+    assert "Stop" not in said and "\n" not in said
