@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankroom.errors import UnreadableError
 from rankroom.rank.environment import (
     NODE_RANKS,
     Wiring,
@@ -18,7 +19,7 @@ from rankroom.rank.environment import (
     rank_environment,
 )
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
-from rankroom.system import control_groups, network, process_tree
+from rankroom.system import control_groups, network, preloaded, process_tree
 
 BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # as rank/native/port_guard.c reads them
 
@@ -64,6 +65,22 @@ class NodeRanks:
             "all": network.outer_addresses(),
         }  # fmt: skip
 
+    @property
+    def lease_s(self) -> float:
+        """How long their cluster stays unused."""
+        return self._info.lease * 3600
+
+    def are_over(self) -> bool:
+        """Whether their supervisor has written down that the cluster is over, or another cluster
+        has its name; what cannot be read says neither."""
+        try:
+            info = self._paths.read()
+        except UnreadableError:
+            return False
+        if info is None or info.state in ("failed", "stopped"):
+            return True
+        return info.rpc_key != self._info.rpc_key
+
     def wire(
         self, addresses: list[str], ports: list[int], master_port: int, of_nodes: list[list[str]]
     ) -> None:
@@ -89,11 +106,11 @@ class NodeRanks:
             "RANKROOM_RPC": self._info.rpc,
             "RANKROOM_RPC_KEY": self._info.rpc_key,
             BIND: self._wiring.address,
-        }
+            # On one machine none comes from elsewhere.
+            PEERS: ",".join(self._peers) if self.is_remote else "",
+        } | preloaded.without_missing(self._own)
         if len(self._counts) > 1:
             env[NODE_RANKS] = ",".join(map(str, self._counts))
-        if self.is_remote:
-            env[PEERS] = ",".join(self._peers)
         if self._slurm_step:
             env |= self._slurm_step | {
                 "SLURM_PROCID": str(rank),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from rankroom.reporting.spans import recorder
+from rankroom.system import preloaded, socket_owner
 
 _told: set[str] = set()
 
@@ -14,15 +15,24 @@ def tell(framework: str) -> None:
     if framework in _told:
         return
     _told.add(framework)
-    if "port_guard" not in os.environ.get("LD_PRELOAD", ""):
-        recorder.note(UNGUARDED.format(framework=framework))
-    elif "," in os.environ.get("RANKROOM_PEERS", ""):
+    if not preloaded.is_guarded():
+        why = os.environ.get(preloaded.UNGUARDED) or ELSEWHERE
+        recorder.note(OPEN.format(framework=framework, why=why))
+        return
+    if not socket_owner.tells_owners():
+        recorder.note(UNTOLD.format(framework=framework))
+    if "," in os.environ.get("RANKROOM_PEERS", ""):
         recorder.note(SHARED.format(framework=framework))
 
 
-UNGUARDED = (
+OPEN = (
     "the ports of {framework} are open to other users of this machine, and perhaps of its network: "
-    "what closes them could not be built, which takes a C compiler"
+    "the library that closes them is not in use, as {why}"
+)
+ELSEWHERE = "nothing has loaded it into this rank, which may be in a container"
+UNTOLD = (
+    "the ports of {framework} are open to other users of this machine: its kernel does not tell "
+    "whose process connects, neither by inet_diag nor in /proc/net/tcp"
 )
 SHARED = (
     "the ports of {framework} are open to others who have processes on the other nodes of this "

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,11 +154,10 @@ class World:
 
     def refuse(self, what: str, remedy: str) -> SubsetError:
         """The error for a collective in a cell on some ranks: it would wait for the others."""
-        here = ", ".join(map(str, self.present))
-        absent = ", ".join(str(r) for r in range(self.size) if r not in self.present)
+        absent = [rank for rank in range(self.size) if rank not in self.present]
         return SubsetError(
-            f"{what} would wait for ever for rank {absent}: this cell runs on rank {here} only. "
-            f"{remedy}"
+            f"{what} would wait for ever for {named(absent)}: this cell runs on "
+            f"{named(self.present)} only. {remedy}"
         )
 
     def gather(self, topic: str, value: Any, meeting: int | None = None) -> list[Any]:
@@ -196,10 +195,10 @@ class World:
                 if self.meeting != meeting:
                     raise RegroupedError(DIED.format(what=_words(topic)))
                 if self._released:
-                    raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=_list(missing)))
+                    raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=named(missing)))
                 if time.monotonic() > told:
                     told = float("inf")
-                    print(WAITS.format(rank=self.rank, ranks=_list(missing), what=_words(topic)),
+                    print(WAITS.format(rank=self.rank, ranks=named(missing), what=_words(topic)),
                           file=sys.stderr)  # fmt: skip
         except BaseException:
             self._ask(do="leave", topic=topic)
@@ -254,10 +253,11 @@ def _words(topic: str) -> str:
     return topic.partition("/")[0]
 
 
-def _list(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+def named(ranks: Sequence[int]) -> str:
+    """`rank 3` or `ranks 0, 1, 3`: on a rank, the room text is not there to say it."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-WAITS = "rank {rank} waits in {what} for rank {ranks}"
-NEVER_CAME = "{what} was given up: rank {ranks} failed before it came to the same call"
+WAITS = "rank {rank} waits in {what} for {ranks}"
+NEVER_CAME = "{what} was given up: {ranks} failed before it came to the same call"
 DIED = "{what} was given up: another rank has died, and is waited for"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -32,11 +33,14 @@ def towards(nodes: Iterable[str]) -> str:
 
 
 def demand_loopback() -> None:
-    """Raise StartError where this machine does not reach itself: its processes could not."""
+    """Raise StartError where this machine does not reach itself: its processes could not. Raises
+    OSError where that cannot be tried."""
     try:
         with socket.create_server((LOOPBACK, 0)) as door:
             socket.create_connection(door.getsockname(), LOOPBACK_S).close()
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # that says nothing of this machine
         raise StartError(NO_LOOPBACK.format(address=LOOPBACK, error=error)) from None
 
 
@@ -48,6 +52,29 @@ def own_address(host: str) -> str:
     with socket.socket(family, kind) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+def bound_address(host: str, bound: str) -> str:
+    """`bound` where `host` names this machine, and what would listen on all its addresses listens
+    on that one instead; `host` where it names another one, or nothing."""
+    try:
+        found = {each[4][0] for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return host
+    own = all_addresses()
+    is_own = any(
+        each in own or ipaddress.ip_address(each).is_loopback for each in map(_plain, found)
+    )
+    return bound if is_own else host
+
+
+def all_addresses() -> set[str]:
+    """Those of this machine, of IPv6 as well; beside them, all of 127.0.0.0/8 is its own."""
+    return {_plain(each.address) for all_ in psutil.net_if_addrs().values() for each in all_}
+
+
+def _plain(address: object) -> str:
+    return str(address).partition("%")[0]
 
 
 def interfaces() -> dict[str, str]:

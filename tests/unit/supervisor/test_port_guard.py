@@ -1,38 +1,77 @@
-"""The library that closes ports: ranks go without it where it cannot be had."""
+"""The library that closes ports: where it is kept, tried and loaded, and what is said if not."""
 
 from __future__ import annotations
 
 import os
+import platform
+import stat
 from pathlib import Path
 
 import pytest
 
 from rankroom import config
+from rankroom.rank import open_ports
+from rankroom.reporting.spans import SpanRecorder
 from rankroom.supervisor.processes import port_guard
+from rankroom.system import preloaded, socket_owner
 
 
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> Path:
     """The folder in /tmp that is used for a home with a space in its path."""
-    folder = tmp_path / "of a user"
-    monkeypatch.setattr(config, "without_spaces", lambda wanted: folder)
+    folder = tmp_path / "rankroom-of-a-user"
+    own = config.home() / "native"
+    monkeypatch.setattr(
+        config, "without_spaces", lambda wanted: folder if wanted == own else wanted
+    )
+    monkeypatch.setattr(port_guard, "TMP", tmp_path)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     return folder
 
 
-def test_a_folder_that_another_user_made_first_keeps_no_cluster_from_starting(native, monkeypatch):
-    native.mkdir()
+def refuse(monkeypatch: pytest.MonkeyPatch, *refused: Path) -> None:
+    """These folders are another user's."""
     ours = config.make_own
 
-    def refuse(folder: Path) -> None:
-        if folder == native:
+    def make_own(folder: Path) -> None:
+        if folder in refused:
             raise config.NotPrivateError(config.NOT_YOURS.format(folder=folder))
         ours(folder)
 
-    monkeypatch.setattr(config, "make_own", refuse)
-    assert port_guard.environment({}) == {}
+    monkeypatch.setattr(config, "make_own", make_own)
 
 
-def test_nor_does_one_that_cannot_be_looked_into(native, monkeypatch):
+def test_one_of_its_own_is_used_where_another_user_made_the_folder_first(
+    native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    native.mkdir()
+    refuse(monkeypatch, native)
+    made = port_guard.library()
+    assert made is not None
+    folder = made.parent
+    assert folder.parent == tmp_path and folder.name.startswith(f"rankroom-{os.getuid()}-")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert port_guard.library() == made  # and no further folder
+
+
+def test_or_that_of_the_session(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    refuse(monkeypatch, native)
+    made = port_guard.library()
+    assert made is not None and made.parent == tmp_path / "rankroom-native"
+
+
+def test_the_folder_is_named_where_no_other_can_be_had(
+    native: Path, monkeypatch: pytest.MonkeyPatch
+):
+    refuse(monkeypatch, native)
+    monkeypatch.setattr(port_guard, "TMP", Path("/proc"))
+    [(name, why)] = port_guard.environment({}).items()
+    assert name == preloaded.UNGUARDED
+    assert why == config.NOT_YOURS.format(folder=native)
+
+
+def test_one_that_cannot_be_looked_into_keeps_no_cluster_from_starting(native, monkeypatch):
     exists = Path.exists
 
     def refuse(self: Path, **how: bool) -> bool:
@@ -41,9 +80,114 @@ def test_nor_does_one_that_cannot_be_looked_into(native, monkeypatch):
         return exists(self, **how)
 
     monkeypatch.setattr(Path, "exists", refuse)
-    assert port_guard.environment({}) == {}
+    made = port_guard.library()
+    assert made is not None and made.parent != native
 
 
-def test_nor_does_a_compiler_whose_command_is_no_command(native, monkeypatch):
-    monkeypatch.setenv("CC", "gcc '-O2")
-    assert port_guard.environment({}) == {}
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [
+        ("gcc '-O2", 'CC, "gcc \'-O2", is no command'),
+        ("/no/such/cc", "it could not be compiled with /no/such/cc: "),
+        ("/bin/false", "it could not be compiled with /bin/false: "),
+        ("/bin/true", "it made no file"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_named(
+    native: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, why: str
+):
+    monkeypatch.setenv("CC", compiler)
+    [(name, said)] = port_guard.environment({"LD_PRELOAD": "/usr/lib/other.so"}).items()
+    assert name == preloaded.UNGUARDED and why in said
+
+
+def test_without_a_compiler_that_is_said(native: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert port_guard.environment({}) == {preloaded.UNGUARDED: port_guard.NO_COMPILER}
+
+
+def test_what_has_it_again_does_not_say_why_it_had_not(home: Path):
+    env = port_guard.environment({preloaded.UNGUARDED: port_guard.NO_COMPILER})
+    assert env[preloaded.UNGUARDED] == "" and "port_guard" in env["LD_PRELOAD"]
+
+
+def test_it_is_tried_once_on_each_machine_after_each_boot(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    made = port_guard.library()
+    assert made is not None
+    tried: list[Path] = []
+    monkeypatch.setattr(port_guard, "_try", tried.append)
+    monkeypatch.setattr(port_guard, "BOOT", tmp_path / "boot")
+    for boot in ("first", "second"):
+        (tmp_path / "boot").write_text(boot)
+        assert port_guard.library() == port_guard.library() == made
+    monkeypatch.setattr(port_guard.socket, "gethostname", lambda: "another-node")
+    assert port_guard.library() == made
+    assert tried == [made, made, made]
+    (tmp_path / "boot").unlink()  # a container need not tell of it
+    assert port_guard.library() == port_guard.library() == made
+    assert len(tried) == 5
+
+
+def test_one_that_does_not_work_after_a_boot_is_not_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    made = port_guard.library()
+    assert made is not None
+    made.write_bytes(b"")
+    monkeypatch.setattr(port_guard, "BOOT", tmp_path / "another-boot")
+    monkeypatch.setattr(port_guard, "TMP", Path("/proc"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    why = port_guard.environment({})[preloaded.UNGUARDED]
+    assert "it does not work on this machine" in why and str(made.parent) in why
+
+
+def test_each_c_library_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch):
+    made = port_guard.library()
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
+    older = port_guard.library()
+    assert made is not None and older is not None
+    assert made != older and "-glibc-2.17-" in older.name
+
+
+def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    named = "/home/native/port_guard-x86_64-glibc-2.99-0123.so"
+    own = {"LD_PRELOAD": f"{named}:/usr/lib/other.so"}
+    env = preloaded.without_missing(own)
+    assert env["LD_PRELOAD"] == "/usr/lib/other.so"
+    assert named in env[preloaded.UNGUARDED]
+    assert preloaded.without_missing({"LD_PRELOAD": "/usr/lib/other.so"}) == {}
+    monkeypatch.setattr(preloaded, "is_guarded", lambda: True)
+    assert preloaded.without_missing(own) == {}
+
+
+@pytest.mark.parametrize(
+    ("guarded", "told", "why", "says"),
+    [
+        (False, True, "there is no C compiler", "is not in use, as there is no C compiler"),
+        (False, True, "", "which may be in a container"),
+        (True, False, "", "its kernel does not tell whose process connects"),
+        (True, True, "", ""),
+    ],
+)
+def test_what_is_said_of_open_ports_names_the_cause(
+    monkeypatch: pytest.MonkeyPatch, guarded: bool, told: bool, why: str, says: str
+):
+    recorder = SpanRecorder()
+    monkeypatch.setattr(open_ports, "recorder", recorder)
+    monkeypatch.setattr(open_ports, "_told", set())
+    monkeypatch.setattr(preloaded, "is_guarded", lambda: guarded)
+    monkeypatch.setattr(socket_owner, "tells_owners", lambda: told)
+    # That it is named does not say that it is loaded.
+    monkeypatch.setenv("LD_PRELOAD", "/home/native/port_guard-x86_64.so")
+    monkeypatch.setenv(preloaded.UNGUARDED, why)
+    monkeypatch.delenv("RANKROOM_PEERS", raising=False)
+    for _ in range(2):
+        open_ports.tell("a framework")
+    notes = recorder.new_notes()
+    assert len(notes) == bool(says)
+    assert all(says in each and "open to other users" in each for each in notes)

@@ -1,8 +1,12 @@
 """Who is at the other end of a connection on this machine."""
 
+import errno
 import os
 import socket
 import threading
+from pathlib import Path
+
+import pytest
 
 import another_user
 from rankroom.system import socket_owner
@@ -44,6 +48,58 @@ def test_it_is_another_user():
         assert seen == [another_user.UID]
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_tables_say_it_where_the_kernel_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+):
+    monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
+    assert socket_owner.tells_owners()
+    test_it_is_this_user_until_it_has_ended()
+    test_it_is_another_user()
+    test_nobody_here_is_at_the_end_of_another_machine()
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(family) as caller:
+        mapped = "::ffff:" if family == socket.AF_INET6 else ""
+        caller.connect((f"{mapped}127.0.0.1", door.getsockname()[1]))
+        here, peer = door.accept()
+        assert socket_owner.owner(peer, here.getsockname()) == os.geteuid()
+        here.close()
+
+
+def test_what_listens_at_a_port_is_no_end_of_a_connection():
+    """It may be root's, on all addresses: a stranger's machine could choose that port."""
+    with socket.create_server(("", 0)) as door:
+        peer = ("127.0.0.1", door.getsockname()[1])
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            assert socket_owner.owner(peer, other.getsockname()) == socket_owner.NOBODY
+
+
 def test_nothing_is_known_where_linux_does_not_say(monkeypatch):
     monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
+    monkeypatch.setattr(socket_owner, "TABLES", ())
+    assert not socket_owner.tells_owners()
     assert socket_owner.owner(("127.0.0.1", 9), ("127.0.0.1", 9)) is None
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_without_a_descriptor_to_ask_with_it_is_nobody(monkeypatch: pytest.MonkeyPatch, error: int):
+    """Not unknown, which is let in: strangers could connect until all descriptors are in use."""
+
+    def refuse(*_: object, **how: object) -> str:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    peer, here = ("127.0.0.1", 9), ("127.0.0.1", 10)
+    assert socket_owner.owner(peer, here) == socket_owner.NOBODY
+    assert not socket_owner.is_ours(peer, here, {"127.0.0.1"})
+    monkeypatch.setattr(socket, "create_server", refuse)
+    assert socket_owner.tells_owners()  # and no framework's start fails with it
+
+
+def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest.MonkeyPatch):
+    """A stranger may connect from it, send, and be gone before it is asked whose that was."""
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NOBODY)
+    monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
+    here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.1.0.1", "10.0.0.2"}
+    assert not socket_owner.is_ours(("10.1.0.1", 9), here, nodes)
+    assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)

@@ -6,8 +6,11 @@
  * accepted only if the process at its other end is of the same user (or root's), and with
  * RANKROOM_PEERS set, one from another machine only if that is among them. Others are hung up on.
  *
- * NCCL's ranks connect, say where they are, and close, often before they are accepted. Nobody owns the
- * other end by then, so whose it was cannot be told. NCCL is given such connections all the same: where
+ * What listens on one address instead of all is still found at all addresses of this machine, such as
+ * the one that its name leads to: a connection to another one of them is led to it.
+ *
+ * NCCL's ranks connect, say where they are, and close, often before they are accepted. The other end has
+ * no owner by then, so whose it was cannot be told. NCCL is given such connections all the same: where
  * its ranks meet, it takes nothing from one that does not begin with the secret number of their
  * communicator. Its data begins with a number that everybody knows; those who send data are there still.
  *
@@ -21,25 +24,16 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-typedef union {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_storage room;
-} address_t;
+#include "tcp_sockets.h"
 
 /* The name of a host, where nothing resolves it, is that address. Gloo looks it up whatever interface
  * it is told, and Horovod ends with a segmentation fault where it finds none. */
@@ -69,17 +63,40 @@ static int own_address(struct in_addr *found) {
     return text && inet_pton(AF_INET, text, found) == 1;
 }
 
-/* An IPv4 address, also one that is written as an IPv6 one; 0 if it is neither. */
-static int as_v4(const address_t *address, struct in_addr *found) {
-    if (address->any.sa_family == AF_INET) {
-        *found = address->v4.sin_addr;
+static int is_loopback(struct in_addr address) {
+    return (ntohl(address.s_addr) >> 24) == 127;
+}
+
+static int is_v6_only(int fd) {
+    int only = 0;
+    socklen_t size = sizeof only;
+    getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &size);
+    return only;
+}
+
+/* Whether an address is one of this machine's; all of them, as a destination, are. */
+static int is_this_machines(const address_t *address) {
+    struct ifaddrs *all, *each;
+    struct in6_addr wanted = as_v6(address);
+    struct in_addr v4;
+    int found = 0;
+    if (as_v4(address, &v4) ? v4.s_addr == htonl(INADDR_ANY) || is_loopback(v4)
+                            : IN6_IS_ADDR_UNSPECIFIED(&wanted) || IN6_IS_ADDR_LOOPBACK(&wanted))
         return 1;
+    if (getifaddrs(&all) != 0)
+        return 0;
+    for (each = all; each && !found; each = each->ifa_next) {
+        const struct sockaddr *own = each->ifa_addr;
+        if (own && (own->sa_family == AF_INET || own->sa_family == AF_INET6)) {
+            address_t listed;
+            memset(&listed, 0, sizeof listed);
+            memcpy(&listed, own, own->sa_family == AF_INET ? sizeof listed.v4 : sizeof listed.v6);
+            struct in6_addr here = as_v6(&listed);
+            found = IN6_ARE_ADDR_EQUAL(&here, &wanted);
+        }
     }
-    if (address->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr)) {
-        memcpy(found, &address->v6.sin6_addr.s6_addr[12], 4);
-        return 1;
-    }
-    return 0;
+    freeifaddrs(all);
+    return found;
 }
 
 /* Put one address in the place of all of them; 1 if it was all of them. */
@@ -89,16 +106,10 @@ static int narrow(int fd, address_t *address, struct in_addr own) {
         return 1;
     }
     if (address->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&address->v6.sin6_addr)) {
-        int only = 0;
-        socklen_t size = sizeof only;
-        getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, &size);
-        if (only) {
+        if (is_v6_only(fd))
             address->v6.sin6_addr = in6addr_loopback;
-        } else {
-            memset(&address->v6.sin6_addr, 0, 10);
-            memset(&address->v6.sin6_addr.s6_addr[10], 0xff, 2);
-            memcpy(&address->v6.sin6_addr.s6_addr[12], &own, 4);
-        }
+        else
+            put_v4(&address->v6.sin6_addr, own);
         return 1;
     }
     return 0;
@@ -136,60 +147,87 @@ int listen(int fd, int backlog) {
     return real(fd, backlog);
 }
 
-enum owner { OURS, A_STRANGERS, NOBODYS };
+/* Whether something of this user's listens there. */
+static int is_ours(const address_t *address) {
+    tcp_socket_t found;
+    return find_socket(address, NULL, &found) == FOUND && found.uid == geteuid();
+}
 
-/* Ask the kernel whose the other end of a connection on this machine is: this user's or root's, a
- * stranger's, or nobody's any more, as it was closed there. */
-static enum owner owner_of(const address_t *peer, const address_t *here) {
-    struct {
-        struct nlmsghdr head;
-        struct inet_diag_req_v2 asked;
-    } question;
-    union {
-        struct nlmsghdr head;
-        char room[4096];
-    } answer;
-    struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
-    struct timeval patience = {.tv_sec = 1};
-    ssize_t got;
-    int diag = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    if (diag < 0)
-        return A_STRANGERS;
-    setsockopt(diag, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    memset(&question, 0, sizeof question);
-    question.head.nlmsg_len = sizeof question;
-    question.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-    question.head.nlmsg_flags = NLM_F_REQUEST;
-    question.asked.sdiag_protocol = IPPROTO_TCP;
-    question.asked.idiag_states = ~0u;
-    question.asked.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
-    question.asked.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    /* From the other end's point of view; a socket that was made for IPv6 may speak IPv4. */
-    struct in_addr from, to;
-    int v4 = as_v4(peer, &from) && as_v4(here, &to);
-    if (v4) {
-        question.asked.sdiag_family = AF_INET;
-        question.asked.id.idiag_src[0] = from.s_addr;
-        question.asked.id.idiag_dst[0] = to.s_addr;
+/* Whether a socket may connect to an IPv4 address: not one of IPv6 that has an address of its own. */
+static int speaks_v4(int fd) {
+    address_t own;
+    socklen_t size = sizeof own;
+    struct in_addr v4;
+    memset(&own, 0, sizeof own);
+    if (is_v6_only(fd) || getsockname(fd, &own.any, &size) != 0)
+        return 0;
+    return as_v4(&own, &v4) || IN6_IS_ADDR_UNSPECIFIED(&own.v6.sin6_addr);
+}
+
+/* Change an address of this machine where nothing of this user's listens to the one where, instead of
+ * on all addresses, something does; 1 if so. It must be known before the attempt: one that does not wait
+ * is refused later. What a stranger has at that address meanwhile is not what is looked for. */
+static int lead(int fd, address_t *address, struct in_addr own) {
+    address_t instead = *address;
+    struct in_addr to;
+    int is_v4 = as_v4(address, &to);
+    if (address->v4.sin_port == 0 || (is_v4 && to.s_addr == own.s_addr) || !is_this_machines(address))
+        return 0;
+    if (address->any.sa_family == AF_INET) {
+        instead.v4.sin_addr = own;
     } else {
-        question.asked.sdiag_family = AF_INET6;
-        memcpy(question.asked.id.idiag_src, &peer->v6.sin6_addr, 16);
-        memcpy(question.asked.id.idiag_dst, &here->v6.sin6_addr, 16);
+        instead.v6.sin6_scope_id = 0;
+        put_v4(&instead.v6.sin6_addr, own);
+        if (!is_v4 && (!speaks_v4(fd) || !is_ours(&instead)))
+            instead.v6.sin6_addr = in6addr_loopback;
     }
-    /* The port stands in the same place in both kinds of addresses. */
-    question.asked.id.idiag_sport = peer->v4.sin_port;
-    question.asked.id.idiag_dport = here->v4.sin_port;
-    got = sendto(diag, &question, sizeof question, 0, (struct sockaddr *)&kernel, sizeof kernel);
-    if (got == (ssize_t)sizeof question)
-        got = recv(diag, &answer, sizeof answer, 0);
-    close(diag);
-    if (got < (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)) ||
-        answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
+    if (!is_ours(&instead) || is_ours(address))
+        return 0;
+    *address = instead;
+    return 1;
+}
+
+int connect(int fd, const struct sockaddr *given, socklen_t size) {
+    static int (*real)(int, const struct sockaddr *, socklen_t);
+    struct in_addr own;
+    if (!real)
+        real = (int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "connect");
+    if (given && size <= sizeof(address_t) &&
+        ((size >= sizeof(struct sockaddr_in) && given->sa_family == AF_INET) ||
+         (size >= sizeof(struct sockaddr_in6) && given->sa_family == AF_INET6)) &&
+        own_address(&own) && is_stream(fd)) {
+        address_t address;
+        int before = errno;
+        memset(&address, 0, sizeof address);
+        memcpy(&address, given, size);
+        int is_led = lead(fd, &address, own);
+        errno = before;
+        if (is_led)
+            return real(fd, &address.any, size);
+    }
+    return real(fd, given, size);
+}
+
+/* GONE: it was closed there, and has no owner any more. */
+enum owner { OURS, A_STRANGERS, GONE, FROM_ELSEWHERE, UNTOLD };
+
+/* Whose the other end of a connection is: this user's or root's, or a stranger's. What comes to
+ * loopback comes from this machine, whatever address it says it comes from: a program may choose any
+ * of the machine's own. */
+static enum owner owner_of(const address_t *peer, const address_t *here) {
+    tcp_socket_t found;
+    struct in_addr to;
+    int to_loopback = as_v4(here, &to) ? is_loopback(to) : IN6_IS_ADDR_LOOPBACK(&here->v6.sin6_addr);
+    enum answer answer = find_socket(peer, here, &found);
+    if (answer == FOUND && found.is_closed)
+        return GONE;
+    if (answer == FOUND)
+        return found.uid == geteuid() || found.uid == 0 ? OURS : A_STRANGERS;
+    if (answer == FAILED)
         return A_STRANGERS;
-    const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-    if (found->idiag_inode == 0)
-        return NOBODYS;
-    return found->idiag_uid == geteuid() || found->idiag_uid == 0 ? OURS : A_STRANGERS;
+    if (!to_loopback && !is_this_machines(peer))
+        return FROM_ELSEWHERE;
+    return answer == ABSENT ? A_STRANGERS : UNTOLD;
 }
 
 /* Whether code at this address is NCCL's (AMD's is called RCCL), which PyTorch may have in it. */
@@ -228,40 +266,27 @@ static int is_listed(struct in_addr peer, const char *list) {
     return 0;
 }
 
-static int is_loopback(struct in_addr address) {
-    return (ntohl(address.s_addr) >> 24) == 127;
-}
-
-/* Whether an accepted connection is to be hung up on. What comes to loopback comes from this machine,
- * whatever address it says it comes from: a program may choose any of the machine's own. */
+/* Whether an accepted connection is to be hung up on. */
 static int is_unwanted(int fd, const void *caller) {
     address_t peer, here;
-    int is_local = 0;
     socklen_t size = sizeof peer;
-    struct in_addr own, from, to;
+    struct in_addr own, from;
     const char *peers = getenv("RANKROOM_PEERS");
-    if (!own_address(&own) || getpeername(fd, &peer.any, &size) != 0)
+    if (!own_address(&own) || getpeername(fd, &peer.any, &size) != 0 ||
+        (peer.any.sa_family != AF_INET && peer.any.sa_family != AF_INET6))
         return 0;
     size = sizeof here;
     if (getsockname(fd, &here.any, &size) != 0)
         return 0;
-    if (as_v4(&peer, &from) && as_v4(&here, &to)) {
-        is_local = from.s_addr == to.s_addr || is_loopback(from) || is_loopback(to);
-        if (!is_local)
-            return peers && !is_listed(from, peers);
-    } else if (peer.any.sa_family == AF_INET6) {
-        is_local = IN6_ARE_ADDR_EQUAL(&peer.v6.sin6_addr, &here.v6.sin6_addr) ||
-                   IN6_IS_ADDR_LOOPBACK(&here.v6.sin6_addr);
-        if (!is_local)
-            return peers != NULL;
-    }
-    if (!is_local)
-        return 0; /* not of the internet */
     switch (owner_of(&peer, &here)) {
     case OURS:
         return 0;
-    case NOBODYS:
+    case GONE:
         return !is_nccl(caller) || begins_as_data(fd);
+    case FROM_ELSEWHERE:
+        return peers && !(as_v4(&peer, &from) && is_listed(from, peers));
+    case UNTOLD: /* to hang up on all would keep the user's own ranks from meeting; a note says so */
+        return 0;
     default:
         return 1;
     }

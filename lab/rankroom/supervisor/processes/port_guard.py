@@ -1,7 +1,8 @@
 """The library that closes what frameworks open in ranks to other users, built where it is used.
 
-A rank loads it before all others (LD_PRELOAD). It is compiled once for a home and a kind of
-machine, by whatever C compiler there is, and tried; ranks go without it where that fails.
+A rank loads it before all others (LD_PRELOAD). It is compiled once for a home, a kind of machine
+and a C library, by whatever C compiler there is, and tried once on each machine after each boot;
+ranks go without it where that fails, and are told why.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import os
 import platform
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankroom import config
 from rankroom.errors import RankroomError
+from rankroom.system.preloaded import PRELOAD, UNGUARDED
 
-SOURCE = Path(__file__).parents[2] / "rank" / "native" / "port_guard.c"
+SOURCES = Path(__file__).parents[2] / "rank" / "native"
 BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # what the library reads
-PRELOAD = "LD_PRELOAD"
+TMP = Path("/tmp")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 30.0
 TRY_S = 10.0
@@ -40,59 +44,157 @@ with socket.socket() as door:
 """
 
 
+class NotBuiltError(RankroomError):
+    """Why there is no library, which no other folder changes."""
+
+
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What a process is started with so that the library is in it; empty without one."""
-    made = library()
+    """What a process is started with so that the library is in it, or so that it knows why not."""
+    made, why = _found()
     if made is None:
-        return {}
+        return {UNGUARDED: why}
+    env = {UNGUARDED: ""} if own.get(UNGUARDED) else {}
     others = own.get(PRELOAD, "")
-    if str(made) in others:
-        return {}
-    return {PRELOAD: f"{made}:{others}" if others else str(made)}
+    if str(made) not in others:
+        env[PRELOAD] = f"{made}:{others}" if others else str(made)
+    return env
 
 
 def library() -> Path | None:
     """The library for this machine, compiled if it is not there yet; None where that cannot be."""
-    # ValueError: of a quote in CC that is not closed.
-    with contextlib.suppress(OSError, RankroomError, subprocess.SubprocessError, ValueError):
-        return _library()
-    return None
+    return _found()[0]
 
 
-def _library() -> Path | None:
-    """Raises NotPrivateError where others may write to its folder, which in /tmp is anybody."""
-    source = SOURCE.read_bytes()
-    version = hashlib.sha256(source).hexdigest()[:12]
-    # The loader takes a space or a colon for the end of a name.
-    folder = config.without_spaces(config.home() / "native")
-    target = folder / f"port_guard-{platform.machine()}-{version}.so"
+def _found() -> tuple[Path | None, str]:
+    """The library, in the first folder where it can be, or why there is none."""
+    why = ""
+    try:
+        for folder in _folders():
+            try:
+                return _made(folder), ""
+            except NotBuiltError as error:
+                return None, str(error)
+            except (OSError, RankroomError) as error:
+                why = why or str(error)  # of the folder that it is meant for
+    except (OSError, RankroomError) as error:
+        why = why or str(error)
+    return None, why
+
+
+def _folders() -> Iterator[Path]:
+    """Where it may be, one after another: others may have made the one in /tmp first, and programs
+    may be forbidden to be loaded from some."""
+    wanted = config.home() / "native"
+    own = config.without_spaces(wanted)  # the loader takes a space or a colon for the end of a name
+    yield own
+    if (runtime := os.environ.get("XDG_RUNTIME_DIR", "")) and Path(runtime).is_absolute():
+        folder = Path(runtime) / "rankroom-native"
+        if config.without_spaces(folder) == folder:
+            yield folder
+    # One that was made so before is used again, so that each start does not leave another.
+    begins = f"rankroom-{os.getuid()}-"
+    before = sorted(TMP.glob(f"{begins}*"))
+    mine = [each for each in before if each.lstat().st_uid == os.getuid()]
+    yield mine[0] if mine else Path(tempfile.mkdtemp(prefix=begins, dir=TMP))
+
+
+def _made(folder: Path) -> Path:
+    """The library in this folder, tried on this machine.
+
+    Raises NotPrivateError where others may write to the folder, OSError where it cannot be used,
+    NotBuiltError where the library cannot be compiled.
+    """
+    sources = b"".join(each.read_bytes() for each in sorted(SOURCES.iterdir()) if each.is_file())
+    version = hashlib.sha256(sources).hexdigest()[:12]
+    c_library = "-".join(platform.libc_ver()) or "libc"
+    target = folder / f"port_guard-{platform.machine()}-{c_library}-{version}.so"
+    tried = folder / f"tried-{socket.gethostname()}"
+    boot = _boot()
+    here = f"{boot} {target.name}\n"
     if target.exists():
         config.make_own(folder)  # whatever is in the library runs in every rank
+        if not (boot and tried.exists() and tried.read_text() == here):
+            _try(target)
+            _note_tried(tried, here)
         return target
-    config.private(folder)
+    compiler = _compiler()
+    if folder.parent == config.home():
+        config.private(folder)
+    else:
+        config.make_own(folder)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         new = Path(made) / target.name
-        compiled = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCE), "-ldl"]
-        subprocess.run(
-            [*_compiler(), *compiled], check=True, capture_output=True, timeout=COMPILE_S,
-            env={**os.environ, "TMPDIR": made},  # /tmp may be full
-        )  # fmt: skip
-        env = {**os.environ, PRELOAD: str(new), BIND: "127.0.0.1", PEERS: ""}
+        words = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCES / "port_guard.c"), "-ldl"]
+        try:
+            subprocess.run(
+                [*compiler, *words], check=True, capture_output=True, timeout=COMPILE_S,
+                env={**os.environ, "TMPDIR": made},  # /tmp may be full
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotBuiltError(_not_compiled(compiler[0], error)) from None
+        if not new.exists():
+            raise NotBuiltError(NOT_COMPILED.format(compiler=compiler[0], error="it made no file"))
+        _try(new)
+        new.replace(target)
+    _note_tried(tried, here)
+    return target
+
+
+def _try(library: Path) -> None:
+    """Raises OSError where it cannot be loaded, or does not do what it is for."""
+    env = {**os.environ, PRELOAD: str(library), BIND: "127.0.0.1", PEERS: ""}
+    try:
         tried = subprocess.run(
-            [sys.executable, "-I", "-c", TRY], env=env, capture_output=True, timeout=TRY_S
+            [sys.executable, "-I", "-c", TRY],
+            env=env,
+            capture_output=True,
+            timeout=TRY_S,
+            text=True,
         )
-        # The loader only says on stderr that it cannot have it, and goes on.
-        if tried.returncode == 0 and not tried.stderr:
-            new.replace(target)
-            return target
-    return None
+    except subprocess.TimeoutExpired:
+        raise OSError(FAILED_TRY.format(folder=library.parent, error=f"{TRY_S:g} s")) from None
+    # The loader only says on stderr that it cannot have it, and goes on.
+    if tried.returncode or tried.stderr:
+        last = (tried.stderr.strip() or f"exit status {tried.returncode}").splitlines()[-1]
+        raise OSError(FAILED_TRY.format(folder=library.parent, error=last))
+
+
+def _note_tried(file: Path, here: str) -> None:
+    """Whole, or not at all: nodes that share a home do this at the same time."""
+    with contextlib.suppress(OSError):  # it is tried again, then
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as new:
+            new.write(here)
+        Path(new.name).replace(file)
+
+
+def _boot() -> str:
+    """Which one this is; empty where that is not told."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _compiler() -> list[str]:
-    """Raises FileNotFoundError where there is none."""
-    if chosen := shlex.split(os.environ.get("CC", "")):
-        return chosen
+    """Raises NotBuiltError where there is none."""
+    try:
+        if chosen := shlex.split(os.environ.get("CC", "")):
+            return chosen
+    except ValueError as error:  # of a quote that is not closed
+        raise NotBuiltError(NO_COMMAND.format(command=os.environ["CC"], error=error)) from None
     for name in COMPILERS:
         if found := shutil.which(name):
             return [found]
-    raise FileNotFoundError("no C compiler")
+    raise NotBuiltError(NO_COMPILER)
+
+
+def _not_compiled(compiler: str, error: OSError | subprocess.SubprocessError) -> str:
+    said = getattr(error, "stderr", None) or b""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return NOT_COMPILED.format(compiler=compiler, error=lines[-1] if lines else error)
+
+
+NO_COMPILER = "there is no C compiler to build it with (cc, gcc, clang, or what CC names)"
+NO_COMMAND = "it could not be compiled: CC, {command!r}, is no command ({error})"
+NOT_COMPILED = "it could not be compiled with {compiler}: {error}"
+FAILED_TRY = "it does not work on this machine, from {folder}: {error}"

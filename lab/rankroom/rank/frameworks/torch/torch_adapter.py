@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import threading
+import urllib.parse
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,8 +33,9 @@ from rankroom.rank.frameworks.torch import (
 )
 from rankroom.rank.frameworks.torch.torch_internals import C10D
 from rankroom.rank.import_hooks import when_imported, with_own_symbols
-from rankroom.rank.world import World, restore_environment
+from rankroom.rank.world import World, named, restore_environment
 from rankroom.reporting.spans import recorder
+from rankroom.system import network
 
 TOPIC = "dist.init_process_group()"
 _WIRING = ("init_method", "store", "rank", "world_size")  # holds for one set-up only
@@ -77,6 +79,7 @@ def environment(
         "GROUP_WORLD_SIZE": str(nodes),
         "TORCHELASTIC_RUN_ID": "rankroom",
         "GLOO_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,  # of torch.distributed.rpc, which unpickles what comes
     }
 
 
@@ -192,9 +195,7 @@ def settle(states: list[dict[str, Any]]) -> None:
     """Set up again what the ranks' `states` show to be released or out of step."""
     global _released, _lost
     if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
-        raise RuntimeError(
-            STUCK.format(ranks=", ".join(map(str, stuck)), restart=",".join(map(str, stuck)))
-        )
+        raise RuntimeError(_stuck(stuck))
     if not any(states) or in_step(states):
         return
     # All at once: in the middle of this no rank may raise, as the others would wait for it.
@@ -231,13 +232,17 @@ def _end_groups(c10d: Any) -> None:
         if _aborting is not None:
             _aborting.join(ABORTED_S)
             if _aborting.is_alive():
-                mine = _world.rank if _world is not None else 0
-                raise RuntimeError(STUCK.format(ranks=mine, restart=mine))
+                raise RuntimeError(_stuck([_world.rank if _world is not None else 0]))
         _asked = None
         _sockets.clear()
     if c10d.is_initialized():
         with contextlib.suppress(ValueError):  # of one that was aborted, and is kept
             c10d.destroy_process_group()
+
+
+def _stuck(ranks: list[int]) -> str:
+    """That NCCL still runs on the GPUs of these ranks, and what helps."""
+    return STUCK.format(whose=named(ranks), ranks=",".join(map(str, ranks)))
 
 
 def set_aside() -> Any:
@@ -285,11 +290,13 @@ def _wrap(module: Any, world: World) -> None:
                 return None
             raise world.refuse("dist.init_process_group()", "Call it in a cell on all ranks.")
         instead = _instead(module, given.get("backend"))
-        mine = {
-            "on": module.is_initialized() and not _released and not instead,
-            "address": os.environ.get("RANKROOM_ADDRESS", os.environ.get("MASTER_ADDR")),
-            "port": _free_port() if world.rank == 0 else 0,
-        }
+        mine = {"on": module.is_initialized() and not _released and not instead}
+        if world.rank == 0:
+            mine |= {
+                "address": _own_address(os.environ.get("MASTER_ADDR") or network.LOOPBACK),
+                "method": _own_method(given.get("init_method")),
+                "port": _free_port(),
+            }
         ranks = world.gather(TOPIC, mine)
         if all(each["on"] for each in ranks):
             # The cell that did this ran again.
@@ -301,8 +308,11 @@ def _wrap(module: Any, world: World) -> None:
             _end_groups(module)
             if instead:
                 print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
+        call = signature.bind(*args, **kwargs)
+        if ranks[0]["method"] and given.get("init_method"):
+            call.arguments["init_method"] = ranks[0]["method"]
         with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
-            result = original(*args, **kwargs)
+            result = original(*call.args, **call.kwargs)
         _asked = {
             name: value
             for name, value in given.items()
@@ -401,6 +411,26 @@ def _master(address: str, port: int) -> Iterator[None]:
         restore_environment(own)
 
 
+def _own_address(host: str) -> str:
+    """Where the others reach a store of this rank's at `host`, which may be any name or address of
+    this machine: it listens on one of them only."""
+    bound = os.environ.get("RANKROOM_BIND")
+    return network.bound_address(host, bound) if bound else host
+
+
+def _own_method(method: Any) -> str | None:
+    """An `init_method` over TCP with that address; None where it stays as it is."""
+    if not isinstance(method, str) or not method.startswith("tcp://"):
+        return None
+    try:
+        parts = urllib.parse.urlsplit(method)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # torch says what is wrong with it
+        return None
+    own = _own_address(host)
+    return None if own == host else parts._replace(netloc=f"{own}:{port}").geturl()
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
@@ -408,7 +438,8 @@ def _free_port() -> int:
 
 
 STUCK = (
-    "NCCL does not let go of what ran on the GPU of rank(s) {ranks}: `%cluster restart {restart}`"
+    "NCCL did not abort what runs on the GPU of {whose}: "
+    "`%cluster restart --ranks {ranks}` frees it"
 )
 NOT_THERE = (
     "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
