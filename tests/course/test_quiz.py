@@ -6,7 +6,7 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from rankroom.cli import main
 from rankroom.course import progress, quiz
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
-from rankroom.course.quiz_questions import LETTERS, QUESTIONS
+from rankroom.course.quiz_questions import LETTERS, QUESTIONS, Question
 from rankroom.errors import UsageError
 from rankroom.workshop import workshop_folder
 from rankroom.workshop.seat import take
@@ -25,10 +25,10 @@ from rankroom.workshop.seat_status import StatusReader
 from rankroom.workshop.workshop_plan import Plan
 
 
-def filled(when: quiz.When, right: int) -> str:
+def filled(when: quiz.When, right: int, questions: Sequence[Question] = QUESTIONS) -> str:
     """A sheet with so many right answers, and wrong ones after them."""
     letters = []
-    for number, each in enumerate(QUESTIONS):
+    for number, each in enumerate(questions):
         correct = quiz.form(each, when).right
         letters.append(correct if number < right else "ab"[correct == "a"])
     return "\n".join(f"{number} {letter}" for number, letter in enumerate(letters, 1))
@@ -123,6 +123,42 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
     assert "quiz after: 6 of 10 right" in mine and "after.1" not in mine
 
 
+def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
+    hour = quiz.about([1, 4, 12])
+    assert [each.lesson for each in hour] == [1, 4, 4, 12]
+    assert quiz.about([]) == quiz.about([7, 8, 1]) == QUESTIONS  # two questions are no quiz
+    assert quiz.about(range(21)) == [*QUESTIONS]
+    shown = quiz.asked("before", hour)
+    assert shown.startswith("**4 questions.**") and "4. In every step, ranks 0, 1 and 3" in shown
+    assert "checkpoint" not in shown and "ring" not in shown.lower().replace("during", "")
+    assert quiz.sheet("before", hour).splitlines()[1:] == ["1 ?", "2 ?", "3 ?", "4 ?"]
+    with pytest.raises(UsageError, match="1 to 4"):
+        quiz.answer("before", filled("before", 10), hour)
+    assert "3 of 4 right" in repr(quiz.answer("before", filled("before", 3, hour), hour))
+    with pytest.raises(UsageError, match="already: 3 of 4 right"):
+        quiz.answer("before", filled("before", 3, hour), hour)
+    after = quiz.answer("after", filled("after", 4, hour), hour)
+    assert after.words == ["quiz after the workshop: 4 of 4 right; before it: 3"]
+    mine = CliRunner().invoke(main, ["course", "progress"]).output
+    assert "quiz before: 3 of 4 right" in mine
+    # Kept by the numbers of all, so that workshops with other lessons can be compared.
+    kept = progress.read()
+    assert {*kept.tries} == {f"{when}.{number}" for when in quiz.WHEN for number in (1, 5, 6, 9)}
+    lines = quiz.gains([kept])
+    assert lines[0] == "quiz of 4 questions: 1 took it before, 1 took it after"
+    assert [line.split("  ")[0] for line in lines[4:]] == [
+        " 1 variables of ranks", " 2 the same start everywhere", " 3 shares of the data",
+        " 4 who is slow",
+    ]  # fmt: skip
+
+
+def test_a_quiz_of_another_workshop_is_told_with_its_size(home: Path):
+    quiz.answer("before", filled("before", 8))
+    hour = quiz.about([1, 4, 12])
+    after = quiz.answer("after", filled("after", 4, hour), hour)
+    assert after.words == ["quiz after the workshop: 4 of 4 right; before it: 8 of 10"]
+
+
 def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeypatch):
     plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=((1, 15),))
     # pytest's folders are closed to other users, who play no part here.
@@ -164,3 +200,17 @@ def test_in_a_notebook_it_needs_no_ranks(kernel: Kernel):
     again = kernel.run(f"%%check quiz.before\n{filled('before', 7)}")
     assert "already" in f"{again.stdout}{again.error}{again.outputs}"
     assert "invalid choice" in str(kernel.run("%course --quiz now").error)
+
+
+def test_in_the_notebook_of_a_workshop_it_is_about_its_lessons(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)
+    lessons = ((1, 15), (4, 25), (12, 20))
+    plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=lessons)
+    folder = workshop_folder.open_folder(plan)
+    kernel.run(f"import os; os.environ['RANKROOM_WORKSHOP'] = {str(folder.path)!r}")
+    assert "**4 questions.**" in str(kernel.run("%course --quiz before").outputs)
+    sheet = filled("before", 3, quiz.about([1, 4, 12]))
+    marked = kernel.run(f"%%check quiz.before\n{sheet}")
+    assert "3 of 4 right" in str(marked.outputs) and not marked.error

@@ -11,6 +11,7 @@ import pytest
 import workshop_trial
 from labs import PYTHON, Typed, end_lines, jobs, make_home, profile
 from machines import Machines
+from rankroom.course.lessons import LESSONS
 from workshop_machines import FOLDER, TEACHER, WAY, Workshop
 
 LEARNERS = ["ada", "bob", "cay", "dan"]
@@ -72,8 +73,9 @@ def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Wor
     assert len(jobs(machines, "ada")) == 1
     assert "Trial, of Tom Teacher (teacher)" in first.text
     assert way[3].endswith(f"/lab/tree/Trial/01_hello_ranks.ipynb?token={way[4]}")
-    copies = sorted(each.name for each in (machines.home("ada") / "Trial").iterdir())
-    assert copies == ["01_hello_ranks.ipynb", "README.md"]
+    copies = machines.home("ada") / "Trial"
+    assert sorted(each.name for each in copies.iterdir()) == [each.file for each in LESSONS]
+    assert "Permission denied" in machines.run("login", ["ls", "/home/ada/Trial"], "bob")
     # From a terminal: the hand, and what is shared.
     workshop.typed("ada", "hand")
     workshop.until_tile("ada", lambda tile: tile["needs"] == "hand")

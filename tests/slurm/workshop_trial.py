@@ -3,8 +3,9 @@ teacher sees what happens, and what that costs.
 
 `make workshop`, or `workshop_trial.py [LEARNERS]` (40). It needs root and Slurm, as these tests do.
 Each learner has an account and a job, joins from the one login node, and works through lesson 1,
-with its failure, in a JupyterLab of their own; one of ten has ranks that hang. The small form is a
-test, test_workshops.py.
+with its failure, in a JupyterLab of their own; one of ten has ranks that hang. It ends with 1 where
+something failed, or took longer or cost more than it may. The small form is a test,
+test_workshops.py, which looks at failures only: other tests run beside it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ A_NODE = 4  # seats: eight processors, two ranks each
 HANGS = 10  # one learner of so many has ranks that hang
 LOOKS = 60  # of a seat's writer that is measured
 PLAYED_S = 1500.0
+# What a workshop may take and cost, as docs/promises.md has it.
+MOST_LATE_S = 3.0  # the console, for each start and end of a run
+MOST_SEATS_S = 120.0  # from the first seat to the last
+MOST_OF_A_CORE = 0.01  # for the writer of a seat
+MOST_REQUESTS = 50  # of a learner to slurmctld, for the job, its steps and its end
+MOST_A_MINUTE = 12  # and while the workshop lasts: `join` asks each 20 s, with three of them
 # What `sdiag` says of each kind of request.
 REQUESTS = re.compile(r"^\s*([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", re.M)
 # A seat's writer, in an account whose lesson is on: its processor time for so many looks.
@@ -78,9 +85,34 @@ class Result:
     end_s: float = 0.0  # from the word to the last job's end
 
     @property
+    def asked(self) -> int:
+        """Requests to slurmctld in all."""
+        return sum(self.requests.values())
+
+    @property
+    def missed(self) -> list[str]:
+        """What took longer, or cost more, than it may."""
+        most = self.learners * (MOST_REQUESTS + MOST_A_MINUTE * self.console_s / 60)
+        late, share = max(self.late, default=0.0), self.writer_share
+        bounds = [
+            (not self.late, "the console showed no start and no end of a run"),
+            (late > MOST_LATE_S, f"the console was {late:.1f} s late, and not {MOST_LATE_S:g}"),
+            (
+                self.seats_s > MOST_SEATS_S,
+                f"seats came within {self.seats_s:.0f} s, and not {MOST_SEATS_S:g}",
+            ),
+            (
+                share >= MOST_OF_A_CORE,
+                f"a seat's writer took {100 * share:.2f} % of a core, and not less than "
+                f"{100 * MOST_OF_A_CORE:g}",
+            ),
+            (self.asked > most, f"slurmctld had {self.asked} requests, and not {most:.0f}"),
+        ]
+        return [words for is_missed, words in bounds if is_missed]
+
+    @property
     def lines(self) -> list[str]:
         """What was measured, for people."""
-        asked = sum(self.requests.values())
         most = sorted(self.requests.items(), key=lambda item: -item[1])[:5]
         named = ", ".join(f"{count} {name}" for name, count in most)
         late = sorted(self.late) or [0.0]
@@ -94,11 +126,13 @@ class Result:
             f"learners failed and {len(self.stuck)} stuck",
             f"login node: {statistics.mean(self.join_cpu_s or [0]):.1f} s of processor time for "
             f"each `join` in all; the console {share:.1f} % of a core",
-            f"slurmctld: {asked} requests, {asked / self.learners:.0f} a learner: {named}",
+            f"slurmctld: {self.asked} requests in {self.console_s:.0f} s, "
+            f"{self.asked / self.learners:.0f} a learner: {named}",
             f"a seat: {100 * self.writer_share:.2f} % of a core; its writes {self.apart_s:.1f} s "
             f"apart at least, {self.writes:.2f} a second at most",
             f"end: every job gone {self.end_s:.0f} s after the word",
             *self.failed,
+            *(f"too much: {words}" for words in self.missed),
         ]
 
 
@@ -299,7 +333,7 @@ def main(words: Sequence[str]) -> int:
     finally:
         machines.down()
     print("\n".join(result.lines))
-    return 1 if result.failed else 0
+    return 1 if result.failed or result.missed else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from rankroom.course import progress, quiz
 from rankroom.course.copies import copy_to
 from rankroom.course.exercise import every
 from rankroom.course.lessons import LESSONS
-from rankroom.course.quiz_questions import QUESTIONS
 from rankroom.display.text import clean, one_line
 from rankroom.errors import FileError, UsageError, with_remedy
 
@@ -52,7 +51,7 @@ def show_progress(collected: Path | None) -> None:
             click.echo(f"no exercise tried yet (they would be noted in {progress.file()})")
         for when in quiz.WHEN:
             if (right := quiz.score(mine, when)) is not None:
-                click.echo(f"quiz {when}: {right} of {len(QUESTIONS)} right")
+                click.echo(f"quiz {when}: {right} of {quiz.size(mine, when)} right")
         for name, tries in sorted(mine.tries.items()):
             if quiz.is_quiz(name):
                 continue

@@ -133,7 +133,7 @@ def timer(folder: Path, minutes: float, title: str) -> None:
 @workshop.command()
 @FOLDER
 @click.argument("run", required=False)
-@click.option("--off", is_flag=True, help="Show none any more.")
+@click.option("--off", is_flag=True, help="Stop showing it.")
 def show(folder: Path, run: str | None, off: bool) -> None:
     """Show all learners one of your runs (an id, or `last`); a live one until it ends."""
     here, store = Folder(folder), Store()

@@ -6,20 +6,25 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from rankroom.course.lessons import LESSONS, Lesson, folder
+from rankroom.course.lessons import LESSONS, folder
 from rankroom.errors import UsageError
 
 
-def copy_to(into: Path, lessons: Sequence[Lesson] = LESSONS) -> dict[str, bool]:
-    """Copy the notebooks of `lessons` to a folder, which is made; whether each was copied, or
-    existed already and was kept. Raises UsageError."""
+def copy_to(into: Path, of_learner: bool = False) -> dict[str, bool]:
+    """Copy the notebooks of all lessons to a folder, which is made; whether each was copied, or
+    existed already and was kept. Raises UsageError.
+
+    A folder that is made for the learner of a workshop may be entered by that account only, as
+    homes are often open to all; and what teachers are told is left out.
+    """
     done = {}
+    names = [*(each.file for each in LESSONS), *([] if of_learner else ["README.md"])]
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        for name in [*(each.file for each in lessons), "README.md"]:
+        into.mkdir(parents=True, exist_ok=True, mode=0o700 if of_learner else 0o777)
+        for name in names:
             done[name] = not (into / name).exists()
             if done[name]:
                 with _written(folder() / name, into / name) as fresh:

@@ -1,14 +1,15 @@
 """The quiz before and after a workshop: how much was learnt, question by question.
 
-It needs no ranks. The first answers count, and are kept with the exercises, as `before.3` and
-`after.3`; what a teacher collects has them, too.
+It needs no ranks. Those of a workshop ask for what its lessons teach. The first answers count, and
+are kept with the exercises, as `before.3` and `after.3` for the third of all questions; what a
+teacher collects has them, too.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from rankroom.course import progress
@@ -20,6 +21,7 @@ from rankroom.record.model import Json
 When = Literal["before", "after"]
 WHEN: tuple[When, ...] = ("before", "after")
 UNKNOWN = "?"
+FEWEST = 3  # questions that are a quiz
 _ANSWER = re.compile(rf"\s*(\d+)\s*[.:)]?\s*([{LETTERS}{UNKNOWN}])\s*", re.IGNORECASE)
 
 
@@ -38,19 +40,26 @@ def form(question: Question, when: When) -> Form:
     return question.before if when == "before" else question.after
 
 
-def asked(when: When) -> str:
-    """All questions, in Markdown."""
-    parts = [f"**{len(QUESTIONS)} questions.** {HOW}"]
-    for number, each in enumerate(QUESTIONS, 1):
+def about(lessons: Collection[int]) -> Sequence[Question]:
+    """The questions about what these lessons teach; all, where they are too few or none are
+    named."""
+    found = [each for each in QUESTIONS if each.lesson in lessons]
+    return found if len(found) >= FEWEST else QUESTIONS
+
+
+def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
+    """The questions, in Markdown."""
+    parts = [f"**{len(questions)} questions.** {HOW}"]
+    for number, each in enumerate(questions, 1):
         answers = zip(LETTERS, form(each, when).shown, strict=True)
         lines = [f"    - **{letter}** {answer}" for letter, answer in answers]
         parts.append("\n".join([f"{number}. {form(each, when).text}", *lines]))
     return "\n\n".join(parts)
 
 
-def sheet(when: When) -> str:
+def sheet(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
     """The cell for the answers."""
-    lines = [f"{number} {UNKNOWN}" for number in range(1, len(QUESTIONS) + 1)]
+    lines = [f"{number} {UNKNOWN}" for number in range(1, len(questions) + 1)]
     return "\n".join([f"%%check quiz.{when}", *lines])
 
 
@@ -69,24 +78,28 @@ class Marked:
                 "text/plain": repr(self)}  # fmt: skip
 
 
-def answer(when: When, text: str) -> Marked:
+def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> Marked:
     """Mark a filled sheet, and keep the result. Raises UsageError for one that is not filled or has
     no answer, and where it was done before."""
-    if (done := score(progress.read(), when)) is not None:
-        raise UsageError(DONE.format(when=when, right=done, of=len(QUESTIONS)))
-    given = read(text)
+    done = progress.read()
+    if (before := score(done, when)) is not None:
+        raise UsageError(DONE.format(when=when, right=before, of=size(done, when)))
+    given = read(text, len(questions))
     if {*given.values()} == {UNKNOWN}:
         raise UsageError(UNTOUCHED)
-    right = [form(each, when).right == given[n] for n, each in enumerate(QUESTIONS, 1)]
-    why = progress.note_all({f"{when}.{number}": each for number, each in enumerate(right, 1)})
-    words = [f"quiz {when} the workshop: {sum(right)} of {len(QUESTIONS)} right"]
+    right = [form(each, when).right == given[n] for n, each in enumerate(questions, 1)]
+    names = [f"{when}.{QUESTIONS.index(each) + 1}" for each in questions]
+    why = progress.note_all(dict(zip(names, right, strict=True)))
+    words = [f"quiz {when} the workshop: {sum(right)} of {len(questions)} right"]
     if why:
         words.append(NOT_KEPT.format(why=why))
     if when == "before":
         return Marked([*words, LATER])
     if (first := score(progress.read(), "before")) is not None:
         words[0] += f"; before it: {first}"
-    for number, each in enumerate(QUESTIONS, 1):
+        if (of := size(progress.read(), "before")) != len(questions):  # of another workshop
+            words[0] += f" of {of}"
+    for number, each in enumerate(questions, 1):
         if not right[number - 1]:
             there = (
                 f"{form(each, when).right}: {form(each, when).answers[0]} (lesson {each.lesson})"
@@ -95,28 +108,37 @@ def answer(when: When, text: str) -> Marked:
     return Marked(words)
 
 
-def read(text: str) -> dict[int, str]:
-    """The letter for each question's number. Raises UsageError for a line that is no answer, and
-    for what is missing."""
+def read(text: str, last: int = len(QUESTIONS)) -> dict[int, str]:
+    """The letter for each question's number, 1 to `last`. Raises UsageError for a line that is no
+    answer, and for what is missing."""
     given: dict[int, str] = {}
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         found = _ANSWER.fullmatch(line)
-        if found is None or not 1 <= int(found[1]) <= len(QUESTIONS):
-            raise UsageError(NO_ANSWER.format(line=line.strip(), last=len(QUESTIONS)))
+        if found is None or not 1 <= int(found[1]) <= last:
+            raise UsageError(NO_ANSWER.format(line=line.strip(), last=last))
         if int(found[1]) in given:
             raise UsageError(f"question {found[1]} is answered twice")
         given[int(found[1])] = found[2].lower()
-    if missing := [str(n) for n in range(1, len(QUESTIONS) + 1) if n not in given]:
+    if missing := [str(n) for n in range(1, last + 1) if n not in given]:
         raise UsageError(MISSING.format(numbers=", ".join(missing)))
     return given
 
 
 def score(of: Progress, when: When) -> int | None:
     """How many were right; None where the quiz was not done."""
-    names = [name for name in of.tries if name.startswith(f"{when}.")]
+    names = _answered(of, when)
     return sum(name in of.passed for name in names) if names else None
+
+
+def size(of: Progress, when: When) -> int:
+    """How many questions somebody's quiz had."""
+    return len(_answered(of, when))
+
+
+def _answered(of: Progress, when: When) -> list[str]:
+    return [name for name in of.tries if name.startswith(f"{when}.")]
 
 
 def gains(everybody: Sequence[Progress]) -> list[str]:
@@ -128,15 +150,22 @@ def gains(everybody: Sequence[Progress]) -> list[str]:
     both = [(before, after) for each in everybody
             if (before := score(each, "before")) is not None
             and (after := score(each, "after")) is not None]  # fmt: skip
-    lines = [f"quiz of {len(QUESTIONS)} questions: "
+    put = [
+        number
+        for number in range(1, len(QUESTIONS) + 1)
+        if any(f"{when}.{number}" in each.tries for each in everybody for when in WHEN)
+    ]
+    lines = [f"quiz of {len(put)} questions: "
              + ", ".join(f"{len(scores[when])} took it {when}" for when in WHEN)]  # fmt: skip
     if both:
         first, then = (sum(column) / len(both) for column in zip(*both, strict=True))
         lines.append(f"of {len(both)} who took both: {first:.1f} right before, {then:.1f} after")
     lines += ["", f"{'question':<28}  before  after"]
-    for number, each in enumerate(QUESTIONS, 1):
+    for place, number in enumerate(put, 1):
         shares = [_share(everybody, when, number) for when in WHEN]
-        lines.append(f"{number:>2} {each.topic:<25}  {shares[0]:>6}  {shares[1]:>5}")
+        lines.append(
+            f"{place:>2} {QUESTIONS[number - 1].topic:<25}  {shares[0]:>6}  {shares[1]:>5}"
+        )
     return lines
 
 

@@ -5,31 +5,41 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rankroom.cluster import launch
+from rankroom.cluster import launch, start_request
 from rankroom.cluster.base import AnyCluster
-from rankroom.course import trial
+from rankroom.course import quiz, trial
 from rankroom.course.lessons import LESSONS, Lesson
+from rankroom.course.quiz_questions import Question
 from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic
-from rankroom.scheduler import same_machine, site
+from rankroom.scheduler import allocation, same_machine, site
+from rankroom.scheduler.site import Site
 from rankroom.system import gpus
 from rankroom.text.rank_ranges import count_ranks
 
 NAME = "course"  # of the cluster
+TRAIN_HERE = (17, 18, 20)  # lessons that also train where their notebook runs: `!rankroom run`
+SUBMITS = {"slurm": "sbatch", "pbs": "qsub"}  # what the login node of a site has
+LOOK_UP_S = 2.0  # for the addresses of login nodes: without a network, names take long
 
 
 def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:
     """The notebook's cluster, or the course's, which is started if it does not run: with `ranks`
-    ranks, or as many as there are GPUs, or the job of the site `where` grants. On a machine with
-    too few GPUs for the lessons, they use the CPU. And whether it was started now.
+    ranks, or those of a seat in a workshop, or as many as there are GPUs, or the job of the site
+    `where` grants, but not fewer than lessons need. On a machine with too few GPUs for the lessons,
+    they use the CPU. And whether it was started now.
 
     Raises UsageError where it has another number of ranks or is elsewhere, and on the login node
     of a site.
     """
     _find_commands()
+    if lesson.number in TRAIN_HERE and (login := _login_node()):
+        raise UsageError(TRAINS.format(site=login, lesson=lesson.number))
     current = AnyCluster.current
     is_new = False
     if current is None or not current.running:
@@ -61,6 +71,13 @@ def restarted(lesson: Lesson) -> AnyCluster:
     return trial.ranks()
 
 
+def quiz_questions() -> Sequence[Question]:
+    """The questions of a quiz here: in a workshop, those about what its lessons teach."""
+    from rankroom.workshop.sharing import seat_lessons
+
+    return quiz.about(seat_lessons())
+
+
 def refusal(cluster: AnyCluster, why: str) -> Callable[[], str]:
     """`why`, until this notebook has another cluster, or that has been started again."""
     before = cluster.refresh()
@@ -78,8 +95,7 @@ def _is_on(cluster: AnyCluster, where: str) -> bool:
     remote = cluster.refresh().remote
     if remote is not None:
         return remote.site == where
-    one = site.load(where)
-    return one.scheduler == "none" and not one.login
+    return start_request.job_on(site.load(where), {}) is None
 
 
 def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
@@ -88,16 +104,15 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
         words.append(f"--site {where}")
     else:
         granted, count, size = launch.room_for(ranks)
-        if granted is None:
-            from rankroom.workshop.sharing import seat_ranks  # most notebooks have no need of it
-
-            if login := _login_node():
-                raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
-            ranks = ranks or seat_ranks()
-            if not ranks and 0 < count < FEWEST:
-                _hide_gpus()
-                print(FEW_GPUS)
-            ranks = ranks or max(size, FEWEST)
+        if granted is None and (login := _login_node()):
+            raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
+        ranks = ranks or _ranks_of_seat()
+        if granted is None and not ranks and 0 < count < FEWEST:
+            _hide_gpus()
+            print(FEW_GPUS)
+        # Where a job grants enough, it also says on which of its nodes.
+        if not ranks and (granted is None or size < FEWEST):
+            ranks = max(size, FEWEST)
     if ranks is not None:
         words.append(f"--ranks {ranks}")
     cluster_magic.start(" ".join(words))
@@ -116,14 +131,41 @@ def _hide_gpus() -> None:
     os.environ[gpus.VISIBLE] = ""
 
 
+def _ranks_of_seat() -> int | None:
+    from rankroom.workshop.sharing import seat_ranks  # most notebooks have no need of it
+
+    return seat_ranks() or None
+
+
 def _login_node() -> str:
-    """The user's site whose login node this is; empty if it is none."""
+    """The site whose login node this is; empty if it is none, or in a job.
+
+    A profile of the user's own is always asked. Those of the folder that all users share, which
+    come with Rankroom or are the centre's, only count where there is their scheduler's command:
+    elsewhere, their names would be looked up for nothing.
+    """
+    if any(map(os.environ.get, allocation.VARIABLES.values())):
+        return ""
+    asked: dict[str, Site] = {}
     for name, profile in site.files().items():
-        if profile.parent == site.own_folder():
-            one = site.load(name)
-            if one.scheduler != "none" and one.login and same_machine.is_here(one):
-                return name
-    return ""
+        one = site.load(name)
+        is_own = profile.parent == site.own_folder()
+        command = SUBMITS.get(one.scheduler)
+        if command and one.login and (is_own or shutil.which(command)):
+            asked[name] = one
+    found: list[str] = []
+
+    def ask(name: str) -> None:
+        if same_machine.is_here(asked[name]):
+            found.append(name)
+
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in asked]
+    for each in threads:
+        each.start()
+    until = time.monotonic() + LOOK_UP_S
+    for each in threads:
+        each.join(max(0.0, until - time.monotonic()))
+    return min(found, default="")
 
 
 def _find_commands() -> None:
@@ -143,6 +185,10 @@ BUSY = (
 ELSEWHERE = "{cluster}, and not on {site}: `%cluster stop` first, or leave out --site"
 FEW_GPUS = "this machine has one GPU, and lessons need two ranks: they use the CPU"
 FRESH = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
+TRAINS = (
+    "lesson {lesson} also trains where its notebook runs, and this is the login node of {site}, "
+    "which is no place to train on: `rankroom lab --site {site}` starts JupyterLab in a job"
+)
 LOGIN = (
     "this is the login node of {site}, which is no place to train on: `%course {lesson} --site "
     "{site}` starts ranks in a job"

@@ -23,9 +23,10 @@ from rankroom.errors import LabError
 from rankroom.jupyter_job import endpoint
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.record.cluster_file import tail
-from rankroom.system import python_command
+from rankroom.system import gpus, python_command
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
+from rankroom.workshop.owned_files import account
 from rankroom.workshop.sharing import VARIABLE
 from rankroom.workshop.workshop_plan import Plan
 
@@ -78,7 +79,10 @@ def start(plan: Plan, workshop: str) -> Endpoint:
     settings, log = folder() / "config.py", folder() / "server.log"
     # One of 12,000 by account, so that forty at once rarely ask for the same.
     write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
-    env = {**os.environ, VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime}
+    env = {
+        **os.environ, VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime,
+        gpus.VISIBLE: gpus_of_seat(plan, account(os.getuid()), os.getuid()),
+    }  # fmt: skip
     if plan.preload:
         env["RANKROOM_PRELOAD"] = plan.preload
     with log.open("wb") as out:
@@ -99,6 +103,18 @@ def start(plan: Plan, workshop: str) -> Endpoint:
         stop()
         raise LabError(f"JupyterLab did not start; {log} ends with:\n{tail(log)}")
     return found
+
+
+def gpus_of_seat(plan: Plan, user: str, uid: int) -> str:
+    """CUDA_VISIBLE_DEVICES of a learner's server: as many of the node's GPUs as the plan gives a
+    seat, the same whenever it starts. Learners go round them in the order of the plan's list, or
+    of their numbers where it names none."""
+    count = gpus.visible_gpus()
+    listed = os.environ.get(gpus.VISIBLE)  # what this account may use of the node
+    names = list(map(str, range(count))) if listed is None else listed.split(",")[:count]
+    place = plan.learners.index(user) if user in plan.learners else uid
+    most = min(plan.gpus, count)
+    return ",".join(names[(place * most + number) % count].strip() for number in range(most))
 
 
 def stop() -> bool:

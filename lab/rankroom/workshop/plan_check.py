@@ -14,6 +14,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.scheduler.site_check import Check, Step
 from rankroom.ssh.host import place
-from rankroom.system import control_groups
+from rankroom.system import control_groups, gpus
 from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.owned_files import make_folder
 from rankroom.workshop.seat import LARGEST
@@ -51,7 +52,7 @@ async def steps(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
             yield await attempt(plan)
         except RankroomError as error:
             yield Step(name, "failed", str(error))
-    if plan.way == "ssh":
+    if plan.way != "node":
         async for step in _site(plan, tell):
             yield step
 
@@ -80,9 +81,12 @@ async def _learners(plan: Plan) -> Step:
     gone = [user for user in plan.learners if not _exists(user)]
     if gone:
         raise UsageError(f"there is no account {', '.join(gone)} on this machine")
-    twice = {user for user in plan.learners if plan.learners.count(user) > 1}
-    if twice:
-        return Step("learners", "warned", f"named twice: {', '.join(sorted(twice))}")
+    twice = sorted({user for user in plan.learners if plan.learners.count(user) > 1})
+    homeless = [user for user in plan.learners if _has_no_home(user)]
+    doubts = [f"named twice: {', '.join(twice)}"] if twice else []
+    doubts += [NO_HOME.format(users=", ".join(homeless))] if homeless else []
+    if doubts:
+        return Step("learners", "warned", "; ".join(doubts))
     count = len(plan.learners)
     words = f"all {count} accounts exist" if count > 1 else "its account exists"
     return Step("learners", "ok", words)
@@ -141,14 +145,27 @@ async def _hub(plan: Plan) -> Step:
 
 
 async def _node(plan: Plan) -> Step:
-    cores, ranks = control_groups.cores(), plan.ranks * len(plan.learners)
-    words = f"{counted(cores, 'core')}, for {counted(ranks or plan.ranks, 'rank')}"
-    words += "" if ranks else " a learner"
-    if ranks > 2 * cores:
-        return Step("this machine", "warned", f"{words}: they share each core")
     if find_spec("jupyterlab") is None:
         raise UsageError("this Python has no JupyterLab: `pip install 'jupyterlab>=4.2,<5'`")
-    return Step("this machine", "ok", words)
+    cores, ranks = control_groups.cores(), plan.ranks * len(plan.learners)
+    said = f"{counted(cores, 'core')}, for {counted(ranks or plan.ranks, 'rank')}"
+    said += "" if ranks else " a learner"
+    doubts = ["ranks share each core"] if ranks > 2 * cores else []
+    if (there := gpus.visible_gpus()) < plan.gpus:
+        raise UsageError(FEW_GPUS.format(there=counted(there, "GPU"), gpus=plan.gpus))
+    if there and not plan.gpus:
+        said += f"; {counted(there, 'GPU')}, hidden from learners: `gpus` is what each gets"
+    elif plan.gpus:
+        said += f"; {counted(there, 'GPU')}, and {plan.gpus} for each learner"
+        if plan.gpus * len(plan.learners) > there:
+            doubts.append("learners share GPUs")
+        doubts += _shared_gpus(plan.ranks, plan.gpus)
+    return Step("this machine", "warned" if doubts else "ok", "; ".join([said, *doubts]))
+
+
+def _shared_gpus(ranks: int, count: int) -> list[str]:
+    """What is to be said where a learner has fewer GPUs than ranks."""
+    return [SHARED.format(ranks=ranks, gpus=counted(count, "GPU"))] if 0 < count < ranks else []
 
 
 async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
@@ -160,16 +177,44 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
     if site.scheduler == "none":
         yield Step("site", "failed", NO_JOBS.format(site=plan.site))
         return
+    if not site.name:  # a hub's own Slurm, which the plan alone describes
+        site = replace(site, name="hub")
+    for doubt in _shared_gpus(plan.ranks, site.job.gpus_per_node):
+        yield Step("GPUs", "warned", doubt)
     there = place("" if is_here(site) else site.login)
+    is_reached = False
     try:
         async for step in Check(site, there, tell).steps(job=False):
+            is_reached = is_reached or (step.name == "scheduler" and step.state == "ok")
             yield step
+        if plan.learners and site.scheduler == "slurm" and is_reached:
+            yield await _associations(plan, Scheduler(site, there))
         if plan.reservation and site.scheduler == "slurm":
             yield await _reservation(plan, Scheduler(site, there))
     except RankroomError as error:
         yield Step("reservation", "failed", str(error))
     finally:
         await there.close()
+
+
+async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
+    """Whether Slurm's database knows the learners. That it does not say so proves nothing: not all
+    sites keep one, and some show each user the own entry only."""
+    charged = scheduler.site.job.account
+    words = ["sacctmgr", "-nP", "show", "assoc", "where", f"user={','.join(plan.learners)}"]
+    words += [f"account={charged}"] if charged else []
+    done = await scheduler.call([*words, "format=user,account"], ASK_S)
+    if not done.ok:
+        why = done.tail(1) or "no answer"
+        return Step("associations", "skipped", f"Slurm does not tell who may submit jobs: {why}")
+    rows = [line.split("|") for line in done.output.splitlines()]
+    known = {row[0].lower() for row in rows if len(row) == 2}  # the database has no capitals
+    out = [user for user in plan.learners if user.lower() not in known]
+    to = f" with the account {charged}" if charged else ""
+    if out:
+        who = "the learners" if len(out) == len(plan.learners) else ", ".join(out)
+        return Step("associations", "warned", f"Slurm shows none for {who}{to}: {HIDDEN}")
+    return Step("associations", "ok", f"all learners have one{to}")
 
 
 async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
@@ -210,6 +255,16 @@ def _exists(user: str) -> bool:
     return False
 
 
+def _has_no_home(user: str) -> bool:
+    """Whether it is known that an account has no home."""
+    try:
+        return not stat.S_ISDIR(Path(pwd.getpwnam(user).pw_dir).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, KeyError):
+        return False  # where not even the way to it may be looked at
+
+
 def _may_enter(user: str, folder: Path) -> bool:
     """Whether an account may enter a folder and those above it, by their modes."""
     about = pwd.getpwnam(user)
@@ -241,11 +296,21 @@ def _try_modes(where: Path) -> None:
         shutil.rmtree(trial, ignore_errors=True)
 
 
+NO_HOME = (
+    "no home for {users}: unless the first login makes it, their notebooks have no place, and no "
+    "job starts"
+)
+HIDDEN = "their jobs may be refused. Ask the centre, as associations may only be hidden from you"
+FEW_GPUS = "it has {there}, and each learner is to have {gpus}: correct `gpus`"
+SHARED = (
+    "{ranks} ranks share {gpus}: lessons run, and what they measure says little. `gpus = {ranks}` "
+    "gives each rank its own"
+)
 SHORT = (
     "a job that begins an hour before is over too early: set `time` to {time}, as jobs end at "
     "`ends` anyway"
 )
 NO_JOBS = (
-    '{site} has no scheduler, so that nobody can join: set `way` to "node" where all learners work '
+    '{site} has no scheduler, so that no one can join: set `way` to "node" where all learners work '
     "on one machine, or `site` to one that has jobs"
 )

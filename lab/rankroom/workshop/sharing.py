@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import threading
 import time
@@ -21,7 +20,6 @@ import psutil
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.config import user_home
 from rankroom.course.copies import copy_to
-from rankroom.course.lessons import LESSONS, lesson
 from rankroom.errors import RankroomError, UsageError, of_file
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.workshop import seat as seats
@@ -62,8 +60,9 @@ class Sharing:
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
         self._reader = StatusReader(time.time())
-        self._uncopied = ""  # why notebooks of the plan are not in the home; empty if they are
-        self._copy_again = 0.0  # when they are tried next, by the monotonic clock
+        self._uncopied = ""  # why notebooks are not in the home; empty if they are
+        self._copied = ""  # the folder that they were copied to
+        self._copy_again = 0.0  # when it is looked for next, by the monotonic clock
         self._heard = 0  # the number of the last news
         self._began = ""  # the first line of all of them
         self._told: tuple[Any, ...] = ()  # what the seat holds
@@ -164,15 +163,20 @@ class Sharing:
         self.folder.known_owner = taken.owner
 
     def _copy(self) -> None:
-        """See that the notebooks are there; a home without room is tried again after a while."""
+        """See that the notebooks are there: all of the course, as lessons lead to one another. A
+        home without room is tried again after a while, and so is a folder that is gone; a notebook
+        that a learner has removed stays so."""
         if self._seat is None or self.plan is None or time.monotonic() < self._copy_again:
             return
+        self._copy_again = time.monotonic() + HEARTBEAT_S
+        into = user_home() / self.plan.copies
+        if self._copied == str(into) and into.exists():
+            return
         try:
-            copies = [lesson(number) for number, _ in self.plan.lessons] or list(LESSONS)
-            copy_to(user_home() / self.plan.copies, copies)
-            self._uncopied, self._copy_again = "", math.inf
+            copy_to(into, of_learner=True)
+            self._uncopied, self._copied = "", str(into)
         except UsageError as error:
-            self._uncopied, self._copy_again = str(error), time.monotonic() + HEARTBEAT_S
+            self._uncopied = str(error)
         self._complain(self._uncopied)
 
     def _end_as_planned(self) -> None:
@@ -197,6 +201,7 @@ class Sharing:
                 self.ends_at = each.until
             if each.kind == "open":  # again, and perhaps with another plan
                 self.ends_at, self.plan = 0.0, self.folder.plan()
+                self._copy_again = 0.0
             if each.is_for(self._seat.name):
                 self.news = [*self.news, each][-MOST_KEPT:]
             self._heard = each.id  # last: what could not be done is heard again
@@ -236,10 +241,21 @@ class Sharing:
 def seat_ranks() -> int:
     """How many ranks the workshop of this process gives a seat; 0 outside of workshops, and where
     its plan cannot be read."""
+    plan = _plan_of_process()
+    return plan.ranks if plan else 0
+
+
+def seat_lessons() -> list[int]:
+    """The lessons that the workshop of this process teaches; none where there is no plan."""
+    plan = _plan_of_process()
+    return [number for number, _ in plan.lessons] if plan else []
+
+
+def _plan_of_process() -> Plan | None:
     if folder := os.environ.get(VARIABLE):
         with contextlib.suppress(RankroomError):
-            return Folder(folder).plan().ranks
-    return 0
+            return Folder(folder).plan()
+    return None
 
 
 def demand_place(plan: Plan, user: str, folder: Folder) -> None:

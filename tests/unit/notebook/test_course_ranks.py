@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +17,17 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from rankroom.cluster.base import AnyCluster
+from rankroom.course import lessons
 from rankroom.course.lessons import lesson
+from rankroom.course.quiz_questions import QUESTIONS
 from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic, course_ranks
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.magics import RankroomMagics
 from rankroom.record.cluster_file import Allocation, ClusterInfo, Node, Remote
+from rankroom.scheduler import allocation, same_machine, site
 from rankroom.system import gpus
+from rankroom.workshop import sharing
 
 
 class Ranks:
@@ -115,7 +123,7 @@ def test_a_refusal_is_over_with_the_ranks_it_was_about(
 
 
 @pytest.mark.parametrize(
-    ("remote", "site", "is_there"),
+    ("remote", "asked", "is_there"),
     [
         (None, "far", False),
         (Remote("far"), "far", True),
@@ -127,20 +135,53 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
     ranks: Ranks,
     monkeypatch: pytest.MonkeyPatch,
     remote: Remote | None,
-    site: str,
+    asked: str,
     is_there: bool,
 ):
     profiles = {
-        "far": SimpleNamespace(scheduler="slurm", login="far.example.org"),
-        "near": SimpleNamespace(scheduler="none", login=""),
+        "far": site.Site("far", scheduler="slurm", login="far.example.org"),
+        "near": site.Site("near", scheduler="none"),
     }
-    monkeypatch.setattr("rankroom.scheduler.site.load", profiles.__getitem__)
+    monkeypatch.setattr(site, "load", profiles.__getitem__)
     ranks.info.remote = remote
     if is_there:
-        assert course_ranks.ready(lesson(12), None, site) == (ranks, False)
+        assert course_ranks.ready(lesson(12), None, asked) == (ranks, False)
     else:
-        with pytest.raises(UsageError, match=f"and not on {site}: `%cluster stop` first"):
-            course_ranks.ready(lesson(12), None, site)
+        with pytest.raises(UsageError, match=f"and not on {asked}: `%cluster stop` first"):
+            course_ranks.ready(lesson(12), None, asked)
+
+
+def test_a_site_that_only_ssh_reaches_is_said_to_need_its_scheduler(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+):
+    """As where ranks are to be started there."""
+    monkeypatch.setattr(
+        site, "load", lambda name: site.Site(name, scheduler="none", login="far.example.org")
+    )
+    with pytest.raises(UsageError, match="name the scheduler that is there"):
+        course_ranks.ready(lesson(12), None, "far")
+
+
+@pytest.fixture
+def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """What was asked of `%cluster start` where none runs yet, and the GPUs that are seen then."""
+    asked: list[tuple[str, str | None]] = []
+    found = Ranks()
+
+    def start(words: str) -> None:
+        asked.append((words, os.environ.get(gpus.VISIBLE)))
+        found.info.size = int(words.split()[-1]) if "--ranks" in words else 8
+        AnyCluster.current = found
+
+    def attach(name: str) -> None:
+        raise NoClusterError("none")
+
+    monkeypatch.setenv(gpus.VISIBLE, "0")  # and what the magic sets is put back, too
+    monkeypatch.delenv(gpus.VISIBLE)
+    monkeypatch.setattr(AnyCluster, "current", None)
+    monkeypatch.setattr(cluster_magic, "attach", attach)
+    monkeypatch.setattr(cluster_magic, "start", start)
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -156,34 +197,152 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
 )
 def test_ranks_use_the_cpu_where_they_would_share_a_gpu(
     magics: CourseMagics,
+    started: list[tuple[str, str | None]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    home: Path,
     count: int,
     line: str,
     words: str,
 ):
-    started: list[tuple[str, str | None]] = []
-    found = Ranks()
-
-    def start(asked: str) -> None:
-        started.append((asked, os.environ.get(gpus.VISIBLE)))
-        found.info.size = int(asked.split()[-1])
-        AnyCluster.current = found
-
-    def attach(name: str) -> None:
-        raise NoClusterError("none")
-
-    monkeypatch.setenv(gpus.VISIBLE, "0")  # and what the magic sets is put back, too
-    monkeypatch.delenv(gpus.VISIBLE)
-    monkeypatch.setattr(AnyCluster, "current", None)
     monkeypatch.setattr(gpus, "gpus_of_driver", lambda: count)
-    monkeypatch.setattr(cluster_magic, "attach", attach)
-    monkeypatch.setattr(cluster_magic, "start", start)
     magics.course(line)
     is_hidden = count == 1 and "--ranks" not in line
     assert started == [(f"--name course {words}", "" if is_hidden else None)]
     assert ("they use the CPU" in capsys.readouterr().out) == is_hidden
+
+
+# What a job grants, the ranks of a seat (0: none), what is typed, and what is started.
+@pytest.mark.parametrize(
+    ("nodes", "seat", "line", "words"),
+    [
+        ([("c1", 1)], 0, "3", " --ranks 2"),  # salloc --gpus=1
+        ([("c1", 0)], 0, "3", " --ranks 2"),  # one task on the CPU
+        ([("c1", 1)], 2, "3", " --ranks 2"),  # a plan with ranks = 2, gpus = 1
+        ([("c1", 4)], 3, "3", " --ranks 3"),
+        ([("c1", 4)], 0, "3", ""),
+        ([("c1", 4), ("c2", 2)], 0, "3", ""),  # six, which are not three on each node
+        ([("c1", 1)], 2, "3 --ranks 4", " --ranks 4"),
+    ],
+)
+def test_a_job_has_the_ranks_of_a_seat_and_never_fewer_than_lessons_need(
+    magics: CourseMagics, started: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch,
+    nodes: list[tuple[str, int]], seat: int, line: str, words: str,
+):  # fmt: skip
+    found = [Node(name, 0, devices, 8) for name, devices in nodes]
+
+    def granted(ranks: int | None, *about: object) -> Allocation:
+        return Allocation("7", allocation._with_ranks(found, ranks, []))
+
+    monkeypatch.setattr(allocation, "granted", granted)
+    monkeypatch.setattr(sharing, "seat_ranks", lambda: seat)
+    magics.course(line)
+    assert started == [(f"--name course{words}", None)]
+
+
+def test_a_seat_that_was_given_one_gpu_uses_it(
+    magics: CourseMagics, started: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(gpus.VISIBLE, "3")  # as the server of a workshop on one node has it
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 8)
+    monkeypatch.setattr(sharing, "seat_ranks", lambda: 2)
+    magics.course("3")
+    assert started == [("--name course --ranks 2", "3")]
+
+
+def test_a_quiz_in_a_workshop_is_about_its_lessons(monkeypatch: pytest.MonkeyPatch):
+    assert course_ranks.quiz_questions() == QUESTIONS
+    monkeypatch.setattr(sharing, "seat_lessons", lambda: [1, 4, 12])
+    assert [each.lesson for each in course_ranks.quiz_questions()] == [1, 4, 4, 12]
+
+
+# -- the login node of a site
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Write a site's profile, of the folder that all users share or of one's own."""
+    folders = {"shared": tmp_path / "shared", "own": tmp_path / "own"}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.setattr(site, "shipped_folder", lambda: folders["shared"])
+    monkeypatch.setattr(site, "own_folder", lambda: folders["own"])
+    monkeypatch.setattr(same_machine, "interfaces", lambda: {"lo": "127.0.0.1"})
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for variable in allocation.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+
+    def write(name: str, where: str, login: str = "localhost", scheduler: str = "slurm") -> None:
+        text = f'login = "{login}"\nscheduler = "{scheduler}"\n'
+        (folders[where] / f"{name}.toml").write_text(text)
+
+    return write
+
+
+def install(tmp_path: Path, command: str) -> None:
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / command).write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / command).chmod(0o755)
+
+
+def test_the_login_node_is_known_by_the_centres_profile_too(
+    magics: CourseMagics, started: list[tuple[str, str | None]], profiles: Callable[..., None],
+    tmp_path: Path,
+):  # fmt: skip
+    profiles("ours", "shared")
+    profiles("theirs", "shared", "localhost", "pbs")
+    assert course_ranks._login_node() == ""  # no site's machine: it has no scheduler
+    install(tmp_path, "sbatch")
+    with pytest.raises(UsageError, match=r"login node of ours.*`%course 3 --site ours` starts"):
+        magics.course("3")
+    assert started == []
+    profiles("alone", "own", "localhost", "pbs")  # whose command a kernel need not have
+    assert course_ranks._login_node() == "alone"
+
+
+def test_a_name_that_is_not_found_in_time_is_no_login_node(
+    profiles: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    install(tmp_path, "sbatch")
+    for number in range(20):
+        profiles(f"far{number}", "shared")
+    monkeypatch.setattr(same_machine, "is_here", lambda one: time.sleep(30))
+    monkeypatch.setattr(course_ranks, "LOOK_UP_S", 0.1)
+    begun = time.monotonic()
+    assert course_ranks._login_node() == ""
+    assert time.monotonic() - begun < 20
+
+
+def test_a_job_on_a_login_node_is_a_job(
+    profiles: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    profiles("here", "own")
+    assert course_ranks._login_node() == "here"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert course_ranks._login_node() == ""
+
+
+def test_lessons_that_train_where_their_notebook_runs_are_not_begun_on_a_login_node(
+    magics: CourseMagics, ranks: Ranks, started: list[tuple[str, str | None]],
+    profiles: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """By no `--site`, and on no ranks that are there already."""
+    profiles("here", "own")
+    for current in (None, ranks):
+        monkeypatch.setattr(AnyCluster, "current", current)
+        for words in ("17", "18 --site here", "20"):
+            with pytest.raises(UsageError, match="`rankroom lab --site here` starts JupyterLab"):
+                magics.course(words)
+    assert started == []
+
+
+def test_which_lessons_train_where_their_notebook_runs():
+    trains = re.compile(r"^ *!.*\b(horovodrun -np|torchrun|mpirun|rankroom run)\b", re.M)
+    found = []
+    for each in lessons.LESSONS:
+        cells = json.loads((lessons.folder() / each.file).read_text("utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        found += [each.number] if any(map(trains.search, code)) else []
+    assert tuple(found) == course_ranks.TRAIN_HERE
 
 
 def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(

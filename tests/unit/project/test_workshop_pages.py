@@ -14,6 +14,7 @@ import pytest
 
 from checkout import ROOT
 from rankroom import __version__, config
+from rankroom.course import quiz
 from rankroom.course.lessons import lesson
 from rankroom.workshop import invitation, workshop_plan
 from rankroom.workshop.invitation import EARLY_S
@@ -37,10 +38,18 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
     days = (plan.ends.date() - plan.starts.date()).days + 1
     daily = (plan.ends.replace(day=plan.starts.day) - plan.starts).total_seconds() / 60
     taught = sum(minutes for _, minutes in plan.lessons)
-    rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 0
+    questions = len(quiz.about([number for number, _ in plan.lessons]))
+    rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 2 * questions  # a minute for each
     assert taught <= days * (daily - rest), (taught, days, daily)
     assert plan.of_site().seconds >= daily * 60 + EARLY_S  # who comes early stays to the end
     assert plan.of_site().scheduler != "none"  # or there is no job to join by
+
+
+def test_the_page_says_how_many_questions_the_quiz_of_each_plan_has():
+    plans = [workshop_plan.parsed(Path("page.toml"), text.encode()) for text in PLANS]
+    words = {4: "four in the hour", 9: "nine in the day", 10: "ten in the two days"}
+    counts = [len(quiz.about([number for number, _ in each.lessons])) for each in plans]
+    assert ", ".join(words[each] for each in counts) in " ".join(TEACHER.split())
 
 
 def test_every_key_of_a_plan_is_explained():

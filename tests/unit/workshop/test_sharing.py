@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rankroom.course import progress
+from rankroom.course.lessons import LESSONS
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.system import process_tree
@@ -86,8 +88,48 @@ def pass_time(shared: Sharing, clock: Clock, seconds: float, each: float = 0.5) 
 def test_a_seat_is_taken_and_the_notebooks_are_there(shared: Sharing, folder: Folder, tmp_path):
     assert len(folder.seats()) == 1
     copies = {each.name for each in (tmp_path / "Test-workshop").iterdir()}
-    assert copies == {"01_hello_ranks.ipynb", "02_collectives.ipynb", "README.md"}
+    # Of the whole course: lessons of the plan lead to others. What to say in each is the teacher's.
+    assert copies == {each.file for each in LESSONS}
     assert shared.trouble == ""
+
+
+def test_all_that_a_lesson_links_to_is_there(shared: Sharing, tmp_path: Path):
+    folder = tmp_path / "Test-workshop"
+    for notebook in folder.iterdir():
+        for named in re.findall(r"\]\((\w[^):]*\.(?:ipynb|md))\)", notebook.read_text()):
+            assert (folder / named).exists(), f"{notebook.name}: {named}"
+
+
+def test_copies_are_the_learners_alone_whatever_umask_is_set(
+    folder: Folder, clock: Clock, tmp_path: Path
+):
+    before = os.umask(0)
+    try:
+        Sharing(folder.path).look()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "Test-workshop").stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_folder_of_notebooks_that_is_gone_comes_back_and_a_notebook_does_not(
+    shared: Sharing, clock: Clock, tmp_path: Path
+):
+    copies = tmp_path / "Test-workshop"
+    (copies / "02_collectives.ipynb").unlink()
+    pass_time(shared, clock, 60)
+    assert not (copies / "02_collectives.ipynb").exists()
+    shutil.rmtree(copies)
+    pass_time(shared, clock, 21)
+    assert {each.name for each in copies.iterdir()} == {each.file for each in LESSONS}
+    assert shared.trouble == ""
+
+
+def test_another_plan_brings_its_own_copies_at_once(
+    shared: Sharing, folder: Folder, clock: Clock, tmp_path: Path
+):
+    open_folder(plan(folder.path, name="Second day"))
+    pass_time(shared, clock, 1)
+    assert (tmp_path / "Second-day" / "01_hello_ranks.ipynb").exists()
 
 
 def test_notebooks_have_no_output_and_are_never_written_over(
@@ -350,7 +392,7 @@ def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pyt
 def test_a_home_without_room_for_notebooks_still_gives_a_seat(
     folder: Folder, clock: Clock, said: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    def full(*about: object) -> None:
+    def full(*about: object, **more: object) -> None:
         raise UsageError("cannot copy the course")
 
     shared = Sharing(folder.path, tell=said.append)
@@ -363,7 +405,7 @@ def test_a_home_without_room_for_notebooks_still_gives_a_seat(
         pass_time(shared, clock, 1)
         assert shared.news[-1].text == "hello"
     pass_time(shared, clock, 30)
-    assert shared.trouble == "" and (Path.home() / "Test-workshop" / "README.md").exists()
+    assert shared.trouble == "" and (Path.home() / "Test-workshop" / "20_capstone.ipynb").exists()
 
 
 def test_a_folder_that_was_removed_is_said_and_nothing_ends(
@@ -478,12 +520,14 @@ def test_the_end_stops_the_workshops_own_clusters_only(
     assert sorted(stopped) == ["course", "mine"]
 
 
-def test_the_ranks_of_a_seat_are_the_plans(folder: Folder, monkeypatch: pytest.MonkeyPatch):
-    assert sharing.seat_ranks() == 0
+def test_the_ranks_and_lessons_of_a_seat_are_the_plans(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    assert (sharing.seat_ranks(), sharing.seat_lessons()) == (0, [])
     monkeypatch.setenv("RANKROOM_WORKSHOP", str(folder.path))
-    assert sharing.seat_ranks() == 2
+    assert (sharing.seat_ranks(), sharing.seat_lessons()) == (2, [1, 2])
     monkeypatch.setenv("RANKROOM_WORKSHOP", "/none")
-    assert sharing.seat_ranks() == 0
+    assert (sharing.seat_ranks(), sharing.seat_lessons()) == (0, [])
 
 
 def test_a_file_that_cannot_be_read_for_a_moment_is_no_farewell(

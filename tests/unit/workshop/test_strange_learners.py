@@ -12,6 +12,7 @@ import another_user
 from rankroom.errors import RankroomError
 from rankroom.workshop import owned_files, seat
 from rankroom.workshop.seat import OwnSeat, SeatStatus
+from rankroom.workshop.sharing import Sharing
 from rankroom.workshop.workshop_folder import Folder
 from workshops import opened, reachable
 
@@ -80,6 +81,20 @@ def test_learners_cannot_list_the_seats(folder: Folder, learner: Callable):
     assert learner(BOB, lambda: denied(lambda: list(seats.iterdir())))
     assert learner(BOB, lambda: denied(lambda: list(os.scandir(seats))))
     assert learner(BOB, lambda: denied(folder.seats))  # by a sentence, before it is tried
+
+
+def test_learners_do_not_read_one_anothers_notebooks(folder: Folder, learner: Callable, base: Path):
+    (base / str(ADA)).chmod(0o755)  # as homes often are
+    copies = base / str(ADA) / folder.plan().copies
+
+    def look() -> None:
+        os.environ["HOME"] = str(copies.parent)
+        Sharing(folder.path).look()
+
+    learner(ADA, look)
+    assert learner(ADA, lambda: (copies / "02_collectives.ipynb").read_text())
+    assert learner(BOB, lambda: denied(lambda: list(copies.iterdir())))
+    assert learner(BOB, lambda: denied((copies / "02_collectives.ipynb").read_text))
 
 
 def test_the_name_of_a_seat_is_nowhere_that_others_may_read(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,6 +18,7 @@ import another_user
 from fake_scheduler import DOWN, FakeScheduler
 from rankroom.cli import main, watched_workshop, workshop_command
 from rankroom.errors import LabError, UsageError
+from rankroom.system import gpus
 from rankroom.workshop import node_server, seat, workshop_plan
 from rankroom.workshop.invitation import keep_job
 from rankroom.workshop.seat import SeatStatus
@@ -83,10 +85,12 @@ def test_a_good_plan_is_checked_without_leaving_anything(
         ({"ranks": 1}, "01 Hello, ranks needs 2 ranks, and a seat has 1"),
         ({"folder": "/proc/may"}, "✗ folder: cannot make it in /proc"),
         ({"way": "hub", "hub": "http://127.0.0.1:9"}, "does not answer as JupyterHub"),
+        ({"way": "hub", "hub": "http://127.0.0.1:9", "site": "nowhere"}, "sbatch"),
+        ({"way": "hub", "hub": "http://127.0.0.1:9", "reservation": "r"}, "no reservation r"),
         ({"way": "ssh", "site": "nowhere"}, "sbatch"),
         (
             {"way": "ssh", "site": "local"},
-            "✗ site: local has no scheduler, so that nobody can join",
+            "✗ site: local has no scheduler, so that no one can join",
         ),
     ],
 )
@@ -106,6 +110,97 @@ def test_a_job_is_to_last_for_a_day_and_the_hour_before(typed: Callable, written
     assert "! dates" in said and "set `time` to 09:00:00" in said
     assert "✓ dates" in typed("check", written(**about, time="09:00:00")).output
     assert "✓ dates" in typed("check", written(**days, time="00:10:00")).output  # of no job
+
+
+def test_a_learner_without_a_home_is_named(typed: Callable, written: Callable):
+    assert not Path(pwd.getpwnam("nobody").pw_dir).exists()
+    done = typed("check", written(learners=("nobody", ME)))
+    assert "! learners: no home for nobody: unless the first login makes it" in done.output
+    assert done.exit_code == 0
+
+
+# What sacctmgr says, the account of the plan, and the line about it.
+@pytest.mark.parametrize(
+    ("said", "account", "line"),
+    [
+        (f"echo '{ME.upper()}|m1'", "", "✓ associations: all learners have one"),
+        ("echo 'nobody|m1'", "", f"! associations: Slurm shows none for {ME}: their jobs may"),
+        ("true", "m1", "! associations: Slurm shows none for the learners with the account m1"),
+        ("echo >&2 'no accounting here'; exit 1", "", "does not tell who may submit jobs: no acc"),
+    ],
+)
+def test_who_may_submit_jobs_is_asked_and_never_fatal(
+    typed: Callable, written: Callable, fake: FakeScheduler, base: Path,
+    monkeypatch: pytest.MonkeyPatch, said: str, account: str, line: str,
+):  # fmt: skip
+    (base / "bin").mkdir()
+    (base / "bin" / "sacctmgr").write_text(f'#!/bin/sh\necho "$@" >{base}/asked\n{said}\n')
+    (base / "bin" / "sacctmgr").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{base}/bin{os.pathsep}{os.environ['PATH']}")
+    about = {"way": "ssh", "site": "nowhere", "account": account, "gpus": 1}
+    learners = (ME, "nobody") if "nobody" in said else (ME,)
+    done = typed("check", written(**about, learners=learners))
+    assert line in done.output, done.output
+    assert "! GPUs: 2 ranks share 1 GPU" in done.output
+    asked = (base / "asked").read_text()
+    assert f"where user={','.join(learners)} " in asked and ("account=m1" in asked) == bool(account)
+
+
+@pytest.mark.parametrize(
+    ("there", "more", "line"),
+    [
+        (0, {}, "✓ this machine"),
+        (8, {}, "8 GPUs, hidden from learners: `gpus` is what each gets"),
+        (8, {"gpus": 2, "learners": (ME,)}, "✓ this machine"),
+        (1, {"gpus": 2}, "✗ this machine: it has 1 GPU, and each learner is to have 2"),
+        (1, {"gpus": 1, "learners": (ME,)}, "2 ranks share 1 GPU"),
+        (2, {"gpus": 2, "learners": (ME, "nobody")}, "2 for each learner; learners share GPUs"),
+    ],
+)
+def test_the_gpus_of_one_large_node_are_counted(
+    typed: Callable, written: Callable, monkeypatch: pytest.MonkeyPatch, there: int,
+    more: dict[str, object], line: str,
+):  # fmt: skip
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: there)
+    assert line in typed("check", written(**more)).output
+
+
+def test_each_learner_of_one_large_node_has_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 8)
+    users = ("ada", "bob", "cay", "dan", "eve")
+
+    def seen(count: int, learners: tuple[str, ...] = users) -> list[str]:
+        one = plan(Path("/x"), gpus=count, learners=learners)
+        return [node_server.gpus_of_seat(one, user, 1000 + n) for n, user in enumerate(users)]
+
+    assert seen(0) == [""] * 5  # ranks of all use the CPU
+    assert seen(2) == ["0,1", "2,3", "4,5", "6,7", "0,1"]
+    assert seen(3) == ["0,1,2", "3,4,5", "6,7,0", "1,2,3", "4,5,6"]
+    assert seen(16)[1] == "0,1,2,3,4,5,6,7"
+    assert len({*seen(1, ())}) == 5  # without a list, by the number of the account
+    monkeypatch.setenv(gpus.VISIBLE, "3, 5")  # what the node leaves to them
+    assert seen(1)[:3] == ["3", "5", "3"]
+
+
+def test_the_server_on_a_large_node_is_started_with_them(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    given: dict[str, str] = {}
+
+    def end_at_once(words: list[str], env: dict[str, str], **more) -> SimpleNamespace:
+        given.update(env)
+        return SimpleNamespace(pid=0, poll=lambda: 1, kill=lambda: None, wait=lambda: 1)
+
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 4)
+    monkeypatch.setattr(node_server.subprocess, "Popen", end_at_once)
+    for count, seen in ((0, ""), (1, "1")):
+        monkeypatch.delenv(gpus.VISIBLE, raising=False)
+        one = plan(base, gpus=count, learners=("ada", ME))
+        with pytest.raises(LabError, match="JupyterLab did not start"):
+            node_server.start(one, "/may")
+        assert (given[gpus.VISIBLE], given["RANKROOM_WORKSHOP"]) == (seen, "/may")
 
 
 def test_learners_who_cannot_enter_are_named(base: Path, typed: Callable, written: Callable):
