@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from rankroom.record.cluster_file import ClusterPaths
 
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 CHECK = re.compile(r"%%check (\S+)\n")
+FRAME = re.compile(r"^(?:File )?(Cell In\[\d+\]|/\S+:\d+)(?:, |\()", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+UNTOUCHED_S = 300.0  # for a cell: longer than any takes
 GONE_S = 20.0  # for processes to end that have been told to
 
 
@@ -45,9 +49,9 @@ class Played:
         """Cells that failed, and solutions that are not right."""
         found = [f"cell {cell}: {error}" for cell, error in self.errors.items()]
         for exercise, said in self.verdicts.items():
-            words = dict(said)["solution"]
-            if not words.startswith(f"✓ {exercise}"):
-                found.append(f"{exercise}: {words}")
+            for words in (words for kind, words in said if kind == "solution"):
+                if not words.startswith(f"✓ {exercise}"):
+                    found.append(f"{exercise}: {words}")
         return found
 
 
@@ -85,12 +89,16 @@ def copy(folder: Path) -> None:
 
 
 def walk(
-    kernel: Kernel, name: str, played: Played, tries: Callable[[str, str], list[tuple[str, str]]]
+    kernel: Kernel,
+    name: str,
+    played: Played,
+    tries: Callable[[str, str], list[tuple[str, str]]],
+    times: int = 1,
 ) -> None:
-    """Run the cells of a lesson; `tries(exercise, cell)` says what is checked, and its kind."""
-    for cell in read(name).cells:
-        if cell.cell_type != "code":
-            continue
+    """Run the cells of a lesson, each `times` in a row; `tries(exercise, cell)` says what is
+    checked, and its kind."""
+    cells = (cell for cell in read(name).cells if cell.cell_type == "code")
+    for cell in (cell for cell in cells for _ in range(times)):
         match = CHECK.match(cell.source)
         if match is None:
             shown = kernel.run(cell.source, timeout=300)
@@ -134,9 +142,11 @@ def play(name: str, folder: Path, **env: str) -> Played:
     return played
 
 
-def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> list[tuple[str, Played]]:
+def read_on(
+    names: list[str], folder: Path, ranks: int, times: int = 1, **env: str
+) -> list[tuple[str, Played]]:
     """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
-    on the ranks that `%course` finds: `ranks` of them."""
+    on the ranks that `%course` finds: `ranks` of them. Each cell is run `times` in a row."""
     copy(folder)
     found = []
     try:
@@ -147,7 +157,7 @@ def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> list[tupl
             try:
                 kernel.run(f"%cd -q {folder}")
                 kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=300)
-                walk(kernel, name, played, solution_of(name))
+                walk(kernel, name, played, solution_of(name), times)
             finally:
                 kernel.close()
             if left := left_behind(env["RANKROOM_HOME"], "course"):
@@ -156,6 +166,56 @@ def read_on(names: list[str], folder: Path, ranks: int, **env: str) -> list[tupl
         tidy(env["RANKROOM_HOME"])
     assert not left_behind(env["RANKROOM_HOME"])
     return found
+
+
+def untouched(name: str, folder: Path, ranks: int, **env: str) -> list[str]:
+    """Run all cells of a lesson as they come, with exercises that are not solved, on fresh ranks;
+    the cells that ended in a library's own code, hung, or lost ranks: each with its error."""
+    copy(folder)
+    home, found = Path(env["RANKROOM_HOME"]), []
+    kernel = Kernel(**{**os.environ, **env})
+    try:
+        kernel.run(f"%cd -q {folder}")
+        kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=300)
+        for cell in (each for each in read(name).cells if each.cell_type == "code"):
+            before = set(home.glob("runs/*"))
+            try:
+                shown = kernel.run(cell.source, timeout=UNTOUCHED_S)
+            except TimeoutError as error:
+                found.append(f"cell {cell.id}: {str(error).partition(chr(10))[0]}")
+                break
+            if "raises-exception" in cell.metadata.get("tags", []):
+                continue
+            # Runs of a shell, and those that a check starts, are killed on purpose.
+            is_run = cell.source.startswith(("%%distributed", "%%scaling"))
+            runs = set(home.glob("runs/*")) - before if is_run else set()
+            tracebacks = [shown.error, *errors_of(runs)]
+            found += [f"cell {cell.id}: {each}" for each in map(from_library, tracebacks) if each]
+        kernel.run("%cluster stop", timeout=60)
+    finally:
+        kernel.close()
+        tidy(env["RANKROOM_HOME"])
+    return found
+
+
+def errors_of(runs: Iterable[Path]) -> list[str]:
+    """The tracebacks of all ranks in these runs."""
+    logs = (run / "events.jsonl" for run in runs)
+    lines = [line for log in logs if log.exists() for line in log.read_text().splitlines()]
+    events = [json.loads(line) for line in lines if '"kind":"error"' in line]
+    return ["\n".join(each["traceback"]) for each in events]
+
+
+def from_library(traceback: str) -> str:
+    """Where an error was raised, and its last line, if that was in another package's own code, such
+    as torch's; empty if it was in a cell, or by Rankroom, which says what to do."""
+    text = COLOUR.sub("", traceback)
+    frames = FRAME.findall(text)
+    said = text.strip().rpartition("\n")[2][:300]
+    if not frames or frames[-1].startswith("Cell ") or "/rankroom/" in frames[-1]:
+        return ""
+    # A check interrupts an answer that hangs, and says so.
+    return "" if said.startswith("KeyboardInterrupt") else f"{said} ({frames[-1]})"
 
 
 def solution_of(name: str) -> Callable[[str, str], list[tuple[str, str]]]:

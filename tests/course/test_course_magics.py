@@ -102,6 +102,7 @@ def test_an_answer_that_never_ends_is_stopped(kernel: Kernel):
 @pytest.mark.thorough
 def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
     kernel.run("import torch.distributed")
+    said(kernel, "%course 2")
     said(
         kernel,
         "%%distributed\nimport torch, torch.distributed as dist\ndist.init_process_group('gloo')",
@@ -111,8 +112,23 @@ def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
         "%%check collectives.4\ndef report(loss):\n    if rank == 0:\n"
         "        dist.all_reduce(torch.ones(1))",
     )
-    assert "✗ collectives.4: the ranks wait for one another" in words or "should" in words
-    assert "✗ collectives.4" in words
+    assert "✗ collectives.4: the ranks wait for one another" in words
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("slow", ["time.sleep(8)", "while time.monotonic() < until: pass"])
+def test_an_answer_that_keeps_other_ranks_waiting_for_a_while_is_right(kernel: Kernel, slow: str):
+    said(kernel, "%course 2")
+    said(kernel, "%%distributed\nimport torch, torch.distributed as dist\n"
+                 "if not dist.is_initialized(): dist.init_process_group('gloo')")  # fmt: skip
+    words = said(
+        kernel,
+        "%%check collectives.4\nimport time\n\n\ndef report(loss):\n"
+        f"    until = time.monotonic() + 8\n    if rank == 1:\n        {slow}\n"
+        "    total = torch.tensor([loss], dtype=torch.float64)\n    dist.all_reduce(total)\n"
+        "    return total.item() / size if rank == 0 else None",
+    )
+    assert "✓ collectives.4: right, on every rank" in words
 
 
 def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):

@@ -2,9 +2,9 @@
 course's ranks, of which there are other numbers than two.
 
 Fresh ranks, two of them, are those of test_lessons.py, with wrong answers too. Here, with the
-lessons' own solutions: on 3 ranks all lessons but those that claim times, on 2 and 8 those that
-train, on 4 some of them backwards; and on 1 rank what makes sense there, while the others say at
-every cell that they need two.
+lessons' own solutions: all lessons on 6 ranks, and on 2 with every cell run twice in a row; on 3
+all but those that claim times, on 4 and 8 all in parts, some of them backwards; and on 1 rank what
+makes sense there, while the others say at every cell that they need two.
 """
 
 from __future__ import annotations
@@ -23,32 +23,53 @@ from rankroom.course.lessons import LESSONS
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 TIMED = (3, 12, 14)  # they claim times, and are walked alone
-UNTIMED = [each.number for each in LESSONS if each.number not in TIMED]
+ALL = [each.number for each in LESSONS]
+UNTIMED = [number for number in ALL if number not in TIMED]
 # The same training again and again: what these lessons claim holds on any number of ranks.
 TRAINING = [4, 5, 6, 7, 8, 10, 11]
+BACKWARDS = [9, 10, 5, 4]
+REST = [number for number in UNTIMED if number not in TRAINING]
 REFUSED = ("%load_ext", "%%distributed", "%%check", "%%scaling")
 
 
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(2400)
 @pytest.mark.alone  # eight ranks leave nothing to others
 @pytest.mark.parametrize(
     ("ranks", "order"),
     [
-        pytest.param(1, [0, 15, 16], id="alone-1"),
+        pytest.param(1, [0, 15, 16, 17], id="alone-1"),
         pytest.param(2, TRAINING, id="training-2"),
         pytest.param(3, UNTIMED, id="all-3"),
-        pytest.param(4, [9, 10, 5, 4], id="backwards-4"),
+        pytest.param(4, list(TIMED), id="timed-4"),
+        pytest.param(4, BACKWARDS, id="backwards-4"),
+        pytest.param(4, [n for n in UNTIMED if n not in BACKWARDS], id="rest-4"),
+        pytest.param(6, ALL, id="all-6"),
+        pytest.param(8, list(TIMED), id="timed-8"),
         pytest.param(8, TRAINING, id="training-8"),
+        pytest.param(8, REST, id="rest-8"),
     ],
 )
 def test_lessons_run_one_after_the_other_on_the_same_ranks(
     tmp_path: Path, ranks: int, order: list[int]
 ):
+    assert not complaints(tmp_path, ranks, order)
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.alone
+def test_every_cell_may_be_run_twice(tmp_path: Path):
+    assert not complaints(tmp_path, 2, ALL, times=2)
+
+
+def complaints(
+    folder: Path, ranks: int, order: list[int], times: int = 1
+) -> list[tuple[str, list[str]]]:
+    """What is wrong with lessons that are read in this order, by their names."""
     names = [LESSONS[number].file for number in order]
-    found = read_on(names, tmp_path / "course", ranks, RANKROOM_HOME=str(tmp_path / "home"))
+    found = read_on(names, folder / "course", ranks, times, RANKROOM_HOME=str(folder / "home"))
     assert [name for name, _ in found] == names
     wrong = [(name, each.complaints() + broken_claims(name, each)) for name, each in found]
-    assert not [(name, words) for name, words in wrong if words]
+    return [(name, words) for name, words in wrong if words]
 
 
 def broken_claims(name: str, played: Played) -> list[str]:

@@ -105,6 +105,11 @@ def test_it_goes_further_before_its_end(notebook):
     assert notebook.cells[-2].source.startswith("## Going further\n")
 
 
+def test_its_last_line_says_how_to_end_the_ranks(notebook):
+    last = notebook.cells[-1].source.splitlines()[-1]
+    assert last == "If you stop here, `%cluster stop` ends the ranks."
+
+
 def test_it_takes_as_long_as_is_said(notebook):
     said = next(each.minutes for each in LESSONS if each.file == notebook.file)
     measured = minutes(notebook)

@@ -66,7 +66,7 @@ LESSONS = (
     ),
     Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 15, (*HVD_TORCH, "sklearn")),
     Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 15, ("torch",)),
-    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 20, ("torch",)),
+    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 25, ("torch",)),
     Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 15, ranks=1),
     Lesson(16, "16_lab_on_a_node.ipynb", "Lab on a compute node", 15, ranks=1),
     Lesson(

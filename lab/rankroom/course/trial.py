@@ -15,11 +15,15 @@ from rankroom.course import progress
 from rankroom.course.exercise import Exercise, find
 from rankroom.course.verdict import Verdict, judge
 from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
+from rankroom.record.model import Hang
 from rankroom.run.run import Run
 
 LOOK_S = 0.2
-STAYS_S = 2.0  # an explained hang that does not pass by itself within this is one
+STAYS_S = 2.0  # a hang that does not pass by itself within this stays
 TIDY_S = 20.0  # for ranks to let go after they were interrupted
+# Ranks that come to no collective any more by themselves. One that computes, sleeps, is in C code
+# or in a debugger may still come to the one that others wait in.
+_COMES_NO_MORE = {"waits", "ended"}
 
 
 def check(name: str, answer: Any) -> Verdict:
@@ -77,18 +81,24 @@ def examination(exercise: Exercise) -> str:
 
 
 def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda run: None) -> Verdict:
-    """Wait for the run, end it if it hangs or takes too long, and judge it."""
-    until = time.monotonic() + exercise.limit
-    since = 0.0  # when a hang was first explained
-    hang = ""
+    """Wait for the run, end it if it hangs for good or takes too long, and judge it.
+
+    While a rank is held by a debugger, the exercise's time stands still.
+    """
+    left, looked = exercise.limit, time.monotonic()
+    since = 0.0  # when a hang for good was first seen
+    hang = stood = ""
     try:
         while not run.wait(LOOK_S):
-            now = time.monotonic()
-            found = run.info.hang
-            since = (since or now) if found else 0.0
-            if found and now - since > STAYS_S:
+            now, found = time.monotonic(), run.info.hang
+            if not run.prompts and not (found and found.is_held):
+                left -= now - looked
+            looked = now
+            since = (since or now) if found and _is_for_good(found) else 0.0
+            if found and since and now - since > STAYS_S:
                 hang = found.text
-            if hang or now > until:
+            if hang or left < 0:
+                stood = found.text if found else ""
                 run.interrupt()
                 run.wait(TIDY_S)
                 break
@@ -97,9 +107,15 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
             run.interrupt()
             run.wait(TIDY_S)
     show(run)
-    verdict = judge(exercise.name, run.info, hang, exercise.limit)
+    verdict = judge(exercise.name, run.info, hang, exercise.limit, stood)
     progress.note(exercise.name, verdict.passed)
     return verdict
+
+
+def _is_for_good(hang: Hang) -> bool:
+    """Whether ranks wait in collectives that no other rank will come to."""
+    states = {place.state for place in hang.places}
+    return "waits" in states and states <= _COMES_NO_MORE
 
 
 NO_DEF = "ranks need the source of a function: write it as a `def`, or use %%check above the cell"

@@ -45,8 +45,12 @@ class Verdict:
         }
 
 
-def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
-    """The verdict on a run that is over. `hang` is why it was stuck, where it was ended."""
+def judge(name: str, run: RunInfo, hang: str, limit: float, stood: str = "") -> Verdict:
+    """The verdict on a run that is over.
+
+    `hang` is why it was stuck for good, where it was ended for that; `stood`, where its ranks were
+    when its time was over, if some of them stood still.
+    """
     if run.state == "done":
         return Verdict(name, "right", "right, on every rank")
     goes_on = STAYS if run.state == "running" else ""
@@ -63,9 +67,8 @@ def judge(name: str, run: RunInfo, hang: str, limit: float) -> Verdict:
         what = f"{failure.ename}: {failure.evalue}"[:500]
         return Verdict(name, "raised", f"your code raised {who}{where}: {what}")
     if run.end is not None and (run.end - run.start) / 1e6 >= limit:
-        return Verdict(
-            name, "slow", f"it did not end within {limit:g} s; no rank waits for another"
-        )
+        where = f": {stood}" if stood else "; no rank waits for another"
+        return Verdict(name, "slow", f"it did not end within {limit:g} s{where}")
     return Verdict(name, "stopped", f"stopped before there was a result{goes_on}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class CourseMagics(Magics):
     def __init__(self, shell: Any, every: Any) -> None:
         super().__init__(shell)
         self.every = every
+        self._scripts = Scripts()
 
     @line_magic  # type: ignore[untyped-decorator]
     @plain
@@ -50,9 +52,10 @@ class CourseMagics(Magics):
         options.add_argument("--quiz", choices=quiz.WHEN, metavar="WHEN")
         chosen = options.read(line)
         if chosen.quiz:
-            words = quiz.asked(chosen.quiz)
+            questions = course_ranks.quiz_questions()
+            words = quiz.asked(chosen.quiz, questions)
             show({"text/markdown": words, "text/plain": words}, raw=True)
-            self.shell.set_next_input(quiz.sheet(chosen.quiz))
+            self.shell.set_next_input(quiz.sheet(chosen.quiz, questions))
             return
         if chosen.lesson is None:
             if chosen.catch_up is not None:
@@ -81,20 +84,21 @@ class CourseMagics(Magics):
         """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked.
 
         The cell of an exercise about a script, such as capstone.4, is written into that script's
-        file, and tried as such. `quiz.before` and `quiz.after` mark the answers to
-        `%course --quiz`, without ranks.
+        file, and tried as such; another script of that name is kept beside it. `quiz.before` and
+        `quiz.after` mark the answers to `%course --quiz`, without ranks.
         """
         if not line.strip():
             raise UsageError("%%check needs the name of an exercise, like ring.1")
         if when := quiz.named(line.strip()):
-            show(quiz.answer(when, cell).bundle(), raw=True)
+            marked = quiz.answer(when, cell, course_ranks.quiz_questions())
+            show(marked.bundle(), raw=True)
             return
         exercise = find(line.strip())
         if why := self.every.refuses():
             raise UsageError(why)
         self.every.checked(cell)
-        if exercise.script:
-            _write(exercise.script, cell)
+        if exercise.script and (kept := self._scripts.write(Path(exercise.script), cell)):
+            print(KEPT.format(script=exercise.script, kept=kept.name))
         run = trial.start(exercise, cell, self.shell.execution_count)
         output = CellOutput(self.shell, run.id)
         output.show(display.running_bundle(run.info))
@@ -102,14 +106,47 @@ class CourseMagics(Magics):
         def over(run: Run) -> None:
             output.show(display.bundle(run.info, trial.ranks().store))
 
-        show(trial.follow(exercise, run, over).bundle(), raw=True)
+        verdict = trial.follow(exercise, run, over)
+        if exercise.script and verdict.passed:
+            self._scripts.passed(Path(exercise.script))
+        show(verdict.bundle(), raw=True)
 
 
-def _write(script: str, cell: str) -> None:
-    try:
-        Path(script).write_text(cell)
-    except OSError as error:
-        raise UsageError(f"cannot write the cell to {script} in {Path.cwd()}: {error}") from None
+class Scripts:
+    """The files that cells of exercises are written into.
+
+    A draft that this notebook has written itself is replaced by the next one. Anything else, such
+    as a script that has passed, or one of a notebook from before a reset, is kept.
+    """
+
+    def __init__(self) -> None:
+        self._drafts: dict[Path, str] = {}
+
+    def write(self, script: Path, cell: str) -> Path | None:
+        """Put the cell into the file; what was there under another name, if it is to be kept.
+
+        Raises UsageError.
+        """
+        path, kept = script.absolute(), None
+        try:
+            before = path.read_text("utf-8", "replace") if path.exists() else None
+            if before == cell:
+                return None
+            if before not in (None, self._drafts.get(path)):
+                when = time.strftime("%d.%m. %H.%M.%S")
+                kept = path.with_name(f"{path.stem} (before check {when}){path.suffix}")
+                path.rename(kept)
+            path.write_text(cell, "utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the cell to {script} in {path.parent}: {error}"
+            ) from None
+        self._drafts[path] = cell
+        return kept
+
+    def passed(self, script: Path) -> None:
+        """What was written there last is a solution, and no draft."""
+        self._drafts.pop(script.absolute(), None)
 
 
 def overview() -> str:
@@ -127,4 +164,5 @@ def overview() -> str:
 
 
 STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"
+KEPT = "{script} was another script: it is kept as {kept}"
 WHICH = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

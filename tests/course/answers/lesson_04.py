@@ -27,6 +27,12 @@ WRONG = {
             "    return order[rank::size]",
             "waits for them for ever",
         ),
+        # Another beginning each time, and no shuffle.
+        (
+            "def my_part(count, epoch, rank, size):\n    even = count // size * size\n"
+            "    return [(each + epoch) % even for each in range(rank, even, size)]",
+            "original order",
+        ),
     ],
     "horovod.3": [
         (
@@ -45,6 +51,28 @@ WRONG = {
             "def save(state, path):\n    if rank == 0:\n        torch.save(state, path)",
             "not there yet",
         ),
+        (
+            "def save(state, path):\n    if rank == 0:\n        torch.save(path.name, path)\n"
+            "    hvd.barrier()",
+            "should hold `state`",
+        ),
+        (
+            "def save(state, path):\n    if rank == 0:\n"
+            "        torch.save({**state, 'weight': 0 * state['weight']}, path)\n    hvd.barrier()",
+            "other values",
+        ),
+    ],
+}
+
+RIGHT = {
+    "horovod.2": [
+        "def my_part(count, epoch, rank, size):\n    import random\n    order = list(range(count))\n"
+        "    random.Random(epoch).shuffle(order)\n    each = count // size\n"
+        "    return order[rank * each:(rank + 1) * each]",
+    ],
+    "horovod.4": [
+        "def save(state, path):\n    if hvd.rank() == 0:\n        fresh = path.with_suffix('.new')\n"
+        "        torch.save(state, fresh)\n        fresh.replace(path)\n    hvd.barrier()",
     ],
 }
 

@@ -17,6 +17,13 @@ WRONG = {
             "    return model",
             "momentum",
         ),
+        # Equal on all ranks, and too large.
+        (
+            "def compiled(model, rate):\n    optimizer = keras.optimizers.SGD(rate * size, momentum=0.9)\n"
+            "    optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Sum)\n"
+            "    model.compile(optimizer=optimizer, loss='mse')\n    return model",
+            "times as large as with the average",
+        ),
     ],
     "keras.2": [
         (
@@ -26,6 +33,23 @@ WRONG = {
         (
             "def callbacks():\n    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]",
             "a loss of its own",
+        ),
+        (
+            "def callbacks():\n    return [\n        hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n"
+            "        hvd.callbacks.MetricAverageCallback(),\n    ]",
+            "no ReduceLROnPlateau",
+        ),
+        (
+            "def callbacks():\n    return [\n        hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n"
+            "        keras.callbacks.ReduceLROnPlateau(monitor='loss'),\n"
+            "        hvd.callbacks.MetricAverageCallback(),\n    ]",
+            "has to come after MetricAverageCallback",
+        ),
+        (
+            "def callbacks():\n    return [\n        hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n"
+            "        hvd.callbacks.MetricAverageCallback(),\n"
+            "        keras.callbacks.ReduceLROnPlateau(),\n    ]",
+            "monitor=",
         ),
     ],
     "keras.3": [
@@ -38,6 +62,15 @@ WRONG = {
             "    return [keras.callbacks.ModelCheckpoint('x.keras')] if rank == 0 else []",
             "it should save to",
         ),
+    ],
+}
+
+RIGHT = {
+    "keras.2": [
+        "def callbacks():\n    return [\n        hvd.callbacks.MetricAverageCallback(),\n"
+        "        hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n"
+        "        keras.callbacks.EarlyStopping(monitor='loss', patience=3),\n"
+        "        keras.callbacks.ReduceLROnPlateau(monitor='loss', patience=2),\n    ]",
     ],
 }
 

@@ -15,13 +15,31 @@ WRONG = {
         (
             "def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()",
             "never averaged",
-        )
+        ),
+        # All batches at once, which is what does not fit.
+        (
+            "def accumulate(model, batches):\n    model(torch.cat(batches)).sum().backward()",
+            "at a time",
+        ),
+        (
+            "def accumulate(model, batches):\n    sum(model(each).sum() for each in batches).backward()",
+            "at a time",
+        ),
     ],
     "ddp.3": [
         (
             "def unwrapped(model):\n    return {name: 0 * value for name, value in model.module.state_dict().items()}",
             "not the model's weights",
         )
+    ],
+}
+
+RIGHT = {
+    "ddp.2": [
+        "from contextlib import nullcontext\n\n\ndef accumulate(model, batches):\n"
+        "    for batch in batches:\n"
+        "        with nullcontext() if batch is batches[-1] else model.no_sync():\n"
+        "            model(batch).sum().backward()",
     ],
 }
 

@@ -39,4 +39,5 @@ def claims(played: Played) -> None:
     assert "(0.0, 1999.0)" in played.text("scatter") and "(2000.0, 3999.0)" in played.text(
         "scatter"
     )
+    assert "(0, 1999)" in played.text("offset") and "(2000, 3999)" in played.text("offset")
     assert "True" in played.text("clear") and "False" not in played.text("clear")

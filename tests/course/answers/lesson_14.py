@@ -49,5 +49,8 @@ def claims(played: Played) -> None:
     assert played.text("dtensor").count("'the same gradient': True") == 1
     assert "[6, 8]" in played.text("dtensor")
     assert "True" in played.text("schedule") and "False" not in played.text("schedule")
+    assert re.search(r"'lower': '(cpu|cuda:0)', 'upper': '(cpu|cuda:1)'", played.text("devices"))
+    assert "'the same output': True, 'the same gradient': True" in played.text("spatial")
+    assert "False" not in played.text("spatial")
     kept, less = re.search(r"([\d.]+) MB kept, ([\d.]+) MB", played.text("activations")).groups()
     assert float(less) < float(kept) / 2

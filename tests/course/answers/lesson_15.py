@@ -53,4 +53,5 @@ def claims(played: Played) -> None:
     assert "conda activate" in said and "GLOO_SOCKET" in said
     assert int(re.search(r"(\d+) lines in all", played.text("clear"))[1]) > 50
     assert "5952 MB" in played.text("taurus") and "2500 MB" in played.text("taurus")
+    assert "[X] PyTorch" in played.text("build")
     assert "True" in played.text("left")

@@ -7,7 +7,13 @@ WRONG = {
         (
             "def tunnel(here, node, port, login):\n    return f'ssh -L {port}:{node}:{here} {login}'",
             "it should be",
-        )
+        ),
+        # All who reach the own machine reach the server.
+        (
+            "def tunnel(here, node, port, login):\n"
+            "    return f'ssh -L 0.0.0.0:{here}:{node}:{port} {login}'",
+            "it should be",
+        ),
     ],
     "shared.2": [
         (
@@ -54,13 +60,11 @@ WRONG = {
             "    with os.fdopen(number, 'w') as file:\n        file.write('a very long secret that never changes')",
             "same token",
         ),
-    ],
-}
-
-RIGHT = {
-    "shared.3": [
-        "import os, secrets\n\n\ndef write_secret(path):\n    os.umask(0o077)\n"
-        "    path.write_text(secrets.token_urlsafe())\n    path.chmod(0o600)",
+        (
+            "import os, random, string\n\n\ndef write_secret(path):\n    os.umask(0o077)\n"
+            "    path.write_text(''.join(random.choices(string.ascii_letters, k=40)))",
+            "comes from `random`",
+        ),
     ],
 }
 
@@ -68,7 +72,16 @@ RIGHT = {
     "shared.1": [
         "def tunnel(here, node, port, login):\n    return f'ssh -N -L {here}:{node}:{port} {login}'",
         "def tunnel(here, node, port, login):\n    return f'ssh -fN -L{here}:{node}:{port} {login}'",
-    ]
+        "def tunnel(here, node, port, login):\n    return f'ssh {login} -L {here}:{node}:{port}'",
+        "def tunnel(here, node, port, login):\n"
+        "    return f'ssh -NL 127.0.0.1:{here}:{node}:{port} {login}'",
+    ],
+    "shared.3": [
+        "import os, secrets\n\n\ndef write_secret(path):\n    os.umask(0o077)\n"
+        "    path.write_text(secrets.token_urlsafe())\n    path.chmod(0o600)",
+        "import os, uuid\n\n\ndef write_secret(path):\n    os.umask(0o077)\n"
+        "    path.write_text(str(uuid.uuid4()))",
+    ],
 }
 
 

@@ -40,6 +40,24 @@ WRONG = {
             "    return f'{launcher} --nodes={nodes} --ntasks-per-node={gpus} train.py'",
             "starts any program",
         ),
+        # As many nodes as processes on each.
+        (
+            "def command(launcher, nodes, gpus):\n    return {\n"
+            "        'srun': f'srun -N {nodes * gpus} -n {gpus} python train.py',\n"
+            "        'torchrun': f'torchrun --nnodes {nodes} --nproc_per_node {gpus} train.py',\n"
+            "        'horovodrun': f'horovodrun -np {nodes * gpus} python train.py',\n"
+            "    }[launcher]",
+            "lacks `--nodes=",
+        ),
+        # As many processes as a node has GPUs.
+        (
+            "def command(launcher, nodes, gpus):\n    return {\n"
+            "        'srun': f'srun -N {nodes} --ntasks-per-node={gpus} python train.py',\n"
+            "        'torchrun': f'torchrun --nnodes={nodes} --nproc-per-node={gpus} train.py',\n"
+            "        'horovodrun': f'horovodrun -np {gpus} python train.py',\n"
+            "    }[launcher]",
+            "lacks `-np ",
+        ),
     ],
     "script.3": [
         ("def goes_on(state):\n    return state in ('PD', 'R')", "may still do something")
@@ -61,6 +79,21 @@ RIGHT = {
         "        'srun': f'srun --nodes={nodes} --ntasks-per-node={gpus} python3 train.py',\n"
         "        'torchrun': f'torchrun --nnodes={nodes} --nproc-per-node={gpus} train.py',\n"
         "        'horovodrun': f'horovodrun -np {nodes * gpus} /usr/bin/python3.11 train.py',\n"
+        "    }[launcher]",
+        "def command(launcher, nodes, gpus):\n    return {\n"
+        "        'srun': f'srun -N {nodes} --ntasks-per-node {gpus} python -u train.py',\n"
+        "        'torchrun': f'torchrun --nnodes {nodes} --nproc_per_node={gpus} train.py',\n"
+        "        'horovodrun': f'horovodrun --num-proc {nodes * gpus} python train.py',\n"
+        "    }[launcher]",
+        "def command(launcher, nodes, gpus):\n    return {\n"
+        "        'srun': f'srun -n {nodes * gpus} python train.py',\n"
+        "        'torchrun': f'torchrun --nnodes={nodes} --nproc-per-node gpu train.py',\n"
+        "        'horovodrun': f'horovodrun -np {nodes * gpus} python train.py',\n"
+        "    }[launcher]",
+        "def command(launcher, nodes, gpus):\n    return {\n"
+        "        'srun': f'srun -N{nodes} -n{nodes * gpus} python train.py',\n"
+        "        'torchrun': f'torchrun --nproc-per-node={gpus} --nnodes={nodes} train.py',\n"
+        "        'horovodrun': f'horovodrun -np {nodes * gpus} python train.py',\n"
         "    }[launcher]",
     ],
 }

@@ -67,6 +67,14 @@ def claims(played: Played) -> None:
     assert re.findall(r"epoch (\d) on 2 ranks", killed) == ["0", "1"]
     assert "SIGKILL" in killed
     assert re.findall(r"epoch (\d) on 3 ranks", played.text("again")) == ["2", "3", "4"]
+    assert re.search(r"\(3, \d+\.\d+\)", played.text("elastic"))
+    for loss, end, here, whole in re.findall(
+        r"loss ([\d.]+), then ([\d.]+); ([\d,]+) of ([\d,]+) bytes", played.text("sharded-train")
+    ):
+        assert float(end) < float(loss) / 2
+        share = int(here.replace(",", "")) / int(whole.replace(",", ""))
+        assert 0.9 / played.ranks < share < 1.1 / played.ranks
+    assert "bytes are on this rank" in played.text("sharded-train")
     assert "'as it was': True" in played.text("loaded")
     assert played.text("loaded").count("distcp") >= 2
     assert {"resume.py", "resume.pt"} <= set(played.text("tidy").split())

@@ -15,7 +15,19 @@ WRONG = {
             "def accumulate(model, pieces):\n    for x, y in pieces:\n        model.zero_grad()\n"
             "        F.cross_entropy(model(x), y).backward()",
             "not that of the whole",
-        )
+        ),
+        # The whole batch at once, which is what does not fit.
+        (
+            "def accumulate(model, pieces):\n    x, y = map(torch.cat, zip(*pieces))\n"
+            "    F.cross_entropy(model(x), y).backward()",
+            "rows are held at a time",
+        ),
+        (
+            "def accumulate(model, pieces):\n"
+            "    losses = [F.cross_entropy(model(x), y) for x, y in pieces]\n"
+            "    (sum(losses) / len(losses)).backward()",
+            "rows are held at a time",
+        ),
     ],
     "precision.3": [
         ("def scale_for(largest):\n    return 65504 / largest", "no power of two"),

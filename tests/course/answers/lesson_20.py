@@ -48,7 +48,7 @@ WRONG = {
         # Each trains by itself, and nobody would know at the end.
         (_but("capstone.2", (_WRAP, "")) + _BROADCAST, "not on the way"),
         (
-            _but("capstone.2", ("hvd.size(), hvd.rank(), drop", "hvd.size(), 0, drop")),
+            _but("capstone.2", ("rank=hvd.rank(), drop", "rank=0, drop")),
             "by two ranks",
         ),
         (_but("capstone.2", ("    sampler.set_epoch(epoch)\n", "")), "same order"),

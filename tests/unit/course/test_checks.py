@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +18,11 @@ import pytest
 
 from rankroom.course import slow_images, trial
 from rankroom.course.examine import Right, examine
-from rankroom.course.exercise import Learner, Wrong, find
+from rankroom.course.exercise import Exercise, Learner, Wrong, find
 from rankroom.course.exercises import capstone_exercises, ring_exercises
 from rankroom.course.verdict import judge
 from rankroom.errors import UsageError
+from rankroom.record.model import Hang, Place
 from record_makers import make_run
 
 SEED = 7
@@ -119,6 +123,64 @@ def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
     assert hung.state == "hung" and "rank 1 is silent; the cell still runs" in hung.words
     over = judge("ring.1", make_run(2, state="interrupted"), "rank 1 is silent", 30.0)
     assert over.words.endswith("rank 1 is silent")
+
+
+class Standing:
+    """A run whose ranks stand as `states` say, until it is interrupted or its time is over."""
+
+    def __init__(self, *states: str, ends_after: float = 60.0) -> None:
+        self.info = make_run(2, state="running")
+        places = [Place([n], state, f"place {n}") for n, state in enumerate(states)]
+        self.info.hang = Hang(0, "place 0; place 1", places)
+        self.prompts: list[Any] = []
+        self.ends_at = time.monotonic() + ends_after
+        self.was_interrupted = False
+
+    def wait(self, timeout: float) -> bool:
+        if self.info.state == "running" and not self.was_interrupted:
+            time.sleep(0.01)
+        if self.was_interrupted or time.monotonic() > self.ends_at:
+            self.info.state = "interrupted" if self.was_interrupted else "done"
+            self.info.end = self.info.start + 60_000_000
+        return self.info.state != "running"
+
+    def interrupt(self) -> None:
+        self.was_interrupted = True
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, home: Path) -> Exercise:
+    """An exercise that may take half a second, and a hang that is for good after a tenth."""
+    monkeypatch.setattr(trial, "STAYS_S", 0.1)
+    return dataclasses.replace(find("ring.1"), limit=0.5)
+
+
+@pytest.mark.parametrize("states", [("waits", "waits"), ("waits", "ended")])
+def test_a_wait_that_nothing_can_end_is_ended(quick: Exercise, states: tuple[str, ...]):
+    run = Standing(*states)
+    said = trial.follow(quick, run)
+    assert said.state == "hung" and "for ever: place 0; place 1" in said.words
+
+
+@pytest.mark.parametrize(
+    "states",
+    [("waits", "busy"), ("waits", "silent"), ("waits", "still"), ("still", "still"),
+     ("asks", "waits")],
+)  # fmt: skip
+def test_an_answer_that_is_right_and_slow_is_right(quick: Exercise, states: tuple[str, ...]):
+    run = Standing(*states, ends_after=0.4)
+    assert trial.follow(quick, run).passed and not run.was_interrupted
+
+
+def test_a_rank_that_never_comes_is_named_when_the_time_is_over(quick: Exercise):
+    said = trial.follow(quick, Standing("waits", "busy"))
+    assert said.state == "slow"
+    assert said.words == "it did not end within 0.5 s: place 0; place 1"
+
+
+def test_the_time_stands_still_while_a_rank_is_in_a_debugger(quick: Exercise):
+    run = Standing("asks", "waits", ends_after=1.0)
+    assert trial.follow(quick, run).passed and not run.was_interrupted
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.course.exercises.precision_exercises import RowsHeld
 
 
 @exercise("ddp.1", answer="epoch_of", ranks=1)
@@ -52,7 +53,9 @@ def no_sync(learner: Learner) -> None:
         wanted = sum(batch.new_ones(2, 3) @ batch for batch in batches)
     dist.all_reduce(wanted)
     wanted /= learner.size
+    held = RowsHeld(model.module)
     accumulate(model, batches)
+    held.demand(len(batches[0]), "batch")
     if not reduced:
         raise Wrong("the gradients are never averaged: the last batch has to synchronise")
     if len(reduced) > 1:

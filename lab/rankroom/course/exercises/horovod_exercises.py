@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from rankroom import config
 from rankroom.course.exercise import Learner, Wrong, exercise
@@ -33,7 +36,7 @@ def pin(learner: Learner) -> None:
 def shard(learner: Learner) -> None:
     """Each rank's images of an epoch: apart, equally many, and in another order each epoch."""
     part = learner.function("my_part")
-    count = learner.size * learner.chance.randrange(10, 30) + max(0, learner.size - 1)
+    count = learner.size * learner.chance.randrange(20, 40) + max(0, learner.size - 1)
     epochs = []
     for epoch in (0, 1):
         parts = [[int(i) for i in part(count, epoch, rank, learner.size)]
@@ -56,9 +59,21 @@ def shard(learner: Learner) -> None:
         epochs.append(parts)
     if epochs[0][0] == epochs[1][0]:
         raise Wrong("epoch 1 has the same images in the same order as epoch 0: shuffle by `epoch`")
+    for epoch, parts in enumerate(epochs):
+        if not _is_shuffled(parts[0], count):
+            raise Wrong(
+                f"epoch {epoch} of rank 0 is {parts[0][:6]}, …: the images come in their original "
+                "order, if from another beginning; shuffle them, with `epoch` as the seed"
+            )
     again = [int(i) for i in part(count, 1, 0, learner.size)]
     if again != epochs[1][0]:
         raise Wrong("asked twice for the same epoch, it gives two orders: ranks would not agree")
+
+
+def _is_shuffled(indices: list[int], count: int) -> bool:
+    """Whether most steps from one image to the next differ; a rotated list has one step only."""
+    steps = [(b - a) % count for a, b in pairwise(indices)]
+    return max(map(steps.count, steps)) <= len(steps) / 2
 
 
 @exercise("horovod.3", answer="accuracy")
@@ -114,3 +129,20 @@ def checkpoint(learner: Learner) -> None:
             f"when save returns on rank {learner.rank}, the file is not there yet: let all ranks "
             "wait for rank 0 with hvd.barrier()"
         )
+    _demand_saved(path, state)
+
+
+def _demand_saved(path: Path, state: dict[str, Any]) -> None:
+    """What is in the file is the state, all of it."""
+    import torch
+
+    try:
+        found = torch.load(path)
+    except Exception as error:  # of torch, pickle or zipfile, as what is in it may be anything
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise Wrong(f"torch.load cannot read what you saved: {said}"[:300]) from None
+    if not isinstance(found, dict) or set(found) != set(state):
+        told = f"{sorted(map(str, found))}" if isinstance(found, dict) else type(found).__name__
+        raise Wrong(f"the file should hold `state`, with {sorted(state)}, and holds {told}")
+    if found["step"] != state["step"] or not torch.equal(found["weight"], state["weight"]):
+        raise Wrong("the file holds other values than `state`: save the state as it is")

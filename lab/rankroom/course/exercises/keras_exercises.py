@@ -17,7 +17,8 @@ def optimizer(learner: Learner) -> None:
     rate = round(learner.chance.uniform(0.01, 0.05), 3)
     keras.utils.set_random_seed(learner.seed)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
-    before = model.get_weights()[0]
+    before = numpy.random.default_rng(learner.seed).uniform(0.2, 0.6, (4, 1)).astype("float32")
+    model.set_weights([before])
     result = compiled(model, rate)
     model = model if result is None else result
     if getattr(model, "optimizer", None) is None:
@@ -42,11 +43,21 @@ def optimizer(learner: Learner) -> None:
             "after one step from the same weights the ranks have different ones: the optimizer "
             "does not average gradients. Wrap it in hvd.DistributedOptimizer"
         )
+    # That of the mean of (x·w)², where all of x on a rank are its number and one.
+    squares = [(rank + 1) ** 2 for rank in range(learner.size)]
+    gradient = 2 * float(before.sum()) * sum(squares) / learner.size
+    times = float((before - after).mean()) / (rate * learner.size * gradient)
+    if not any(abs(times / each - 1) < 0.01 for each in (1.0, 1.9)):  # 1 + momentum, of Nesterov's
+        raise Wrong(
+            f"a step is {times:.3g} times as large as with the average of all ranks' gradients: "
+            "let hvd.DistributedOptimizer average, which it does if it is told nothing else"
+        )
 
 
 @exercise("keras.2", answer="callbacks", limit=90)
 def callbacks(learner: Learner) -> None:
-    """The callbacks that give all ranks one start, and one number for each metric."""
+    """The callbacks that give all ranks one start, and one number for each metric, before the
+    callback that reads it."""
     import keras
     import numpy
 
@@ -59,6 +70,7 @@ def callbacks(learner: Learner) -> None:
     made = make()
     if not isinstance(made, (list, tuple)) or not made:
         raise Wrong(f"callbacks() should return a list of callbacks, and gives {made!r}"[:300])
+    read = _reads(made)
     x = numpy.random.default_rng([learner.seed, learner.rank]).normal(size=(16, 3))
     told = model.fit(x, x.sum(1), epochs=1, batch_size=8, callbacks=list(made), verbose=0)
     weights = _of_all(numpy.concatenate([w.ravel() for w in model.get_weights()]))
@@ -73,6 +85,39 @@ def callbacks(learner: Learner) -> None:
             "each rank tells a loss of its own: MetricAverageCallback makes one of them, if it "
             "comes before those that use it"
         )
+    if not read:
+        raise Wrong("there is no ReduceLROnPlateau in the list: it watches the loss after epochs")
+    for name, values in read.items():
+        if values[-1:] in ([], [None]):
+            raise Wrong(f'{name} finds no metric of its name here: give it monitor="loss"')
+        seen = _of_all(numpy.array(values[-1:], "float64"))
+        if not all(numpy.allclose(each, seen[0], rtol=1e-4) for each in seen):
+            raise Wrong(
+                f"{name} reads another loss on each rank, so that one would lower its rate before "
+                "the others: it has to come after MetricAverageCallback"
+            )
+
+
+def _reads(made: Any) -> dict[str, list[Any]]:
+    """What each callback that watches a metric finds at the end of epochs, by the callback's name;
+    without a ReduceLROnPlateau, nothing."""
+    import keras
+
+    found: dict[str, list[Any]] = {}
+    if any(isinstance(each, keras.callbacks.ReduceLROnPlateau) for each in made):
+        for each in (one for one in made if hasattr(one, "monitor")):
+            _note_read(each, found.setdefault(type(each).__name__, []))
+    return found
+
+
+def _note_read(callback: Any, values: list[Any]) -> None:
+    own = callback.on_epoch_end
+
+    def on_epoch_end(epoch: int, logs: Any = None) -> None:
+        values.append((logs or {}).get(callback.monitor))
+        own(epoch, logs)
+
+    callback.on_epoch_end = on_epoch_end
 
 
 @exercise("keras.3", answer="checkpoints", ranks=2)

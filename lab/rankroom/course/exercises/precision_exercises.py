@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
@@ -43,7 +44,9 @@ def accumulation(learner: Learner) -> None:
     whole = torch.autograd.grad(
         torch.nn.functional.cross_entropy(model(x), y), list(model.parameters())
     )
+    held = RowsHeld(model)
     accumulate(model, list(zip(x.split(4), y.split(4), strict=True)))
+    held.demand(4, "piece")
     for each, wanted in zip(model.parameters(), whole, strict=True):
         if each.grad is None:
             raise Wrong("there is no gradient: call backward() on the loss of each piece")
@@ -54,6 +57,33 @@ def accumulation(learner: Learner) -> None:
             )
         if not torch.allclose(each.grad, wanted, rtol=1e-3, atol=1e-5):
             raise Wrong("the gradient is not that of the whole batch")
+
+
+class RowsHeld:
+    """Counts the rows that a module holds at a time: from their forward pass to their backward."""
+
+    def __init__(self, module: Any) -> None:
+        self._now = self._most = 0
+        self._hook = module.register_forward_hook(self._forward)
+
+    def demand(self, most: int, what: str) -> None:
+        """Raises Wrong if there were more at a time than one `what` has. Counts no more."""
+        self._hook.remove()
+        if self._most > most:
+            raise Wrong(
+                f"{self._most} rows are held at a time, and a {what} has {most}: all of them do "
+                f"not fit into memory, so call backward() on each {what} before the next"
+            )
+
+    def _forward(self, module: Any, inputs: Any, output: Any) -> None:
+        if output.requires_grad:
+            rows = len(output)
+            self._now += rows
+            self._most = max(self._most, self._now)
+            output.register_hook(lambda gradient: self._backward(rows))
+
+    def _backward(self, rows: int) -> None:
+        self._now -= rows
 
 
 @exercise("precision.3", answer="scale_for", ranks=1)

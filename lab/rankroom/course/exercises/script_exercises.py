@@ -14,6 +14,23 @@ _TOLD = {
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
+# How their options are called that count nodes, processes on each node, and processes in all.
+_COUNTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "srun": {"nodes": ("--nodes", "-N"), "each": ("--ntasks-per-node",), "all": ("--ntasks", "-n")},
+    "torchrun": {"nodes": ("--nnodes",), "each": ("--nproc-per-node", "--nproc_per_node")},
+    "horovodrun": {"all": ("-np", "--num-proc")},
+}
+# Which of these suffice; in a job, `srun -n` uses all of its nodes.
+_ENOUGH = {
+    "srun": ({"nodes", "each"}, {"all"}),
+    "torchrun": ({"nodes", "each"},),
+    "horovodrun": ({"all"},),
+}
+_USUAL = {
+    "srun": "--nodes={nodes} --ntasks-per-node={each}",
+    "torchrun": "--nnodes={nodes} --nproc-per-node={each}",
+    "horovodrun": "-np {all}",
+}
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
@@ -47,11 +64,10 @@ def command(learner: Learner) -> None:
     ask = learner.function("command")
     for _ in range(2):
         nodes, gpus = learner.chance.randrange(2, 9), learner.chance.choice([2, 4, 6, 8])
-        for launcher, wanted in (
-            ("srun", {f"--nodes={nodes}", f"--ntasks-per-node={gpus}"}),
-            ("torchrun", {f"--nnodes={nodes}", f"--nproc-per-node={gpus}"}),
-            ("horovodrun", {f"-np {nodes * gpus}"}),
-        ):
+        for launcher in _COUNTS:
+            wanted = {"nodes": [str(nodes)], "each": [str(gpus)], "all": [str(nodes * gpus)]}
+            if launcher == "torchrun":  # it counts a node's GPUs itself
+                wanted["each"].append("gpu")
             said = ask(launcher, nodes, gpus)
             if not isinstance(said, str) or not said.split():
                 raise Wrong(f"for {launcher} it gives {said!r}, and should give text")
@@ -61,11 +77,25 @@ def command(learner: Learner) -> None:
             if any(map(_PYTHON.fullmatch, words)) == (launcher == "torchrun"):
                 starts = "Python by itself" if launcher == "torchrun" else "any program: say which"
                 raise Wrong(f"`{said}`: {launcher} starts {starts}")
-            lacks = sorted(each for each in wanted if f" {each} " not in f" {said} ")
-            if lacks:
-                raise Wrong(
-                    f"{nodes} nodes with {gpus} GPUs each: `{said}` lacks `{' '.join(lacks)}`"
-                )
+            found = _counts(launcher, words)
+            is_right = all(count in wanted[what] for what, count in found.items())
+            if not is_right or not any(enough <= set(found) for enough in _ENOUGH[launcher]):
+                usual = _USUAL[launcher].format(nodes=nodes, each=gpus, all=nodes * gpus)
+                raise Wrong(f"{nodes} nodes with {gpus} GPUs each: `{said}` lacks `{usual}`")
+
+
+def _counts(launcher: str, words: list[str]) -> dict[str, str]:
+    """How many nodes, processes on each of them and processes in all a line asks for, where it
+    says so: `--nodes=2`, `--nodes 2`, `-N 2` and `-N2` are the same."""
+    found = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if re.fullmatch(r"-[Nn]\d+", word):
+            name, equals, value = word[:2], "=", word[2:]
+        for what, names in _COUNTS[launcher].items():
+            if name in names:
+                found[what] = value if equals else following
+    return found
 
 
 @exercise("script.3", answer="goes_on", ranks=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import re
+import random
+import shlex
 import stat
 import sys
 import tempfile
@@ -30,6 +31,8 @@ _STARTS = (
 )
 # What Python tells its auditors of: `os.chmod` is also that of a Path, and of a file that is open.
 _MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_NO_DIFFERENCE = set("NTfnqvC46")  # of ssh: without a shell, in the background, with more words
 _looks: list[Callable[[], None]] = []  # what is called then, during a try
 
 
@@ -40,12 +43,31 @@ def tunnel(learner: Learner) -> None:
     here, port = learner.chance.randrange(8000, 9000), learner.chance.randrange(20000, 32000)
     node = f"nid{learner.chance.randrange(1000, 9999)}"
     found = ask(here, node, port, "you@login.example.org")
-    wanted = f"ssh -L {here}:{node}:{port} you@login.example.org"
-    also = f"ssh -L localhost:{here}:{node}:{port} you@login.example.org"
-    # Without a shell (-N, -T) or in the background (-f), the tunnel is the same.
-    plain = re.sub(r"\s-[NTf]+(?=\s)", "", str(found))
-    if re.sub(r"\s-L\s*", " -L ", plain).split() not in (wanted.split(), also.split()):
-        raise Wrong(f"it should be\n{wanted}\nand you have\n{found}")
+    login, leads = "you@login.example.org", f"{here}:{node}:{port}"
+    right = [[leads, login], *([f"{own}:{leads}", login] for own in _LOOPBACK)]
+    if _tunnel(str(found)) not in right:
+        raise Wrong(f"it should be\nssh -L {leads} {login}\nand you have\n{found}")
+
+
+def _tunnel(line: str) -> list[str]:
+    """What follows -L in a line of ssh, and where it goes, whatever comes first; empty if it has
+    other options than those that leave a tunnel as it is."""
+    with suppress(ValueError):
+        words = iter(shlex.split(line))
+        if next(words, "") != "ssh":
+            return []
+        leads, goes = [], []
+        for word in words:
+            if not word.startswith("-"):
+                goes.append(word)
+                continue
+            flags, is_tunnel, rest = word[1:].partition("L")
+            if set(flags) - _NO_DIFFERENCE:
+                return []
+            if is_tunnel:
+                leads.append(rest or next(words, ""))
+        return leads + goes
+    return []  # quotes that do not end
 
 
 @exercise("shared.2", answer="is_unsafe", ranks=1)
@@ -72,8 +94,10 @@ def secret(learner: Learner) -> None:
         before = os.umask(0)
         try:
             tokens = []
-            with _looked_at(Path(folder)) as meanwhile:
-                for number in range(3):
+            with _looked_at(Path(folder)) as meanwhile, _restored():
+                for number in range(4):
+                    if number >= 2:  # who knows how `random` began knows all that follows
+                        random.seed(learner.seed)
                     own = path.with_suffix(f".{number}")
                     write(own)
                     if not own.exists():
@@ -86,8 +110,13 @@ def secret(learner: Learner) -> None:
         raise Wrong(f"others may read the file: its mode is {max(seen):o}, and should be 600")
     if any(mode & 0o077 for mode in meanwhile):
         raise Wrong("the file is made first and closed then: it was open to others for a moment")
-    if len(set(tokens)) < 3:
+    if tokens[0] == tokens[1]:
         raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
+    if tokens[2] == tokens[3]:
+        raise Wrong(
+            "the token comes from `random`, whose numbers can be worked out from those before: "
+            "secrets.token_urlsafe() is made for this"
+        )
     if min(len(token) for token in tokens) < 20:
         chances = 64 ** min(len(token) for token in tokens)
         raise Wrong(
@@ -112,6 +141,16 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
         yield found
     finally:
         _looks.remove(look)
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """The numbers of `random` go on afterwards as if they had not been begun again meanwhile."""
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 @cache
