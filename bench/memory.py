@@ -9,6 +9,8 @@ from kernel import processes
 from sides import Px, Rankroom, Side, both
 from table import NotMeasured, Row
 
+MOST_PROCESSES = 9  # of a cluster of two ranks, beside these and the kernel
+
 
 def measure(quick: bool) -> list[Row]:
     """Growth of fresh kernels over the flood; idle ranks against idle engines before it."""
@@ -16,31 +18,32 @@ def measure(quick: bool) -> list[Row]:
     ours: list[float] = []
     peers: list[float] = []
     kept: list[list[float]] = [[], []]
-    agents: list[list[float]] = [[], []]
+    idle: list[list[float]] = [[], []]
     for _ in range(1 if quick else 3):
         with both() as (px, rankroom):
             for side in (px, rankroom):
                 side.cell("pass")
-            agents[0] += _idle(rankroom)
-            agents[1] += _idle(px)
+            idle[0] += _idle(rankroom)
+            idle[1] += _idle(px)
             for side, kernel, rank in ((px, peers, kept[1]), (rankroom, ours, kept[0])):
                 before = _idle(side)
                 kernel.append(_growth(side, lines))
                 rank += [after - b for b, after in zip(before, _idle(side), strict=True)]
             check(rankroom, lines)
             around = {side.name: _around(side) for side in (px, rankroom)}
-    over = [a - b for a, b in zip(sorted(agents[0]), sorted(agents[1]), strict=True)]
+    over = [a - b for a, b in zip(sorted(idle[0]), sorted(idle[1]), strict=True)]
     return [
         Row(f"kernel grows by, {2 * lines:,} lines", "MB", ours, peers, at_most=50e6),
         Row(f"a rank grows by, its {lines:,} lines", "MB", *kept, peer="engine"),
-        Row("a rank's process, idle", "MB", *agents, peer="engine"),
-        Row("a rank's agent over a bare engine", "MB", over, at_most=15e6),
+        Row("a rank's process, idle", "MB", *idle, peer="engine"),
+        Row("a rank's process over a bare engine", "MB", over, at_most=15e6),
         *[
             Row(
                 f"all processes beside kernel and ranks: {what}", unit,
-                [around["rankroom"][what]], [around["%%px"][what]], peer="ipyparallel",
+                [around["rankroom"][what]], [around["%%px"][what]],
+                at_most=most, peer="ipyparallel",
             )
-            for what, unit in (("memory", "MB"), ("number", ""))
+            for what, unit, most in (("memory", "MB", None), ("number", "", MOST_PROCESSES))
         ],
     ]  # fmt: skip
 
@@ -63,7 +66,7 @@ def _growth(side: Px | Rankroom, lines: int) -> float:
 
 
 def _around(side: Side) -> dict[str, float]:
-    """Controller, schedulers, nannies, supervisor: what else a cluster of two ranks costs."""
+    """Controller, schedulers, node agent, supervisor: what else a cluster of two ranks costs."""
     own = {side.kernel.process.pid, *side.rank_pids()}
     rest = [process for process in processes(side.kernel.folder) if process.pid not in own]
     return {"memory": float(sum(_uss(process) for process in rest)), "number": float(len(rest))}

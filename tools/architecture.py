@@ -26,7 +26,8 @@ LAYERS = [
     ["agent/*", "analysis/*"],
     # A client's run knows its supervisor by a callable only, which the cluster gives it.
     ["supervisor/*", "run/*", "display/*"],
-    # The desk of a cluster on a site uses a cluster; to attach to one may be to do so to the other.
+    # Each uses the other: a job on a site starts a cluster on its own nodes, and a cluster that is
+    # attached to by its name may be one on a site.
     ["cluster/*", "remote/*"],
     ["batch/*", "course/*", "jupyter_job/*", "lint/*"],
     ["workshop/*"],

@@ -240,7 +240,7 @@ def test_in_a_cell_on_some_ranks(cluster):
     assert run.wait(SOON_S) and run.results == {1: "1"} and "\n10\n" in said(run, 1)
 
 
-PASSED = "breakpoint() at cell line 1 passed over: nobody can answer here\n"
+PASSED = "breakpoint() at cell line 1 passed over: no one can answer here\n"
 
 
 def test_it_is_passed_over_where_nobody_answers(cluster):

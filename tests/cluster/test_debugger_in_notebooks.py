@@ -82,7 +82,7 @@ def attended(kernel: Kernel, cell: str, act: Callable[[], None]) -> Shown:
 def test_a_notebook_that_nobody_watches_passes_it_over(kernel: Kernel):
     shown = kernel.run("%%distributed\nx = 1\nbreakpoint()\nx + 1")
     assert not shown.error
-    assert "breakpoint() at cell line 2 passed over: nobody can answer here" in shown.text
+    assert "breakpoint() at cell line 2 passed over: no one can answer here" in shown.text
     shown = kernel.run("%%distributed --quiet\nbreakpoint()", attended=True)
     assert not shown.error
 
@@ -138,7 +138,7 @@ def test_after_a_failure(kernel: Kernel, other: Cluster):
         "%%distributed\ndef half(n):\n    m = n // 2\n    return 1 / m\nif rank == 1:\n    half(1)"
     )
     assert "ZeroDivisionError" in kernel.run(failing).error
-    assert "nobody can answer here" in kernel.run("%debug --rank 1").error
+    assert "no one can answer here" in kernel.run("%debug --rank 1").error
     assert "no rank 7" in kernel.run("%debug --rank 7", attended=True).error
 
     def look() -> None:

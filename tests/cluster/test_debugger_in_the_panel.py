@@ -267,7 +267,7 @@ def test_a_cell_that_nobody_watches_passes_it_over(panel: Panel, kernel: Kernel)
     panel.click(HALVES, 4)
     shown = kernel.run(HALVES)
     assert not shown.error
-    assert "a breakpoint at cell line 3 passed over: nobody can answer here" in shown.text
+    assert "a breakpoint at cell line 3 passed over: no one can answer here" in shown.text
 
 
 @pytest.mark.thorough

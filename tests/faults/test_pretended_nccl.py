@@ -128,8 +128,9 @@ def test_an_abort_that_does_not_end_keeps_nobody_waiting_for_ever(ranks):
     assert states(run)[1] == "error"
     after = finish(ranks, "rank")
     assert after.state == "failed"
-    assert "NCCL does not let go" in after.info.failure.evalue
-    assert "`%cluster restart 0`" in after.info.failure.evalue
+    said = after.info.failure.evalue
+    assert "NCCL did not abort what runs on the GPU of rank 0" in said
+    assert "`%cluster restart --ranks 0`" in said
     ranks.restart([0])
     assert values(ranks, "rank") == [0, 1]
 

@@ -7,7 +7,7 @@ import type { Locator } from '@playwright/test';
 import { ALWAYS, expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
 import {
   ASK, card, endAll, execute, labReady, openRanks, python, pythonEnv, ranksOn, removeCluster, runTyped, setWidth,
-  writeCluster, writeFar
+  writeCluster, writeRemote
 } from './sidebar';
 
 // Galata's stand-ins for kernels would run nothing.
@@ -142,7 +142,7 @@ test('one click is enough; two windows and a reload see the same', async ({ page
 });
 
 test('a card is dragged into a notebook', async ({ page }) => {
-  writeFar('dragged', { state: 'running' }, READY);
+  writeRemote('dragged', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await openNotebook(page);
   // Cards of the tests before go away, and this one moves up.
@@ -214,7 +214,7 @@ test('a job that waits, and one whose time is nearly over', async ({ page }) => 
   await page.setViewportSize({ width: 1200, height: 900 });
   const now = Date.now() / 1000;
   const expected = new Date((now + 1800) * 1000);
-  writeFar('waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 1800 });
+  writeRemote('waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 1800 });
   const panel = await openRanks(page);
   const waits = card(panel, 'waits');
   const clock = await page.evaluate(
@@ -229,7 +229,7 @@ test('a job that waits, and one whose time is nearly over', async ({ page }) => 
   await expect(page.locator('.rr-status-button')).toHaveText('ranks wait in the queue');
 
   // The job runs at last, for another 119 s.
-  writeFar('waits', { state: 'running', until: Date.now() / 1000 + 119 }, READY);
+  writeRemote('waits', { state: 'running', until: Date.now() / 1000 + 119 }, READY);
   await expect(waits).toHaveAttribute('data-state', 'running');
   await expect(waits.locator('.rr-left')).toHaveText(/^(1 min )?\d\d s left$/);
   await expect(page.locator('.rr-status-button')).toHaveText(/^8 ranks · .* s left$/);
@@ -310,12 +310,12 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
 test('every state, narrow and wide, light and dark', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1300 });
   const now = Date.now() / 1000;
-  writeFar('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
-  writeFar('pm-runs', { state: 'running', until: now + 2500, job: '4710' }, { ...READY, ready: [0, 1, 2, 3, 4, 5, 7], exits: { '6': 'was ended by signal 9 (SIGKILL)' } });
-  writeFar('pm-lost', { state: 'lost', until: now + 400, words: 'the connection to perlmutter.nersc.gov is lost; the ranks go on' });
-  writeFar('pm-ended', { state: 'ended', words: 'the time of job 4709 is over' });
-  writeFar('pm-failed', { state: 'failed', words: 'sbatch: error: invalid account or account/partition combination specified' });
-  writeFar('pm-asks', { state: 'asks', words: 'ssh asks for a one-time code' });
+  writeRemote('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
+  writeRemote('pm-runs', { state: 'running', until: now + 2500, job: '4710' }, { ...READY, ready: [0, 1, 2, 3, 4, 5, 7], exits: { '6': 'was ended by signal 9 (SIGKILL)' } });
+  writeRemote('pm-lost', { state: 'lost', until: now + 400, words: 'the connection to perlmutter.nersc.gov is lost; the ranks go on' });
+  writeRemote('pm-ended', { state: 'ended', words: 'the time of job 4709 is over' });
+  writeRemote('pm-failed', { state: 'failed', words: 'sbatch: error: invalid account or account/partition combination specified' });
+  writeRemote('pm-asks', { state: 'asks', words: 'ssh asks for a one-time code' });
   writeCluster('local-xy', { state: 'failed', size: 2, message: 'every rank has ended' });
   const names = ['pm-waits', 'pm-runs', 'pm-lost', 'pm-ended', 'pm-failed', 'pm-asks', 'local-xy'];
   const panel = await openRanks(page, 250);
@@ -339,7 +339,7 @@ test('every state, narrow and wide, light and dark', async ({ page }) => {
 });
 
 test('a server that does not answer: it is said, and what was known stays', ALWAYS, async ({ page }) => {
-  writeFar('stays', { state: 'running' }, READY);
+  writeRemote('stays', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await expect(card(panel, 'stays')).toBeVisible();
   await page.route(/rankroom\/(clusters|questions)/, route => route.abort());

@@ -80,9 +80,9 @@ export function writeCluster(name: string, fields: Json): void {
   renameSync(join(folder, 'cluster.json.new'), join(folder, 'cluster.json'));
 }
 
-export function writeFar(name: string, far: Json, fields: Json = {}): void {
+export function writeRemote(name: string, remote: Json, fields: Json = {}): void {
   const site = { site: 'perlmutter', login: 'perlmutter.nersc.gov', job: '4711', nodes: 2, gpus_per_node: 4, ranks_per_node: 4 };
-  writeCluster(name, { ...fields, far: { ...site, ...far } });
+  writeCluster(name, { ...fields, remote: { ...site, ...remote } });
 }
 
 /** Ranks with GPUs on some hosts. */

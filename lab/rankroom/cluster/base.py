@@ -184,7 +184,7 @@ class AnyCluster:
             if info.remote is not None and info.remote.state != "running":
                 return info.remote.words
             time.sleep(0.05)
-        return "does not answer any more"
+        return "no longer answers"
 
     # -- what it does
 

@@ -418,4 +418,4 @@ class EveryCell:
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
 TOO_LATE = "interrupted when the run was over"
-UNATTENDED = "%debug passed over: nobody can answer here"
+UNATTENDED = "%debug passed over: no one can answer here"

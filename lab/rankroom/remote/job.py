@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import argparse
 import signal
-import time
 from types import FrameType
 
 from rankroom import config
-from rankroom.cluster import lookup
+from rankroom.cluster import launch, lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
 from rankroom.system.log_line import say
-
-LOOK_S = 0.2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,22 +35,23 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGUSR1, lambda number, frame: say("the job's time is nearly over"))
     try:
-        cluster = Cluster.local(
-            chosen.ranks, chosen.name, chosen.folder or str(config.user_home()), say,
+        paths, supervisor = launch.launch(
+            chosen.ranks, chosen.name, chosen.folder or str(config.user_home()),
             chosen.auto_restart, chosen.reached_from,
         )  # fmt: skip
+        cluster = Cluster.ready(paths, supervisor, say)
     except RankroomError as error:
         say(str(error))
         return 1
     try:
         say(f"{cluster.name}: ready")
-        while cluster.running:
-            time.sleep(LOOK_S)
-        info = cluster.paths.read()
+        # Not by its file, which all jobs of a site have on one file system.
+        supervisor.wait()
+        info = paths.read()
         say(f"the cluster is over: {lookup.why_gone(info)}")
         return int(info is not None and info.state == "failed")
     except SystemExit:
-        lookup.end(cluster.paths)
+        lookup.end(paths)
         say("ended")
         return 0
 

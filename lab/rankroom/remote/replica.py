@@ -214,7 +214,7 @@ class Replicas:
                 await asyncio.sleep(AGAIN_S)
             except SshError:
                 return  # it goes on once the connection is there again
-            except RankroomError as error:  # it is not there any more
+            except RankroomError as error:  # it is no longer there
                 say(error)
                 return
 

@@ -45,7 +45,7 @@ class JobStatus:
         if self.state == "running":
             return f"runs on {self.nodes}" if self.nodes else "runs"
         if self.state == "gone":
-            return "is not known to the scheduler any more"
+            return "is no longer known to the scheduler"
         return f"has ended ({self.reason})" if self.reason else "has ended"
 
 

@@ -105,7 +105,7 @@ def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
     begun: list[Any], tmp_path: Path
 ):
     info = ClusterInfo("x", 1, python=str(tmp_path / "gone"), cwd=str(tmp_path))
-    with pytest.raises(UsageError, match="is not there any more"):
+    with pytest.raises(UsageError, match="is no longer there"):
         actions.successor(ClusterPaths("x"), info, {})
 
 

@@ -1,9 +1,11 @@
-"""What the documents promise exists: magics, options, commands, targets, files, Python."""
+"""What the documents promise exists: magics, targets, links, files, figures, settings.
+
+That each command is one that can be given is in test_named_commands.py.
+"""
 
 import re
 from types import SimpleNamespace
 
-import click
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -12,8 +14,6 @@ from architecture import LAYERS
 from checkout import ROOT
 from rankroom import config
 from rankroom.analysis.importers import trace_file, trace_repair
-from rankroom.cli import main
-from rankroom.errors import RankroomError
 from rankroom.notebook.cluster_magic import ACTIONS
 from rankroom.rpc import rendezvous
 from rankroom.scheduler import status_cache
@@ -48,67 +48,6 @@ def test_every_magic_exists(shell):
     for percent, name in found:
         kind = "cell" if percent == "%%" else "line"
         assert shell.find_magic(name, kind), f"{percent}{name} is not there"
-
-
-def options_of(shell, magic, rest):
-    """The options a magic lists when it is given one that it does not know."""
-    with pytest.raises(RankroomError) as error:
-        if magic.startswith("%%"):
-            shell.find_magic(magic[2:], "cell")("--no-such-option", "1")
-        else:
-            word = rest.split()[0] if magic == "%cluster" and rest.split() else ""
-            shell.find_magic(magic[1:], "line")(f"{word} --no-such-option")
-    return set(re.findall(r"--?[a-z]+", str(error.value).partition("; ")[2]))
-
-
-def test_every_option_of_a_magic_exists(shell):
-    asked = 0
-    for percent, name, rest in MAGIC.findall(EVERYTHING):
-        options = re.findall(r"(?<![\w-])--?[a-z]+", rest)
-        if options and name not in ("load_ext",):
-            valid = options_of(shell, percent + name, rest)
-            aliases = {"-o"} if "--output" in valid else set()
-            assert set(options) <= valid | aliases, f"{percent}{name}{rest}"
-            asked += 1
-    assert asked >= 5
-
-
-def test_every_word_of_cluster_exists(shell):
-    words = {
-        rest.split()[0]
-        for _, name, rest in MAGIC.findall(EVERYTHING)
-        if name == "cluster" and rest.strip()
-    }
-    assert {"start", "stop", "attach"} <= words
-    with pytest.raises(RankroomError) as error:
-        shell.find_magic("cluster", "line")("no-such-word")
-    valid = set(re.findall(r"[a-z]+", str(error.value).partition("valid are ")[2]))
-    assert words <= valid
-
-
-def commands():
-    code = re.findall(r"`(rankroom [^`]+)`|^(rankroom .+)$", EVERYTHING, re.M)
-    return sorted({(inline or line).strip() for inline, line in code})
-
-
-@pytest.mark.parametrize("command", commands())
-def test_every_command_exists(command):
-    group, words = main, command.split()[1:]
-    while words and isinstance(group, click.Group) and not words[0].startswith("-"):
-        name = words.pop(0)
-        with click.Context(group) as context:
-            found = group.get_command(context, name)
-        assert found is not None, f"{command}: no {name}"
-        group = found
-    with click.Context(group) as context:
-        known = {
-            opt
-            for param in group.get_params(context)
-            for opt in (*param.opts, *param.secondary_opts)
-        }
-    for word in words:
-        if word.startswith("-"):
-            assert word in known, f"{command}: no {word}"
 
 
 def test_every_make_target_exists():

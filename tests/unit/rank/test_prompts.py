@@ -98,7 +98,7 @@ def test_where_nobody_answers_nothing_is_asked(prompts: Prompts):
     thread.start()
     thread.join()
     prompts.end()
-    assert "main thread" in there[0] and prompts.refusal() == "nobody can answer here"
+    assert "main thread" in there[0] and prompts.refusal() == "no one can answer here"
     child = os.fork()
     if not child:
         os._exit(0 if "process that the rank has started" in prompts.refusal() else 1)
@@ -109,10 +109,10 @@ def test_what_is_passed_over_is_said_once_for_each_place(
     prompts: Prompts, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(3):
-        prompts.pass_over("breakpoint()", "cell line 5", "nobody can answer here")
+        prompts.pass_over("breakpoint()", "cell line 5", "no one can answer here")
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("breakpoint() at cell line 5 ")
-    assert line.endswith(" passed over: nobody can answer here")
+    assert line.endswith(" passed over: no one can answer here")
 
 
 def test_the_watchdog_knows_that_it_asks(prompts: Prompts, events: Events):

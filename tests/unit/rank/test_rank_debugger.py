@@ -46,7 +46,7 @@ print(sys.gettrace())
 """
     line, traced = said(code, tmp_path)
     assert line.startswith("the debugger at ")
-    assert line.endswith("passed over: nobody can answer here")
+    assert line.endswith("passed over: no one can answer here")
     assert traced == "None"
 
 

@@ -128,7 +128,7 @@ def test_an_abort_that_does_not_end_is_given_up(monkeypatch):
     monkeypatch.setitem(sys.modules, C10D, c10d)
     for name in ("ABORT_S", "ABORTED_S"):
         monkeypatch.setattr(torch_adapter, name, 0.01)
-    with pytest.raises(RuntimeError, match=r"NCCL does not let go .*`%cluster restart 0`"):
+    with pytest.raises(RuntimeError, match=r"of rank 0: `%cluster restart --ranks 0` frees it"):
         torch_adapter.settle([STATE, STATE])
     over.set()
 

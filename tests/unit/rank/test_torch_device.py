@@ -119,7 +119,7 @@ def test_what_fails_here_is_said_once_and_costs_the_cell_nothing(cuda, monkeypat
     Event.at = 9
     torch_device.finish()
     [note] = cuda.added
-    assert "not in the timeline any more: ValueError: no such event" in note
+    assert "no longer in the timeline: ValueError: no such event" in note
     assert torch_device.begin("cuda:1") is None
 
 

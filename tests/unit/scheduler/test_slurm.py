@@ -175,7 +175,7 @@ def test_what_squeue_says():
         "105": "has ended",
         "106": "has ended (timeout)",
         "108": "waits in the queue (its nodes are being made ready)",
-        "999": "is not known to the scheduler any more",
+        "999": "is no longer known to the scheduler",
     }
     assert (found["101"].until, found["101"].name) == (NOON - 3600, "rankroom-x")
     assert (found["102"].expected, found["102"].name) == (NOON, "a|b")

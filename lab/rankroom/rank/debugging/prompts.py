@@ -88,7 +88,7 @@ class Prompts:
     @property
     def unattended(self) -> str:
         """Why no answer can come to what this cell asks; empty if one can."""
-        return "" if self._interactive else "nobody can answer here"
+        return "" if self._interactive else "no one can answer here"
 
     def stopped_in(self, text: str) -> FrameType | None:
         """Where the debugger has stopped, if it is the debugger that reads with this prompt."""

@@ -277,7 +277,7 @@ def let_end(device: str, seconds: float) -> None:
 
 
 def is_lost(error: str) -> bool:
-    """Whether an error's words say that this process can use its GPU no more."""
+    """Whether an error's words say that this process can no longer use its GPU."""
     return any(sign in error for sign in _STICKY) and ("CUDA" in error or "HIP" in error)
 
 
@@ -342,10 +342,10 @@ def _give_up(error: Exception) -> None:
         recorder.note(NOT_FOLLOWED.format(error=f"{type(error).__name__}: {error}"))
 
 
-NOT_FOLLOWED = "collectives on the GPU are not in the timeline any more: {error}"
+NOT_FOLLOWED = "collectives on the GPU are no longer in the timeline: {error}"
 LOST = (
-    "rank {rank} can use its GPU no more: whatever it tries there fails in the same words. "
-    "`%cluster restart {rank}` starts it again. The line at fault may be an earlier one, as calls "
-    "do not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first cell after "
-    "that, the error comes where it is made"
+    "rank {rank} has lost its GPU: whatever it tries there now fails with the same error. "
+    "`%cluster restart --ranks {rank}` starts it again. The line at fault may be an earlier one, "
+    "as calls do not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first "
+    "cell after that, the error is raised where it is made"
 )
