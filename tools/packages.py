@@ -30,7 +30,7 @@ def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
     """
     pip: list[str | Path] = [python, "-m", "pip", "install"]
     words = [*wanted, *torch_build(python, torch)]
-    if "--report" not in output(*pip, "--help"):  # pip before 22.2
+    if not reports(python):
         print("set-up: up to 4 GB are downloaded now", flush=True)
         run([*pip, *words], DS_BUILD_OPS="0")
         return
@@ -116,6 +116,25 @@ def torch_build(python: Path, version: str) -> list[str]:
     if asked:
         raise SystemExit(NO_CPU_TORCH.format(cpu=cpu))
     return []
+
+
+def reports(python: Path) -> bool:
+    """Whether pip says what it would install, as it does from 22.2 on."""
+    return "--report" in output(python, "-m", "pip", "install", "--help")
+
+
+def offers(python: Path, wanted: str) -> bool:
+    """Whether pip finds a built release for this Python and machine, and not only a candidate."""
+    if not reports(python):
+        return True
+    options: list[str | Path] = ["--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = Path(scratch, "chosen.json")
+        options += ["--only-binary", ":all:", "--report", chosen]
+        if not succeeds(python, "-m", "pip", "install", *options, wanted):
+            return False
+        version = json.loads(chosen.read_text())["install"][0]["metadata"]["version"]
+    return re.search(r"\d(a|b|rc|\.dev)\d", version) is None
 
 
 def announce(files: list[dict[str, Any]], place: Path) -> None:

@@ -14,14 +14,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import packages
-from machine import CLUSTER, NODE, attempt, can_install, end_all, output, provide, run
+from machine import CLUSTER, NODE, attempt, can_install, end_all, output, provide, run, succeeds
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -29,12 +29,15 @@ PYTHON = VENV / "bin" / "python"
 CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache")
 PROJECT = ROOT / "pyproject.toml"
 LOCK = ROOT / "requirements.lock"
-# The lock's versions are for Python 3.11 and newer.
-REQUIREMENTS = LOCK if sys.version_info >= (3, 11) else PROJECT
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# The Pythons that the lock's versions are for.
+IS_LOCKED = (3, 11) <= sys.version_info[:2] <= (3, 13)
+REQUIREMENTS = LOCK if IS_LOCKED else PROJECT
 SCHEMA = ROOT / "lab" / "rankroom" / "record" / "record.schema.json"
 EXTENSION = ROOT / "extension"
 BUILT = ROOT / "lab" / "rankroom" / "labextension"
 EXTRAS = ("lab", "torch", "tensorflow", "horovod", "quickstart", "dev")
+TENSORFLOW = "tensorflow-cpu"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def main() -> None:
             needs += ["Chromium", *(CLUSTER if can_install() else ())]
         provide(needs)
         take_all(STEPS)
+        if "--test" in sys.argv[1:] and not has_tensorflow():
+            sys.exit(TESTS_NEED_IT)
 
 
 def take_all(steps: Sequence[Step]) -> None:
@@ -133,9 +138,13 @@ def make_venv() -> None:
 
 def install_packages() -> None:
     wanted: list[str | Path] = ["--requirement", LOCK]
-    if REQUIREMENTS != LOCK:
-        print("set-up: Python 3.10 takes the ranges of pyproject.toml, not requirements.lock")
-        wanted = ["setuptools", "wheel", *ranges()]
+    extras = set(EXTRAS)
+    if not packages.offers(PYTHON, tensorflow()):
+        say(NO_TENSORFLOW.format(python=VERSION))
+        extras.remove("tensorflow")
+    if not IS_LOCKED or "tensorflow" not in extras:
+        say(f"set-up: Python {VERSION} takes the ranges of pyproject.toml, not requirements.lock")
+        wanted = ["setuptools", "wheel", *ranges(extras)]
     packages.install(PYTHON, wanted, locked("torch"))
 
 
@@ -143,9 +152,8 @@ def compile_packages() -> None:
     # pip compiles what it installs, uv does not: the ranks' first imports would, all at once. It
     # goes on beside Horovod's build, after it in line for the cores. Some packages have files for
     # other Pythons, which fail and do not matter.
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     command: list[str | Path] = ["nice", "-n", "19", PYTHON, "-m", "compileall", "-qq", "-j", "0"]
-    attempt([*command, VENV / "lib" / version / "site-packages"])
+    attempt([*command, VENV / "lib" / f"python{VERSION}" / "site-packages"])
 
 
 def install_node_modules() -> None:
@@ -266,7 +274,17 @@ def locked(name: str) -> str:
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
 
 
-def ranges() -> list[str]:
+def tensorflow() -> str:
+    """The TensorFlow that is wanted, as pip reads it."""
+    return f"{TENSORFLOW}=={locked(TENSORFLOW)}" if IS_LOCKED else ranges(["tensorflow"])[-1]
+
+
+def has_tensorflow() -> bool:
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)"
+    return succeeds(PYTHON, "-c", code)
+
+
+def ranges(extras: Iterable[str]) -> list[str]:
     """The requirements in pyproject.toml, with TensorFlow's package for the CPU as in the lock."""
     # Python 3.10 has no tomllib; its pip does.
     code = """
@@ -275,8 +293,8 @@ project = toml.load(open("pyproject.toml", "rb"))["project"]
 extras = [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
 print(*project["dependencies"], *extras, sep="\\n")
 """
-    found = output(PYTHON, "-c", code, *EXTRAS).splitlines()
-    return [each.replace("tensorflow>", "tensorflow-cpu>") for each in found]
+    found = output(PYTHON, "-c", code, *sorted(extras)).splitlines()
+    return [each.replace("tensorflow>", f"{TENSORFLOW}>") for each in found]
 
 
 # -- one at a time
@@ -296,6 +314,13 @@ def only_one() -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
+
+
+NO_TENSORFLOW = (
+    "set-up: pip offers no release of TensorFlow for Python {python} on this machine, so ranks "
+    "have PyTorch only; with an older Python they may have both: `make lab PYTHON=python3.13`"
+)
+TESTS_NEED_IT = "set-up: tests need TensorFlow, which is not there: take Python 3.11 to 3.13"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from checkout import NOTEBOOKS
-from rankroom.cli.demo_command import DemoFailed, verdict
+from rankroom.cli.demo_command import TENSORFLOW, DemoFailed, verdict
 from rankroom.course.exercise import find
 from rankroom.record.model import event_line
 from record_makers import start_record
@@ -38,7 +38,7 @@ def test_a_notebook_is_committed_as_it_should_be(path):
             is_script = exercise and find(exercise).script  # a file of the reader's, no cell
             assert is_script or len(code.splitlines()) <= LONGEST_CELL
         # A cell that fails on purpose must not end "run all".
-        assert cell.metadata in ({}, {"tags": ["raises-exception"]})
+        assert cell.metadata in ({}, {"tags": ["raises-exception"]}, {"tags": [TENSORFLOW]})
         if cell.cell_type == "code":
             exercise = asked[1] if (asked := CHECKED.match(cell.source)) else ""
             assert cell.outputs == []
@@ -54,7 +54,16 @@ def test_the_quickstart_explains_each_cell_and_tells_where_to_go_next():
     assert "## Where to go next" in cells[-2].source
 
 
-def demo(notebook, tmp_path):
+def test_what_needs_tensorflow_in_the_quickstart_says_so():
+    sources = "\n".join(
+        c.source
+        for c in QUICKSTART.cells
+        if TENSORFLOW not in c.metadata.get("tags", []) and c.cell_type == "code"
+    )
+    assert "keras" not in sources and "import tensorflow" not in sources
+
+
+def demo(notebook, tmp_path, **environment):
     """`rankroom demo` on a notebook: exit code, output, and how many processes it left."""
     path = tmp_path / "notebook.ipynb"
     nbformat.write(notebook, path)
@@ -62,7 +71,7 @@ def demo(notebook, tmp_path):
     temporary.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "rankroom", "demo", str(path)],
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -102,6 +111,18 @@ def test_the_quickstart_trains_in_two_minutes(tmp_path):
         found = re.search(rf"^{framework} +accuracy (0\.\d+), weights \w+ on each of 2", text, re.M)
         assert float(found[1]) > 0.9
     assert int(re.search(r"^trained, in (\d+) s$", text, re.M)[1]) < 120
+
+
+@pytest.mark.thorough
+@pytest.mark.cluster
+def test_without_tensorflow_pytorch_trains(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.modules['tensorflow'] = None\n")
+    code, text = demo(QUICKSTART, tmp_path, PYTHONPATH=f"{own}:{os.environ.get('PYTHONPATH', '')}")
+    assert code == 0, text
+    assert re.search(r"^PyTorch +accuracy 0\.9", text, re.M)
+    assert re.search(r"^Keras +left out, as TensorFlow is not installed$", text, re.M)
 
 
 @pytest.mark.thorough

@@ -50,6 +50,26 @@ def test_a_build_that_pip_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None
         packages.torch_build(PYTHON, "2.13.0")
 
 
+@pytest.mark.parametrize(
+    ("version", "is_offered"),
+    [("2.21.0", True), ("2.21.0.post1", True), ("2.22.0rc0", False), ("2.22.0.dev3", False),
+     (None, False)],
+)  # fmt: skip
+def test_a_candidate_is_no_release(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, is_offered: bool
+) -> None:
+    def pip(*words: object) -> bool:
+        assert {"--dry-run", "--only-binary", "tensorflow-cpu>=2.16"} <= {*map(str, words)}
+        if version is not None:
+            chosen = Path(str(words[words.index("--report") + 1]))
+            chosen.write_text(json.dumps({"install": [{"metadata": {"version": version}}]}))
+        return version is not None
+
+    monkeypatch.setattr(packages, "reports", lambda python: True)
+    monkeypatch.setattr(packages, "succeeds", pip)
+    assert packages.offers(PYTHON, "tensorflow-cpu>=2.16") == is_offered
+
+
 def files(folder: Path, **sizes: int) -> list[dict[str, object]]:
     """What pip would fetch: files of these sizes."""
     found = []

@@ -185,8 +185,9 @@ def test_an_environment_that_was_moved_is_not_kept(checkout, tmp_path):
 def test_the_ranges_are_those_of_pyproject(monkeypatch):
     monkeypatch.chdir(TOOLS.parent)
     monkeypatch.setattr(setup, "PYTHON", sys.executable)
-    ranges = setup.ranges()
-    assert "torch>=2.1" in ranges
+    ranges = setup.ranges(setup.EXTRAS)
+    assert {"torch>=2.1", "tensorflow-cpu>=2.16"} <= set(ranges)
+    assert not [each for each in setup.ranges(["torch", "lab"]) if "tensorflow" in each]
     assert any(each.startswith("jupyter_server>=") for each in ranges)
 
 
@@ -239,8 +240,8 @@ def test_the_extensions_tests_are_named_one_by_one():
     assert scripts["test"].endswith("node --test lib-test/test/*.test.js")
 
 
-@pytest.mark.parametrize(("version", "ok"), [((3, 9), 2), ((3, 10), 0), ((3, 13), 0), ((3, 14), 2)])
-def test_a_python_that_the_set_up_has_no_packages_for_is_refused(tmp_path, version, ok):
+@pytest.mark.parametrize(("version", "ok"), [((3, 9), 2), ((3, 10), 0), ((3, 14), 0), ((3, 15), 2)])
+def test_a_python_that_is_too_old_or_too_new_is_refused(tmp_path, version, ok):
     python = tmp_path / "python"
     code = f"import sys; sys.version_info = (*{version}, 0); exec(sys.argv[1])"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
@@ -248,7 +249,38 @@ def test_a_python_that_the_set_up_has_no_packages_for_is_refused(tmp_path, versi
     words = ["make", "-C", TOOLS.parent, "--silent", "python", f"PYTHON={python}"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == ok
-    assert ("needs Python 3.10 to 3.13" in done.stdout) == bool(ok)
+    assert ("needs Python 3.10 to 3.14" in done.stdout) == bool(ok)
+
+
+@pytest.mark.parametrize(
+    ("is_locked", "offered", "asked", "taken"),
+    [
+        (True, True, "tensorflow-cpu==", ["--requirement", setup.LOCK]),
+        (True, False, "tensorflow-cpu==", None),
+        (False, True, "tensorflow-cpu>=2.16", None),
+        (False, False, "tensorflow-cpu>=2.16", None),
+    ],
+)
+def test_without_a_release_of_tensorflow_there_is_pytorch(
+    monkeypatch, capsys, is_locked, offered, asked, taken
+):
+    monkeypatch.chdir(TOOLS.parent)
+    monkeypatch.setattr(setup, "PYTHON", sys.executable)
+    monkeypatch.setattr(setup, "IS_LOCKED", is_locked)
+    wanted, installed = [], []
+    monkeypatch.setattr(
+        setup.packages, "offers", lambda python, what: wanted.append(what) or offered
+    )
+    monkeypatch.setattr(
+        setup.packages, "install", lambda python, words, torch: installed.extend(words)
+    )
+    setup.install_packages()
+    assert len(wanted) == 1 and wanted[0].startswith(asked)
+    if taken is None:
+        assert "torch>=2.1" in installed and ("tensorflow-cpu>=2.16" in installed) == offered
+    else:
+        assert installed == taken
+    assert ("ranks have PyTorch only" in " ".join(capsys.readouterr().out.split())) != offered
 
 
 def test_a_wheel_replaces_wheels_only():
