@@ -96,6 +96,11 @@ def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one rank", "all"])
 def test_what_a_cell_forks_has_process_groups_of_its_own(cluster: Cluster, ranks: list[int]):
+    # As anywhere, a copy of a process that has a group cannot make another one.
+    finish(
+        cluster,
+        "import torch.distributed as dist\nif dist.is_initialized(): dist.destroy_process_group()",
+    )
     source = """
         import multiprocessing, os, socket, torch, torch.distributed as dist
         with socket.socket() as probe:

@@ -262,6 +262,6 @@ def test_the_refusal_names_who_is_missing():
     error = world.refuse("hvd.join()", "Do something else.")
     assert isinstance(error, SubsetError)
     assert str(error) == (
-        "hvd.join() would wait for ever for rank 0, 2: this cell runs on rank 1, 3 only. "
+        "hvd.join() would wait for ever for ranks 0, 2: this cell runs on ranks 1, 3 only. "
         "Do something else."
     )
