@@ -31,7 +31,8 @@ PROJECT = ROOT / "pyproject.toml"
 LOCK = ROOT / "requirements.lock"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 # The Pythons that the lock's versions are for.
-IS_LOCKED = (3, 11) <= sys.version_info[:2] <= (3, 13)
+NEWEST_LOCKED = (3, 13)
+IS_LOCKED = (3, 11) <= sys.version_info[:2] <= NEWEST_LOCKED
 REQUIREMENTS = LOCK if IS_LOCKED else PROJECT
 SCHEMA = ROOT / "lab" / "rankroom" / "record" / "record.schema.json"
 EXTENSION = ROOT / "extension"
@@ -140,7 +141,8 @@ def install_packages() -> None:
     wanted: list[str | Path] = ["--requirement", LOCK]
     extras = set(EXTRAS)
     if not packages.offers(PYTHON, tensorflow()):
-        say(NO_TENSORFLOW.format(python=VERSION))
+        is_new = sys.version_info[:2] > NEWEST_LOCKED
+        say(NO_TENSORFLOW.format(python=VERSION) + (TAKE_OLDER if is_new else ""))
         extras.remove("tensorflow")
     if not IS_LOCKED or "tensorflow" not in extras:
         say(f"set-up: Python {VERSION} takes the ranges of pyproject.toml, not requirements.lock")
@@ -318,8 +320,9 @@ def only_one() -> Iterator[None]:
 
 NO_TENSORFLOW = (
     "set-up: pip offers no release of TensorFlow for Python {python} on this machine, so ranks "
-    "have PyTorch only; with an older Python they may have both: `make lab PYTHON=python3.13`"
+    "have PyTorch only"
 )
+TAKE_OLDER = "; with an older Python they have both: `make lab PYTHON=python3.13`"
 TESTS_NEED_IT = "set-up: tests need TensorFlow, which is not there: take Python 3.11 to 3.13"
 
 
