@@ -21,7 +21,7 @@ from rankroom.system.network import LOOPBACK, LOOPBACK_S, all_addresses
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 ANY_STATE, NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 PATIENCE_S = 1.0
-NOBODY = -1  # a process that is gone already
+GONE = -1  # the owner of an end that is closed, or that cannot be checked now
 LISTENS = 10  # TCP_LISTEN in the kernel's own list of states
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 # How an IPv4 address begins in the table of IPv6, which has words as they are in memory.
@@ -41,7 +41,7 @@ def owner(peer: Place, here: Place) -> int | None:
     found = _ask(peer, here)
     # A kernel that knows nothing of our own end does not answer at all.
     if found is not None or _ask(here, peer) is not None:
-        return NOBODY if found is None else found
+        return GONE if found is None else found
     return _look_up(peer, here)
 
 
@@ -58,7 +58,7 @@ def tells_owners() -> bool:
 
 
 def _ask(end: Place, other: Place) -> int | None:
-    """The user at this end of the connection, NOBODY if it is closed; None if there is no such."""
+    """The user at this end of the connection, GONE if it is closed; None if there is no such."""
     ends = [port.to_bytes(2, "big") for _, port in (end, other)]
     addresses = [socket.inet_aton(address).ljust(16, b"\0") for address, _ in (end, other)]
     asked = WHAT.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE)
@@ -76,7 +76,7 @@ def _ask(end: Place, other: Place) -> int | None:
     state, user, inode = FOUND.unpack_from(answer, HEAD.size)
     if state == LISTENS:  # at the same port: the kernel tells of it where there is no connection
         return None
-    return user if inode else NOBODY
+    return user if inode else GONE
 
 
 def _look_up(peer: Place, here: Place) -> int | None:
@@ -88,15 +88,13 @@ def _look_up(peer: Place, here: Place) -> int | None:
             lines = table.read_text().splitlines()[1:]
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                return (
-                    NOBODY  # strangers could see to that: who cannot be checked now is not let in
-                )
+                return GONE  # not None: strangers could see to that, and would be let in
             continue
-        answer = NOBODY
+        answer = GONE
         for line in lines:
             _, end, other, *_, user, _, inode = line.split()[:10]
             if end in wanted[0] and other in wanted[1]:
-                return int(user) if inode != "0" else NOBODY
+                return int(user) if inode != "0" else GONE
     return answer
 
 
@@ -110,6 +108,6 @@ def is_ours(peer: Place, here: Place, nodes: Collection[str]) -> bool:
     """Whether the end `peer` of a connection to `here` is this user's, as far as Linux can tell, or
     one of these other machines."""
     user = owner(peer, here)
-    if user == NOBODY:  # of this machine
+    if user == GONE:  # of this machine
         return peer[0] in nodes and peer[0] not in {here[0], *all_addresses()}
     return user in (None, os.geteuid(), 0)

@@ -285,7 +285,7 @@ def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
 
 def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
     """What comes from other machines has no owner here."""
-    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NOBODY)
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.GONE)
     nodes, here = {"10.0.0.2", "10.0.0.1"}, ("10.0.0.1", 1)
     assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
     assert not socket_owner.is_ours(("10.0.0.3", 9), here, nodes)
