@@ -169,7 +169,16 @@ def test_a_hang_on_the_gpu_is_explained_though_the_rank_uses_the_processor(ranks
 
 def test_a_gpu_that_computes_is_no_hang(ranks):
     finish(ranks, WAITS.replace("Event(True)", "Event(False)"))
-    run = finish(ranks, "all_reduce()\nsynchronize(12_000_000)")
+    run = finish(
+        ranks,
+        """
+        import time
+        all_reduce()
+        until = time.monotonic() + 6  # seconds, however fast the processor is
+        while time.monotonic() < until:
+            synchronize(12_000_000)
+        """,
+    )
     assert run.state == "done" and run.info.notes == []
     assert run.duration > 5
 
