@@ -50,6 +50,17 @@ class RankEngine(engine_app.IPEngine):
     """ipyparallel's engine; the one override that matters is where its output goes."""
 
     name = "rankroom-rank"
+    _told_to_end = False
+
+    def start(self) -> None:
+        """Be a rank until told to end, which stops the event loop in the middle: not an error that
+        a user should read."""
+        try:
+            super().start()
+        except RuntimeError:
+            if not self._told_to_end:
+                raise
+            sys.exit(1)
 
     def redirect_output(self, iopub_socket: Any) -> None:
         """Called by the engine once it has registered: from here on this process is a rank."""
@@ -87,6 +98,7 @@ class RankEngine(engine_app.IPEngine):
 
     def _signal_stop(self, number: int, frame: Any) -> None:
         if os.getpid() == self._process:
+            self._told_to_end = True
             super()._signal_stop(number, frame)
             return
         # A library has put a handler of its own around this one.

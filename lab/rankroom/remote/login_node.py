@@ -141,9 +141,10 @@ def find(name: str, job: str, seconds: str) -> Json:
 
 
 def finish(name: str, since: str) -> Json:
-    """Complete the records of a cluster that is over; its runs whose ids are later than `since`.
+    """Complete the records of a cluster that is over; its runs whose ids are later than `since`,
+    and how many bytes of events each has by now.
 
-    Only their ids: what a command answers is kept in part where it is too long. There is `trouble`
+    No more of them: what a command answers is kept in part where it is too long. There is `trouble`
     as long as one cannot be completed; the others are, and need not wait for it.
     """
     from rankroom.cluster import repair
@@ -155,9 +156,10 @@ def finish(name: str, since: str) -> Json:
         trouble = str(error) or type(error).__name__
     runs = []
     for run_id in store.ids():
-        with contextlib.suppress(RecordError):  # one that is damaged keeps nothing from the others
+        # One that is damaged keeps nothing from the others.
+        with contextlib.suppress(RecordError, OSError):
             if run_id >= since and (run := store.load(run_id)).cluster == name:
-                runs.append({"id": run.id})
+                runs.append({"id": run.id, "size": store.paths(run.id).events.stat().st_size})
     return {"runs": runs, "trouble": trouble}
 
 

@@ -81,13 +81,15 @@ class Replicas:
     def take(self, told: Json, source: str, after: int, events: bytes) -> None:
         """Write what came of a record: its run.json, and events from byte `after` on.
 
-        With a run.json that says that the run is over, all events must have come. Raises
+        With a run.json that says that the run is over, all events of that must have come; what
+        ranks wrote later may come after that, but not to a record that was removed here. Raises
         RecordError where it cannot be written, or events before these are missing: they are to be
         asked for again, from `size` on. Answers may come in another order than they were asked for.
         """
         with self._taking:
             run = RunInfo.from_json(told)
-            if run.id in self._done:
+            is_late = run.id in self._done
+            if is_late and not 0 <= self.size(run.id) < after + len(events):
                 return
             raw_state = run.state
             if self.size(run.id) < 0:
@@ -104,6 +106,8 @@ class Replicas:
                 # What the disk has taken of it is taken from there when it is asked for again.
                 self._writers.pop(run.id).close()
                 raise
+            if is_late and run.state == "running":
+                return  # that was its last piece only if it says how the run ended
             if run.state == "running":
                 run.owner = this_process()
                 if after + len(events) >= size:  # not older than what is here
@@ -186,7 +190,7 @@ class Replicas:
         done = not trouble
         for run in () if self.is_shared else said["runs"]:
             try:
-                done = await self._finish_one(str(run["id"])) and done
+                done = await self._finish_one(str(run["id"]), int(run.get("size", 0))) and done
             except (RankroomError, OSError) as error:  # others need not be damaged
                 say(error)
                 done = False
@@ -218,9 +222,10 @@ class Replicas:
                 say(error)
                 return
 
-    async def _finish_one(self, run_id: str) -> bool:
-        """Bring what there is of a record; whether that was all."""
-        while not self.is_complete(run_id):
+    async def _finish_one(self, run_id: str, size: int) -> bool:
+        """Bring what there is of a record, of which there are `size` bytes of events, more than
+        were the run's if ranks wrote later; whether that was all."""
+        while not self.is_complete(run_id) or 0 <= self.size(run_id) < size:
             after = max(0, self.size(run_id))
             said = await self._login.ask("events", run_id, str(after))
             events = base64.b64decode(said["events"])

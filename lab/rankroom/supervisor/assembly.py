@@ -6,6 +6,7 @@ with what was kept of that on a full disk; when a rank dies, so are its last wor
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rankroom.reporting import flood_buffer, overflow
+from rankroom.reporting.streams import PIECE
 
 # How every event begins, as `event_line` writes it; within a text a newline is never a real one.
 _HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
@@ -86,13 +88,24 @@ class Assembly:
             self._note(f"the last output of rank {rank} may be missing: its spool is elsewhere")
             return
         for stream, begin in reported.items():
-            data = b""
-            with self._reading(), (folder / stream).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(begin)
-                data = file.read() + flood_buffer.left_in(folder / stream)[max(0, begin - size) :]
-            if data:
-                yield stream, data.decode("utf-8", "backslashreplace"), begin + len(data)
+            decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+            to = begin
+            for data in self._pieces(folder / stream, begin):
+                to += len(data)
+                if text := decoder.decode(data):
+                    yield stream, text, to - len(decoder.getstate()[0])
+            if text := decoder.decode(b"", final=True):
+                yield stream, text, to
+
+    def _pieces(self, stream: Path, begin: int) -> Iterator[bytes]:
+        """The bytes of a rank's stream from `begin` on, up to a megabyte each."""
+        with self._reading(), stream.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(begin)
+            for place in range(begin, size, PIECE):
+                yield file.read(min(PIECE, size - place))
+            if held := flood_buffer.left_in(stream)[max(0, begin - size) :]:
+                yield held
 
     def taken(self, rank: int) -> int:
         """How many bytes of the rank's spool have been had."""

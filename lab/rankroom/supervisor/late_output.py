@@ -1,6 +1,8 @@
-"""What a rank wrote that was given up, as its node was cut off: added once its spool is seen again.
+"""What ranks write when the record of their run is closed: added to it afterwards.
 
-The run is over by then, with the rank as lost. Its spool is kept until the rank can write no more.
+A rank may have been given up, as its node was cut off: it is lost for the run then, and its spool
+is kept until it can write no more. And what a cell has started may print when the cell is over:
+that is the next cell's; if the rank ends before there is one, it is the last one's.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,20 +24,36 @@ MARK = "late"  # the event that says how far a spool has been added
 
 
 class LateOutput:
-    """Adds what ranks that runs have given up wrote, once all of a run's record is on disk."""
+    """Adds what ranks wrote after their run, once all of that run's record is on disk."""
 
     def __init__(self, store: Store, spool: Callable[[int], Path]) -> None:
         self._store = store
         self._spool = spool
         self._runs: list[Recorder] = []
+        self._latest: dict[int, Recorder] = {}  # by rank, which lives
         self._looked = 0.0
         self._sizes: dict[Path, int] = {}  # of spools, as far as they were added
         self._thread: threading.Thread | None = None
 
     def follow(self, run: Recorder) -> None:
-        """`run` is over; its ranks that were given up may have more to say."""
+        """`run` is over; its ranks may have more to say."""
         if run.given_up:
             self._runs.append(run)
+        for rank in run.info.ranks:
+            if run.has_begun(rank.rank):  # if not, what is there is still that of the run before
+                self._latest[rank.rank] = run
+
+    def take(self, ranks: Iterable[int], current: Recorder | None) -> None:
+        """The processes of these ranks end: what was printed there since their last cell has no
+        other record to go to than that cell's."""
+        for rank in ranks:
+            run = self._latest.get(rank)
+            if current is not None and current.has_begun(rank):
+                run = current
+            if run is not None:
+                # Without a record, or with a full disk, there is no place for it.
+                with contextlib.suppress(OSError, RecordError):
+                    run.take_late(rank)
 
     def look(self) -> None:
         """Add what is new, now and then; in a thread of its own, as a record may be long."""

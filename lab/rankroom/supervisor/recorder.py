@@ -7,6 +7,7 @@ releases the others when one has failed, and closes the record when all have end
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +43,7 @@ TELL_S = 0.02  # after a rank has failed, until followers are told: others fail 
 LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
 HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
+MOST_LATE = 64  # megabytes that a record takes of what a rank prints after the cell
 GIVE_UP_S = 3.0  # after an interrupt, for ranks whose node is silent to end all the same
 
 
@@ -343,6 +345,31 @@ class Recorder:
             self._add(rank, "log", stream=stream, text=text, to=to)
         return True
 
+    def has_begun(self, rank: int) -> bool:
+        """Whether a rank has begun the cell: what it prints from there on is in this record."""
+        return bool(self._summary.spooled.get(rank))
+
+    def take_late(self, rank: int) -> None:
+        """The rank ends, and no other cell has come to it: add what it, or what it has started, has
+        printed since it ended this one. Raises RecordError."""
+        with self._lock:
+            if rank in self._running or self._ranks[rank].state == "lost":
+                return  # its last words are taken otherwise, or have been
+            known, self._summary.spooled[rank] = self._summary.spooled[rank], {}
+            words = self._assembly.last_words(rank, known)
+            is_open = self._ended and not self.is_closed  # a full disk keeps it so
+            if is_open or (first := next(words, None)) is None:
+                return
+            if self._ended:
+                self._writer = PatientWriter(Writer.again(self._store.paths(self.id)))
+            for stream, text, to in itertools.chain([first], itertools.islice(words, MOST_LATE)):
+                self._add(rank, "log", stream=stream, text=text, to=to)
+            if next(words, None) is not None:
+                self._summary.note(TOO_MUCH.format(rank=rank, size=MOST_LATE))
+            self._summary.spooled[rank] = {}  # of the next process nothing is known
+            if self._ended and self._writer is not None:
+                self._writer.finish(self.info)
+
     def lose(self, ranks: Mapping[int, str]) -> None:
         """These ranks are gone, and how; take in what they left."""
         for rank in self.running:
@@ -519,4 +546,5 @@ def _may_be_there(folder: Path) -> bool:
 
 
 CUT_OFF = f"{GIVEN_UP} when the run was interrupted: {{silence}}"
+TOO_MUCH = "rank {rank} printed more than {size} MB after its last cell: the rest is in no record"
 NOT_SENT = "never got the cell: its supervisor ended while it was sent"

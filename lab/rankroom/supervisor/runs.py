@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -117,8 +117,15 @@ class Runs:
 
     def lose(self, ranks: dict[int, str]) -> None:
         """The processes of these ranks have ended, and how."""
-        if recorder := self.current:
+        recorder = self.current
+        self._late.take(ranks, recorder)
+        if recorder:
             recorder.lose(ranks)
+
+    def take_late(self, ranks: Iterable[int]) -> None:
+        """These ranks are about to be ended: note what was printed there since their last cell, and
+        not what they say of their end."""
+        self._late.take(ranks, self.current)
 
     def wait_for(self, rank: int, how: str, seconds: float, comes: bool) -> bool:
         """The process of this rank has ended: whether the run goes on and waits for it, so many
@@ -143,7 +150,8 @@ class Runs:
 
     def close(self, why: dict[int, str]) -> None:
         """All ranks have ended: bring the run that is on to its end, and its record."""
-        self.lose(why)
+        if recorder := self.current:
+            recorder.lose(why)
         last = self._current
         if last is not None:
             # A release that ranks have not confirmed is waited for.

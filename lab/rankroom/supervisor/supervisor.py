@@ -387,6 +387,7 @@ class Supervisor:
 
     def restart(self, ranks: list[int]) -> None:
         """End what there is of `ranks`, and start them again: same ranks, same ids."""
+        self.runs.take_late(ranks)
         given_up = self.children.end(ranks)
         if self.info.allocation is not None:  # on this machine they end with their agent
             for rank in set(self.living()) & given_up.keys():
@@ -418,9 +419,10 @@ class Supervisor:
             self.note_end_of_job()
             self.info.state = "ending"
             self.save()
+        ranks = range(self.info.size)
+        self.runs.take_late(ranks)
         self.children.end_all()
         why = f"ended with its cluster: {self.info.message or 'it was stopped'}"
-        ranks = range(self.info.size)
         self.runs.close({rank: self.info.exits.get(str(rank), why) for rank in ranks})
         if self.info.state != "failed":
             self.info.state = "stopped"

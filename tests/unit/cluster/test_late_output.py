@@ -106,7 +106,8 @@ def test_what_cannot_be_read_at_once_is_added_later(given_up, monkeypatch):
     had = spool.stat().st_size
     with spool.open("ab") as file:
         file.write(said(2, "two\nthree\n", 14))
-    run = SimpleNamespace(id=run_id, given_up={0: had}, is_closed=True)
+    info = SimpleNamespace(ranks=[])
+    run = SimpleNamespace(id=run_id, info=info, given_up={0: had}, is_closed=True)
     late = LateOutput(store, lambda rank: spool.parent)
     late.follow(run)
     opened = Path.open

@@ -90,7 +90,9 @@ def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
     _, one = finished_record(home, log(0, "x\n"), cluster="far")
     _, other = finished_record(home, log(0, "x\n"), cluster="far")
     Store().paths(one.id).run.write_text("{")
-    assert login_node.finish("far", "2") == {"runs": [{"id": other.id}], "trouble": ""}
+    size = Store().paths(other.id).events.stat().st_size
+    told = login_node.finish("far", "2")
+    assert told == {"runs": [{"id": other.id, "size": size}], "trouble": ""}
 
 
 def test_a_record_that_cannot_be_completed_keeps_nothing_from_the_others(home: Path, monkeypatch):
@@ -101,7 +103,8 @@ def test_a_record_that_cannot_be_completed_keeps_nothing_from_the_others(home: P
 
     monkeypatch.setattr("rankroom.cluster.repair.complete_all", refuse)
     told = login_node.finish("far", "2")
-    assert told["runs"] == [{"id": one.id}] and "Input/output error" in told["trouble"]
+    assert [each["id"] for each in told["runs"]] == [one.id]
+    assert "Input/output error" in told["trouble"]
 
 
 def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhile(

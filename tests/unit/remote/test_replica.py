@@ -283,6 +283,32 @@ def test_a_record_that_is_complete_is_not_read_or_asked_for_again(
     assert here.ids() == []
 
 
+@pytest.mark.parametrize("most", [1, 100])
+def test_what_ranks_write_when_their_run_is_over_comes_with_the_clusters_end(
+    there: There, here: Store, most: int
+):
+    there.write(2)
+    there.end()
+
+    def events(run_id: str, after: int) -> Json:
+        told, source, _, data = there.answer(after, most)
+        return {"run": told, "source": source, "events": coded(data)}
+
+    login = Login([there.run.to_json()], events)
+    kept = replicas(here, login)
+    bring(there, kept)
+    with there.events.open("ab") as file:
+        for number in (2, 3):
+            file.write(event_line("log", 0, number, number, stream="stdout", text=f"{number}\n"))
+    login.runs[0]["size"] = there.events.stat().st_size
+    asyncio.run(kept.finish())
+    assert same(there, here)
+    shutil.rmtree(here.paths(there.run.id).folder)  # pruned
+    login.runs[0]["size"] += 100
+    asyncio.run(kept.finish())
+    assert here.ids() == []
+
+
 def test_a_clock_that_is_ahead_hides_no_run(there: There, here: Store):
     kept = replicas(here, since=START / 1e6 + 1800)
     bring(there, kept)

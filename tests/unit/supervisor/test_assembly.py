@@ -68,3 +68,15 @@ def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
     assembly.resume(0, 2)
     assert assembly.rest(0) == LINES[4] + LINES[5]
     assert notes == [f"{AT[4] - AT[2]} bytes of rank 0 were lost on the way"]
+
+
+def test_last_words_come_in_pieces_that_cut_no_character(tmp_path):
+    assembly, notes = assembled(tmp_path, b"")
+    data = ("€" * 500_000 + "\n").encode() + b"\xe2\x82"  # the last one is cut off by the writer
+    (tmp_path / "stdout").write_bytes(b"known" + data)
+    words = list(assembly.last_words(0, {"stdout": 5, "stderr": 0}))
+    assert len(words) == 3
+    assert "".join(text for _, text, _ in words) == "€" * 500_000 + "\n" + r"\xe2\x82"
+    assert [to for _, _, to in words][-1] == 5 + len(data)
+    assert max(len(text.encode()) for _, text, _ in words) <= 1 << 20
+    assert {stream for stream, _, _ in words} == {"stdout"} and notes == []

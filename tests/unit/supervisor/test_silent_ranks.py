@@ -112,7 +112,8 @@ class TwoNodes:
         made.start()
         for rank in range(4):
             self.say(made, rank, event_line("status", rank, 0, 5, state="running"))
-        self.supervisor.runs = SimpleNamespace(current=made)  # type: ignore[assignment]
+        runs = SimpleNamespace(current=made, take_late=lambda ranks: None)
+        self.supervisor.runs = runs  # type: ignore[assignment]
         return made
 
     def say(self, run: Recorder, rank: int, *lines: bytes) -> None:

@@ -144,10 +144,12 @@ def test_the_controller_is_told_once_of_all_ranks_that_are_restarted(monkeypatch
     started: list[int] = []
     made.children = SimpleNamespace(end=lambda ranks: {}, start_rank=started.append)  # type: ignore[assignment]
     made.paths = SimpleNamespace(engine_file=None)  # type: ignore[assignment]
+    noted: list[list[int]] = []
+    made.runs = SimpleNamespace(take_late=noted.append)  # type: ignore[assignment]
     made.lose = lambda rank, how: None  # type: ignore[method-assign]
     made.save = lambda: None  # type: ignore[method-assign]
     made.restart([0, 2])
-    assert told == [[0, 2]] and started == [0, 2]
+    assert noted == told == [[0, 2]] and started == [0, 2]
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
