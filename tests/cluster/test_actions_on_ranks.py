@@ -41,6 +41,8 @@ def test_a_run_that_is_over_cannot_be_used_to_end_the_next_one(cluster: Cluster)
     for act in (actions.interrupt, actions.release):
         with pytest.raises(RunOverError, match=f"run {over.id} is over"):
             act(cluster.name, over.id)
+    with pytest.raises(RunOverError, match=f"run {over.id} is over"):
+        actions.restart_and_wait(cluster.name, [0], over.id)
     assert on.wait(60) and on.state == "done"
     assert over.interrupt() is False  # when none is on, too
     on = cluster.run("import time\ntime.sleep(600)")

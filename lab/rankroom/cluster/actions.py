@@ -227,11 +227,18 @@ def stacks(name: str) -> dict[int, str]:
     return {int(rank): str(text) for rank, text in said.items()}
 
 
-def restart_and_wait(name: str, ranks: Sequence[int]) -> None:
-    """Restart ranks, and wait until they are ready. Raises StartError if one does not start."""
+def restart_and_wait(name: str, ranks: Sequence[int], run: str | None = None) -> None:
+    """Restart ranks, and wait until they are ready; for the sake of a `run` only while that is on.
+
+    Raises StartError if one does not start, RunOverError.
+    """
     paths, _ = find(name)
     lookup.living(paths)
-    restart_by(lambda do, **more: _ask(find(name)[1], RESTART_S, do=do, **more), paths, ranks)
+
+    def request(do: str, **more: Any) -> dict[str, Any]:
+        return _ask(find(name)[1], RESTART_S, do=do, run=run, **more)
+
+    restart_by(request, paths, ranks)
 
 
 def restart_by(

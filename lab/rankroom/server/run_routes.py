@@ -227,7 +227,7 @@ class Restart(Step):
         if not text:
             raise UsageError("say which rank is to be restarted: restart?rank=2")
         ranks = parse_ranks(text, run.size)
-        actions.restart_and_wait(run.cluster, ranks)
+        actions.restart_and_wait(run.cluster, ranks, run.id)
         were = "were" if len(ranks) > 1 else "was"
         return f"{name_ranks(ranks)} {were} restarted, without variables"
 

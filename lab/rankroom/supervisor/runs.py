@@ -253,16 +253,16 @@ class Runs:
             self._server.tell(question.peer, do="run", run=recorder.info.to_json())
         question.answer(run=recorder.info.to_json())
 
-    def _meant(self, question: Question, words: str) -> Recorder | None:
+    def meant(self, named: str | None, words: str = "") -> Recorder | None:
         """The run that is on. Raises RunOverError, with `words`, if the client names another one:
         that has ended since the client last saw it, and what is on now is not what it means."""
-        recorder, named = self.current, question.content.get("run")
+        recorder = self.current
         if named is not None and (recorder is None or recorder.id != named):
-            raise RunOverError(words.format(run=named))
+            raise RunOverError((words or OVER).format(run=named))
         return recorder
 
     def _interrupt(self, question: Question) -> None:
-        recorder = self._meant(question, OVER)
+        recorder = self.meant(question.content.get("run"))
         # A cell that waits for its ranks is no part of a run that is on.
         if question.content.get("run") is None:
             for waiting in self._waiting:
@@ -282,7 +282,7 @@ class Runs:
         self._once(lambda: recorder.wait(0), FREE_S, question.answer)
 
     def _release(self, question: Question) -> None:
-        recorder = self._meant(question, OVER)
+        recorder = self.meant(question.content.get("run"))
         if recorder is None:
             raise UsageError("no rank runs a cell: there is nothing to release")
         asked = recorder.release()
@@ -310,7 +310,7 @@ class Runs:
     def _answer_ranks(self, question: Question) -> None:
         """Pass on what somebody answers to ranks that ask, and tell which of them took it."""
         content = question.content
-        recorder = self._meant(question, NOT_ON)
+        recorder = self.meant(content.get("run"), NOT_ON)
         if recorder is None:
             raise UsageError(NOT_ASKED)
         prompts = {int(rank): number for rank, number in content["prompts"].items()}

@@ -162,6 +162,7 @@ class Supervisor:
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
+            self.runs.meant(question.get("run"))
             return {"refused": self.restarts.ask_for(question["ranks"])}
         elif question["do"] != "alive":
             raise RankroomError(UNKNOWN.format(name=self.info.name, do=question["do"]))
