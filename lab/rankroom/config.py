@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rankroom.errors import NotPrivateError, UsageError
+from rankroom.errors import NotPrivateError, UsageError, with_remedy
 
 # What the version before called otherwise; it is understood for this version, and then goes.
 RENAMED = {
@@ -224,13 +224,11 @@ def _text(name: str) -> str:
 def _from_file() -> dict[str, Any]:
     path = config_file()
     try:
-        text = path.read_text("utf-8")
+        return parsed(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise UsageError(UNREADABLE.format(path=path, error=error)) from None
-    try:
-        return parsed(text)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {with_remedy(error)}") from None
     except ValueError as error:
         raise UsageError(UNREADABLE.format(path=path, error=error)) from None
 

@@ -1,0 +1,51 @@
+"""config.toml: what is said where it cannot be read, or is not TOML."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from rankroom import config
+from rankroom.errors import UsageError
+
+OTHERWISE = 4.0  # seconds, where no file says how many
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("RANKROOM_HANG_SECONDS", raising=False)
+    path = config.config_file()
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_a_setting_is_read_where_there_is_a_file(file: Path):
+    assert config.hang_seconds() == OTHERWISE
+    file.write_text("hang_seconds = 7\n")
+    assert config.hang_seconds() == 7
+
+
+@pytest.mark.parametrize("content", [b"hang_seconds = \n", b"# \xff\n"])
+def test_a_file_that_is_no_toml_is_to_be_corrected(file: Path, content: bytes):
+    file.write_bytes(content)
+    words = f"cannot read {re.escape(str(file))}: .+; correct the file or remove it$"
+    with pytest.raises(UsageError, match=words):
+        config.hang_seconds()
+
+
+def test_a_file_that_cannot_be_read_is_not_called_wrong(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(path: Path, *about: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    words = f"cannot read {re.escape(str(file))}: Too many open files; .*`ulimit -n`"
+    with pytest.raises(UsageError, match=words) as caught:
+        config.hang_seconds()
+    assert "correct the file" not in str(caught.value)
