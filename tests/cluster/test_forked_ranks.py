@@ -26,7 +26,8 @@ IMPORTED = "import sys; [name in sys.modules for name in ('torch', 'slow_module'
 OWN = """
 import os, random, sys, threading, torch, numpy
 (rank, os.getpid(), os.getsid(0), int(os.environ['RANK']), os.getcwd(), random.random(),
- numpy.random.rand(), torch.get_num_threads(), threading.active_count() > 0)"""
+ numpy.random.rand(), torch.get_num_threads(), threading.active_count() > 0,
+ torch.rand(1).item(), torch.initial_seed())"""
 
 
 def values(cluster: Cluster, source: str) -> dict[int, object]:
@@ -117,6 +118,7 @@ def test_each_rank_is_its_own(home: Path):
     assert one[1] == one[2] and other[1] == other[2]  # in a session of its own
     assert one[4] == other[4] == str(Path.cwd())
     assert one[5] != other[5] and one[6] != other[6]
+    assert one[9] != other[9] and one[10] != other[10]
     assert one[7] == other[7] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 

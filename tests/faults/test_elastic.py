@@ -1,6 +1,8 @@
 """A rank dies within `hvd.elastic.run`: it is started again, and training goes on from the last
 commit."""
 
+import subprocess
+import sys
 import time
 from textwrap import dedent
 
@@ -380,9 +382,10 @@ def test_keras_goes_on_from_the_last_commit(keras_pair, tmp_path, rank):
 def test_who_restarts_it_meanwhile_brings_it_back(alone, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     run = alone.run(training(tmp_path, die))
-    until(lambda: "`%cluster restart --ranks 1` starts it again" in log(run, 1, "stderr"))
+    command = f"rankroom cluster restart {alone.name} --ranks 1"
+    until(lambda: f"`{command}` in a terminal" in log(run, 1, "stderr"))
     assert "`%cluster start --auto-restart`" in log(run, 1, "stderr")
-    alone.restart([1])
+    subprocess.run([sys.executable, "-m", *command.split()], check=True)
     assert run.wait(60) and run.state == "done", failure(run)
     assert eval(run.results[0])[1:] == [[0, 1, 2, 3, 4, 5, 4, 5, 6, 7], WEIGHTS]
 

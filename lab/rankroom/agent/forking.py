@@ -136,6 +136,8 @@ def _differ() -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    if (torch := sys.modules.get("torch")) and threads.isdigit():
-        torch.set_num_threads(int(threads))
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()  # a GPU's is seeded with the first use of that
+        if threads.isdigit():
+            torch.set_num_threads(int(threads))
     psutil.Process()  # its own, not its parent's

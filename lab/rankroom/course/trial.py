@@ -107,7 +107,8 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
             run.interrupt()
             run.wait(TIDY_S)
     show(run)
-    verdict = judge(exercise.name, run.info, hang, exercise.limit, stood)
+    limit = exercise.limit if left < 0 else None
+    verdict = judge(exercise.name, run.info, hang, limit, stood)
     progress.note(exercise.name, verdict.passed)
     return verdict
 

@@ -45,11 +45,11 @@ class Verdict:
         }
 
 
-def judge(name: str, run: RunInfo, hang: str, limit: float, stood: str = "") -> Verdict:
+def judge(name: str, run: RunInfo, hang: str, limit: float | None, stood: str = "") -> Verdict:
     """The verdict on a run that is over.
 
-    `hang` is why it was stuck for good, where it was ended for that; `stood`, where its ranks were
-    when its time was over, if some of them stood still.
+    `hang` is why it was stuck for good, and `limit` (seconds) how long it was given, where it was
+    ended for that; `stood`, where its ranks were then, if some of them stood still.
     """
     if run.state == "done":
         return Verdict(name, "right", "right, on every rank")
@@ -66,9 +66,9 @@ def judge(name: str, run: RunInfo, hang: str, limit: float, stood: str = "") -> 
         where = f", cell line {failure.cell_line}" if failure.cell_line else ""
         what = f"{failure.ename}: {failure.evalue}"[:500]
         return Verdict(name, "raised", f"your code raised {who}{where}: {what}")
-    if run.end is not None and (run.end - run.start) / 1e6 >= limit:
+    if limit is not None:
         where = f": {stood}" if stood else "; no rank waits for another"
-        return Verdict(name, "slow", f"it did not end within {limit:g} s{where}")
+        return Verdict(name, "slow", f"it did not end within {limit:g} s{where}{goes_on}")
     return Verdict(name, "stopped", f"stopped before there was a result{goes_on}")
 
 

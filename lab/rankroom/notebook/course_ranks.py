@@ -148,7 +148,10 @@ def _login_node() -> str:
         return ""
     asked: dict[str, Site] = {}
     for name, profile in site.files().items():
-        one = site.load(name)
+        try:
+            one = site.load(name)
+        except UsageError:  # of another site, perhaps, and somebody else's: who names it is told
+            continue
         is_own = profile.parent == site.own_folder()
         command = SUBMITS.get(one.scheduler)
         if command and one.login and (is_own or shutil.which(command)):

@@ -97,16 +97,17 @@ class ElasticRanks:
         return f"{who} {have} died and {have} not been started again yet"
 
 
-def wait_words(rank: int, how: str, seconds: float, comes: bool) -> str:
+def wait_words(cluster: str, rank: int, how: str, seconds: float, comes: bool) -> str:
     """What the record says where a rank died that is waited for; `comes` if it is being started."""
     words = COMES_BACK if comes else WAITS
-    return words.format(rank=rank, how=how, seconds=seconds)
+    return words.format(cluster=cluster, rank=rank, how=how, seconds=seconds)
 
 
 COMES_BACK = "rank {rank} {how}: it is started again, and the others go back to their last commit\n"
 WAITS = (
-    "rank {rank} {how}: the others wait {seconds:.0f} s for it: `%cluster restart --ranks {rank}` "
-    "starts it again (`%cluster start --auto-restart` has that done for you)\n"
+    "rank {rank} {how}: the others wait {seconds:.0f} s for it. As its notebook is busy, start it "
+    "again in the sidebar, or by `rankroom cluster restart {cluster} --ranks {rank}` in a terminal "
+    "(`%cluster start --auto-restart` has that done for you)\n"
 )
 HOPELESS = (
     f"{{how}}; it was started again {TRIES} times, and died before it came as far as the others"

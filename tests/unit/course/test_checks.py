@@ -116,12 +116,12 @@ def test_a_function_typed_where_nothing_keeps_the_lines_is_refused():
 
 
 def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
-    said = judge("ring.1", make_run(2, state="running"), "", 30.0)
+    said = judge("ring.1", make_run(2, state="running"), "", None)
     assert said.state == "stopped" and "the cell still runs" in said.words
     assert "`%cluster restart` ends it" in said.words
-    hung = judge("ring.1", make_run(2, state="running"), "rank 1 is silent", 30.0)
+    hung = judge("ring.1", make_run(2, state="running"), "rank 1 is silent", None)
     assert hung.state == "hung" and "rank 1 is silent; the cell still runs" in hung.words
-    over = judge("ring.1", make_run(2, state="interrupted"), "rank 1 is silent", 30.0)
+    over = judge("ring.1", make_run(2, state="interrupted"), "rank 1 is silent", None)
     assert over.words.endswith("rank 1 is silent")
 
 
@@ -181,6 +181,20 @@ def test_a_rank_that_never_comes_is_named_when_the_time_is_over(quick: Exercise)
 def test_the_time_stands_still_while_a_rank_is_in_a_debugger(quick: Exercise):
     run = Standing("asks", "waits", ends_after=1.0)
     assert trial.follow(quick, run).passed and not run.was_interrupted
+
+
+def test_an_answer_that_was_debugged_for_long_and_is_stopped_is_not_called_slow(quick: Exercise):
+    run = Standing("asks", "waits")
+    thought_until = time.monotonic() + 0.7
+
+    def wait(timeout: float) -> bool:
+        if time.monotonic() > thought_until and not run.was_interrupted:
+            raise KeyboardInterrupt
+        return Standing.wait(run, timeout)
+
+    run.wait = wait  # type: ignore[method-assign]
+    said = trial.follow(quick, run)
+    assert said.state == "stopped" and said.words == "stopped before there was a result"
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,16 @@ def test_the_login_node_is_known_by_the_centres_profile_too(
     assert course_ranks._login_node() == "alone"
 
 
+def test_a_wrong_profile_of_another_site_keeps_no_lesson_from_beginning(
+    profiles: Callable[..., None], tmp_path: Path
+):
+    install(tmp_path, "sbatch")
+    profiles("another", "shared", scheduler='slurm"\nnodez = "3')
+    assert course_ranks._login_node() == ""
+    profiles("ours", "shared")
+    assert course_ranks._login_node() == "ours"
+
+
 def test_a_name_that_is_not_found_in_time_is_no_login_node(
     profiles: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -67,7 +67,7 @@ def command(learner: Learner) -> None:
         for launcher in _COUNTS:
             wanted = {"nodes": [str(nodes)], "each": [str(gpus)], "all": [str(nodes * gpus)]}
             if launcher == "torchrun":  # it counts a node's GPUs itself
-                wanted["each"].append("gpu")
+                wanted["each"] += ["gpu", "auto"]
             said = ask(launcher, nodes, gpus)
             if not isinstance(said, str) or not said.split():
                 raise Wrong(f"for {launcher} it gives {said!r}, and should give text")
