@@ -3,6 +3,7 @@ Ranks that run go on, and clients get an answer."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -46,7 +47,17 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
     finally:
         machines.boot("ctl")
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
+    # What a cell has started prints when the cell is over, and there is no other cell.
+    cell = "import subprocess\nsubprocess.Popen('sleep 1; echo later; sleep 600', shell=True)"
+    assert laptop.do(f"run = cluster.run({cell!r}); run.wait(60) and run.state") == "done"
+    spools = machines.home("alice") / ".local/share/rankroom/clusters"
+    until = time.monotonic() + 60
+    while [each.read_text() for each in spools.glob("*/spool/*/stdout")] != ["later\n"] * 2:
+        assert time.monotonic() < until
+        time.sleep(0.2)
     laptop.do("cluster.stop()", 120)
+    said = "[e['text'] for e in Store().events(run.id) if e['kind'] == 'log']"
+    laptop.until(f"{said} == ['later\\n'] * 2")
     until_nothing_runs(machines)
     machines.until_idle()
 

@@ -107,6 +107,15 @@ class Assembly:
             if held := flood_buffer.left_in(stream)[max(0, begin - size) :]:
                 yield held
 
+    def has_begun(self, rank: int) -> bool:
+        """Whether the rank has made its file of the run, as it does before it says so; or may have,
+        where that cannot be seen now."""
+        folder = self._spool(rank)
+        try:
+            return folder is not None and (folder / self._file).exists()
+        except OSError:
+            return True
+
     def taken(self, rank: int) -> int:
         """How many bytes of the rank's spool have been had."""
         return self._received[rank]

@@ -45,9 +45,9 @@ class LateOutput:
 
     def take(self, ranks: Iterable[int], current: Recorder | None) -> None:
         """The processes of these ranks end: what was printed there since their last cell has no
-        other record to go to than that cell's."""
+        other record to go to than that cell's; `current` is the run that is on, or was the last."""
         for rank in ranks:
-            run = self._latest.get(rank)
+            run = self._latest.pop(rank, None)  # of the next process nothing is known
             if current is not None and current.has_begun(rank):
                 run = current
             if run is not None:

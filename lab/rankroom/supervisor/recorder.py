@@ -92,6 +92,7 @@ class Recorder:
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
             self._summary.raised, self.given_up, self._finish_if_over, self._is_held,
+            self.has_begun,
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
@@ -347,7 +348,9 @@ class Recorder:
 
     def has_begun(self, rank: int) -> bool:
         """Whether a rank has begun the cell: what it prints from there on is in this record."""
-        return bool(self._summary.spooled.get(rank))
+        return rank in self._ranks and (
+            bool(self._summary.spooled[rank]) or self._assembly.has_begun(rank)
+        )
 
     def take_late(self, rank: int) -> None:
         """The rank ends, and no other cell has come to it: add what it, or what it has started, has

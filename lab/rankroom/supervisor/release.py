@@ -45,7 +45,8 @@ class Release:
         raised: Collection[int],
         given_up: Collection[int],
         confirmed: Callable[[], None],
-        is_held: Callable[[], bool] = lambda: False,
+        is_held: Callable[[], bool],
+        has_begun: Callable[[int], bool],
     ) -> None:
         self.interrupted = False
         self._run = run
@@ -56,6 +57,7 @@ class Release:
         self._given_up = given_up
         self._confirmed = confirmed
         self._is_held = is_held
+        self._has_begun = has_begun
         self._failed_at = float("inf")  # when that was noticed of the first rank
         self._looks = False  # at what the others do, soon: once for all that fail until then
         self._asked: list[Future[Any]] = []
@@ -145,7 +147,7 @@ class Release:
             if said.get("failing") or said.get("tidying"):
                 return
             self._connections.signal([rank], "SIGINT")
-        elif not runs:
+        elif not runs and self._has_begun(rank):
             return  # it has ended the cell that it was in when it was given up
         self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 

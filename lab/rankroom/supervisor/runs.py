@@ -117,21 +117,20 @@ class Runs:
 
     def lose(self, ranks: dict[int, str]) -> None:
         """The processes of these ranks have ended, and how."""
-        recorder = self.current
-        self._late.take(ranks, recorder)
-        if recorder:
+        self.take_late(ranks)
+        if recorder := self.current:
             recorder.lose(ranks)
 
     def take_late(self, ranks: Iterable[int]) -> None:
-        """These ranks are about to be ended: note what was printed there since their last cell, and
-        not what they say of their end."""
-        self._late.take(ranks, self.current)
+        """These ranks end: note what was printed there since their last cell. To be called before
+        they are ended, as what they say of that is no part of it."""
+        self._late.take(ranks, self._current)
 
     def wait_for(self, rank: int, how: str, seconds: float, comes: bool) -> bool:
         """The process of this rank has ended: whether the run goes on and waits for it, so many
         `seconds`; `comes` if it is being started again."""
         recorder = None if self.is_ending else self.current
-        words = elastic_ranks.wait_words(rank, how, seconds, comes)
+        words = elastic_ranks.wait_words(self._info.name, rank, how, seconds, comes)
         return recorder is not None and recorder.wait_for(rank, how, seconds, words)
 
     def came(self, rank: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,12 +105,12 @@ class TwoNodes:
         made.place = {"at": "127.0.0.1", "host": name}
         return made
 
-    def begin(self) -> Recorder:
+    def begin(self, has_begun: Iterable[int] = range(4)) -> Recorder:
         made = Recorder(
             "1", make_run(4), self.supervisor.connections, Store(), self.paths.spool
         )  # fmt: skip
         made.start()
-        for rank in range(4):
+        for rank in has_begun:
             self.say(made, rank, event_line("status", rank, 0, 5, state="running"))
         runs = SimpleNamespace(current=made, take_late=lambda ranks: None)
         self.supervisor.runs = runs  # type: ignore[assignment]
@@ -274,6 +274,30 @@ def test_an_interrupt_ends_the_run_and_reaches_a_rank_when_it_answers_again(two:
     two.server.tick(3)
     for rank in (2, 3):
         two.answer(rank, run=two.recorder.id)
+    two.server.tick(3)
+    assert two.told("c2").count("SIGINT") == 2
+
+
+def test_an_interrupt_waits_for_a_cell_that_a_rank_has_yet_to_begin(two: TwoNodes):
+    """It was sent after the cell that the rank is in, and to a node that is silent."""
+    two.silence(1)
+    first, two.recorder = two.recorder, two.begin(has_begun=[0, 1])
+    two.recorder.interrupt()
+    two.server.tick(2)
+    assert two.recorder.given_up.keys() == {2, 3}
+    two.silence()
+    for rank in (2, 3):
+        two.answer(rank, run=first.id)
+    two.server.tick(2)
+    assert "SIGINT" not in two.told("c2")
+    for rank in (2, 3):
+        spool = two.paths.spool(rank) / f"{two.recorder.id}.jsonl"
+        spool.write_bytes(event_line("status", rank, 0, 5, state="running"))
+        two.answer(rank, run=two.recorder.id)
+    assert poll_until(lambda: two.told("c2").count("SIGINT") == 2, 10, 0.01)
+    two.server.tick(2)
+    for rank in (2, 3):
+        two.answer(rank, run=None)
     two.server.tick(3)
     assert two.told("c2").count("SIGINT") == 2
 
