@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rankroom.cluster.cleanup import demand_untold, findings
+from rankroom.errors import RankroomError
 from rankroom.record.store import Store
 
 
@@ -25,20 +26,24 @@ def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
     if gone and not clean:
         raise click.UsageError("--gone says what --clean may remove: give both")
     for name in gone:
-        demand_untold(name)
+        question = demand_untold(name)
         if not yes:
-            click.confirm(SURE.format(name=name), abort=True)
+            click.confirm(question, abort=True)
     store = Store()
-    found = findings(store, gone)
+    found, failed = findings(store, gone), False
     for each in found:
         click.echo(each.what)
         if each.clean is not None and clean:
-            each.clean()
-            click.echo(f"    {each.done}")
+            try:
+                each.clean()
+            except (RankroomError, OSError) as error:  # the others need not stay for that
+                click.echo(f"    {error}", err=True)
+                failed = True
+            else:
+                click.echo(f"    {each.done}")
         elif each.clean is not None:
             click.echo(f"    `rankroom doctor --clean` {each.remedy}")
     if not any(each.clean for each in found):
         click.echo(f"nothing is left over in {store.root}")
-
-
-SURE = "Complete the records of cluster {name}, and remove its folder? If it runs, this breaks it."
+    if failed:
+        raise SystemExit(1)

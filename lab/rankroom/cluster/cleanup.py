@@ -7,6 +7,7 @@ their environment or their command.
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from rankroom.record.cluster_file import (
 from rankroom.record.store import Store
 from rankroom.scheduler import ended_jobs
 from rankroom.supervisor.lease import held
-from rankroom.system import process_tree
+from rankroom.system import pid_space, process_tree
 from rankroom.text.rank_ranges import count_ranks
 
 
@@ -51,17 +52,28 @@ def findings(store: Store, gone: Collection[str] = ()) -> list[Finding]:
     return [*found, *_without_folder(clusters_folder()), *_blanks(store)]
 
 
-def demand_untold(name: str) -> None:
+def demand_untold(name: str) -> str:
     """Raise UsageError unless there is a cluster of this name of which it cannot be told from here
-    whether it runs: of any other one nothing has to be said."""
+    whether it runs: of any other one nothing has to be said. Returns what to ask before it is taken
+    for gone."""
     paths = ClusterPaths(name)
     if name not in (names := [each.name for each in all_paths()]):
         raise UsageError(NO_SUCH.format(name=name, names=", ".join(names) or "none"))
-    how = liveness.state(paths.read())
-    if how != "unknown":
+    info = paths.read()
+    how = liveness.state(info)
+    if info is None or how != "unknown":
         raise UsageError((IT_RUNS if how == "runs" else NOT_NEEDED).format(name=name))
     if seen := launch.own_processes(paths):  # in a container on this machine, say
         raise UsageError(SEEN.format(name=name, processes=_processes(seen)))
+    if liveness.in_job(info) and info.allocation and ended_jobs.state(info.allocation) == "on":
+        raise UsageError(JOB_ON.format(name=name, job=info.allocation.job))
+    return (SURE_OF_AGENT if _has_job(info) else SURE).format(name=name)
+
+
+def _has_job(info: ClusterInfo) -> bool:
+    """Whether a cluster on a site may have a job that goes on, for another agent to follow."""
+    remote = info.remote if liveness.remote_on(info) else None
+    return remote is not None and not is_past(remote.until)
 
 
 def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -> Iterator[Finding]:
@@ -70,13 +82,16 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
     except UnreadableError as error:
         yield Finding(str(error))
         return
-    if info is None and (kept_by := launch.supervisors(paths)):
+    if info is None and (kept_by := launch.supervisors(paths, doubtful=True)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
     how = liveness.state(info)
     if info is not None and how == "unknown" and paths.name in gone:
         what = SAID_GONE.format(name=paths.name, where=liveness.where(info))
-        yield Finding(what, *WITH_RECORDS, lambda: _remove_gone(paths, info, store))
+        if _has_job(info):
+            yield Finding(what, *AGENT_ONLY, lambda: _forget_agent(paths, info))
+        else:
+            yield Finding(what, *WITH_RECORDS, lambda: _remove_gone(paths, info, store))
         return
     if info is not None and how != "gone" and liveness.is_elsewhere(info):
         said = RUNS_THERE if how == "runs" else MAY_RUN
@@ -91,9 +106,9 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
         where = f" in job {info.remote.job} on {info.remote.site}" if info.remote else ""
         yield Finding(f"cluster {paths.name}: {ranks}{where}, up since {since}, {use}")
         return
-    remote = info.remote if info is not None and liveness.remote_on(info) else None
-    if remote is not None and not is_past(remote.until):
-        yield Finding(UNKEPT.format(name=paths.name, job=remote.its_job, site=remote.site))
+    if info is not None and info.remote is not None and _has_job(info):
+        about = {"job": info.remote.its_job, "site": info.remote.site}
+        yield Finding(UNKEPT.format(name=paths.name, **about))
         return
     if info is not None and job:
         yield Finding(
@@ -138,6 +153,14 @@ def _remove_gone(paths: ClusterPaths, info: ClusterInfo, store: Store) -> None:
     paths.remove()
 
 
+def _forget_agent(paths: ClusterPaths, info: ClusterInfo) -> None:
+    """The agent of a cluster on a site is gone with its machine: another one, here, may follow its
+    job, or cancel that."""
+    info.supervisor, info.began, info.locked = 0, 0, False
+    info.host, info.space = socket.gethostname(), str(pid_space.here())
+    paths.write(info)
+
+
 def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
     """Whether the cluster is only just starting. The clock may have been set since."""
     age = time.time() - info.created
@@ -147,7 +170,7 @@ def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
 
 def _job_elsewhere(info: ClusterInfo) -> str:
     """The job of a cluster that may be cut off rather than gone, as that job is not over."""
-    granted = info.allocation
+    granted = info.allocation if liveness.in_job(info) else None
     if granted is None or liveness.here(info.host, info) or info.state in ("failed", "stopped"):
         return ""
     return "" if ended_jobs.is_over(granted) else granted.job
@@ -214,6 +237,10 @@ WITH_RECORDS = (
     "completes its records and removes its folder",
     "completed its records and removed its folder",
 )
+AGENT_ONLY = (
+    "lets it be attached to from here, as its job may go on",
+    "it can be attached to from here now, by `%cluster attach`",
+)
 MAY_RUN = (
     "cluster {name}: was started on {where}; whether it runs cannot be told from here, so it is "
     "left alone: use `rankroom doctor` there, or, if that machine or container is gone for good, "
@@ -224,6 +251,15 @@ MACHINE_GONE = "its machine is gone"
 NO_SUCH = "--gone {name}: there is no cluster of this name; there are: {names}"
 IT_RUNS = "--gone {name}: this cluster runs, and is left alone"
 NOT_NEEDED = "--gone {name}: this cluster is known to be gone: `rankroom doctor --clean` is enough"
+JOB_ON = (
+    "--gone {name}: its scheduler says that job {job} goes on, so the cluster is left alone: "
+    "cancel the job first"
+)
+SURE = "Complete the records of cluster {name}, and remove its folder? If it runs, this breaks it."
+SURE_OF_AGENT = (
+    "Have cluster {name} followed from here, by an agent of its own? If the one there runs, this "
+    "breaks it."
+)
 SEEN = "--gone {name}: {processes} still there, so the cluster is left alone"
 NOT_COMPLETE = (
     "cluster {name} stays: the record of {runs} may lack what it holds, and was not completed. A "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -17,7 +18,7 @@ import psutil
 from rankroom import config
 from rankroom.cluster import liveness
 from rankroom.cluster.liveness import SUPERVISOR, SUPERVISORS
-from rankroom.errors import StartError, UsageError, with_remedy
+from rankroom.errors import StartError, UnreadableError, UsageError, with_remedy
 from rankroom.record.cluster_file import (
     Allocation,
     ClusterInfo,
@@ -237,7 +238,7 @@ def make_way(paths: ClusterPaths) -> None:
         raise UsageError(ELSEWHERE.format(name=paths.name, where=liveness.where(before)))
     if before is not None and (liveness.alive(before) or liveness.remote_on(before)):
         raise UsageError(IN_USE.format(name=paths.name))
-    if paths.folder.exists() and (found := supervisors(paths)):
+    if paths.folder.exists() and (found := supervisors(paths, doubtful=True)):
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
     if paths.unfinished():
         try:
@@ -247,16 +248,30 @@ def make_way(paths: ClusterPaths) -> None:
     paths.remove()
 
 
-def supervisors(paths: ClusterPaths) -> list[psutil.Process]:
+def supervisors(paths: ClusterPaths, doubtful: bool = False) -> list[psutil.Process]:
     """The processes of this machine that were started to keep the cluster in this folder; not those
-    of a container that has another one with this path."""
+    of a container that has another one with this path.
+
+    A process of another session of a container, or of another group, may not be looked into. Then
+    it is known by the cluster's file; with `doubtful` it counts in any case.
+    """
     wanted = [[each, str(paths.folder)] for each in SUPERVISORS]
+    own = _supervisor(paths)
     return [
         process
         for process in psutil.process_iter(["cmdline"])
         if python_command.arguments(process.info["cmdline"] or [])[:2] in wanted
-        and path_views.is_same(process.pid, paths.folder)
+        and path_views.is_same(process.pid, paths.folder, doubtful or process.pid == own)
     ]
+
+
+def _supervisor(paths: ClusterPaths) -> int:
+    """The process that the cluster's file names, if that lives here; 0 if not."""
+    with contextlib.suppress(UnreadableError):
+        info = paths.read()
+        if info is not None and liveness.here(info.host, info):
+            return info.supervisor if process_tree.lives(info.supervisor, info.began) else 0
+    return 0
 
 
 def own_environment() -> dict[str, str]:

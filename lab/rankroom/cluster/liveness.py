@@ -60,18 +60,26 @@ def remote_on(info: ClusterInfo) -> bool:
 def here(host: str, info: ClusterInfo) -> bool:
     """Whether a process of a cluster, which `host` has, is one of this machine's.
 
-    Without an allocation it is, whatever name the machine has by now, unless all of it is not.
+    Outside of a job it is, whatever name the machine has by now, unless all of it is not; of a
+    cluster on a site, the agent.
     """
-    if info.allocation is None:
-        return not is_elsewhere(info)
+    if not in_job(info):
+        is_of_site = info.remote is not None and host != info.host
+        return not (is_of_site or is_elsewhere(info))
     is_ours = host != info.host or not info.space or pid_space.is_here(_space(info))
     return host == socket.gethostname() and is_ours
 
 
+def in_job(info: ClusterInfo) -> bool:
+    """Whether the process that keeps a cluster is on a node of its job. A cluster on a site has a
+    job as well, and an agent outside of it."""
+    return info.allocation is not None and info.remote is None
+
+
 def is_elsewhere(info: ClusterInfo) -> bool:
-    """Whether all of the cluster is on another machine, or in another container, that has the same
-    home: it is not reached from here. An allocation's supervisor is, over the network."""
-    return bool(info.allocation is None and info.space) and not pid_space.is_here(_space(info))
+    """Whether what keeps the cluster is on another machine, or in another container, that has the
+    same home: it is not reached from here. A job's supervisor is, over the network."""
+    return bool(info.space) and not in_job(info) and not pid_space.is_here(_space(info))
 
 
 def where(info: ClusterInfo) -> str:

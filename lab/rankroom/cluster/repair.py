@@ -146,9 +146,10 @@ def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
         if run.owner != supervisor:
             return False
         # Its job has ended with all of its processes.
-        if info.allocation and ended_jobs.state(info.allocation) != "over":
+        granted = info.allocation if liveness.in_job(info) else None
+        if granted and ended_jobs.state(granted) != "over":
             return False
-    if info.allocation is not None:
+    if liveness.in_job(info):
         return not liveness.alive(info)
     is_writer = run.owner is not None and run.owner.space == info.space
     return is_writer and liveness.process_state(info) == "gone"
@@ -159,7 +160,7 @@ def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
 
     Its name is another's by now, or it has ended.
     """
-    ended = info.state == "stopped" and not launch.supervisors(paths)
+    ended = info.state == "stopped" and not launch.supervisors(paths, doubtful=True)
     if (info.name != paths.name or ended) and not paths.unfinished():
         paths.remove()
 

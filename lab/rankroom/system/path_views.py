@@ -14,9 +14,12 @@ PROC = Path("/proc")
 MOST_LINKS = 40  # in one path, as in Linux
 
 
-def is_same(pid: int, path: Path) -> bool:
+def is_same(pid: int, path: Path, untold: bool = False) -> bool:
     """Whether `path` is the same file to the process `pid`, or would be if it was there: then the
-    nearest folder above it that is there decides. False where that cannot be told."""
+    nearest folder above it that is there decides. `untold` where that cannot be told.
+
+    Where we find the path and the process does not, it has it from outside, from here.
+    """
     if not (PROC / "self/root").exists():  # a system on which all processes have the same files
         return True
     root = f"{PROC}/{pid}/root"
@@ -28,9 +31,9 @@ def is_same(pid: int, path: Path) -> bool:
             if ours is not None and theirs is not None:
                 return os.path.samestat(ours, theirs)
             if ours is not None or theirs is not None:
-                return False
+                return ours is not None and each == path
     except OSError:
-        pass
+        return untold
     return False
 
 

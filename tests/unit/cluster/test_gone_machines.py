@@ -13,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.cli import main
-from rankroom.record.cluster_file import ClusterPaths
+from rankroom.cluster import liveness
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.store import Store
+from rankroom.scheduler import ended_jobs
 from rankroom.system import process_tree
 from record_makers import log, lost_record
 
@@ -119,3 +121,48 @@ def test_of_others_nothing_has_to_be_said(run: RunInfo):
     paths.write(info)
     status, said = doctor(*WITH, "--yes")
     assert status == 1 and "`rankroom doctor --clean` is enough" in said
+
+
+def test_of_a_cluster_on_a_site_only_the_agent_is_gone(run: RunInfo):
+    """Its job may go on, and nothing but an agent can follow or cancel that."""
+    paths = ClusterPaths("local")
+    info = paths.read()
+    assert info is not None
+    info.remote = Remote("hpc", state="running", job="77", name="local", until=time.time() + 3600)
+    info.allocation = Allocation("77", (Node("c1", 1),), info.remote.until)
+    paths.write(info)
+    status, said = doctor(*WITH, answer="y\n")
+    assert status == 0 and "Have cluster local followed from here" in said
+    assert "it can be attached to from here now" in said
+    now = paths.read()
+    assert now is not None and now.remote is not None and now.remote.job == "77"
+    assert liveness.state(now) == "gone" and liveness.remote_on(now)
+    assert not liveness.is_elsewhere(now) and liveness.here(now.host, now)
+    assert "`%cluster attach local` in a notebook attaches to it again" in doctor("--clean")[1]
+    assert paths.read() is not None
+
+
+def test_a_job_that_goes_on_is_no_machine_that_is_gone(
+    run: RunInfo, monkeypatch: pytest.MonkeyPatch
+):
+    paths = ClusterPaths("local")
+    info = paths.read()
+    assert info is not None
+    info.allocation = Allocation("77", (Node("c1", 1),))
+    paths.write(info)
+    monkeypatch.setattr(liveness, "_answers", lambda info: "unknown")
+    monkeypatch.setattr(ended_jobs, "state", lambda granted: "on")
+    status, said = doctor(*WITH, "--yes")
+    assert status == 1 and "job 77 goes on, so the cluster is left alone" in said
+    assert paths.folder.exists()
+
+
+def test_one_that_stays_keeps_nothing_else_from_being_cleaned_up(run: RunInfo):
+    os.utime(Store().paths(run.id).events, (time.time(), time.time()))
+    dead = ClusterPaths("zero")
+    dead.make(1)
+    dead.write(ClusterInfo("zero", 1, "failed", message="it was killed"))
+    status, said = doctor(*WITH, "--yes")
+    assert status == 1 and "cluster local stays" in said
+    assert "cluster zero: failed: it was killed\n    removed its folder" in said
+    assert not dead.folder.exists()

@@ -11,7 +11,7 @@ import pytest
 from rankroom.cluster import actions, launch, liveness, lookup
 from rankroom.errors import SshError, StartError
 from rankroom.notebook import cluster_magic
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.owner import this_process
 from rankroom.remote import start
 from rankroom.remote.cluster import RemoteCluster
@@ -73,9 +73,13 @@ def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: p
     assert not paths.folder.exists()
 
 
-def test_after_a_restart_of_the_machine_it_is_found_without_its_name():
-    cluster(space=NOW._replace(boot="before"))
-    cluster("another", NOW._replace(host="desk", machine="desk"))
+@pytest.mark.parametrize("granted", [None, Allocation("77", (Node("c1", 1),))])
+def test_after_a_restart_of_the_machine_it_is_found_without_its_name(granted: Allocation | None):
+    """Also where it is known what its job was granted: the agent was here all the same."""
+    paths = cluster(space=NOW._replace(boot="before"), allocation=granted, rpc="ipc:///gone")
+    info = paths.read()
+    assert info is not None and liveness.state(info) == "gone"
+    cluster("another", NOW._replace(host="desk", machine="desk"), allocation=granted)
     assert [info.name for info in lookup.clusters_in_use()] == ["far"]
     assert lookup.find(None).name == "far"
 
