@@ -140,11 +140,15 @@ def make_venv() -> None:
 def install_packages() -> None:
     wanted: list[str | Path] = ["--requirement", LOCK]
     extras = set(EXTRAS)
-    if not packages.offers(PYTHON, tensorflow()):
+    # A mirror of the index may not have the newest one yet.
+    as_locked = IS_LOCKED and packages.offers(PYTHON, f"{TENSORFLOW}=={locked(TENSORFLOW)}")
+    if not as_locked and not packages.offers(PYTHON, ranges(["tensorflow"])[-1]):
+        if not packages.offers(PYTHON, "setuptools"):
+            raise SystemExit(NO_INDEX)
         is_new = sys.version_info[:2] > NEWEST_LOCKED
         say(NO_TENSORFLOW.format(python=VERSION) + (TAKE_OLDER if is_new else ""))
         extras.remove("tensorflow")
-    if not IS_LOCKED or "tensorflow" not in extras:
+    if not as_locked:
         say(f"set-up: Python {VERSION} takes the ranges of pyproject.toml, not requirements.lock")
         wanted = ["setuptools", "wheel", *ranges(extras)]
     packages.install(PYTHON, wanted, locked("torch"))
@@ -276,11 +280,6 @@ def locked(name: str) -> str:
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
 
 
-def tensorflow() -> str:
-    """The TensorFlow that is wanted, as pip reads it."""
-    return f"{TENSORFLOW}=={locked(TENSORFLOW)}" if IS_LOCKED else ranges(["tensorflow"])[-1]
-
-
 def has_tensorflow() -> bool:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)"
     return succeeds(PYTHON, "-c", code)
@@ -318,6 +317,10 @@ def only_one() -> Iterator[None]:
         yield
 
 
+NO_INDEX = (
+    "set-up: pip finds no package at all: is the network up, and does `pip config list` name an "
+    "index that can be reached? Then run it again"
+)
 NO_TENSORFLOW = (
     "set-up: pip offers no release of TensorFlow for Python {python} on this machine, so ranks "
     "have PyTorch only"

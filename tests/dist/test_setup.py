@@ -252,35 +252,49 @@ def test_a_python_that_is_too_old_or_too_new_is_refused(tmp_path, version, ok):
     assert ("needs Python 3.10 to 3.14" in done.stdout) == bool(ok)
 
 
+LOCKED = f"tensorflow-cpu=={setup.locked('tensorflow-cpu')}"
+
+
 @pytest.mark.parametrize(
-    ("is_locked", "offered", "asked", "taken"),
+    ("is_locked", "offered", "as_locked", "has_tensorflow"),
     [
-        (True, True, "tensorflow-cpu==", ["--requirement", setup.LOCK]),
-        (True, False, "tensorflow-cpu==", None),
-        (False, True, "tensorflow-cpu>=2.16", None),
-        (False, False, "tensorflow-cpu>=2.16", None),
+        (True, {LOCKED, "tensorflow-cpu>=2.16", "setuptools"}, True, True),
+        (True, {"tensorflow-cpu>=2.16", "setuptools"}, False, True),  # of a mirror that is behind
+        (True, {"setuptools"}, False, False),
+        (False, {"tensorflow-cpu>=2.16", "setuptools"}, False, True),
+        (False, {"setuptools"}, False, False),
     ],
 )
 def test_without_a_release_of_tensorflow_there_is_pytorch(
-    monkeypatch, capsys, is_locked, offered, asked, taken
+    monkeypatch, capsys, is_locked, offered, as_locked, has_tensorflow
 ):
+    installed = packages_installed(monkeypatch, is_locked, offered)
+    if as_locked:
+        assert installed == ["--requirement", setup.LOCK]
+    else:
+        assert "torch>=2.1" in installed
+        assert ("tensorflow-cpu>=2.16" in installed) == has_tensorflow
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("ranks have PyTorch only" in said) != has_tensorflow
+
+
+def test_without_an_index_nothing_is_left_out(monkeypatch):
+    with pytest.raises(SystemExit, match="pip finds no package at all"):
+        packages_installed(monkeypatch, True, set())
+
+
+def packages_installed(monkeypatch, is_locked, offered):
+    """What the set-up has pip install where pip is offered this."""
+    installed = []
     monkeypatch.chdir(TOOLS.parent)
     monkeypatch.setattr(setup, "PYTHON", sys.executable)
     monkeypatch.setattr(setup, "IS_LOCKED", is_locked)
-    wanted, installed = [], []
-    monkeypatch.setattr(
-        setup.packages, "offers", lambda python, what: wanted.append(what) or offered
-    )
+    monkeypatch.setattr(setup.packages, "offers", lambda python, what: what in offered)
     monkeypatch.setattr(
         setup.packages, "install", lambda python, words, torch: installed.extend(words)
     )
     setup.install_packages()
-    assert len(wanted) == 1 and wanted[0].startswith(asked)
-    if taken is None:
-        assert "torch>=2.1" in installed and ("tensorflow-cpu>=2.16" in installed) == offered
-    else:
-        assert installed == taken
-    assert ("ranks have PyTorch only" in " ".join(capsys.readouterr().out.split())) != offered
+    return installed
 
 
 def test_a_wheel_replaces_wheels_only():

@@ -112,6 +112,8 @@ def rank_environment(
         rank, size, position.local_rank, position.local_size, position.node, position.nodes,
         addresses[0], wiring.master_port, wiring.interface,
     )  # fmt: skip
+    if wiring.interface != "lo" and (chosen := own.get("TP_SOCKET_IFNAME")):
+        env["TP_SOCKET_IFNAME"] = chosen  # between nodes, as the user or the site wants it
     env |= {
         name: value
         for name, value in _nccl(rank, size, wiring, devices, position, own).items()

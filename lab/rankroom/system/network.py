@@ -78,18 +78,23 @@ def _plain(address: object) -> str:
 
 
 def interfaces() -> dict[str, str]:
-    """The IPv4 address of each interface."""
-    return {
-        name: each.address
-        for name, all_ in psutil.net_if_addrs().items()
-        for each in all_
-        if each.family == socket.AF_INET
-    }
+    """The IPv4 address of each interface; of several, the first."""
+    return dict(reversed(_ipv4()))
 
 
 def outer_addresses() -> list[str]:
-    """The IPv4 address of each interface by which others may know this machine."""
-    return [each for each in interfaces().values() if not ipaddress.ip_address(each).is_loopback]
+    """The IPv4 addresses by which others may know this machine."""
+    return [each for _, each in _ipv4() if not ipaddress.ip_address(each).is_loopback]
+
+
+def _ipv4() -> list[tuple[str, str]]:
+    """All IPv4 addresses, each with its interface."""
+    return [
+        (name, str(each.address))
+        for name, all_ in psutil.net_if_addrs().items()
+        for each in all_
+        if each.family == socket.AF_INET
+    ]
 
 
 def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
@@ -100,7 +105,9 @@ def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[
     for variable in CHOSEN:
         if (name := env.get(variable, "")) in found:
             return name, found[name]
-    return next((name for name, address in found.items() if address == own), "lo"), own
+    # An interface may have more addresses than the one that is found.
+    names = (name for name, address in (*found.items(), *_ipv4()) if address == own)
+    return next(names, "lo"), own
 
 
 NO_LOOPBACK = (

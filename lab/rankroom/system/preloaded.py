@@ -32,7 +32,12 @@ def without_missing(own: Mapping[str, str]) -> dict[str, str]:
     if not missing or is_guarded():
         return {}
     others = ":".join(each for each in named if each not in missing)
-    return {PRELOAD: others, UNGUARDED: NOT_LOADED.format(library=missing[0])}
+    why = NOT_LOADED if Path(missing[0]).exists() else NOT_THERE
+    return {PRELOAD: others, UNGUARDED: why.format(library=missing[0])}
 
 
+NOT_THERE = (
+    "{library} is not on this node: another one has built it there, as the home directory had no "
+    "place for it"
+)
 NOT_LOADED = "{library} cannot be loaded on this node, whose C library may be older"

@@ -1,5 +1,8 @@
 """What Slurm granted, read from recorded answers, and how ranks are spread and placed."""
 
+import socket
+from types import SimpleNamespace
+
 import pytest
 
 from rankroom.errors import StartError, UsageError
@@ -143,6 +146,27 @@ def test_the_users_interface_comes_first():
     assert network.choose("10.0.0.2", found, {}) == ("eth0", "10.0.0.2")
     assert network.choose("10.0.0.2", found, {"GLOO_SOCKET_IFNAME": "ib0"}) == ("ib0", "10.1.0.2")
     assert network.choose("10.0.0.2", found, {"GLOO_SOCKET_IFNAME": "ib9"}) == ("eth0", "10.0.0.2")
+
+
+def test_an_interface_with_several_addresses_is_found_by_each(monkeypatch: pytest.MonkeyPatch):
+    """As one that also has an address which moves between machines."""
+    own = [SimpleNamespace(family=socket.AF_INET, address=f"10.0.0.{each}") for each in (5, 99)]
+    lo = [SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")]
+    monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: {"lo": lo, "eth0": own})
+    found = network.interfaces()
+    assert found == {"lo": "127.0.0.1", "eth0": "10.0.0.5"}
+    for address in ("10.0.0.5", "10.0.0.99"):
+        assert network.choose(address, found, {}) == ("eth0", address)
+    assert network.outer_addresses() == ["10.0.0.5", "10.0.0.99"]
+
+
+def test_rpc_goes_by_the_interface_that_the_user_names_between_nodes():
+    own = {"TP_SOCKET_IFNAME": "ib0"}
+    wiring = Wiring("10.0.0.2", "eth0", "c2", 4000, (1, 2), ("10.0.0.1", "10.0.0.2"))
+    assert rank_environment(1, 2, wiring, 0, 8, own)["TP_SOCKET_IFNAME"] == "ib0"
+    assert rank_environment(1, 2, wiring, 0, 8, {})["TP_SOCKET_IFNAME"] == "eth0"
+    here = Wiring("127.0.0.1", "lo", "localhost", 4000, (1, 2))
+    assert rank_environment(1, 2, here, 0, 8, own)["TP_SOCKET_IFNAME"] == "lo"
 
 
 def test_a_single_node_needs_no_network():

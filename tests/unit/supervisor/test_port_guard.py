@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import stat
+import subprocess
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -144,6 +147,25 @@ def test_one_that_does_not_work_after_a_boot_is_not_used(
     assert "it does not work on this machine" in why and str(made.parent) in why
 
 
+def test_what_python_prints_as_it_starts_says_nothing_of_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """As where a file of a package that was removed is left in site-packages."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    [packages] = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (packages / "left.pth").write_text("import no_such_module\n")
+    python = str(tmp_path / "venv/bin/python")
+    said = subprocess.run([python, "-I", "-c", ""], capture_output=True, text=True, check=True)
+    assert "left.pth" in said.stderr
+    monkeypatch.setattr(sys, "executable", python)
+    assert port_guard.environment({}).get(preloaded.UNGUARDED, "") == ""
+
+
+def test_it_is_compiled_by_a_compiler_that_is_old(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CC", "gcc -std=gnu90")
+    assert port_guard.library() is not None
+
+
 def test_each_c_library_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch):
     made = port_guard.library()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
@@ -153,13 +175,17 @@ def test_each_c_library_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    named = "/home/native/port_guard-x86_64-glibc-2.99-0123.so"
+    named = tmp_path / "port_guard-x86_64-glibc-2.99-0123.so"
     own = {"LD_PRELOAD": f"{named}:/usr/lib/other.so"}
     env = preloaded.without_missing(own)
     assert env["LD_PRELOAD"] == "/usr/lib/other.so"
-    assert named in env[preloaded.UNGUARDED]
+    assert env[preloaded.UNGUARDED].startswith(f"{named} is not on this node: another one")
+    named.touch()
+    assert preloaded.without_missing(own)[preloaded.UNGUARDED] == (
+        f"{named} cannot be loaded on this node, whose C library may be older"
+    )
     assert preloaded.without_missing({"LD_PRELOAD": "/usr/lib/other.so"}) == {}
     monkeypatch.setattr(preloaded, "is_guarded", lambda: True)
     assert preloaded.without_missing(own) == {}

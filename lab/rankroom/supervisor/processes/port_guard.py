@@ -124,7 +124,8 @@ def _made(folder: Path) -> Path:
         config.make_own(folder)
     with tempfile.TemporaryDirectory(dir=folder) as made:
         new = Path(made) / target.name
-        words = ["-O2", "-fPIC", "-shared", "-o", str(new), str(SOURCES / "port_guard.c"), "-ldl"]
+        source = str(SOURCES / "port_guard.c")
+        words = ["-std=gnu99", "-O2", "-fPIC", "-shared", "-o", str(new), source, "-ldl"]
         try:
             subprocess.run(
                 [*compiler, *words], check=True, capture_output=True, timeout=COMPILE_S,
@@ -145,7 +146,8 @@ def _try(library: Path) -> None:
     env = {**os.environ, PRELOAD: str(library), BIND: "127.0.0.1", PEERS: ""}
     try:
         tried = subprocess.run(
-            [sys.executable, "-I", "-c", TRY],
+            # Without `site`: what a file of packages there prints says nothing of the library.
+            [sys.executable, "-I", "-S", "-c", TRY],
             env=env,
             capture_output=True,
             timeout=TRY_S,
