@@ -326,38 +326,73 @@ def test_a_client_of_ipyparallel_can_interrupt_a_forked_rank(home: Path):
         cluster.stop()
 
 
-UNMARKED = """
+LEFT = """
 import subprocess
-line = "env -i setsid nohup sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
+line = "{words} sleep 1000 </dev/null >/dev/null 2>&1 & echo $!"
 int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE).stdout)
 """
 
 
 @pytest.mark.parametrize("preload", ["", "none"])
-def test_what_has_left_its_rank_and_its_environment_ends_with_it(home: Path, preload: str):
-    """As a server that a cell starts in a clean environment: its shell has ended at once."""
+@pytest.mark.parametrize(
+    ("words", "is_known"),
+    [("setsid nohup", True), ("env -i", True), ("env -i setsid nohup", False)],
+    ids=["its session", "its environment", "both"],
+)
+def test_what_has_left_its_rank_ends_with_it_or_with_the_last(
+    home: Path, preload: str, words: str, is_known: bool
+):
+    """As a server that a cell starts: its shell has ended at once."""
     cluster = Cluster.local(ranks=2, preload=preload)
     try:
         before = {rank.rank: rank.pid for rank in cluster.ranks}
 
         def begin() -> dict[int, psutil.Process]:
-            found = values(cluster, UNMARKED)
+            found = values(cluster, LEFT.format(words=words))
             return {rank: psutil.Process(int(str(pid))) for rank, pid in found.items()}
 
         left = begin()
-        assert all(each.environ() == {} for each in left.values())
         cluster.restart([1])
+        # What has neither session nor mark may be of the rank that lives.
         assert {rank: process_tree.running(each) for rank, each in left.items()} == {
-            0: True, 1: False,
+            0: True, 1: not is_known,
         }  # fmt: skip
         os.kill(before[0], signal.SIGKILL)
         deadline = time.monotonic() + 60
         while "0" not in cluster.refresh().exits:
             assert time.monotonic() < deadline, cluster.info
             time.sleep(0.05)
-        cluster.restart([0])
-        assert not process_tree.running(left[0])
+        cluster.restart([0, 1])
+        assert not any(map(process_tree.running, left.values()))
         last = begin()
     finally:
         cluster.stop()
     assert not any(map(process_tree.running, last.values()))
+
+
+def test_what_has_lost_its_parent_is_reaped_and_is_no_child_of_the_rank(home: Path):
+    cluster = Cluster.local(ranks=1)
+    try:
+        found = values(
+            cluster,
+            """
+import os, subprocess, time
+pids = [int(subprocess.run(["sh", "-c", "sleep 0.2 >/dev/null & echo $!"],
+                           stdout=subprocess.PIPE).stdout) for _ in range(5)]
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+until = time.monotonic() + 20
+while any(map(is_there, pids)) and time.monotonic() < until:
+    time.sleep(0.05)
+if not (child := os.fork()):
+    os._exit(7)
+ended, status = os.wait()
+(sum(map(is_there, pids)), ended == child, os.waitstatus_to_exitcode(status))""",
+        )
+    finally:
+        cluster.stop()
+    assert found == {0: (0, True, 7)}

@@ -156,6 +156,7 @@ class NodeAgent:
         self.forks = forks
         self.memory = Memory()
         self.children: dict[int, tuple[int, int]] = {}  # rank and start, by process
+        self._ended: set[int] = set()  # processes of ranks that are gone
         # What imported modules have started is all ranks'.
         self._helpers = set(psutil.Process().children())
         self._told_to_end = False
@@ -249,7 +250,6 @@ class NodeAgent:
             self._selector.close()
             for each in (self.supervisor, self._waking, self._woken):
                 each.close()
-            process_tree.adopt_orphans()
             forking.become_rank(
                 agent, rank, env, self.ranks.options(rank), self.ranks.log(rank), self.forks
             )
@@ -269,6 +269,7 @@ class NodeAgent:
             if pid not in self.children:
                 continue
             rank, start = self.children.pop(pid)
+            self._ended.add(pid)
             self._samplers.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
             words = self.memory.words(rank)
@@ -286,14 +287,30 @@ class NodeAgent:
         for process, spool in process_tree.belonging(process_tree.SPOOL):
             if spool in spools:
                 children.add(process)
-        process_tree.end(children | self.orphans())
+        process_tree.end(children | self.orphans(pids))
         self.reap()
 
-    def orphans(self) -> set[psutil.Process]:
-        """What is left of ranks that have ended, of whatever is below it; with a rank that lives
-        all that it has started is below that."""
-        own = {each for each in psutil.Process().children() if each.pid not in self.children}
-        left = own - self._helpers
+    def orphans(self, ended: Collection[int]) -> set[psutil.Process]:
+        """What is left of ranks that have ended, those with these processes among them, of whatever
+        is below it.
+
+        This process adopts what has lost its parent, of all ranks. A rank's is in its session or
+        has its mark. What has neither may be of any of them: it is left while one lives.
+        """
+        sessions = self.children.keys() - ended  # which may not have been reaped yet
+        spools = {self.ranks.spool(self.children[pid][0]) for pid in sessions}
+        gone = {*self._ended, *ended}
+        left = set()
+        for each in set(psutil.Process().children()) - self._helpers:
+            if each.pid in self.children:
+                continue
+            try:
+                session, spool = os.getsid(each.pid), each.environ().get(process_tree.SPOOL, "")
+            except (OSError, psutil.Error):  # it ends just now, or may not be looked into
+                continue
+            is_of_living = session in sessions or spool in spools
+            if not is_of_living and (spool or session in gone or not sessions):
+                left.add(each)
         return left | process_tree.descendants(each.pid for each in left)
 
     def end_all(self) -> None:

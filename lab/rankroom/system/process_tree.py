@@ -41,7 +41,8 @@ def descendants(pids: Iterable[int]) -> set[psutil.Process]:
 
 def adopt_orphans() -> None:
     """Have processes below this one become its children when their parent ends, where they would
-    become those of process 1: so they are found by descent, whatever is in their environment."""
+    become those of process 1: so they are found by descent, whatever is in their environment. This
+    process is to reap them."""
     if sys.platform == "linux":
         import ctypes  # here, because not every process that imports this pays for it
 
