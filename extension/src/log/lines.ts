@@ -137,21 +137,21 @@ export class Lines {
     return -1;
   }
 
-  /** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. */
-  nearest(t: number, rank: number | null): number {
+  /** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. `offset` is how far a rank's clock is ahead. */
+  nearest(t: number, rank: number | null, offset: (rank: number) => number): number {
     let [best, nearest] = [-1, Infinity];
     for (let line = 0; line < this.length; line++) {
       if (line === this.gap.from) {
         line = Math.max(line, this.gap.to);
       }
       if (rank === null || this.rank(line) === rank) {
-        const distance = Math.abs(this.time(line) - t);
+        const distance = Math.abs(this.time(line) - offset(this.rank(line)) - t);
         if (distance < nearest) {
           [best, nearest] = [line, distance];
         }
       }
     }
-    return best < 0 && rank !== null ? this.nearest(t, null) : best;
+    return best < 0 && rank !== null ? this.nearest(t, null, offset) : best;
   }
 
   /** Lines that are here. */

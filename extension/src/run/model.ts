@@ -124,10 +124,10 @@ export class RunModel {
     return this.states.get(rank) ?? known ?? 'running';
   }
 
-  /** The error that explains the failure, and the others. */
+  /** The error that explains the failure, and the others: all of them if the rank at fault was killed. */
   get failures(): { first: ErrorEvent | null; others: ErrorEvent[] } {
-    const cause = this.run.failure?.rank;
-    const first = this.errors.find(error => error.rank === cause) ?? this.errors[0] ?? null;
+    const cause = this.run.failure?.rank ?? this.errors[0]?.rank;
+    const first = this.errors.find(error => error.rank === cause) ?? null;
     return { first, others: this.errors.filter(error => error !== first) };
   }
 
@@ -256,7 +256,9 @@ export class RunModel {
 
   private remark(text: string, event: Event, kind: typeof ERROR | typeof NOTE): void {
     this.remarks += 1;
-    this.log.remark(text, event.rank, kind, event.t);
+    // That a rank is lost is said by another process: its line is to stand at that moment, too.
+    const isOthers = event.kind === 'status' && event.state === 'lost';
+    this.log.remark(text, event.rank, kind, event.t + (isOthers ? this.spans.offset(event.rank) : 0));
   }
 }
 

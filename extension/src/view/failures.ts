@@ -31,18 +31,15 @@ export class Failures extends Widget {
       return;
     }
     this.key = key;
-    this.setHidden(first === null);
-    if (first) {
-      const open = new Set([...this.node.querySelectorAll<HTMLElement>('.rr-other[open]')].map(node => node.dataset.key));
-      this.node.replaceChildren(
-        h('div', 'rr-cause', {}, title([first.rank], errorWords(first, 300), first)),
-        traceback(first),
-        ...alike(others, error => this.model.releaseOf(error) ?? errorWords(error, 300)).map(({ key, words, error, ranks }) =>
-          h('details', 'rr-other', { 'data-key': key, open: open.has(key) },
-            h('summary', '', {}, title(ranks, words, error)), traceback(error))
-        )
-      );
-    }
+    this.setHidden(!first && !others.length);
+    const open = new Set([...this.node.querySelectorAll<HTMLElement>('.rr-other[open]')].map(node => node.dataset.key));
+    this.node.replaceChildren(
+      ...(first ? [h('div', 'rr-cause', {}, title([first.rank], errorWords(first, 300), first)), traceback(first)] : []),
+      ...alike(others, error => this.model.releaseOf(error) ?? errorWords(error, 300)).map(({ key, words, error, ranks }) =>
+        h('details', 'rr-other', { 'data-key': key, open: open.has(key) },
+          h('summary', '', {}, title(ranks, words, error)), traceback(error))
+      )
+    );
   }
 }
 

@@ -143,7 +143,7 @@ export class LogList extends Widget {
     const line = this.marked >= 0 && this.shown.has(this.marked) ? this.marked : this.topLine();
     if (event.key === 't' && isPlain && this.hasClass('rr-timed') && line >= 0) {
       event.preventDefault();
-      this.toMoment(this.model.log.lines.time(line));
+      this.toMoment(this.timeOf(line));
     }
   }
 
@@ -155,6 +155,12 @@ export class LogList extends Widget {
   private goToEnd(): void {
     this.box.goTo(Infinity, true);
     this.focus();
+  }
+
+  /** When a line was written, on the clock that the timeline has. */
+  private timeOf(line: number): number {
+    const { log: { lines }, spans } = this.model;
+    return lines.time(line) - spans.offset(lines.rank(line));
   }
 
   private topLine(): number {
@@ -275,7 +281,7 @@ export class LogList extends Widget {
       return node.isEqualNode(before) ? before : node;
     }
     const { lines } = this.model.log;
-    updateRanks(before, { ranks: this.rows.ranks(row), flags: lines.flags(line), t: lines.time(line) });
+    updateRanks(before, { ranks: this.rows.ranks(row), flags: lines.flags(line), t: this.timeOf(line) });
     return this.dress(before, row);
   }
 
@@ -297,7 +303,7 @@ export class LogList extends Widget {
       flags: lines.flags(line),
       text: lines.text(line),
       cut: head ? 0 : lines.cut(line),
-      t: lines.time(line),
+      t: this.timeOf(line),
       head,
       opener: head ? openerNode(line, this.rows.isOpened(line), head) : undefined
     });

@@ -188,7 +188,7 @@ export class RunView extends Panel {
 
   /** From a moment to the line of the log that was written nearest to it, by this rank if there is one. */
   private toLog(t: number, rank: number | null): void {
-    const line = this.model.log.lines.nearest(t, rank);
+    const line = this.model.log.lines.nearest(t, rank, each => this.model.spans.offset(each));
     this.setTab('logs');
     if (line >= 0) {
       this.list.reveal(line);

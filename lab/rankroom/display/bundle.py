@@ -98,7 +98,9 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: Metri
         page.hang(run.hang)
     if parts.errors:
         cause = parts.errors[0]
-        order = " first" if len(parts.errors) > 1 else ""
+        # A rank that was killed has no error of its own: those of the others followed from that.
+        is_cause = run.failure is None or run.failure.rank == cause["rank"]
+        order = " first" if len(parts.errors) > 1 and is_cause else ""
         what = "was interrupted" if run.state == "interrupted" else f"failed{order}"
         page.traceback(f"{label([cause['rank']])} {what}:", cause)
         page.other_errors(parts.errors[1:])

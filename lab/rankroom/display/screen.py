@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rankroom.display.text import clean, overprint
+from rankroom.display.text import TIMES, clean, overprint
 
 _UP = re.compile(r"\x1b\[(\d*)A")
 _HIGHEST = 20  # lines that a stream can go back up
@@ -41,7 +41,9 @@ class Screen:
             self._go_up(_number(count))
             yield from self._write(more)
         if self._held > _LONG:
-            yield from self.rest()
+            self._forget_overwritten()
+            if self._held > _LONG // 2:
+                yield from self.rest()
 
     def rest(self) -> list[str]:
         """The lines as they stand, without empty ones at the end; nothing stands there then."""
@@ -50,6 +52,12 @@ class Screen:
         left = [overprint("".join(line)) for line in self._lines]
         self._begin()
         return left
+
+    def _forget_overwritten(self) -> None:
+        """Let go of what a bar has written over by now: it may go on for hours in one line."""
+        for line in filter(None, self._lines):
+            line[:] = ["\r".join("".join(line).split("\r")[-TIMES:])]
+        self._held = sum(len(piece) for line in self._lines for piece in line)
 
     def _write(self, text: str) -> Iterator[str]:
         *whole, rest = text.split("\n")

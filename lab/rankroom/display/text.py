@@ -19,7 +19,7 @@ _ERASE = re.compile("\x1b\\[[02]?K")
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # A carriage return goes back over at most this many characters, and these many times.
 _WIDTH = 2_000
-_TIMES = 1_000
+TIMES = 1_000
 
 
 def clean(text: str) -> str:
@@ -55,7 +55,7 @@ def overprint(line: str) -> str:
     if "\r" not in line:
         return line
     shown = ""
-    for part in line.split("\r")[-_TIMES:]:
+    for part in line.split("\r")[-TIMES:]:
         if not part:
             continue
         part = part[:_WIDTH]

@@ -6,6 +6,7 @@ Who is who says the file system: the server's account owns the workshop's folder
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -30,6 +31,7 @@ FOLLOW_S = 2.0  # between two copies of a live run that is shown
 MOST_MINUTES = 24 * 60.0
 T = TypeVar("T")
 _following: dict[tuple[str, str], asyncio.Task[None]] = {}  # live runs, by folder and id
+_followed: set[tuple[str, str]] = set()  # those that were, to their ends
 _copying = threading.Lock()  # two that copy the same record would copy it twice
 
 
@@ -40,12 +42,12 @@ class Overview(Handler):
     async def get(self) -> None:
         folder = of_workshop(self.get_query_argument("folder", ""))
         exercise = self.get_query_argument("exercise", "")
-        self.finish(
-            await self.threads.look(
-                f"workshop {folder.path} {exercise}",
-                lambda: workshop_answers.overview(folder, exercise),
-            )
+        told = await self.threads.look(
+            f"workshop {folder.path} {exercise}",
+            lambda: workshop_answers.overview(folder, exercise),
         )
+        await go_on_following(self, folder)
+        self.finish(told)
 
 
 class Told(Handler):
@@ -109,31 +111,53 @@ class Show(Told):
         run = await asyncio.to_thread(self.store.load, run_id)
         paths = self.store.paths(run_id)
         await self.threads.run(lambda: _alone(folder.show_run, paths))
-        key = str(folder.path), run_id
-        if run.state == "running" and key not in _following:
-            _following[key] = asyncio.create_task(self._follow(folder, run_id))
-            _following[key].add_done_callback(lambda done: _following.pop(key))
+        if run.state == "running":
+            follow(self, folder, run_id)
         self.finish({"message": SHOWN})
 
-    async def _follow(self, folder: Folder, run_id: str) -> None:
-        """Copy what is new until the run is over, or another one is shown."""
-        is_live = is_shown = True
-        trouble = ""
-        while is_live and is_shown:
-            await asyncio.sleep(FOLLOW_S)
-            try:
-                # Read before it is copied, so that the last copy is of the whole.
-                run = await asyncio.to_thread(self.store.load, run_id)
-                paths = self.store.paths(run_id)
-                is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
-                is_live = run.state == "running"
-            except (UnreadableRecordError, OSError) as error:  # a file system's, which may pass
-                if str(error) != trouble:
-                    trouble = str(error)
-                    self.log.warning("%s", error)
-            except RankroomError as error:
-                self.log.warning("%s", error)
-                return
+
+def follow(handler: Handler, folder: Folder, run_id: str) -> None:
+    """Copy what is new of a run that is shown, unless that is done already."""
+    key = str(folder.path), run_id
+    if key not in _following:
+        _following[key] = asyncio.create_task(_follow(handler, folder, run_id))
+        _following[key].add_done_callback(lambda done: _following.pop(key))
+
+
+async def go_on_following(handler: Handler, folder: Folder) -> None:
+    """The same of the run that is shown, if a server before this one has followed it."""
+    with contextlib.suppress(RankroomError, OSError):  # a copy that is damaged, say
+        run_id = await asyncio.to_thread(folder.shown_run)
+        key = str(folder.path), run_id
+        if run_id and key not in _following and key not in _followed:
+            copy = await asyncio.to_thread(folder.shown().load, run_id)
+            if copy.state in ("running", "lost"):
+                follow(handler, folder, run_id)
+
+
+async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
+    """Until the run is over, and what is computed of it is there, or another one is shown."""
+    paths = handler.store.paths(run_id)
+    is_live = is_shown = True
+    trouble = ""
+    while is_live and is_shown:
+        await asyncio.sleep(FOLLOW_S)
+        try:
+            # Read before it is copied, so that the last copy is of the whole.
+            run = await asyncio.to_thread(handler.store.load, run_id)
+            is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
+            is_live = run.state == "running"
+        except (UnreadableRecordError, OSError) as error:  # a file system's, which may pass
+            if str(error) != trouble:
+                trouble = str(error)
+                handler.log.warning("%s", error)
+        except RankroomError as error:
+            handler.log.warning("%s", error)
+            return
+    _followed.add((str(folder.path), run_id))
+    await asyncio.sleep(FOLLOW_S)
+    with contextlib.suppress(RankroomError, OSError):
+        await asyncio.to_thread(_alone, folder.follow_run, paths)
 
 
 class Seated(Handler):

@@ -64,7 +64,7 @@ class RunSummary:
     def _take_in(self, rank: int, event: Json) -> None:
         match event:
             case {"kind": "mark", "name": "raised", "t": t}:
-                self.raised.setdefault(rank, t)
+                self.raised.setdefault(rank, self._common(rank, t))
             case {"kind": "mark", "name": "unspooled", "args": {"why": why}}:
                 self._note_unspooled(rank, why)
             case {"kind": "mark", "name": "note", "args": {"text": text}}:
@@ -75,7 +75,7 @@ class RunSummary:
             case {"kind": "mark", "name": "answered"}:
                 self._ask(rank, None)
             case {"kind": "error", "t": t, "ename": name, "evalue": value}:
-                if self._is_cause(rank, t):
+                if self._is_cause(rank, self._common(rank, t)):
                     self.info.failure = Failure(rank, name, value, event.get("cell_line"))
             case {"kind": "status", "state": state}:
                 self.spooled[rank].update(event.get("spool", {}))
@@ -87,6 +87,11 @@ class RunSummary:
         others = [each for each in self.info.prompts if each.rank != rank]
         asked = others if prompt is None else [*others, prompt]
         self.info.prompts = sorted(asked, key=lambda each: each.rank)
+
+    def _common(self, rank: int, t: int) -> int:
+        """A moment of a rank's clock on that of the run, as far as it is known how they differ."""
+        clock = next((each.clock for each in self.info.ranks if each.rank == rank), None)
+        return t - clock.offset if clock else t
 
     def _is_cause(self, rank: int, t: int) -> bool:
         """True if this rank raised before all that are known: the others followed from it."""

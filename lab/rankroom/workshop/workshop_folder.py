@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rankroom.errors import NotYoursError, RecordError, UsageError
+from rankroom.errors import NotYoursError, RecordError, UnreadableRecordError, UsageError
 from rankroom.record.store import RecordPaths, Store
 from rankroom.workshop import workshop_plan
 from rankroom.workshop.owned_files import account, make_folder, read_owned, write_shared
@@ -192,17 +192,20 @@ class Folder:
             return
         is_new = not (copy := self.shown().paths(record.id)).folder.exists()
         _copy_record(record, copy)
-        told = [each.run for each in self.news() if each.kind == "show"]
-        if is_new or told[-1:] != [record.id]:
+        if is_new or self.shown_run() != record.id:
             run = self.shown().load(record.id)
             title = (run.name or run.title)[:MOST_TEXT]
             self._tell(kind="show", run=record.id, title=title)
 
+    def shown_run(self) -> str:
+        """The id of the run that all are shown now; empty if there is none."""
+        told = [each.run for each in self.news() if each.kind == "show"]
+        return told[-1] if told else ""
+
     def follow_run(self, record: RecordPaths) -> bool:
         """Copy what is new of a live run that is shown; False if it is not shown any more."""
         self._demand_teacher()
-        told = [each.run for each in self.news() if each.kind == "show"]
-        if told[-1:] != [record.id]:
+        if self.shown_run() != record.id:
             return False
         _copy_record(record, self.shown().paths(record.id))
         return True
@@ -338,7 +341,8 @@ def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
             if file.exists():
                 write_shared(getattr(copy, name), file.read_text("utf-8", "replace"))
     except OSError as error:
-        raise RecordError(f"cannot show the run {record.id}: {error.strerror or error}") from None
+        why = error.strerror or error  # which may pass
+        raise UnreadableRecordError(f"cannot show the run {record.id}: {why}") from None
 
 
 def _cut(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from rankroom.analysis.metrics.metrics_of_run import stored_metrics, write_metrics
 from rankroom.analysis.profile import Profile
 from rankroom.analysis.profile.of_run import (
     GrowingProfile,
@@ -19,7 +20,7 @@ from rankroom.analysis.profile.of_run import (
     write_profile,
 )
 from rankroom.analysis.timeline import Timeline
-from rankroom.record.model import SCHEMA_FILE, Clock, RunInfo
+from rankroom.record.model import SCHEMA_FILE, Clock, RunInfo, event_line
 from rankroom.record.store import Store
 from trace_makers import FOLDER
 
@@ -100,6 +101,22 @@ def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
     assert stored_profile(store.paths(run.id)) is None
     assert profile_of(store, run) == expected
     assert file.read_bytes() == before, "reading does not write"
+
+
+def test_what_is_printed_after_the_run_changes_nothing_that_is_kept(tmp_path: Path):
+    """As by what a cell has started, when its ranks end."""
+    store, run = copied("slow-loader", tmp_path)
+    write_profile(store, run)
+    write_metrics(store, run)
+    paths = store.paths(run.id)
+    kept = stored_profile(paths)
+    assert kept is not None and stored_metrics(paths, run) is not None
+    with paths.events.open("ab") as file:
+        file.write(event_line("log", 0, 10_000, 10**9, stream="stdout", text="later\n"))
+    assert stored_profile(paths) == kept and stored_metrics(paths, run) is not None
+    with paths.events.open("ab") as file:
+        file.write(event_line("mark", 0, 10_001, 10**9, name="step", args={}))
+    assert stored_profile(paths) is None and stored_metrics(paths, run) is None
 
 
 def test_half_a_file_is_not_taken(tmp_path: Path):

@@ -176,6 +176,14 @@ def test_the_root_cause_comes_first_and_whole_the_others_in_a_line():
         assert text.index("line 59") < text.index("Connection closed")
 
 
+def test_what_follows_from_a_rank_that_was_killed_is_not_called_the_first():
+    run = ended(state="failed", failure=Failure(2, "RankLost", "rank 2 was killed by SIGKILL"))
+    for page in pages(run, *(error(rank, "Connection closed by peer", t=50) for rank in (0, 1, 3))):
+        text = page if isinstance(page, str) else page.text
+        assert "RankLost: rank 2 was killed by SIGKILL" in text
+        assert "rank 0 failed:" in text and "first" not in text
+
+
 def test_a_huge_traceback_keeps_both_ends():
     run = ended(state="failed", failure=Failure(0, "RecursionError", "deep"))
     text, html = pages(run, error(0, trace=[f"frame {n}\n  code" for n in range(90_000)]))

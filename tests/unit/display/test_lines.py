@@ -34,6 +34,13 @@ def shown(*lines: tuple[int, str]) -> list[tuple[list[int], str]]:
     return [(g.ranks, g.text) for g in collapse(Line(rank, "stdout", t) for rank, t in lines)]
 
 
+def test_a_bar_of_hours_is_one_line():
+    passes = [f"\r{step:6}/30000 |{'#' * 80}| {step / 300:5.1f} %" for step in range(30_001)]
+    pieces = [log(0, "".join(passes[at : at + 100])) for at in range(0, len(passes), 100)]
+    [(_, _, text)] = texts(*pieces, log(0, "\n"))
+    assert text == passes[-1][1:]
+
+
 def test_pieces_of_a_line_are_joined_per_rank_and_stream():
     assert texts(
         log(0, "ab"), log(1, "x\n"), log(0, "c\nd"), log(0, "err", stream="stderr"), log(0, "e\n")

@@ -282,6 +282,20 @@ def test_a_run_that_is_shown_is_followed_to_its_end(
     wait_for(lambda: all(each["kind"] != "run" for each in own(learner)["messages"]))
 
 
+def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
+    teacher: Server, learner: Server, folder: Folder
+):
+    store, run, writer = start_record(teacher.home)
+    folder.show_run(store.paths(run.id))  # as by a server that has ended since
+    writer.append(log(0, "more\n"))
+    run.state, run.end = "done", run.start + 1_000_000
+    writer.finish(run)
+    assert folder.shown().load(run.id).state == "running"
+    overview(teacher, folder)  # the console is open
+    wait_for(lambda: folder.shown().load(run.id).state == "done")
+    assert b"more" in learner.get(f"rankroom/workshop/runs/{run.id}/events").body
+
+
 def test_another_run_takes_the_place_of_one_that_is_followed(teacher: Server, folder: Folder):
     _, first, first_writer = start_record(teacher.home)
     _, second, writer = start_record(teacher.home)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankroom.record.model import Hang, event_line
+from rankroom.record.model import Clock, Hang, event_line
 from rankroom.supervisor import run_summary
 from rankroom.supervisor.run_summary import RunSummary
 from record_makers import log, make_run
@@ -32,6 +32,21 @@ def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, ev
     summary.blame(1, "was killed by SIGKILL")
     assert summary.info.failure is not None
     assert summary.info.failure.evalue == "rank 1 was killed by SIGKILL"
+
+
+@pytest.mark.parametrize("ahead", [-200_000, 0, 200_000])
+def test_who_failed_first_is_told_on_one_clock(ahead: int):
+    """Rank 1 is on another node, whose clock differs by more than it took to be released."""
+    run = make_run(2)
+    run.ranks[1].clock = Clock(ahead, 50)
+    summary = RunSummary(run)
+    for rank, t, ename in ((1, 60_000 + ahead, "HorovodInternalError"), (0, 0, "ValueError")):
+        mark = event_line("mark", rank, 0, 1_000_000 + t, name="raised", args={})
+        error = event_line(
+            "error", rank, 1, 1_000_009 + t, ename=ename, evalue="", traceback=[]
+        )  # fmt: skip
+        list(summary.take(rank, mark + error))
+    assert run.failure is not None and (run.failure.rank, run.failure.ename) == (0, "ValueError")
 
 
 def test_a_rank_that_failed_by_itself_is_blamed_before_one_that_died_later():

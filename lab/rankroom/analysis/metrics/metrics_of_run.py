@@ -22,7 +22,7 @@ from rankroom.analysis.metrics.curves import NOWHERE, Columns, Curve, Floats, wi
 from rankroom.analysis.timeline import TEN_YEARS_US
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.store import RecordPaths, Store
-from rankroom.record.tail import lines_after
+from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
 RULES = 2  # of what metrics.json holds; one that followed others is not taken
@@ -283,7 +283,7 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
     """What metrics.json says, if it is of all the events that there are and follows our rules."""
     try:
         kept = json.loads(paths.metrics.read_bytes())
-        if kept["rules"] != RULES or kept["read"] != paths.events.stat().st_size:
+        if kept["rules"] != RULES or not only_log_after(paths.events, kept["read"]):
             return None
         metrics = Metrics(run)
         metrics.dropped = dict(kept["dropped"])

@@ -17,7 +17,7 @@ from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import Clock, RunInfo
 from rankroom.record.store import RecordPaths, Store
-from rankroom.record.tail import lines_after
+from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
 RULES = 4  # of docs/profile-rules.md; a profile.json that followed others is not taken
@@ -106,7 +106,7 @@ def stored_profile(paths: RecordPaths) -> Profile | None:
     """What profile.json says, if it is of all the events that there are and follows our rules."""
     try:
         kept = json.loads(paths.profile.read_bytes())
-        if kept["rules"] == RULES and kept["read"] == paths.events.stat().st_size:
+        if kept["rules"] == RULES and only_log_after(paths.events, kept["read"]):
             return Profile.from_json(kept)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass
@@ -118,7 +118,7 @@ def stored_overview(paths: RecordPaths) -> bytes:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         lines = paths.overview.read_bytes()
         head = json.loads(lines[: lines.index(b"\n")])
-        if head["rules"] == overview.RULES and head["read"] == paths.events.stat().st_size:
+        if head["rules"] == overview.RULES and only_log_after(paths.events, head["read"]):
             return lines
     return b""
 
