@@ -444,3 +444,39 @@ def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
     run.interrupt()
     assert run.wait(60) and run.state == "interrupted"
     assert values(ready, "tidied") == [1, 1]
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaiting"])
+def test_a_cell_that_ends_early_by_its_own_hand_saves_in_peace(ready, awaits):
+    """One interrupt is one: what the cell does after it has caught it is not interrupted."""
+    source = """
+    began = saved = heard = 0
+    try:
+        began = 1
+        time.sleep(60)
+    except KeyboardInterrupt:
+        heard += 1
+    time.sleep(2.5)
+    saved = 1
+    """
+    run = inside(ready, dedent(source) + ("await asyncio.sleep(0)\n" if awaits else ""))
+    run.interrupt()
+    assert run.wait(60) and run.state == "done"
+    assert values(ready, "[heard, saved]") == [[1, 1], [1, 1]]
+
+
+def test_a_handler_of_the_cells_own_is_called_once(ready):
+    source = """
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *about: heard.append(1))
+    print("ready", flush=True)
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    signal.signal(signal.SIGINT, before)
+    """
+    run = ready.run("import signal\n" + dedent(source))
+    until(lambda: all("ready" in log(run, rank) for rank in (0, 1)))
+    run.interrupt()
+    assert run.wait(60) and run.state == "done"
+    assert values(ready, "len(heard)") == [1, 1]

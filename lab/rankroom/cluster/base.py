@@ -231,8 +231,9 @@ class AnyCluster:
             return False
         if run.state != "done":
             return False
-        self._ask("forget", run=run.id)  # a cell that the user did not write
-        shutil.rmtree(run.path, ignore_errors=True)  # where that is a replica
+        if not run.info.lines:  # of what cells before it have started
+            self._ask("forget", run=run.id)  # a cell that the user did not write
+            shutil.rmtree(run.path, ignore_errors=True)  # where that is a replica
         return True
 
     def interrupt(self) -> None:
@@ -291,9 +292,12 @@ class AnyCluster:
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
     ) -> Any:
-        """What `function(*args)` comes to on one rank. Raises StartError after `patience` s."""
-        chosen, packed = choose_ranks([rank], self.size), packed_values.pack((function, args))
-        return self._apply("call", chosen, *packed, patience=patience)[rank]
+        """What `function(*args)`, of a module, comes to on one rank, whose Python need not be of
+        this version. Raises StartError after `patience` s."""
+        chosen, name = choose_ranks([rank], self.size), f"{function.__module__}:{function.__name__}"
+        return self._apply("call", chosen, *packed_values.pack(args), name=name, patience=patience)[
+            rank
+        ]
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart some ranks, without their variables; the others keep theirs.

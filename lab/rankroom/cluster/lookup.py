@@ -74,6 +74,8 @@ def living(paths: ClusterPaths) -> ClusterInfo:
     if info.remote is not None and info.supervisor and not info.rpc:
         raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     if not liveness.alive(info):
+        if info.state == "starting" and not info.supervisor and launch.supervisors(paths):
+            raise NoClusterError(STARTS.format(name=paths.name))
         gone = UNKEPT if liveness.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
     return info
@@ -109,6 +111,7 @@ def why_gone(info: ClusterInfo | None) -> str:
     return info.message or "its supervisor was killed"
 
 
+STARTS = "cluster {name} is being started: wait until it is ready"
 RUNS_THERE = "cluster {name} runs on {where}, and is reached from there only"
 MAY_RUN = (
     "cluster {name} was started on {where}, and whether it runs cannot be told from here: use it "

@@ -111,6 +111,7 @@ class RankKernel(IPythonParallelKernel):
         Profile.install()
         call_line.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self._process = os.getpid()
+        self._notice_dropped()
         self.greet()
 
     def greet(self) -> None:
@@ -281,6 +282,7 @@ class RankKernel(IPythonParallelKernel):
                 return
             self.shell.ended_by = ended_by = self.reporter.ends_with()
             self.shell.interrupted |= ended_by is None
+            self.reporter.is_interrupted |= ended_by is None
             loop.call_soon_threadsafe(cell.cancel)
             if runs and current is not None:  # a task that the cell has made computes
                 self.reporter.interrupt(number, frame, asyncio.CancelledError)
@@ -385,9 +387,28 @@ class RankKernel(IPythonParallelKernel):
             "run": busy,
             "failing": bool(self.shell.failing),
             "tidying": stacks.handles_interrupt(),
+            "interrupted": self.reporter.is_interrupted or self._handles_interrupts(),
             "stands": self.watchdog.standing(),
             "computes": Waiting.current is None and is_running(),
         }
+
+    def _handles_interrupts(self) -> bool:
+        """Whether the cell has a handler of its own for SIGINT: it decides what comes of one."""
+        handler = signal.getsignal(signal.SIGINT)
+        known = self.reporter.handles_interrupt, signal.default_int_handler
+        return callable(handler) and handler not in known
+
+    def _notice_dropped(self) -> None:
+        """Of an interrupt that is raised where Python goes on all the same, as in a destructor or
+        while it forks, the cell has not heard."""
+        before = sys.unraisablehook
+
+        def hook(what: Any) -> None:
+            if isinstance(what.exc_value, KeyboardInterrupt):
+                self.reporter.is_interrupted = False
+            before(what)
+
+        sys.unraisablehook = hook
 
 
 CUT_OFF = "the others do not join in what this rank's GPU was at, which was ended"

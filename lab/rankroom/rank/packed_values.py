@@ -1,45 +1,123 @@
 """Variables of a rank that travel as bytes: packed and unpacked by the two that use them.
 
 What carries them in between need not know the types they are made of. Functions and classes of a
-notebook travel as ipyparallel has them travel.
+notebook travel as ipyparallel has them travel, between Pythons of one version: a function's code is
+that of its Python, and another one ends with it. Tensors come to the notebook's processor.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import pickle
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rankroom.errors import RankroomError
 from rankroom.rank import variables
 from rankroom.rank.own_memory import own_memory
 from rankroom.rank.world import GIVEN
 
 PART = 1 << 25  # bytes of a part of a message, at most
 PROTOCOL = 5  # which has bytearrays as they are
+TENSORS = b"_load_from_bytes"  # of torch.storage, by which a pickle names what holds a tensor
+PYTHON = tuple(sys.version_info[:2])
+_replacing = threading.Lock()
 
 
 def pack(value: Any) -> list[bytes]:
     """A value as bytes, in parts."""
-    from ipyparallel.serialize import serialize_object
-
-    # Arrays are made over the memory that they come in, which has to be writable. Small ones, too,
-    # travel beside what names them for that.
-    buffers = serialize_object(value, buffer_threshold=0)
-    data = pickle.dumps([bytearray(each) for each in buffers], PROTOCOL)
+    # ipyparallel sorts the keys of a small dictionary.
+    keys = list(value) if type(value) is dict else None
+    values = [value] if keys is None else list(value.values())
+    data = pickle.dumps((PYTHON, keys, [_pack_one(each) for each in values]), PROTOCOL)
     return [data[at : at + PART] for at in range(0, len(data), PART)]
 
 
+def _pack_one(value: Any) -> list[bytearray] | bytes:
+    from ipyparallel.serialize import serialize_object
+
+    try:
+        # Arrays are made over the memory that they come in, which has to be writable. Small ones,
+        # too, travel beside what names them for that.
+        return [bytearray(each) for each in serialize_object(value, buffer_threshold=0)]
+    except ValueError:  # an array of a type that no buffer has: of dates, say
+        return pickle.dumps(value, PROTOCOL)
+
+
 def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
-    """The value in these parts; its functions see `names` as their globals."""
+    """The value in these parts; its functions see `names` as their globals.
+
+    Without `names` this is the notebook's side, and tensors come to its processor. Raises
+    RankroomError for what cannot come here.
+    """
+    data = b"".join(parts)
+    python, keys, packed = pickle.loads(data)
+    with contextlib.ExitStack() as replaced:
+        if python != PYTHON:
+            replaced.enter_context(_without_code(python))
+        if names is None and TENSORS in data:
+            replaced.enter_context(_on_processor())
+        values = [_unpack_one(each, names) for each in packed]
+    return values[0] if keys is None else dict(zip(keys, values, strict=True))
+
+
+def _unpack_one(packed: list[bytearray] | bytes, names: dict[str, Any] | None) -> Any:
     from ipyparallel.serialize import deserialize_object
 
-    value, _ = deserialize_object(pickle.loads(b"".join(parts)), names)
-    return value
+    if isinstance(packed, bytes):
+        return pickle.loads(packed)
+    return deserialize_object(packed, names)[0]
+
+
+@contextlib.contextmanager
+def _without_code(python: tuple[int, int]) -> Iterator[None]:
+    """Refuse what was compiled by another Python, which this one would run into the ground."""
+
+    def refuse(*about: Any) -> Any:
+        raise RankroomError(OTHER_PYTHON.format(there=python, here=PYTHON))
+
+    with _replaced("ipyparallel.serialize.codeutil", "code_ctor", refuse):
+        yield
+
+
+@contextlib.contextmanager
+def _on_processor() -> Iterator[None]:
+    """Have tensors of GPUs come to this process's own memory: it need not have a GPU, and would
+    take some memory of each that a tensor was on."""
+    try:
+        import torch
+    except ImportError:
+        raise RankroomError(NO_TORCH) from None
+
+    def load(data: bytes) -> Any:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+    with _replaced("torch.storage", "_load_from_bytes", load):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(module: str, name: str, by: Any) -> Iterator[None]:
+    """Have what a pickle names be something else meanwhile, if that is there."""
+    owner = importlib.import_module(module)
+    with _replacing:
+        before = getattr(owner, name, None)
+        if before is not None:
+            setattr(owner, name, by)
+        try:
+            yield
+        finally:
+            if before is not None:
+                setattr(owner, name, before)
 
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
     """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), say `who`
-    they are and how much `memory` there is, or `call` a function with its arguments."""
+    they are and how much `memory` there is, or `call` a function of a module with its arguments."""
     names: dict[str, Any] = _shell().user_ns
     if how in ("who", "memory"):
         hidden = {*_shell().user_ns_hidden, *GIVEN}
@@ -52,11 +130,21 @@ def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
         return []
     if how == "give":
         return pack(eval(name, names))
-    function, args = unpack(parts, names)
-    return pack(function(*args))
+    module, _, function = name.partition(":")
+    return pack(getattr(importlib.import_module(module), function)(*unpack(parts, names)))
 
 
 def _shell() -> Any:
     from IPython import get_ipython
 
     return get_ipython()
+
+
+OTHER_PYTHON = (
+    "a function of Python {there[0]}.{there[1]} cannot come to Python {here[0]}.{here[1]}: define "
+    "it where it is to be called, for ranks in a `%%distributed` cell"
+)
+NO_TORCH = (
+    "it holds tensors of PyTorch, which this notebook's Python does not have: pull an array, of "
+    "`loss` for example one that a `%%distributed` cell has made: `value = loss.cpu().numpy()`"
+)

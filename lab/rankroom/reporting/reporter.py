@@ -91,6 +91,7 @@ class Reporter:
         for stream in self._streams.values():
             stream.raise_interrupt = self._raise_interrupt
         self._ends_cell: BaseException | None = None  # what the next SIGINT raises
+        self.is_interrupted = False  # an interrupt was raised in the cell, which may go on after it
         self.handles_interrupt: Callable[[int, Any], None] = self.interrupt  # a cell's SIGINT
         self._set_interrupt(None)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
@@ -124,6 +125,7 @@ class Reporter:
             self._overflow.begin(run)
             self.run = run
             self._ends_cell = None
+            self.is_interrupted = False
             self._set_interrupt(None)
             read_from = {name: stream.position for name, stream in self._streams.items()}
             self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
@@ -335,6 +337,7 @@ class Reporter:
         raises = self._interrupt
         if is_main and raises is not None and not self._is_reporting():
             self._set_interrupt(None)
+            self.is_interrupted |= isinstance(raises, type)
             raise raises
 
     def _is_reporting(self) -> bool:

@@ -31,6 +31,7 @@ class LateOutput:
         self._spool = spool
         self._runs: list[Recorder] = []
         self._latest: dict[int, Recorder] = {}  # by rank, which lives
+        self._before: dict[int, Recorder | None] = {}  # those before these
         self._looked = 0.0
         self._sizes: dict[Path, int] = {}  # of spools, as far as they were added
         self._thread: threading.Thread | None = None
@@ -41,7 +42,17 @@ class LateOutput:
             self._runs.append(run)
         for rank in run.info.ranks:
             if run.has_begun(rank.rank):  # if not, what is there is still that of the run before
+                self._before[rank.rank] = self._latest.get(rank.rank)
                 self._latest[rank.rank] = run
+
+    def forget(self, run_id: str) -> None:
+        """This run's record is removed, in which nothing was printed: what comes is for the run
+        before it."""
+        for rank, run in list(self._latest.items()):
+            if run.id == run_id:
+                del self._latest[rank]
+                if before := self._before.get(rank):
+                    self._latest[rank] = before
 
     def take(self, ranks: Iterable[int], current: Recorder | None) -> None:
         """The processes of these ranks end: what was printed there since their last cell has no

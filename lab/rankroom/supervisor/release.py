@@ -144,7 +144,9 @@ class Release:
             return
         said = answer.result()
         if said.get("run") == self._run:
-            if said.get("failing") or said.get("tidying"):
+            # One that was raised in the cell has been heard, whatever the cell has made of it: it
+            # may be saving what it has.
+            if said.get("failing") or said.get("tidying") or said.get("interrupted"):
                 return
             self._connections.signal([rank], "SIGINT")
         elif not runs and self._has_begun(rank):

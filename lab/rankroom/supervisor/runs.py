@@ -336,8 +336,12 @@ class Runs:
 
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that the user wrote no cell for."""
-        if self.current is None or self.current.id != question.content["run"]:
-            shutil.rmtree(self._store.paths(question.content["run"]).folder, ignore_errors=True)
+        run = question.content["run"]
+        if self.current is None or self.current.id != run:
+            if self._current is not None and self._current.id == run:
+                self._current = None
+            self._late.forget(run)
+            shutil.rmtree(self._store.paths(run).folder, ignore_errors=True)
         question.answer()
 
     # -- how

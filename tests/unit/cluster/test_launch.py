@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rankroom.cluster import actions, launch
-from rankroom.errors import StartError, UsageError
+from rankroom.cluster import actions, launch, lookup
+from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.supervisor.processes import port_guard
 from rankroom.system import process_tree
@@ -129,3 +129,20 @@ def test_a_start_that_is_late_without_a_rank_that_is(home: Path):
     paths = ClusterPaths("x")
     paths.make(1)
     assert str(launch.timed_out(paths, [])).startswith("the cluster was not ready after ")
+
+
+def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another notebook has just started it again: to do so once more would end that."""
+    paths = ClusterPaths("mine")
+    paths.make(1)
+    paths.write(ClusterInfo("mine", 1, "starting"))
+    with pytest.raises(NoClusterError, match="`%cluster restart` starts it again"):
+        lookup.living(paths)
+    command = ["python", "-m", launch.SUPERVISOR, str(paths.folder)]
+    shown = [SimpleNamespace(pid=7, info={"cmdline": command})]
+    monkeypatch.setattr(launch.psutil, "process_iter", lambda fields: shown)
+    monkeypatch.setattr(launch.path_views, "is_same", lambda *about: True)
+    with pytest.raises(NoClusterError, match="cluster mine is being started: wait until it is"):
+        lookup.living(paths)

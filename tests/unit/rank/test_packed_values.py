@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankroom.errors import RankroomError
+from rankroom.rank import packed_values
 from rankroom.rank.packed_values import pack, unpack
 
 
@@ -41,3 +43,49 @@ def test_other_values_stay_what_they_are():
     assert found["bytes"] == b"ab" and found["array"] == b"ab" and found["pair"] == (1, [2])
     assert found["empty"].shape == (0, 3) and found["objects"].tolist() == [1, None]
     assert unpack(pack((len, ([1, 2],))))[0] is len
+
+
+def test_dictionaries_keep_their_order_and_any_keys():
+    for value in ({"loss": 1, "acc": 2}, {0: 1, "total": 2}, {None: 3, "a": [4]}, {}):
+        found = unpack(pack(value))
+        assert found == value and list(found) == list(value)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [1, x], lambda x: {"x": x, "f": len}])
+def test_arrays_of_types_without_a_buffer_travel_too(wrap: Any):
+    sent = np.array(["2026-11-29", "2026-11-30"], "M8[D]")
+    found = unpack(pack(wrap(sent)))
+    got = {dict: lambda: found["x"], list: lambda: found[1]}.get(type(found), lambda: found)()
+    assert got.dtype == sent.dtype and (got == sent).all()
+
+
+def test_a_function_of_another_python_is_refused_and_values_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its code would end the process that calls it."""
+    with monkeypatch.context() as there:
+        there.setattr(packed_values, "PYTHON", (3, 99))
+        function, values = pack({"f": lambda x: x + 1}), pack({"x": np.ones(3), "y": "text"})
+    with pytest.raises(
+        RankroomError, match=r"a function of Python 3\.99 cannot come to Python 3\."
+    ):
+        unpack(function)
+    assert unpack(values)["y"] == "text" and unpack(values)["x"].sum() == 3
+    assert unpack(pack({"f": lambda x: x + 1}))["f"](1) == 2
+
+
+def test_tensors_come_to_the_notebooks_processor(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    asked: list[object] = []
+
+    def load(*args: Any, **named: Any) -> Any:
+        asked.append(named.get("map_location"))
+        return original(*args, **named)
+
+    original = torch.load
+    monkeypatch.setattr(torch, "load", load)
+    packed = pack({"loss": torch.ones(3), "deep": [torch.zeros(1)]})
+    assert unpack(packed)["loss"].sum() == 3 and asked == ["cpu", "cpu"]
+    asked.clear()
+    assert unpack(packed, {})["loss"].sum() == 3 and set(asked) <= {None}

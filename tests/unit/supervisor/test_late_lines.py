@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,21 @@ def test_it_goes_to_a_run_that_is_on_where_this_rank_has_ended_the_cell(rank: Ra
     rank.print("Fatal error of the next process\n", "stderr")
     rank.runs.lose({0: "was killed by SIGSEGV"})
     assert rank.texts(run) == ["later\n"] and rank.texts(before) == []
+
+
+def test_it_goes_to_the_run_before_one_that_is_forgotten(rank: Rank):
+    """As the empty cell after a run in a world of its own."""
+    run = whole(rank, "")
+    hidden = whole(rank, "later\n")
+    rank.runs._store = rank.store
+    answered: list[dict[str, Any]] = []
+    question = SimpleNamespace(
+        content={"run": hidden.id}, answer=lambda **said: answered.append(said)
+    )
+    rank.runs._forget(question)  # type: ignore[arg-type]
+    assert answered == [{}] and rank.store.ids() == [run.id]
+    rank.runs.lose({0: "was restarted"})
+    assert rank.texts(run) == ["later\n"]
 
 
 def test_what_the_next_process_prints_before_any_cell_is_in_no_run(rank: Rank):

@@ -138,7 +138,10 @@ def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
     for _ in range(4):
         ranks.tick()
     assert sorted(ranks.signalled[3:]) == [0, 0, 0, 0, 1, 1, 1, 1]
-    ranks.said[0] = {"run": made.id, "tidying": True}
+    ranks.said = {0: {"run": made.id, "tidying": True}, 1: {"run": made.id, "interrupted": True}}
+    for _ in range(4):  # both have heard it, and go on for a while
+        ranks.tick()
+    assert len(ranks.signalled) == 11
     for rank in (0, 1):
         ranks.receive(*ended(rank))
     ranks.tick()
