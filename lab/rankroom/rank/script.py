@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import runpy
+import signal
 import socket
 import sys
 import sysconfig
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_adapter
-from rankroom.rank.shell import leave
+from rankroom.rank.shell import RankShell, leave
+
+# The modules of executors: what holds their threads, and what tells these that the program ends.
+EXECUTORS = {
+    "concurrent.futures.thread": ("_threads_queues", "_shutdown"),
+    "concurrent.futures.process": ("_threads_wakeups", "_global_shutdown"),
+    "loky.process_executor": ("_threads_wakeups", "_global_shutdown"),
+    "joblib.externals.loky.process_executor": ("_threads_wakeups", "_global_shutdown"),
+}
+
+LONGEST = 500  # characters of an error's words that are shown before its traceback
 
 
 class ScriptExit(Exception):
@@ -36,7 +47,7 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
     if not is_module and not Path(path).is_file():
         raise ScriptExit(NO_FILE.format(path=path, folder=first.cwd(), host=socket.gethostname()))
     before, process = (sys.argv, sys.path[:]), os.getpid()
-    threads = set(threading.enumerate())
+    rest = Rest()
     # While a cell runs, IPython has taken them away.
     names = {name: leave for name in ("exit", "quit") if not hasattr(builtins, name)}
     vars(builtins).update(names)
@@ -45,7 +56,12 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
     sys.path.insert(0, str(first))
     status: object = 0
     try:
-        with exit_functions(first), without_event_loop():
+        # From the last one on, in the order in which Python ends a program.
+        with (
+            signal_handlers(first), own_event_loop(), own_main(),
+            followed_by(rest.wait_for_processes), exit_functions(first),
+            followed_by(rest.wait_for_threads),
+        ):  # fmt: skip
             try:
                 if is_module:
                     runpy.run_module(path, run_name="__main__", alter_sys=True)
@@ -53,8 +69,14 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
                     runpy.run_path(path, run_name="__main__")
             except SystemExit as end:
                 status = end.code
-            if os.getpid() == process:
-                wait_for_rest(threads)
+                if os.getpid() == process and status not in OK:
+                    rest.tell_failing(f"exit status {status}")
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if os.getpid() == process:
+                    rest.tell_failing("".join(traceback.format_exception_only(error)).strip())
+                raise
         if os.getpid() == process:
             end_tracking(_code(status))
     except BaseException:
@@ -70,41 +92,116 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
             vars(builtins).pop(name, None)
     if os.getpid() != process:
         end_fork(status)
-    if status not in (None, 0, False):
+    if status not in OK:
         raise ScriptExit(status) from None
 
 
 @contextlib.contextmanager
-def without_event_loop() -> Iterator[None]:
+def own_main() -> Iterator[None]:
+    """Have `__main__` be the script's until its threads and exit functions are over, too: they
+    pickle its classes. runpy would put ours back before."""
+    before, original = sys.modules["__main__"], runpy._TempModule
+
+    class Kept(original):  # type: ignore[misc,valid-type]
+        def __enter__(self) -> Any:
+            vars(runpy)["_TempModule"] = original  # the script may use runpy itself
+            return super().__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    vars(runpy)["_TempModule"] = Kept
+    try:
+        yield
+    finally:
+        vars(runpy)["_TempModule"] = original
+        sys.modules["__main__"] = before
+
+
+@contextlib.contextmanager
+def own_event_loop() -> Iterator[None]:
     """Have this thread's event loop, which runs us, not be seen: a program has begun none yet, and
-    calls `asyncio.run`."""
-    loop = asyncio._get_running_loop()
+    calls `asyncio.run`, or has `asyncio.get_event_loop()` run what it awaits."""
+    loop, process = asyncio._get_running_loop(), os.getpid()
     task = asyncio.current_task(loop) if loop is not None else None
     if loop is None or task is None:
         yield
         return
     asyncio.tasks._leave_task(loop, task)
     asyncio._set_running_loop(None)
+    own = asyncio.new_event_loop()
+    asyncio.set_event_loop(own)
     try:
         yield
     finally:
+        if os.getpid() == process:  # a forked one would close its parent's as well
+            with contextlib.suppress(Exception):  # a daemon thread may still run it
+                own.close()
         asyncio._set_running_loop(loop)
         asyncio.tasks._enter_task(loop, task)
         asyncio.set_event_loop(loop)  # `asyncio.run` leaves none
 
 
 @contextlib.contextmanager
-def exit_functions(folder: Path) -> Iterator[None]:
-    """Call at the end, the last one first, what a script in `folder` has registered with atexit.
+def signal_handlers(folder: Path) -> Iterator[None]:
+    """Put back what a script in `folder` has changed: a handler that requeues its job would take
+    the end of the rank for that of the job."""
+    process = os.getpid()
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        if os.getpid() == process and threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                now = signal.getsignal(number)
+                if now is handler or handler is None or _stays(number, now, folder):
+                    continue
+                signal.signal(number, handler)
 
-    What libraries register is left for the end of the process: the next run needs them as they are.
+
+def _stays(number: int, handler: Any, folder: Path) -> bool:
+    """Whether a handler is one that a library sets once in a process: ours of the job's end, and
+    PyTorch's, which tells that a worker of a DataLoader has died."""
+    is_ours = str(getattr(handler, "__module__", "")).startswith("rankroom.")
+    is_of_library = callable(handler) and not _is_below(folder, handler)
+    return is_ours or (number == signal.SIGCHLD and is_of_library)
+
+
+@contextlib.contextmanager
+def followed_by(wait: Callable[[], None]) -> Iterator[None]:
+    """Wait after the block, also where that ends with an error; not after an interrupt, which is to
+    end all of it, and not in a process that it has forked."""
+    process = os.getpid()
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        if os.getpid() == process:
+            # An interrupt ends the wait; the first error is what the user is to read.
+            with contextlib.suppress(BaseException):
+                wait()
+        raise
+    if os.getpid() == process:
+        wait()
+
+
+@contextlib.contextmanager
+def exit_functions(folder: Path) -> Iterator[None]:
+    """Call at the end, the last one first, what a script in `folder` has registered with atexit, or
+    a library of a function of the script's.
+
+    What libraries register of their own is left for the end of the process: the next run needs
+    them as they are.
     """
     own: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
     process, before = os.getpid(), (atexit.register, atexit.unregister)
 
     def register(function: Any, /, *args: Any, **named: Any) -> Any:
         # Who has kept it from a script that is over registers something for the process.
-        if atexit.register is not register or not _is_below(folder, function):
+        caller = sys._getframe(1).f_globals.get("__name__")
+        is_own = _is_below(folder, function) or _is_own(folder, caller)
+        if atexit.register is not register or not is_own:
             return before[0](function, *args, **named)
         own.append((function, args, named))
         return function
@@ -128,11 +225,14 @@ def exit_functions(folder: Path) -> Iterator[None]:
 
 
 def _is_below(folder: Path, function: Any) -> bool:
-    """Whether a function is of the script in `folder`, or of a module below that which is not
-    installed there."""
+    """Whether a function is of the script in `folder`, or of a module of its own."""
     while isinstance(function, functools.partial):
         function = function.func
-    name = getattr(function, "__module__", None)
+    return _is_own(folder, getattr(function, "__module__", None))
+
+
+def _is_own(folder: Path, name: Any) -> bool:
+    """Whether a module is the script in `folder`, or one below that and not installed there."""
     if name == "__main__":
         return True
     file = Path(getattr(sys.modules.get(name or ""), "__file__", None) or "")
@@ -141,22 +241,80 @@ def _is_below(folder: Path, function: Any) -> bool:
     return file.is_relative_to(folder) and not is_installed and not is_pythons
 
 
-def wait_for_rest(before: Collection[threading.Thread]) -> None:
-    """Wait, as Python does at a program's end, for what it has begun and not ended: what executors
-    were given (a checkpoint, perhaps), threads, processes; not for daemons among these."""
-    pools = sys.modules.get("concurrent.futures.thread")
-    executors = set(getattr(pools, "_threads_queues", ()))
-    new = [each for each in threading.enumerate() if each not in before and not each.daemon]
-    if end := getattr(pools, "_python_exit", None) if executors & set(new) else None:
-        end()  # its threads wait for work as long as there may be more
-        vars(pools)["_shutdown"] = False
-    for thread in new:
-        if thread is not threading.current_thread():
-            thread.join()
-    if processes := sys.modules.get("multiprocessing"):
-        for child in processes.active_children():
-            if not child.daemon:
-                child.join()
+class Rest:
+    """What a script has begun and not ended, and Python waits for at a program's end: what
+    executors were given (a checkpoint, perhaps), threads, processes; not daemons among these.
+
+    Made before the script: what there is then is the rank's.
+    """
+
+    def __init__(self) -> None:
+        self._threads_before = set(threading.enumerate())
+        self._children_before = set(_children())
+        self._finalizers_before = set(_finalizers())
+
+    def tell_failing(self, why: str) -> None:
+        """Have the other ranks be released, and the user know, before this one waits."""
+        if RankShell.initialized():
+            RankShell.instance().tell_raised()
+        names = [each.name for each in [*self._threads(), *self._processes()]]
+        if names:
+            why = why if len(why) <= LONGEST else f"{why[:LONGEST]}…"
+            print(WAITS.format(why=why, names=", ".join(names)), file=sys.stderr, flush=True)
+
+    def wait_for_threads(self) -> None:
+        """Wait for threads, also for those that they begin meanwhile."""
+        while new := self._threads():
+            _end_executors(new)  # their threads wait for work as long as there may be more
+            for thread in new:
+                thread.join()
+
+    def wait_for_processes(self) -> None:
+        """End what `multiprocessing` ends with a program, such as a Manager, and wait."""
+        finalizers = _finalizers()
+        new = [each for each in [*finalizers] if each not in self._finalizers_before]
+        for key in sorted(
+            (each for each in new if each[0] is not None and each[0] >= 0), reverse=True
+        ):
+            if finalizer := finalizers.get(key):  # unless another has ended it
+                try:
+                    finalizer()
+                except Exception:
+                    traceback.print_exc()
+        for child in self._processes():
+            child.join()
+
+    def _threads(self) -> list[threading.Thread]:
+        known = {*self._threads_before, threading.current_thread()}
+        return [each for each in threading.enumerate() if each not in known and not each.daemon]
+
+    def _processes(self) -> list[Any]:
+        new = [each for each in _children() if each not in self._children_before]
+        return [each for each in new if not each.daemon]
+
+
+def _children() -> list[Any]:
+    processes: Any = sys.modules.get("multiprocessing")
+    return processes.active_children() if processes else []
+
+
+def _finalizers() -> dict[Any, Any]:
+    """What `multiprocessing` calls at a program's end, by priority (None: not then) and number."""
+    return getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", {})
+
+
+def _end_executors(threads: Collection[threading.Thread]) -> None:
+    """Have those end whose threads these are, as Python does, once they have done their work."""
+    for name, (kept, flag) in EXECUTORS.items():
+        module = vars(sys.modules[name]) if name in sys.modules else {}
+        before = module.get(kept, {})
+        own = {each: how for each, how in [*before.items()] if each in threads}
+        if own and (end := module.get("_python_exit")):
+            module[kept] = own
+            try:
+                end()
+            finally:
+                module.update({kept: before, flag: False})
 
 
 def end_tracking(code: int) -> None:
@@ -187,4 +345,6 @@ def end_fork(status: object) -> None:
         os._exit(code)
 
 
+OK = (None, 0, False)  # what `sys.exit` is given where all is well
+WAITS = "{why}: waits for what the script has begun ({names}); an interrupt ends the wait"
 NO_FILE = "there is no file {path} on {host} (in {folder})"

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import builtins
 import contextlib
+import functools
 import json
 import linecache
 import os
@@ -17,7 +18,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -135,6 +136,7 @@ class RankShell(ZMQInteractiveShell):
     def attach(self, reporter: Reporter) -> None:
         """Send everything a cell shows to `reporter`."""
         self._process = os.getpid()
+        vars(os)["system"] = _interruptible(os.system)
         self.reporter = reporter
         self.displayhook.reporter = reporter
         self.display_pub.reporter = reporter
@@ -259,6 +261,10 @@ class RankShell(ZMQInteractiveShell):
     def _fail(self) -> None:
         # An interrupt that comes now would end the report of the failure, not the cell.
         ignore_interrupts()
+        self.tell_raised()
+
+    def tell_raised(self) -> None:
+        """Have the others be released: they need not wait until this rank has ended its cell."""
         self.failing = True
         if self.reporter is not None:
             self.reporter.emit_now("mark", name="raised")
@@ -336,6 +342,29 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(CHILD_S)
+
+
+def _interruptible(original: Callable[[Any], int]) -> Callable[[Any], int]:
+    """`os.system` that an interrupt ends: C's ignores it, as a terminal sends it to the command,
+    too, but a rank is sent it alone."""
+    process = os.getpid()
+
+    @functools.wraps(original)
+    def system(command: Any) -> int:
+        if os.getpid() != process:
+            return original(command)
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            start_new_session=True, close_fds=False, restore_signals=False,  # as C's has them
+        )  # fmt: skip
+        try:
+            code = child.wait()
+        except BaseException:
+            end_group(child)
+            raise
+        return code << 8 if code >= 0 else -code  # as os.wait() has it
+
+    return system
 
 
 def ignore_interrupts() -> None:
