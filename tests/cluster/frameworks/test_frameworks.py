@@ -67,6 +67,64 @@ def test_an_optimizer_of_horovod_is_made_again_for_the_same_model(frameworks):
     assert found[0] == found[1] and found[0][0] == [[1.5, 3.0]]
 
 
+def test_an_optimizer_of_horovod_is_made_again_with_other_names(frameworks):
+    """A cell is edited: parameters get names, or the head of the model is trained alone."""
+    begun = """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        net = torch.nn.Sequential(*[torch.nn.Linear(1, 1, bias=False) for _ in range(2)])
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        def made(part, **options):
+            return hvd.DistributedOptimizer(torch.optim.SGD(part.parameters(), lr=0.0), **options)
+        def steps():
+            found = []
+            for _ in range(3):
+                optimizer.zero_grad()
+                (net[1](net[0](torch.ones(1, 1)) * 0 + 1).sum() * (rank + 1)).backward()
+                optimizer.step()
+                found.append(net[1].weight.grad.item())
+            return found
+    """
+    finish(frameworks, begun)
+    for cell in (
+        "made(net)",
+        "made(net, named_parameters=net.named_parameters())",
+        "made(net[1], named_parameters=net[1].named_parameters())",
+    ):
+        assert values(frameworks, f"optimizer = {cell}\nsteps()") == [[1.5] * 3] * 2
+
+
+def test_parameters_stay_where_an_optimizers_state_is_broadcast(frameworks):
+    """A new optimizer takes a step to have a state, and weight decay would move what it has."""
+    source = """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        net = torch.nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0.5)
+        if rank == 0:
+            net(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+        torch.nn.init.ones_(net.weight)
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        [net.weight.item(), [int(each["step"]) for each in optimizer.state.values()]]
+    """
+    assert values(frameworks, source) == [[1.0, [1]]] * 2
+
+
+def test_calls_without_names_match_after_an_uneven_join(frameworks):
+    source = """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        for _ in range(3 - 2 * rank):
+            hvd.allreduce(torch.ones(1))
+        hvd.join()
+        [hvd.allreduce(torch.ones(1) * each * (rank + 1)).item() for each in range(3)]
+    """
+    assert values(frameworks, source) == [[0.0, 1.5, 3.0]] * 2
+    assert values(frameworks, "hvd.allreduce(torch.ones(1) * rank).item()") == [0.5] * 2
+
+
 ANOTHER_BACKEND = """
 import torch, torch.distributed as dist
 def alike(store, rank, size, timeout):

@@ -59,3 +59,30 @@ def test_a_rank_that_raises_ends_it_on_all(frameworks):
     assert {rank.state for rank in run.info.ranks} == {"error", "released"}
     assert "Traceback" not in log(run, 0)
     assert values(frameworks, TRAINING.format(trouble="pass") + SHOWN)[0][0] == 6
+
+
+def test_gradients_in_groups_go_on_where_a_rank_failed_within_backward(frameworks):
+    source = """
+        import horovod.torch.optimizer as module
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            named_parameters=model.named_parameters(), groups=1,
+        )
+        state = hvd.elastic.TorchState(model, optimizer, batch=0)
+        enqueue, failed = module.grouped_allreduce_async_, []
+        def fail_once(*args, **kwargs):
+            if rank == 1 and state.batch == 3 and not failed:
+                failed.append(True)
+                raise HorovodInternalError("Horovod has been shut down")
+            return enqueue(*args, **kwargs)
+        module.grouped_allreduce_async_ = fail_once
+        seen.clear()
+        try:
+            trained = train(state)
+        finally:
+            module.grouped_allreduce_async_ = enqueue
+        [trained, seen, failed]
+    """
+    finish(frameworks, TRAINING.format(trouble="pass"))
+    seen = [0, 1, 2, 3, 2, 3, 4, 5]
+    assert values(frameworks, source) == [[6, seen, []], [6, seen, [True]]]

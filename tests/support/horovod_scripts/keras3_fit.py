@@ -268,6 +268,25 @@ def a_built_optimizer_keeps_its_state():
     assert_close(values(again.variables), state, "state copied twice")
 
 
+def what_is_excluded_from_weight_decay_stays_so():
+    def made(wrap, scaled):
+        layer = keras.layers.Dense(1, kernel_initializer="ones", bias_initializer="ones")
+        model = keras.Sequential([keras.Input((2,)), layer])
+        plain = keras.optimizers.SGD(0.5, weight_decay=0.5)
+        plain.exclude_from_weight_decay(var_list=[layer.kernel], var_names=["nothing", "bias"])
+        optimizer = wrap(keras.optimizers.LossScaleOptimizer(plain) if scaled else plain)
+        zeros = [tf.zeros(each.shape) for each in model.trainable_variables]
+        optimizer.apply(zeros, model.trainable_variables)
+        again = wrap(optimizer)  # of one that is built
+        again.apply(zeros, model.trainable_variables)
+        return values(model.weights)
+
+    for scaled in (False, True):
+        expected = [np.ones((2, 1)), np.ones(1)]
+        assert_close(made(lambda optimizer: optimizer, scaled), expected, "weights without Horovod")
+        assert_close(made(hvd.DistributedOptimizer, scaled), expected, f"weights, scaled={scaled}")
+
+
 def xla_is_kept_out():
     model = network(seed=7)
     with warnings.catch_warnings(record=True) as caught:
@@ -311,6 +330,7 @@ for check in [
     momentum_follows_the_rate,
     saved_models_go_on,
     a_built_optimizer_keeps_its_state,
+    what_is_excluded_from_weight_decay_stays_so,
     xla_is_kept_out,
     an_overflow_on_one_rank_skips_the_step_on_all,
 ]:

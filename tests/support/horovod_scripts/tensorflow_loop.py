@@ -1,6 +1,7 @@
 """Two ranks: `horovod.tensorflow` takes Keras 3's variables, in loops of one's own."""
 
 import json
+import os
 
 import horovod.keras as hvd_keras
 import horovod.tensorflow as hvd
@@ -226,6 +227,113 @@ def elastic_state_is_kept_and_shared():
     assert_equal_everywhere([*model.variables, *model.optimizer.variables], "synced state")
 
 
+ALONE = {
+    "HOROVOD_RANK": "0",
+    "HOROVOD_SIZE": "1",
+    "HOROVOD_LOCAL_RANK": "0",
+    "HOROVOD_LOCAL_SIZE": "1",
+    "HOROVOD_CROSS_RANK": "0",
+    "HOROVOD_CROSS_SIZE": "1",
+}
+
+
+def graphs_follow_the_world():
+    """What is traced where each rank is alone runs with two, as in a notebook that scales up."""
+    together = {name: os.environ[name] for name in ALONE}
+    kept = tf.Variable([8.0])
+    model = network(seed=6)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(model.trainable_variables)
+    optimizer.register_local_var(model.trainable_variables[0])
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    layer.build((None, 3))
+
+    def slices(mine):
+        return tf.IndexedSlices(mine, tf.range(2), dense_shape=tf.constant([2]))
+
+    @tf.function
+    def sparse(mine):
+        return hvd.allreduce(slices(mine), name="sparse").values
+
+    @tf.function
+    def grouped(mine):
+        return hvd.grouped_allreduce([slices(mine), slices(mine)])[1].values
+
+    @tf.function
+    def local(mine):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(kept * mine)
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(kept)
+        return tape.gradient(loss, [kept])[0]
+
+    @tf.function
+    def local_sparse(mine):
+        table = model.trainable_variables[0]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table.value, tf.range(2)) * mine[:, None])
+        tape = hvd.DistributedGradientTape(tape)
+        tape.register_local_source(table)
+        return tape.gradient(loss, [table])[0].values[:, 0]
+
+    @tf.function
+    def step(mine):
+        first = model.trainable_variables[0]
+        before = tf.identity(first.value)
+        ones = [tf.ones(each.shape) * mine[0] for each in model.trainable_variables]
+        optimizer.apply(ones, model.trainable_variables)
+        return before[0, :1] - first.value[0, :1]
+
+    @tf.function
+    def scattered(mine):
+        with tf.GradientTape() as tape:
+            tape.watch(mine)
+            loss = tf.reduce_sum(hvd.reducescatter(mine, op=hvd.Sum))
+        return tape.gradient(loss, mine)
+
+    @tf.function
+    def scattered_together(mine):
+        with tf.GradientTape() as tape:
+            tape.watch(mine)
+            loss = tf.reduce_sum(hvd.grouped_reducescatter([mine, mine], op=hvd.Sum)[0])
+        return tape.gradient(loss, mine)
+
+    @tf.function
+    def normalised(mine):
+        layer(tf.ones((4, 3)) * mine[0], training=True)
+        return layer.moving_mean.value[:1]
+
+    traced = [
+        sparse, grouped, local, local_sparse, step, scattered, scattered_together, normalised
+    ]  # fmt: skip
+
+    def found(mine):
+        return [each(tf.constant([mine, mine])).numpy().tolist() for each in traced]
+
+    hvd.shutdown()
+    os.environ.update(ALONE, RANKROOM_SIZE=str(SIZE))
+    try:
+        hvd.init()
+        assert found(4.0) == [[4, 4], [4, 4], [8], [4, 4], [4], [1, 1], [1, 1], [4]]
+        hvd.shutdown()
+    finally:
+        del os.environ["RANKROOM_SIZE"]
+        os.environ.update(together)
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = os.environ["MORE_PORTS"].split()[0]
+    hvd.init()
+    mine = 2.0 * (RANK + 1)
+    assert found(mine) == [
+        [1, 1, 2, 2],
+        [1, 1, 2, 2],
+        [mine],
+        [mine / 2, mine / 2],
+        [mine / 2],
+        [2, 2],
+        [2, 2],
+        [3],
+    ]
+
+
 for check in [
     tapes_average_gradients,
     tapes_take_plain_variables_too,
@@ -237,6 +345,7 @@ for check in [
     batch_norm_sees_all_batches,
     partial_optimizers_keep_layers_local,
     elastic_state_is_kept_and_shared,
+    graphs_follow_the_world,
 ]:
     print(f"-- {check.__name__}", flush=True)
     check()

@@ -53,7 +53,8 @@ def optimizers_average_and_start_equal():
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
         rate = optimizer.param_groups[0]["lr"]
         for step in range(4):
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            assert all((p.grad is None) == (step % 2 == 0) for p in model.parameters())
             loss_of(model).backward()
             optimizer.synchronize()
             if step == 0:

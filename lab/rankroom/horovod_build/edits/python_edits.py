@@ -30,6 +30,22 @@ PYTHON = (
         "a Horovod built for the CPU only said that the tensor's type is not supported",
         after="    if not hasattr(mpi_lib, function):\n",
     ),
+    Edit(
+        "zero-grad-arguments",
+        "horovod/torch/optimizer.py",
+        "    def zero_grad(self):\n",
+        "    def zero_grad(self, *args, **kwargs):\n",
+        "zero_grad(set_to_none=True), as PyTorch has it, was a TypeError",
+        count=2,
+    ),
+    Edit(
+        "zero-grad-arguments-pass",
+        "horovod/torch/optimizer.py",
+        "super(self.__class__, self).zero_grad()\n",
+        "super(self.__class__, self).zero_grad(*args, **kwargs)\n",
+        "hands on what the edit above takes",
+        count=2,
+    ),
 )
 
 SERVER = "horovod/runner/http/http_server.py"
@@ -267,8 +283,26 @@ OBJECTS = tuple(
     for framework in ("torch", "tensorflow")
 )
 
-# What is traced in a cell that runs on one rank only is run on all of them later.
-WORLDS = (
+SIZE_OP = "size_op(process_set_id=process_set.process_set_id)"
+SELF_SIZE_OP = "size_op(process_set_id=self.process_set.process_set_id)"
+IF_ELASTIC = 'if int(os.environ.get("HOROVOD_ELASTIC", 0)) else'
+
+# Where Horovod divides gradients that stay on their rank, with how often that is written there.
+GRAD = (("sparse", "grad.values / horovod_size", "grad"), ("dense", "grad /= horovod_size", "grad"))
+BY_VARIABLE = (
+    ("reference", "v2g[v_ref] /= horovod_size", "v2g[v_ref]"),
+    ("variable", "v2g[v] /= horovod_size", "v2g[v]"),
+)
+SCALING = (
+    ("tape", TF + "__init__.py", 2, GRAD, 4),
+    ("keras", "horovod/_keras/__init__.py", 1, GRAD, 2),
+    ("sum", TF + "gradient_aggregation.py", 1, BY_VARIABLE, 1),
+    ("sum-eager", TF + "gradient_aggregation_eager.py", 1, BY_VARIABLE, 1),
+)
+
+# What is traced in a cell that runs on one rank only is run on all of them later, and what is
+# traced in a smaller world in a larger one. (Sizes that count with ROCm only are left as they are.)
+WORLDS: tuple[Change, ...] = (
     Edit(
         "tensorflow-on-one-rank",
         TF + "__init__.py",
@@ -277,6 +311,81 @@ WORLDS = (
         "max(process_set.size(), int(os.environ.get('RANKROOM_SIZE', 1))) > 1)",
         "a function traced on one rank averaged no gradients on more",
         count=2,
+    ),
+    *(
+        Edit(
+            f"size-{name}",
+            TF + "__init__.py",
+            f"{SIZE_OP}\n{indent}{IF_ELASTIC} process_set.size(),\n{indent}dtype={dtype})",
+            f"{SIZE_OP},\n{indent}dtype={dtype})",
+            "sparse gradients were divided by the size of the world that they were traced in",
+        )
+        for name, indent, dtype in (
+            ("sparse", " " * 35, "tensor.values.dtype"),
+            ("grouped-sparse", " " * 39, "x.dtype"),
+        )
+    ),
+    *(
+        Edit(
+            f"size-local-{name}",
+            file,
+            f"horovod_size = {SELF_SIZE_OP} {IF_ELASTIC} self.process_set.size()\n",
+            f"horovod_size = lambda dtype: tf.cast({SELF_SIZE_OP}, dtype)\n",
+            "local gradients were divided by the size of the world that they were traced in",
+            count,
+        )
+        for name, file, count, _, _ in SCALING
+    ),
+    *(
+        Edit(
+            f"size-local-{name}-{use}",
+            file,
+            old,
+            f"{old}({gradient}.dtype)",
+            "TensorFlow divides tensors of the same type only",
+            count,
+        )
+        for name, file, _, uses, count in SCALING
+        for use, old, gradient in uses
+    ),
+    Edit(
+        "size-reducescatter",
+        TF + "mpi_ops.py",
+        "        grad *= process_set.size()\n",
+        "        grad *= tf.cast(size_op(process_set_id), grad.dtype)\n",
+        "gradients of a sum had the size of the world that they were traced in",
+    ),
+    Edit(
+        "size-grouped-reducescatter",
+        TF + "mpi_ops.py",
+        "        grads = [grad * process_set.size() for grad in grads]\n",
+        "        grads = [grad * tf.cast(size_op(process_set_id), grad.dtype) for grad in grads]\n",
+        "gradients of a sum had the size of the world that they were traced in",
+    ),
+    Edit(
+        "size-batch-norm",
+        TF + "sync_batch_norm.py",
+        "    if size() > 1:\n",
+        "    if max(size(), int(os.environ.get('RANKROOM_SIZE', 1))) > 1:\n",
+        "batch normalisation traced in a world of one rank took no notice of others later",
+    ),
+    Edit(
+        "size-batch-norm-mean",
+        TF + "sync_batch_norm.py",
+        "      group_stack /= size()\n",
+        "      group_stack /= tf.cast(size_op(), group_stack.dtype)\n",
+        "means were divided by the size of the world that they were traced in",
+    ),
+    Edit(
+        "size-batch-norm-import",
+        TF + "sync_batch_norm.py",
+        "import tensorflow as tf\n"
+        "from horovod.tensorflow.mpi_ops import _allreduce\n"
+        "from horovod.tensorflow.mpi_ops import size, rank\n",
+        "import os\n\nimport tensorflow as tf\n"
+        "from horovod.tensorflow.mpi_ops import _allreduce\n"
+        "from horovod.tensorflow.mpi_ops import size, size_op, rank\n",
+        "the edits above use them",
     ),
 )
 

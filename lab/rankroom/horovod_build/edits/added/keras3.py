@@ -129,12 +129,22 @@ def _copy(optimizer: Any, cls: Any) -> Any:
     if not isinstance(config.get("learning_rate", 0.0), (int, float)):
         config["learning_rate"] = optimizer._learning_rate  # a schedule or a function
     copy = cls.from_config(config)
+    _exclude_as(optimizer, copy)
     if optimizer.built and optimizer._trainable_variables:
         copy.build(optimizer._trainable_variables)
     # Keras loads an .h5 file's optimizer as built for no variables at all; ours builds later.
     for new, old in zip(copy.variables, optimizer.variables, strict=True):
         new.assign(old)
     return copy
+
+
+def _exclude_as(optimizer: Any, copy: Any) -> None:
+    """Exclude the same variables from weight decay, which is in no optimizer's config."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(optimizer, name):
+            setattr(copy, name, getattr(optimizer, name))
+    if (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        _exclude_as(inner, copy.inner_optimizer)
 
 
 def settle(model: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from horovod.tensorflow.mpi_ops import size_op
 from horovod.tensorflow.util import plain_variable
 
 
@@ -71,7 +72,8 @@ class GradientReduction:
     def _scaled_local(self, gradient: Any) -> Any:
         if gradient is None or not self._scale_local:
             return gradient
-        size = self._process_set.size()
+        # Asked when a graph runs, which may be in a larger world than it was traced in.
+        size = tf.cast(size_op(self._process_set.process_set_id), gradient.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
-from horovod.tensorflow.mpi_ops import Sum, _allreduce, size
+from horovod.tensorflow.mpi_ops import Sum, _allreduce, size, size_op
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
@@ -20,9 +21,11 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         mean, variance = super()._moments(inputs, mask)
-        if size() == 1:
+        # What is traced in a world of one rank may run in a larger one, and the other way round.
+        if max(size(), int(os.environ.get("RANKROOM_SIZE", 1))) == 1:
             return mean, variance
         # Var[X] = E[X^2] - E[X]^2, and expectations can be averaged over the ranks.
         moments = tf.stack([mean, variance + tf.square(mean)])
-        mean, mean_square = tf.unstack(_allreduce(moments, op=Sum) / size())
+        sums = _allreduce(moments, op=Sum)
+        mean, mean_square = tf.unstack(sums / tf.cast(size_op(), sums.dtype))
         return mean, mean_square - tf.square(mean)

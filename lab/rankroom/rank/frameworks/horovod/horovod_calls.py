@@ -54,12 +54,14 @@ def wrap(module: Any, compiled: str, world: World) -> None:
     @functools.wraps(join)
     def joined_or_spoilt(*args: Any, **kwargs: Any) -> Any:
         try:
-            return join(*args, **kwargs)
+            last = join(*args, **kwargs)
         except SubsetError:
             raise
         except BaseException:
             _spoilt.add(name)
             raise
+        begin(name)  # ranks that joined early have made fewer calls than others, and so fewer names
+        return last
 
     module.join = joined_or_spoilt
 
@@ -71,7 +73,8 @@ def spoilt(library: str) -> bool:
 
 
 def begin(library: str) -> None:
-    """A library was started, by all ranks together: one may be a new process."""
+    """All ranks count from here: they started a library together, and one may be a new process; or
+    all have joined, one after fewer calls than another."""
     _calls[library] = 0
     _starts[library] += 1
 
@@ -214,10 +217,10 @@ def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replaces(made: Any, other: Any) -> bool:
-    """Whether an optimizer averages gradients that another one does, by the same names."""
-    names, others = (getattr(each, "_parameter_names", {}) for each in (made, other))
+    """Whether an optimizer averages gradients that another one does, by whatever names."""
+    parameters, others = (getattr(each, "_parameter_names", {}) for each in (made, other))
     sets = {getattr(each, "process_set", None) for each in (made, other)}
-    return len(sets) == 1 and any(others.get(each) == name for each, name in names.items())
+    return len(sets) == 1 and any(each in others for each in parameters)
 
 
 def _plain(optimizer: Any) -> Any:

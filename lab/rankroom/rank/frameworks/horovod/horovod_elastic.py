@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rankroom.rank.frameworks.horovod import horovod_calls
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.waiting import looks_released
 from rankroom.rank.world import World
@@ -59,6 +60,7 @@ def _adapt(module: Any, world: World, let_go: Callable[[], Any]) -> None:
         def again() -> None:
             global _syncing
             _syncing = True
+            horovod_calls.reset_optimizers()  # one of them may have failed within backward()
             reset()
 
         @functools.wraps(func)
@@ -188,7 +190,7 @@ def _stepping_nowhere(original: Any) -> Any:
 
     @functools.wraps(original)
     def broadcast(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _syncing or optimizer.state_dict()["state"]:
+        if optimizer.state_dict()["state"]:
             return original(optimizer, *args, **kwargs)
         parameters = [each.data for group in optimizer.param_groups for each in group["params"]]
         before = [each.clone() for each in parameters]
