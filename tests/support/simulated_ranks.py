@@ -113,7 +113,8 @@ class SimulatedRank:
                 self._end("released")
         elif content["do"] == "status":
             answer = {
-                "run": self._run.get("run"), "failing": False, "tidying": False, "interrupted": False,
+                "run": self._run.get("run"), "failing": False, "tidying": False,
+                "interrupted": False,
                 "stands": self._standing(), "computes": self._stands["state"] == "busy",
             }  # fmt: skip
         self._tell(do="answered", number=number, answer=answer)

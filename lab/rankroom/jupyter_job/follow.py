@@ -48,24 +48,25 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) 
         if isinstance(login, SshConnection):
             keeping["login"] = asyncio.create_task(keep(login, tell, lab.job))
         while True:
-            status = await queue(lab, tell)
-            opened = await server(lab, tell)
-            if isinstance(login, SshConnection):
-                line = await lab.tunnel(opened, status.nodes, port)
-                if port and lab.saved.port != port:
-                    tell.say(f"port {port} is taken here by now: {lab.saved.port} instead")
-                if line is not login:
-                    # A job that was requeued may be on another node than before.
-                    if "node" in keeping:
-                        keeping["node"].cancel()
-                    keeping["node"] = asyncio.create_task(keep(line, tell, lab.job))
-                await answers(lab, tell, opened, line)
-            else:
-                tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
-            tell.page(opened.url(lab.saved.port or opened.port, lab.page))
-            status = await hold(lab, tell, look_s)
-            if status.state != "pending":
-                return
+            with contextlib.suppress(Requeued):
+                status = await queue(lab, tell)
+                opened = await server(lab, tell)
+                if isinstance(login, SshConnection):
+                    line = await lab.tunnel(opened, status.nodes, port)
+                    if port and lab.saved.port != port:
+                        tell.say(f"port {port} is taken here by now: {lab.saved.port} instead")
+                    if line is not login:
+                        # A job that was requeued may be on another node than before.
+                        if "node" in keeping:
+                            keeping["node"].cancel()
+                        keeping["node"] = asyncio.create_task(keep(line, tell, lab.job))
+                    await answers(lab, tell, opened, line)
+                else:
+                    tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
+                tell.page(opened.url(lab.saved.port or opened.port, lab.page))
+                status = await hold(lab, tell, look_s)
+                if status.state != "pending":
+                    return
             tell.say(f"job {lab.job} is back in the queue: the scheduler has requeued it")
             with contextlib.suppress(RankroomError):  # the job itself removes it, too
                 await lab.clear(log=False)
@@ -85,7 +86,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
         if status.state == "running":
             tell.say(f"job {lab.job} {status.words}")
             return status
-        if status.state != "pending":
+        if status.state in ("ended", "gone"):
             raise await over(lab, status)
         hopeless = (hopeless or now) if status.never else 0.0
         if hopeless and now - hopeless > max(NEVER_S, status.patience):
@@ -95,7 +96,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
 
 
 async def server(lab: Lab, tell: Teller) -> Endpoint:
-    """Wait until the server of the running job says where it listens."""
+    """Wait until the server of the running job says where it listens. Raises Requeued."""
     waited = 0.0  # s in which the site could be reached
 
     async def look() -> tuple[JobStatus, Endpoint | None, float]:
@@ -104,31 +105,35 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
 
     while True:
         status, found, took = await as_soon_as_known(look, lab.job, tell.show)
-        if status.state != "running":
-            raise await over(lab, status)
-        if found is not None:
+        await demand_on(lab, status)
+        runs = status.state == "running"
+        if runs and found is not None:
             return found
-        if waited > UP_S:
+        if runs and waited > UP_S:
             said = ""
             with contextlib.suppress(SshError):
                 said = await lab.said()
             raise UselessJob(NOT_UP.format(job=lab.job, seconds=int(UP_S), said=said))
-        tell.show(f"job {lab.job} {status.words} · JupyterLab starts · {clock(waited)}")
+        starts = f" · JupyterLab starts · {clock(waited)}" if runs else ""
+        tell.show(f"job {lab.job} {status.words}{starts}")
         await asyncio.sleep(LOOK_S)
         waited += took + LOOK_S
 
 
 async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection) -> None:
-    """See that the server answers through the tunnel, and only to those who know its token."""
+    """See that the server answers through the tunnel, and only to those who know its token.
+
+    Raises Requeued.
+    """
     deadline = time.monotonic() + ANSWERS_S
     while not await endpoint.answers(opened, lab.saved.port):
-        if not await line.alive():  # `keep` opens it again, and what goes through it
+        is_up = await line.alive()  # else `keep` opens it again, and what goes through it
+        if not is_up or time.monotonic() > deadline:
             status = await as_soon_as_known(lab.status, lab.job, tell.show)
-            if status.state != "running":
-                raise await over(lab, status)
+            await demand_on(lab, status)
+            if is_up and status.state == "running":
+                raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
             deadline = time.monotonic() + ANSWERS_S
-        elif time.monotonic() > deadline:
-            raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
         await asyncio.sleep(LOOK_S)
 
 
@@ -155,6 +160,19 @@ async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
             left = f" · {clock(until - time.time())} left" if until else ""
             tell.show(f"job {lab.job} {status.words}{left} · Ctrl-C to leave or cancel it")
         await asyncio.sleep(look_s)
+
+
+class Requeued(Exception):
+    """The job is back in the queue."""
+
+
+async def demand_on(lab: Lab, status: JobStatus) -> None:
+    """Raise Requeued if a job that ran is in the queue, JobOver if it has ended. One that is ending
+    may still be either: Slurm clears the nodes of a job that it requeues first."""
+    if status.state == "pending":
+        raise Requeued
+    if status.state in ("ended", "gone"):
+        raise await over(lab, status)
 
 
 class JobOver(LabError):

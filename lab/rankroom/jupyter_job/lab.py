@@ -17,7 +17,7 @@ from rankroom.jupyter_job.saved_labs import SavedLab, all_saved
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.allocation import expand
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.scheduler.scheduler_client import UNSEEN_S, Scheduler
 from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
@@ -152,8 +152,9 @@ async def folder(scheduler: Scheduler) -> str:
 async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     """The jobs at the site that run a lab or will, the newest first, wherever they were started.
 
-    What is left of others that are saved here is cleared away, here and there. The folder may
-    have those of another site, too, of which this one's scheduler knows nothing.
+    What is left of others that are saved here is cleared away, here and there, but of one that is
+    so new that it need not be listed yet. The folder may have those of another site, too, of which
+    this one's scheduler knows nothing.
     """
     known = {each.job: each for each in all_saved(scheduler.site.name)}
     done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
@@ -161,7 +162,8 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     jobs = sorted(there | set(known), key=int, reverse=True)
     found = await scheduler.ask(jobs) if jobs else {}
     for job, saved in known.items():
-        if found[job].state in ("ended", "gone"):
+        is_new = 0 <= time.time() - saved.created < UNSEEN_S
+        if found[job].state == "ended" or (found[job].state == "gone" and not is_new):
             await Lab(scheduler, labs, saved).clear(log=False)
             saved.remove()
     return [job for job in jobs if found[job].state not in ("ended", "gone")]

@@ -122,6 +122,7 @@ class Agent:
                 await part()
                 return
             except StartError as error:  # the scheduler says that it will not be
+                await self._lasting(self._cancel)
                 self.status.fail(str(error))
             except Exception as error:
                 known = isinstance(error, RankroomError)
@@ -304,7 +305,7 @@ class Agent:
         if not had_ranks and said:
             message = f"{message}; {self.remote.log} ends with:\n{said}"
         if had_ranks and not self.records.live:
-            await self.login.clear(self.remote.name, self.remote.job, self.remote.log)
+            await self._clear()
         self.status.fail(message, "ended" if had_ranks else "failed")
 
     # -- what it is asked
@@ -370,22 +371,33 @@ class Agent:
         async with self._submitting:
             pass  # a job that is being submitted is known after that
         await self.supervisor.end_ranks()
-        while self.remote.has_job:
-            try:
-                await self.queue.cancel()
-                break
-            except (SshError, SchedulerError) as error:
-                if is_past(self.remote.until):
-                    break  # the job is over by itself
-                words = f"{self.remote.its_job} is not cancelled yet: {error}"
-                self.status.say("ending", words)
-                await asyncio.sleep(5 * AGAIN_S)
+        await self._cancel()
         if not self.records.are_whole or (self.records.is_shared and self.info.ready):
             await self.records.finish()
-        await self.login.clear(self.remote.name, self.remote.job, self.remote.log)
+        await self._clear()
         self.info.state = "stopped"
         self.status.say("ended", self.info.message or "was stopped")
         self.status.over.set()
+
+    async def _clear(self) -> None:
+        """Leave nothing there but records, and bring what joined those after their runs."""
+        about = self.remote.name, self.remote.job, self.remote.log, self.records.since
+        await self.records.bring_late(await self.login.clear(*about))
+
+    async def _cancel(self) -> None:
+        """Cancel the job, if there is one or may be; tried until the scheduler says that it is."""
+        while self.remote.has_job:
+            try:
+                await self.queue.cancel()
+                return
+            except (SshError, SchedulerError) as error:
+                # Who cannot ask does not know whether the job was suspended, or given more time.
+                if isinstance(error, SchedulerError) and is_past(self.remote.until):
+                    return  # the job is over by itself
+                if not self.status.over.is_set():
+                    words = f"{self.remote.its_job} is not cancelled yet: {error}"
+                    self.status.say("ending", words)
+                await asyncio.sleep(5 * AGAIN_S)
 
     # -- its end
 

@@ -103,10 +103,12 @@ class LoginNode:
         """The end of a job's output. Raises as `ask` does."""
         return str((await self.ask("log", path))["text"]) if path else ""
 
-    async def clear(self, name: str, job: str, path: str) -> None:
-        """Leave nothing but records of a cluster that is over, if that can be done now."""
+    async def clear(self, name: str, job: str, path: str, since: str) -> list[Json]:
+        """Leave nothing but records of a cluster that is over, if that can be done now; these, as
+        `finish` has them."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            await self.ask("clear", name, job, path)
+            return list((await self.ask("clear", name, job, path, since))["runs"])
+        return []
 
 
 def _answer_in(line: str) -> Json | None:
@@ -154,13 +156,19 @@ def finish(name: str, since: str) -> Json:
         repair.complete_all(store)
     except (RankroomError, OSError) as error:
         trouble = str(error) or type(error).__name__
+    return {"runs": _runs(store, name, since), "trouble": trouble}
+
+
+def _runs(store: Store, name: str, since: str) -> list[Json]:
     runs = []
     for run_id in store.ids():
+        if run_id < since:  # the newest come first
+            break
         # One that is damaged keeps nothing from the others.
         with contextlib.suppress(RecordError, OSError):
-            if run_id >= since and (run := store.load(run_id)).cluster == name:
+            if (run := store.load(run_id)).cluster == name:
                 runs.append({"id": run.id, "size": store.paths(run.id).events.stat().st_size})
-    return {"runs": runs, "trouble": trouble}
+    return runs
 
 
 def events(run: str, after: str) -> Json:
@@ -189,8 +197,8 @@ def log(path: str) -> Json:
     return {"text": "\n".join(tail(file, LOG_LINES) for file in _output(path))}
 
 
-def clear(name: str, job: str, log: str) -> Json:
-    """Leave nothing but records of the cluster in `job`, which is over."""
+def clear(name: str, job: str, log: str, since: str) -> Json:
+    """Leave nothing but records of the cluster in `job`, which is over; these, as `finish` does."""
     from rankroom.cluster import liveness
 
     paths = ClusterPaths(name)
@@ -201,7 +209,7 @@ def clear(name: str, job: str, log: str) -> Json:
     is_ours = _is_in(info, job) if info and info.allocation else not liveness.alive(info)
     if is_ours and not paths.unfinished():
         paths.remove()
-    return {}
+    return {"runs": _runs(Store(), name, since)}
 
 
 def _is_in(info: ClusterInfo | None, job: str) -> bool:

@@ -103,7 +103,7 @@ class Queue:
                 if never > 1 and time.monotonic() - since >= status.patience:
                     raise StartError(NEVER.format(job=status.id, reason=status.reason))
             elif status.state == "running":
-                self._remote.until = status.until or self._remote.until
+                self._remote.until = status.until  # none while its time stands still
                 self._set("starting", f"{words}: its ranks start")
             elif status.state in ("ended", "gone"):
                 if self._remote.until and time.time() > self._remote.until - 2:

@@ -13,7 +13,7 @@ import base64
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
 from rankroom.record.cluster_file import CLOCK_S
@@ -49,7 +49,7 @@ class Replicas:
         self._login = login
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Ids tell the time there, and the clock here may be wrong.
-        self._since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
+        self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
         self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
@@ -181,7 +181,7 @@ class Replicas:
     async def _finish_all(self) -> bool:
         """Bring what there is of all records; whether that was all of them."""
         try:
-            said = await self._login.ask("finish", self.cluster, self._since)
+            said = await self._login.ask("finish", self.cluster, self.since)
         except (RankroomError, OSError) as error:
             say(error)
             return False
@@ -222,6 +222,13 @@ class Replicas:
                 say(error)
                 return
 
+    async def bring_late(self, runs: Iterable[Json]) -> None:
+        """Bring what joined these records there after their runs, which may be nothing."""
+        for run in () if self.is_shared else runs:
+            with contextlib.suppress(RankroomError, OSError, asyncio.TimeoutError):
+                if 0 <= self.size(str(run["id"])) < int(run["size"]):
+                    await self._finish_one(str(run["id"]), int(run["size"]))
+
     async def _finish_one(self, run_id: str, size: int) -> bool:
         """Bring what there is of a record, of which there are `size` bytes of events, more than
         were the run's if ranks wrote later; whether that was all."""
@@ -239,7 +246,7 @@ class Replicas:
     def _runs(self) -> Iterator[RunInfo]:
         """Those that have not ended, as far as is known here."""
         for run_id in self._store.ids():
-            if run_id < self._since:
+            if run_id < self.since:
                 return
             if run_id in self._done:
                 continue

@@ -26,7 +26,14 @@ LIST = "qstat -u $USER"  # lists the user's jobs, for people
 NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # as PBS is set up at first
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
 PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are told of
+# Times in UTC; and at sites that put a cache before qstat, which may lack a new job for a minute or
+# more (NCAR's qstat-cache, say), an answer of the scheduler's own.
+ENV = ["env", "TZ=UTC", "QSCACHE_BYPASS=true"]
+# It says "Can Never Run" of what nodes that are down would have to run, too, and of a maintenance.
+NEVER_S = 86400.0
+USED_S = 300.0  # by which the time that a job has used may be told too late
 LOST = re.compile(r"End of File")  # where a job was sent, and no answer came
+_SUSPENDED = ("S", "U")
 _STATES: dict[str, State] = {
     "Q": "pending",
     "H": "pending",
@@ -88,7 +95,7 @@ def too_much(site: Site, output: str) -> str:
 def find(name: str) -> list[str]:
     """The command that lists the user's jobs of this name that are not over."""
     # In all states but that of a job that ends.
-    return ["sh", "-c", 'exec qselect -u "$(id -un)" -s HQRSTUW -N "$1"', "sh", name]
+    return [*ENV, "sh", "-c", 'exec qselect -u "$(id -un)" -s HQRSTUW -N "$1"', "sh", name]
 
 
 def found(output: str, name: str) -> list[str]:
@@ -98,14 +105,24 @@ def found(output: str, name: str) -> list[str]:
 
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs, those that have ended lately too."""
-    return ["env", "TZ=UTC", "qstat", "-x", "-f", "-F", "json", *ids]
+    return [*ENV, "qstat", "-x", "-f", "-F", "json", *ids]
 
 
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
     """How to ask where that fails, as its output says; nothing for no other way."""
     if not NO_HISTORY.search(output):
         return []
-    return ["env", "TZ=UTC", "qstat", "-f", "-F", "json", *ids]
+    return [*ENV, "qstat", "-f", "-F", "json", *ids]
+
+
+def ask_alone(job: str) -> list[str]:
+    """The command that asks for one job that no list has; none, as those have all there are."""
+    return []
+
+
+def ended(output: str, job: str) -> JobStatus | None:
+    """How that job ended by its answer."""
+    return None
 
 
 def listed(output: str) -> dict[str, JobStatus]:
@@ -152,15 +169,23 @@ def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
     expected = until = 0.0
     if state == "pending":
         expected = _epoch(about.get("estimated", {}).get("start_time"))
-    if state == "running":
-        asked = _seconds(about.get("Resource_List", {}).get("walltime"))
-        used = _seconds(about.get("resources_used", {}).get("walltime")) or 0
-        begun = _epoch(about.get("stime")) or (now - used if now else 0.0)
-        until = begun + asked if begun and asked else 0.0
+    if state == "running" and about.get("job_state") not in _SUSPENDED:
+        until = _until(about, now)
     return JobStatus(
         key.partition(".")[0], state, reason, expected, ",".join(filter(None, hosts)), until, never,
-        str(about.get("Job_Name", "")),
+        str(about.get("Job_Name", "")), NEVER_S if never else 0.0,
     )  # fmt: skip
+
+
+def _until(about: dict[str, Any], now: float) -> float:
+    """When the time of a running job is over: what it was suspended for does not count."""
+    asked = _seconds(about.get("Resource_List", {}).get("walltime"))
+    used = _seconds(about.get("resources_used", {}).get("walltime"))
+    begun = _epoch(about.get("stime"))
+    by_use = now - (used or 0) if now else 0.0
+    if not begun or (used is not None and by_use - begun > USED_S):
+        begun = by_use
+    return begun + asked if begun and asked else 0.0
 
 
 def _epoch(value: Any) -> float:

@@ -11,7 +11,7 @@ from rankroom.scheduler import pbs
 
 def ask(job: str) -> list[str]:
     """The command that says what a job was granted."""
-    return ["env", "TZ=UTC", "qstat", "-f", "-F", "json", job]
+    return [*pbs.ENV, "qstat", "-f", "-F", "json", job]
 
 
 def read(

@@ -31,7 +31,7 @@ from rankroom.scheduler.jobs import JobStatus, login_shell
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.site import Site, expand, profile_of
 from rankroom.scheduler.status_cache import StatusCache
-from rankroom.scheduler.submitted_jobs import Submitted, named
+from rankroom.scheduler.submitted_jobs import Submitted, all_submitted, named
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
@@ -40,6 +40,7 @@ AGAIN_S = 1.0  # until what could not be known is asked again
 SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
 # For a job to be listed whose submission was not answered, and between two looks.
 SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
+UNSEEN_S = 180.0  # since its submission, in which no list need have a job yet
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
 _DENIED, _NO_COMMAND = 126, 127
 T = TypeVar("T")
@@ -60,6 +61,8 @@ class Scheduler:
         self.kind: Any = _KINDS[site.scheduler]
         self._asked = StatusCache(f"{site.scheduler}-{place.name or _here()}")
         self._in_login_shell = False
+        self._submitted: dict[str, float] = {}  # when, as a full disk keeps no record of it
+        self._seen: set[str] = set()  # the jobs that a list had, or that were cancelled
 
     def script(self, name: str, folder: str, commands: Sequence[str]) -> str:
         """The job script that runs `commands`; `folder` is an absolute path there."""
@@ -122,8 +125,9 @@ class Scheduler:
         """Submit a job script; the job's id. `copy` is kept with it. Raises SchedulerError if it is
         refused.
 
-        Where the answer is lost, the job may be there: it is looked for by its name, which `others`
-        had before. Raises LostAnswerError, or SshError, while nothing can be known of it.
+        Where the answer is lost or does not say the id, the job may be there: it is looked for by
+        its name, which `others` had before. Raises LostAnswerError, or SshError, while nothing can
+        be known of it; StartError if it is not found after an answer without an id.
         """
         name = named(script)
         try:
@@ -133,15 +137,19 @@ class Scheduler:
                 raise SshError(f"{error}\n{self._perhaps(name)}", error.why) from None
             raise
         if done.ok:
-            job = submitted(self.kind, done.output)
+            try:
+                job = submitted(self.kind, done.output)
+            except StartError as error:  # a wrapper of the site's may have words of its own
+                job = await self._seek(name, others, StartError(f"{error}\n{self._perhaps(name)}"))
         elif not done.timed_out and not self.kind.LOST.search(done.output):
             raise self.failed(done)
         else:
             job = await self._seek(name, others, self.failed(done, self._perhaps(name)))
+        self._submitted[job] = time.time()
         Submitted(self.site.name, self.place.name, job, name, time.time(), copy).write()
         return job
 
-    async def _seek(self, name: str, others: Container[str], failed: SchedulerError) -> str:
+    async def _seek(self, name: str, others: Container[str], failed: RankroomError) -> str:
         """The job of this name that is none of the others, once it is listed. Raises `failed` if it
         is not, LostAnswerError if nothing is."""
         until = time.monotonic() + SEEK_S
@@ -182,6 +190,7 @@ class Scheduler:
             found = answered(self.kind, answer.output, wanted)
             unknown = {job for job, status in found.items() if status.state == "gone"}
             if (answer.at >= called and unknown <= set(answer.ids)) or not unknown:
+                self._seen |= found.keys() - unknown
                 return found
             called = min(called, time.time())  # a clock may be set back
             await asyncio.sleep(max(0.0, answer.again - time.time()))
@@ -189,16 +198,35 @@ class Scheduler:
     async def status(self, job: str) -> JobStatus:
         """How one job stands; as `ask`, but it is gone only by two answers in a row.
 
-        Its followers end what belongs to it then: one list that lacks it is not enough.
+        Its followers end what belongs to it then: one list that lacks it is not enough. Nor are two
+        for a job that was submitted just now: a site's lists may be some minutes old.
         """
         found = (await self.ask([job]))[job]
-        return found if found.state != "gone" else (await self.ask([job]))[job]
+        if found.state == "gone":
+            found = (await self.ask([job]))[job]
+        if found.state != "gone" or not self._is_unseen(job):
+            return found
+        if words := self.kind.ask_alone(job):
+            ended: JobStatus | None = self.kind.ended((await self.call(words, ASK_S)).output, job)
+            if ended:
+                return ended
+        return JobStatus(job, "pending", NOT_LISTED)
+
+    def _is_unseen(self, job: str) -> bool:
+        """Whether a job that was submitted lately has been in no list since."""
+        if job in self._seen:
+            return False
+        own = (self.site.name, job)
+        kept = (each.at for each in all_submitted() if (each.site, each.job) == own)
+        at = self._submitted.get(job) or max(kept, default=0.0)
+        return 0 <= time.time() - at < UNSEEN_S
 
     async def cancel(self, job: str) -> None:
         """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
         done = await self.call([*self.kind.CANCEL, job], ASK_S)
         if not done.ok and not self.kind.OVER.search(done.output):
             raise self.failed(done)
+        self._seen.add(job)  # it is over once no list has it
 
     async def call(
         self, argv: Sequence[str], timeout: float, input: str | None = None
@@ -255,10 +283,10 @@ def _here() -> str:
 
 def submitted(kind: Any, output: str) -> str:
     """A job's id in what was said when it was submitted. Raises StartError if there is none."""
-    found = kind.SUBMITTED.search(output)
-    if found is None:
+    found = kind.SUBMITTED.findall(output)
+    if not found:
         raise StartError(f"{kind.SUBMIT[0]} gave no job id; it said:\n{output.strip()}")
-    return str(found[1])
+    return str(found[-1])  # what a login shell or a wrapper says comes before it
 
 
 def answered(kind: Any, output: str, ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -284,6 +312,7 @@ async def as_soon_as_known(
 
 
 _MARK = "folder="
+NOT_LISTED = "it is not listed yet"
 NO_SCHEDULER = (
     'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
     "`%cluster start` without --site starts ranks on this machine"

@@ -97,8 +97,9 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     # stays. What ranks held is gone with a job, so that nothing is won by running it again.
     head += ["#SBATCH --no-kill", "#SBATCH --no-requeue"]
     head += [f"#SBATCH {line}" for line in job.extra]
-    # Or the warning would end the shell; a trap of the commands' own takes its place.
-    warned = ["", "trap : USR1"]
+    # Or the warning would end the shell, and what takes its place until that has a handler: what is
+    # ignored outlives `exec`. A trap of the commands' own takes the place of this one.
+    warned = ["", "trap '' USR1"]
     # A login shell: it is what makes `module` and `conda` known.
     return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
 
@@ -144,6 +145,20 @@ def ask(ids: Iterable[str]) -> list[str]:
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
     """How to ask where that fails, as its output says; nothing for no other way."""
     return []
+
+
+def ask_alone(job: str) -> list[str]:
+    """The command that asks for one job that no list has: of one that has ended, it knows for some
+    minutes how."""
+    return ["env", *job_end.UTC, "scontrol", "show", "job", "--oneliner", job]
+
+
+def ended(output: str, job: str) -> JobStatus | None:
+    """How that job ended by its answer; None while it has not, or if that cannot be told."""
+    state = job_end.field(output, "JobState")
+    if _STATES.get(state) != "ended":
+        return None
+    return JobStatus(job, "ended", state.lower().replace("_", " "))
 
 
 ALIVE = ask([])  # is answered where Slurm works
@@ -198,7 +213,8 @@ def _status(
     elif kind == "ended":
         reason = state.lower().replace("_", " ")
     expected = _epoch(start) if kind == "pending" else 0.0
-    until = _epoch(end) if kind == "running" else 0.0
+    # While a job is suspended, its time stands still, and its end is put off when it goes on.
+    until = _epoch(end) if kind == "running" and state != "SUSPENDED" else 0.0
     return JobStatus(job, kind, reason, expected, _nodes(nodes), until, never, name)
 
 

@@ -10,9 +10,11 @@ import re
 import shlex
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,6 +197,15 @@ def test_files_of_another_site_in_the_same_folder_stay(home: Path):
     assert [each.job for each in saved_labs.all_saved()] == ["6"]
 
 
+def test_a_lab_that_is_not_listed_yet_is_kept(home: Path):
+    SavedLab("one", "5", created=time.time() - scheduler_client.UNSEEN_S - 1).write()
+    SavedLab("one", "8", created=time.time()).write()
+    here: Any = Knows7()
+    assert asyncio.run(alive(here, "/scratch/labs")) == ["7"]
+    assert here.place.cleared == ["5"]
+    assert [each.job for each in saved_labs.all_saved()] == ["8"]
+
+
 # -- where it listens
 
 
@@ -302,6 +313,12 @@ class Made:
 
     async def clear(self, log: bool = True) -> None:
         pass
+
+    async def close(self) -> None:
+        pass
+
+    def command(self, to: Endpoint, nodes: str) -> str:
+        return f"ssh {nodes}"
 
     async def endpoint(self) -> Endpoint | None:
         if self.silent:
@@ -434,6 +451,39 @@ def test_the_end_of_a_job_is_told(told: Told, monkeypatch):
         asyncio.run(failed)
     requeued = follow.hold(Made(RUNNING, PENDING), told)
     assert asyncio.run(requeued) == PENDING
+
+
+REQUEUES = JobStatus("12", "ending")
+
+
+def test_a_job_that_is_requeued_while_its_server_starts_is_waited_for(told: Told):
+    lab: Any = Made(PENDING, RUNNING, RUNNING, REQUEUES, PENDING, PENDING, RUNNING, RUNNING, GONE)
+    lab.scheduler, lab.page, lab.opened = SimpleNamespace(place=None), "lab", None
+    lab.saved.write()
+
+    async def of_it() -> None:
+        following = asyncio.create_task(follow.follow(lab, told, look_s=0.01))
+        while len(lab.answers) > 4 and not following.done():
+            await asyncio.sleep(0.001)
+        assert [each.job for each in saved_labs.all_saved()] == ["12"]
+        lab.opened = Endpoint("c1", 20012, "abc")
+        await following
+
+    asyncio.run(asyncio.wait_for(of_it(), 60))
+    assert told.said[0] == told.said[2] == "job 12 runs on c[1-2]"
+    assert told.said[1] == "job 12 is back in the queue: the scheduler has requeued it"
+    assert told.said[-1].startswith("job 12 is over")
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_job_that_is_requeued_before_its_server_answers(told: Told, monkeypatch, is_up: bool):
+    monkeypatch.setattr(follow, "ANSWERS_S", 0.05)
+    lab, line = Made(REQUEUES, PENDING), Line(open=is_up)
+    lab.saved = replace(lab.saved, port=free_port(0))
+    lab.saved.write()
+    with pytest.raises(follow.Requeued):
+        asyncio.run(asyncio.wait_for(follow.answers(lab, told, lab.opened, line), 60))
+    assert saved_labs.all_saved() == [lab.saved]
 
 
 def test_times_read_well():

@@ -34,16 +34,16 @@ def a_cluster(job: str = "") -> ClusterPaths:
 @pytest.mark.parametrize("granted", ["12", "12.pbs-01"])
 def test_a_cluster_that_is_over_leaves_nothing(home: Path, granted: str):
     paths = a_cluster(granted)
-    login_node.clear("far", "12", "")
+    login_node.clear("far", "12", "", "2")
     assert not paths.folder.exists()
 
 
 def test_what_has_no_file_or_no_job_and_no_process_is_removed(home: Path):
     paths = a_cluster()
-    login_node.clear("far", "", "")
+    login_node.clear("far", "", "", "2")
     assert not paths.folder.exists()
     paths.make(1)
-    login_node.clear("far", "12", "")
+    login_node.clear("far", "12", "", "2")
     assert not paths.folder.exists()
 
 
@@ -51,14 +51,14 @@ def test_a_cluster_of_the_same_name_in_another_job_is_left_alone(home: Path):
     """Started from another computer: this one has waited in the queue only, with a job or none."""
     paths = a_cluster("13")
     for job in ("12", ""):
-        login_node.clear("far", job, "")
+        login_node.clear("far", job, "", "2")
         assert paths.read() is not None
 
 
 def test_a_cluster_that_runs_here_by_the_same_name_is_left_alone(home: Path, monkeypatch):
     paths = a_cluster()
     monkeypatch.setattr("rankroom.cluster.liveness.alive", lambda info: True)
-    login_node.clear("far", "12", "")
+    login_node.clear("far", "12", "", "2")
     assert paths.read() is not None
 
 
@@ -82,7 +82,7 @@ def test_the_output_of_a_job_is_where_its_scheduler_puts_it(
     for file in (own, another):
         file.write_text(f"said in {file.name}\n")
     assert login_node.log(remote.log) == {"text": f"said in {own.name}"}
-    login_node.clear("far", remote.job, remote.log)
+    login_node.clear("far", remote.job, remote.log, "2")
     assert not own.exists() and another.exists()
 
 

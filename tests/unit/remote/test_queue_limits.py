@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,24 +13,29 @@ from rankroom.errors import StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote import queue as module
 from rankroom.remote.queue import Queue
-from rankroom.scheduler import slurm
+from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 
 ALONE = "7|PENDING|QOSMaxGRESPerUser|N/A|(null)|N/A|x"
 RUNS = "7|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+NEVER_NOW = (
+    '{"timestamp": 1, "Jobs": {"7.pbs": {"job_state": "Q", "comment": "Can Never Run: Not enough '
+    'total nodes available"}}}'
+)
+RUNS_AT_LAST = '{"timestamp": 1, "Jobs": {"7.pbs": {"job_state": "R", "exec_host": "c1/0"}}}'
 OTHER = "\n8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
 
 
-def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType = slurm) -> str:
     """Follow job 7 by what is said every 30 s, and at last of no job; its last words."""
     now = 0.0
 
     async def status(job: str) -> JobStatus:
         nonlocal now
         now += 30
-        known = slurm.listed(lines.pop(0)) if lines else {}
+        known = kind.listed(lines.pop(0)) if lines else {}
         return known.get(job) or JobStatus(job, "gone")
 
     async def followed() -> str:
@@ -60,3 +65,10 @@ def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
 def test_other_limits_are_certain_with_the_second_look(monkeypatch):
     with pytest.raises(StartError, match="job 7 would never start: PartitionTimeLimit"):
         follow([ALONE.replace("QOSMaxGRESPerUser", "PartitionTimeLimit")] * 2, monkeypatch)
+
+
+def test_a_maintenance_of_pbs_is_waited_out(monkeypatch):
+    hours = 120  # looks in each
+    assert "runs on c1" in follow([*[NEVER_NOW] * 23 * hours, RUNS_AT_LAST], monkeypatch, pbs)
+    with pytest.raises(StartError, match="job 7 would never start: Can Never Run"):
+        follow([NEVER_NOW] * 25 * hours, monkeypatch, pbs)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rankroom.cluster import liveness
-from rankroom.errors import SshError, UsageError
+from rankroom.errors import SchedulerError, SshError, StartError, UsageError
 from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, ClusterState, Remote
 from rankroom.record.store import Store
 from rankroom.remote import agent as module
@@ -25,6 +25,10 @@ REFUSED = "cannot reach c1: it does not let you in; check the key\n`ssh c1` said
 
 async def nothing(*about: Any, **more: Any) -> str:
     return ""
+
+
+async def no_runs(*about: Any) -> list[Any]:
+    return []
 
 
 async def never(*about: Any, **more: Any) -> None:
@@ -41,7 +45,8 @@ async def agent_of(state: ClusterState) -> AsyncIterator[Agent]:
     paths.write(info)
     made: Any = Agent(paths, info, remote, Site("test"))
     made.login.meet = made.login.find = made.queue.follow = never
-    made.login.clear = made.queue.cancel = made.queue.end = nothing
+    made.queue.cancel = made.queue.end = nothing
+    made.login.clear = no_runs
     try:
         yield made
     finally:
@@ -82,8 +87,9 @@ def test_an_agent_whose_predecessor_was_asked_to_stop_stops(home: Path):
             async def cancel() -> None:
                 done.append("cancelled")
 
-            async def clear(*about: str) -> None:
-                done.append(about)
+            async def clear(*about: str) -> list[Any]:
+                done.append(about[:3])
+                return []
 
             agent.queue.cancel = cancel  # type: ignore[method-assign]
             agent.login.clear = clear  # type: ignore[method-assign]
@@ -211,6 +217,59 @@ def test_a_cluster_that_may_have_a_job_does_not_fail_here_and_is_looked_for_when
             agent.status.fail("it cannot be")
             await agent._clean()
             assert cancelled == [1]
+
+    doing(test)
+
+
+def test_a_job_that_will_never_start_is_cancelled_before_it_is_given_up(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            answers: list[Exception | None] = [
+                SshError("the link is lost", "lost"), SchedulerError("no answer"),
+                OSError(11, "no process can be started"), None,
+            ]  # fmt: skip
+            stood = []
+
+            async def cancel() -> None:
+                stood.append((agent.info.state, agent.status.over.is_set()))
+                if error := answers.pop(0):
+                    raise error
+
+            async def part() -> None:
+                raise StartError("job 12 would never start. It is cancelled")
+
+            agent.queue.cancel = cancel
+            await agent._lasting(part)
+            assert stood == [("starting", False)] * 4
+            assert agent.info.state == "failed"
+            assert agent.info.message == "job 12 would never start. It is cancelled"
+
+    doing(test)
+
+
+def test_that_a_job_is_over_by_its_time_is_believed_only_of_one_that_was_asked_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It may have been suspended, or given more time."""
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+
+    async def test() -> None:
+        async with agent_of("running") as made:
+            agent: Any = made
+            agent.remote.until = 1.0
+            answers = [SshError("the link is lost", "lost")] * 2 + [SchedulerError("no answer")]
+
+            async def cancel() -> None:
+                raise answers.pop(0)
+
+            agent.queue.cancel = cancel
+            assert await agent.stop() == ""
+            assert answers == [] and agent.info.state == "stopped"
 
     doing(test)
 

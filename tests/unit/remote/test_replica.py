@@ -283,9 +283,10 @@ def test_a_record_that_is_complete_is_not_read_or_asked_for_again(
     assert here.ids() == []
 
 
+@pytest.mark.parametrize("at_stop", [False, True])
 @pytest.mark.parametrize("most", [1, 100])
 def test_what_ranks_write_when_their_run_is_over_comes_with_the_clusters_end(
-    there: There, here: Store, most: int
+    there: There, here: Store, most: int, at_stop: bool
 ):
     there.write(2)
     there.end()
@@ -301,11 +302,15 @@ def test_what_ranks_write_when_their_run_is_over_comes_with_the_clusters_end(
         for number in (2, 3):
             file.write(event_line("log", 0, number, number, stream="stdout", text=f"{number}\n"))
     login.runs[0]["size"] = there.events.stat().st_size
-    asyncio.run(kept.finish())
+
+    async def end() -> None:
+        await (kept.bring_late(login.runs) if at_stop else kept.finish())
+
+    asyncio.run(end())
     assert same(there, here)
     shutil.rmtree(here.paths(there.run.id).folder)  # pruned
     login.runs[0]["size"] += 100
-    asyncio.run(kept.finish())
+    asyncio.run(end())
     assert here.ids() == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fake_scheduler import FAKES, Elsewhere, FakeScheduler
-from rankroom.errors import SchedulerError, SshError
+from rankroom.errors import SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote.queue import Queue
 from rankroom.scheduler import scheduler_client
@@ -65,6 +65,33 @@ def test_a_command_that_does_not_end_may_have_submitted(fake: FakeScheduler, kin
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())
     job = asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
     assert asyncio.run(scheduler.find("x")) == [job]
+
+
+WRAPPED = "echo Thank you, it is on its way."
+
+
+def test_a_job_is_found_whose_id_a_wrapper_does_not_say(fake: FakeScheduler, kind: str):
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
+
+    async def all_of_it() -> None:
+        first = await scheduler.submit(scheduler.script("lab", "/tmp", []))
+        loses(fake, kind, end=WRAPPED)
+        job = await scheduler.submit(scheduler.script("lab", "/tmp", []), others=[first])
+        assert sorted(await scheduler.find("lab")) == sorted([first, job])
+        assert {each.job for each in all_submitted()} == {first, job}
+
+    asyncio.run(all_of_it())
+
+
+def test_an_answer_without_an_id_is_shown_where_there_is_no_job(fake: FakeScheduler, kind: str):
+    loses(fake, kind, end=WRAPPED, accepts=False)
+    scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
+    words = rf"(?s){COMMANDS[kind][0]} gave no job id; .*Thank you.*Whether the job x was accepted"
+    with pytest.raises(StartError, match=words):
+        asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
+    fake.fails(COMMANDS[kind][1], "no answer")
+    with pytest.raises(LostAnswerError, match=words):
+        asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
 
 
 def test_a_job_that_is_not_seen_is_told(fake: FakeScheduler, kind: str):

@@ -253,6 +253,8 @@ echo $job
 def submitting(fake: FakeScheduler, script: str) -> None:
     fake.instead("sbatch", f'case $1 in --version) echo slurm 23.02.6; exit;; '
                            f'--test-only) exit;; esac\n{script}')  # fmt: skip
+    # As it is over before squeue could have it.
+    fake.instead("scontrol", "echo JobId=77 JobState=COMPLETED Reason=None")
 
 
 def test_a_test_job_that_works(fake: FakeScheduler, here: Site, tmp_path: Path):

@@ -1,7 +1,9 @@
 """Slurm and PBS: scripts as text, and what recorded answers of several versions mean."""
 
 import json
+import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -27,7 +29,7 @@ SLURM_SCRIPT = """\
 #SBATCH --no-kill
 #SBATCH --no-requeue
 
-trap : USR1
+trap '' USR1
 
 set -e
 module load cudnn/8.7.0 nccl/2.15.5-ofi evp-patch
@@ -240,10 +242,49 @@ def test_what_qstat_says():
     assert found["11"].name == "rankroom-x"
     assert found["12"].expected == NOON
     assert found["13"].never
+    # Nodes that are down may come back.
+    assert found["13"].patience == pbs.NEVER_S
+    assert found["13"].words == "waits in the queue (Can Never Run: too many nodes)"
     assert found["14"].words == "has ended (exit status 271)"
     assert found["17"].words == "has ended (completed)"
     assert found["15"].state == "gone"
     assert found["16"].until == NOON + 3600
+
+
+def test_the_warning_ends_neither_the_shell_nor_what_takes_its_place():
+    """Python takes a while until it has a handler; what that starts has none."""
+    python = (
+        "import signal, subprocess; signal.signal(signal.SIGUSR1, lambda *about: None); "
+        "print(subprocess.run(['sh', '-c', 'kill -USR1 \\$\\$; echo not ended']).returncode)"
+    )
+    lines = ["kill -USR1 $$", "echo begun", f'exec {sys.executable} -c "{python}"']
+    for commands, said in (
+        (lines, f"begun\n-{signal.SIGUSR1:d}\n"),
+        (["exec sh -c 'kill -USR1 $$; echo not ended'"], "not ended\n"),
+        (["trap 'echo soon' USR1", "kill -USR1 $$"], "soon\n"),
+    ):
+        text = slurm.script(site.Site("x"), "x", "/tmp", commands)
+        done = subprocess.run(["bash"], input=text, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, said)
+
+
+def until(**about: object) -> float:
+    job = {"stime": NOON - 7200, "Resource_List": {"walltime": "03:00:00"}, **about}
+    said = json.dumps({"timestamp": NOON, "Jobs": {"11.pbs": job}})
+    return answered(pbs, said, ["11"])["11"].until
+
+
+def test_what_a_job_was_suspended_for_is_no_time_of_it():
+    used = {"walltime": "00:30:00"}
+    assert until(job_state="R", resources_used=used) == NOON + 9000
+    # What it has used is told late, and is no reason to doubt when it began.
+    assert until(job_state="R", resources_used={"walltime": "01:58:00"}) == NOON + 3600
+    assert until(job_state="R") == NOON + 3600
+    for state in "SU":
+        assert until(job_state=state, resources_used=used) == 0
+    line = "7|{}|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
+    assert slurm.listed(line.format("RUNNING"))["7"].until == NOON - 3600
+    assert slurm.listed(line.format("SUSPENDED"))["7"].until == 0
 
 
 def test_the_first_node_is_the_one_that_pbs_runs_the_script_on():
@@ -264,6 +305,12 @@ def test_an_answer_that_is_none():
     assert submitted(pbs, "123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
     with pytest.raises(StartError, match="no job id"):
         submitted(pbs, "qsub: Unknown queue")
+
+
+def test_the_id_is_the_last_number_that_is_said():
+    assert submitted(slurm, "2\nhours left: 7\nSubmitted batch job 1234\n") == "1234"
+    assert submitted(slurm, "20261120\n1234;cluster\n") == "1234"
+    assert submitted(pbs, "20261120\n1234.pbs-01\n") == "1234"
 
 
 LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\nnone|1:00:00|0\n"

@@ -1,0 +1,103 @@
+"""A job that was submitted just now and is in no list yet, as where qstat's answers are cached."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from fake_scheduler import Elsewhere, FakeScheduler
+from rankroom.errors import SchedulerError
+from rankroom.scheduler import scheduler_client, status_cache
+from rankroom.scheduler.scheduler_client import Scheduler
+from rankroom.scheduler.site import Site
+
+SITE = Site("mine")
+LISTS = {"slurm": "squeue", "pbs": "qstat"}
+OF_BEFORE = {
+    "slurm": "exit 0",
+    "pbs": "echo qstat: Unknown Job Id 101.pbs-01 >&2; exit 153",
+}
+WAITS = "waits in the queue (it is not listed yet)"
+
+
+@pytest.fixture(params=["slurm", "pbs"])
+def kind(request, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.1)
+    return str(request.param)
+
+
+def scheduler_of(kind: str) -> Scheduler:
+    return Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
+
+
+def test_a_job_is_not_gone_before_it_was_listed(fake: FakeScheduler, kind: str):
+    scheduler = scheduler_of(kind)
+
+    async def all_of_it() -> None:
+        fake.instead(LISTS[kind], OF_BEFORE[kind])
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        for each in (scheduler, scheduler_of(kind)):  # another process may follow it
+            status = await each.status(job)
+            assert (status.state, status.words) == ("pending", WAITS)
+        fake.again(LISTS[kind])
+        while (status := await scheduler.status(job)).words == WAITS:
+            await asyncio.sleep(0.02)
+        assert status.state == "pending"
+        fake.instead(LISTS[kind], OF_BEFORE[kind])
+        while (await scheduler.status(job)).state == "pending":
+            await asyncio.sleep(0.02)
+        assert (await scheduler.status(job)).state == "gone"
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 120))
+
+
+def test_a_job_that_is_never_listed_is_gone_in_the_end(fake: FakeScheduler, kind, monkeypatch):
+    scheduler = scheduler_of(kind)
+
+    async def all_of_it() -> None:
+        fake.instead(LISTS[kind], OF_BEFORE[kind])
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        monkeypatch.setattr(scheduler_client, "UNSEEN_S", 0.0)
+        assert (await scheduler.status(job)).state == "gone"
+
+    asyncio.run(all_of_it())
+
+
+def test_a_job_that_was_cancelled_is_gone_though_it_was_never_listed(fake, kind: str):
+    scheduler = scheduler_of(kind)
+
+    async def all_of_it() -> None:
+        fake.instead(LISTS[kind], OF_BEFORE[kind])
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        await scheduler.cancel(job)
+        assert (await scheduler.status(job)).state == "gone"
+
+    asyncio.run(all_of_it())
+
+
+def test_a_job_that_fails_at_once_is_not_waited_for(fake: FakeScheduler, monkeypatch):
+    """Slurm's list has no jobs that are over, but Slurm still knows of them."""
+    monkeypatch.setattr(status_cache, "PERIOD_S", 0.1)
+    scheduler = scheduler_of("slurm")
+
+    async def all_of_it() -> None:
+        fake.instead("squeue", "exit 0")
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        for state, words in (("RUNNING", WAITS), ("FAILED", "has ended (failed)")):
+            fake.instead("scontrol", f"echo JobId={job} JobState={state} Reason=None")
+            assert (await scheduler.status(job)).words == words
+
+    asyncio.run(all_of_it())
+
+
+def test_a_cache_before_qstat_is_passed_by(fake: FakeScheduler):
+    said = 'echo "bypassed: $QSCACHE_BYPASS"; exit 1'
+    fake.instead("qstat", said)
+    fake.instead("qselect", said)
+    scheduler = scheduler_of("pbs")
+    for asks in (scheduler.ask(["1"]), scheduler.find("x")):
+        with pytest.raises(SchedulerError, match="bypassed: true") as caught:
+            asyncio.run(asks)  # type: ignore[arg-type]
+        assert "QSCACHE" not in str(caught.value).partition("\n")[0]  # the command, for people
