@@ -147,6 +147,8 @@ def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState
         return "running", *_how_elsewhere(info)
     if info.state == "ending":
         return "ending", "its ranks are being ended", ""
+    if not ranks:  # none has been started yet
+        return "starting", f"0 of {info.size} ranks ready", ""
     return _how_ranks(info, ranks)
 
 

@@ -80,6 +80,7 @@ def test_states_are_those_of_the_schema():
     [
         ({}, "running", "2 ranks ready", ""),
         ({"ready": [0]}, "starting", "1 of 2 ranks ready", ""),
+        ({"ready": [], "ranks": [], "state": "starting"}, "starting", "0 of 2 ranks ready", ""),
         ({"ready": [0], "created": 1.0}, "starting", "1 of 2 ranks ready", "Rank 1 takes long"),
         ({"ready": [0], "starting": [1]}, "running", "1 of 2 ranks ready", ""),
         (
