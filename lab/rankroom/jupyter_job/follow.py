@@ -126,8 +126,11 @@ async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection)
     Raises Requeued.
     """
     deadline = time.monotonic() + ANSWERS_S
-    while not await endpoint.answers(opened, lab.saved.port):
+    while True:
         is_up = await line.alive()  # else `keep` opens it again, and what goes through it
+        # Without it the port may be another user's by now, who would be told the token.
+        if is_up and await endpoint.answers(opened, lab.saved.port):
+            return
         if not is_up or time.monotonic() > deadline:
             status = await as_soon_as_known(lab.status, lab.job, tell.show)
             await demand_on(lab, status)

@@ -408,6 +408,27 @@ def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told,
     assert asyncio.run(outage()) == lab.opened
 
 
+def test_the_token_goes_nowhere_while_the_line_is_down(told: Told, monkeypatch):
+    """The port is free then, and another user of this machine may have taken it."""
+    asked: list[bool] = []
+
+    async def answers(*about: object) -> bool:
+        asked.append(line.open)
+        return len(asked) > 2
+
+    monkeypatch.setattr(follow.endpoint, "answers", answers)
+    lab, line = Made(RUNNING), Line(open=False)
+
+    async def outage() -> None:
+        waiting = asyncio.create_task(follow.answers(lab, told, lab.opened, line))
+        await asyncio.sleep(0.1)
+        line.open = True
+        await waiting
+
+    asyncio.run(outage())
+    assert asked == [True] * 3
+
+
 def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "ANSWERS_S", 0.1)
     lab, line = Made(RUNNING), Line(open=False)
