@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import ipyparallel
+import psutil
 import pytest
 
 from cells import finish, log
@@ -69,3 +71,26 @@ def test_a_rank_that_a_client_kills_answers_first(cluster: Cluster, client: ipyp
     assert poll_until(lambda: len(cluster.alive) == 2, 60)
     after = finish(cluster, "import os; os.getpid()").results
     assert after[0] == str(before[0]) and after[1] != str(before[1])
+
+
+@pytest.mark.thorough  # longer than the engines of ipyparallel wait
+def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
+    cluster = Cluster.local(ranks=2)
+    try:
+        assert finish(cluster, "kept = rank").state == "done"
+        pids = [rank.pid for rank in cluster.ranks]
+        supervisor = psutil.Process(cluster.info.supervisor)
+        is_controller = "rankroom.supervisor.processes.controller"
+        [controller] = [each for each in supervisor.children() if is_controller in each.cmdline()]
+        hearts = controller.children()  # the one that has the ranks' hearts beat is among them
+        for process in hearts:
+            process.suspend()
+        time.sleep(43)
+        for process in hearts:
+            process.resume()
+        time.sleep(3)
+        assert cluster.refresh().exits == {} and [rank.pid for rank in cluster.ranks] == pids
+        assert finish(cluster, "assert kept == rank").state == "done"
+        assert "heartbeat" not in cluster.paths.rank_log(0).read_text()
+    finally:
+        cluster.stop()

@@ -125,6 +125,8 @@ class NodeRanks:
             f"--profile-dir={self._paths.profile}", f"--file={self._paths.engine_file}",
             f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
             "--IPEngine.timeout=20", "--IPEngine.enable_nanny=False", "--log-level=WARN",
+            # A silent controller is no reason to end: a rank ends with its agent.
+            "--IPEngine.max_heartbeat_misses=0",
         ]  # fmt: skip
 
     def log(self, rank: int) -> Path:

@@ -52,9 +52,13 @@ class DebugRelay:
         if command == "initialize":
             client = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
             self._clients[rank] = question.peer, client
+        mine = question.peer, client
 
         def answer(asked: Future[Any]) -> None:
             error = asked.exception()
+            failed = error is not None or "refused" in asked.result()
+            if failed and command == "initialize" and self._clients.get(rank) == mine:
+                self._clients.pop(rank)  # it is not on
             if isinstance(error, Exception):
                 question.refuse(error)
             else:

@@ -76,3 +76,32 @@ print(sys.gettrace())
     lines = said(code, tmp_path)
     assert "42" in lines and lines[-1] == "None"
     assert not [line for line in lines if line.startswith("asks")]
+
+
+def test_after_a_stop_the_debugger_holds_no_variables_of_a_function(tmp_path: Path):
+    """They may be a model and its graph, on a GPU."""
+    code = """
+import gc, weakref
+class Model: pass
+seen = {}
+def train():
+    model = Model()
+    seen["breakpoint"] = weakref.ref(model)
+    debugger_hooks.set_trace(commands=["c"])
+def fail():
+    model = Model()
+    seen["post_mortem"] = weakref.ref(model)
+    1 / 0
+asking.begin(interactive=True)
+train()
+debugger_hooks.stop_tracing()
+commands += ["q"]
+try:
+    fail()
+except ZeroDivisionError as error:
+    debugger_hooks.post_mortem(error)
+debugger_hooks.stop_tracing()
+gc.collect()
+print({name: model() is None for name, model in seen.items()})
+"""
+    assert said(code, tmp_path)[-1] == "{'breakpoint': True, 'post_mortem': True}"

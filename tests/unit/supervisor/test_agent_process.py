@@ -80,3 +80,9 @@ def test_an_agent_that_does_not_answer_is_given_up(start: Start):
     rank = agent.start_rank(4, 1)
     agent.end_ranks([4], 0.1)
     assert agent.is_over and rank.ended_with_agent
+
+
+def test_an_agent_that_is_over_is_not_waited_for(start: Start):
+    agent = start("exit 0")
+    assert poll_until(lambda: agent.is_over, 10, 0.01)
+    assert agent.look().result(0) == {} and agent._looks == []

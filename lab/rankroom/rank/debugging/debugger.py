@@ -82,6 +82,12 @@ class RankDebugger(Pdb):
         super().set_continue()
         self._traces = bool(self.breaks)
 
+    def forget(self) -> None:
+        """Also the variables of the frame in which it stopped, which pdb keeps until the next stop:
+        they may hold a model, on a GPU."""
+        super().forget()
+        self.__dict__.pop("curframe_locals", None)
+
     def forget_cell(self) -> None:
         """Hold no frame of a cell that is over, and so none of its variables."""
         self.__dict__.pop("initial_frame", None)

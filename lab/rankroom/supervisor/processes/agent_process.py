@@ -106,13 +106,13 @@ class AgentProcess:
         return True
 
     def look(self) -> Future[dict[int, Load]]:
-        """How busy its ranks are; nothing of one that is silent, whose answer others would wait
-        for."""
+        """How busy its ranks are; nothing of one that is silent or over, whose answer others would
+        wait for."""
         asked: Future[dict[int, Load]] = Future()
-        if self.is_silent:
-            asked.set_result({})
-            return asked
         with self._news:
+            if self.is_silent or self.is_over:
+                asked.set_result({})
+                return asked
             self._looks.append(asked)
         self.tell(do="look")
         return asked

@@ -1,0 +1,44 @@
+"""Which client has the debugger of a rank."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankroom.record.owner import this_process
+from rankroom.supervisor.debug_relay import DebugRelay
+
+INITIALIZE = {"command": "initialize"}
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["it refuses", "it is gone"])
+def test_a_client_whose_try_failed_has_it_not(refused: bool):
+    asked: list[Future[dict[str, Any]]] = []
+
+    def debug(rank: int, message: dict[str, Any]) -> Future[dict[str, Any]]:
+        asked.append(Future())
+        return asked[-1]
+
+    connections = SimpleNamespace(demand_heard=lambda ranks: None, debug=debug)
+    relay = DebugRelay(SimpleNamespace(), connections)  # type: ignore[arg-type]
+    said: list[object] = []
+
+    def ask(peer: bytes) -> None:
+        content = {"do": "debug", "rank": 0, "message": INITIALIZE, **vars(this_process())}
+        question = SimpleNamespace(
+            content=content, peer=peer, refuse=said.append, answer=lambda **more: said.append(more)
+        )
+        assert relay.take(question)  # type: ignore[arg-type]
+
+    ask(b"first")
+    if refused:
+        asked[-1].set_result({"refused": "debugpy is not installed"})
+    else:
+        asked[-1].set_exception(RuntimeError("rank 0 is gone"))
+    ask(b"second")
+    asked[-1].set_result({"answer": {}})
+    assert len(said) == 2 and said[1] == {"answer": {}}
+    assert relay._clients[0][0] == b"second"
