@@ -294,10 +294,9 @@ class AnyCluster:
     ) -> Any:
         """What `function(*args)`, of a module, comes to on one rank, whose Python need not be of
         this version. Raises StartError after `patience` s."""
-        chosen, name = choose_ranks([rank], self.size), f"{function.__module__}:{function.__name__}"
-        return self._apply("call", chosen, *packed_values.pack(args), name=name, patience=patience)[
-            rank
-        ]
+        chosen, packed = choose_ranks([rank], self.size), packed_values.pack(args)
+        name = f"{function.__module__}:{function.__name__}"
+        return self._apply("call", chosen, *packed, name=name, patience=patience)[rank]
 
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart some ranks, without their variables; the others keep theirs.

@@ -19,7 +19,7 @@ PAUSE = 0.025
 SLOWER, LONGEST_PAUSE = 1.3, 0.05  # each pause against the one before, while nothing changes
 _PIECE = 4 << 20
 _LOG = b'{"kind":"log"'  # as `event_line` begins
-MOST_LATE = 1 << 20  # bytes behind which it is not looked
+MOST_AFTER = 1 << 20  # bytes after a run in which it is looked whether they are log only
 # How often a reader that waits asks again whether the owner of the run still lives.
 RECHECK = 1.0
 
@@ -28,7 +28,7 @@ def only_log_after(events: Path, read: int) -> bool:
     """Whether the record has `read` bytes, and behind them nothing or what was printed after its
     run: what was computed from them is still right. Raises OSError."""
     size = events.stat().st_size
-    if not 0 <= size - read <= MOST_LATE:
+    if not 0 <= size - read <= MOST_AFTER:
         return False
     with events.open("rb") as file:
         file.seek(read)

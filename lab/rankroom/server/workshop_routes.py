@@ -151,9 +151,9 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
             if str(error) != trouble:
                 trouble = str(error)
                 handler.log.warning("%s", error)
-        except RankroomError as error:
+        except RankroomError as error:  # it is not here any more, or too large to be shown
             handler.log.warning("%s", error)
-            return
+            is_live = False
     _followed.add((str(folder.path), run_id))
     await asyncio.sleep(FOLLOW_S)
     with contextlib.suppress(RankroomError, OSError):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import made_up_seats
 from rankroom.record.store import Store
+from rankroom.server import workshop_routes
 from rankroom.workshop import workshop_answers
 from rankroom.workshop.seat import Seat
 from rankroom.workshop.workshop_folder import Folder, open_folder
@@ -294,6 +298,30 @@ def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
     overview(teacher, folder)  # the console is open
     wait_for(lambda: folder.shown().load(run.id).state == "done")
     assert b"more" in learner.get(f"rankroom/workshop/runs/{run.id}/events").body
+
+
+def test_a_run_that_is_gone_is_looked_for_once(
+    teacher: Server, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Though the console, being open, asks again and again."""
+    store, run, writer = start_record(teacher.home)
+    folder.show_run(store.paths(run.id))
+    writer.close()
+    monkeypatch.setattr(workshop_routes, "FOLLOW_S", 0.01)
+    said: list[tuple[object, ...]] = []
+    handler: Any = SimpleNamespace(
+        store=Store(tmp_path), log=SimpleNamespace(warning=lambda *words: said.append(words))
+    )
+
+    async def ask() -> None:
+        for _ in range(3):
+            await workshop_routes.go_on_following(handler, folder)
+            if task := workshop_routes._following.get((str(folder.path), run.id)):
+                await task
+                await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert len(said) == 1 and "no record" in str(said[0]), said
 
 
 def test_another_run_takes_the_place_of_one_that_is_followed(teacher: Server, folder: Folder):
