@@ -1,5 +1,5 @@
 /** The view of each golden record. */
-import { ALWAYS, expect, openRuns, picture, rows, test, whole, type Page } from './rankroom';
+import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, test, whole, type Page } from './rankroom';
 
 test('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);
@@ -264,6 +264,29 @@ test('64 ranks: ranges are typed, failures that are alike stand once', async ({ 
   await expect(view.locator('.rr-row').filter({ hasText: 'epoch 1' }).locator('.rr-ranks')).toHaveText('3,60–63');
   await view.getByRole('searchbox', { name: 'ranks to show' }).fill('77');
   await expect(view.getByRole('alert')).toContainText('it has 0–63');
+});
+
+test('a rank that was killed: what others say of it is folded, and none of them is the cause', async ({ page }) => {
+  const record = new LiveRecord('killed', 4);
+  for (const rank of [0, 1, 3]) {
+    record.print(rank, 'epoch 1\n');
+    record.add('error', rank, {
+      ename: 'HorovodInternalError', evalue: 'Connection closed by peer', cell_line: 6,
+      traceback: ['----> 6 hvd.allreduce(x)', 'HorovodInternalError: Connection closed by peer']
+    });
+    record.add('status', rank, { state: 'released', note: 'released from allreduce of x' });
+  }
+  record.add('status', 2, { state: 'lost', note: 'was killed by SIGKILL: out of memory' });
+  const evalue = 'rank 2 was killed by SIGKILL: out of memory';
+  record.save('failed', { failure: { rank: 2, ename: 'RankLost', evalue, cell_line: null } });
+  const view = await openRuns(page, ['killed']);
+  await expect(view.locator('.rr-words')).toContainText(`failed on rank 2 after 1.0 s · RankLost: ${evalue}`);
+  await expect(view.locator('.rr-other summary')).toHaveText('ranks 0–1,3 · released from allreduce of x · cell line 6');
+  await expect(view.locator('.rr-cause')).toHaveCount(0);
+  await expect(view.locator('.rr-traceback')).toBeHidden();
+  await picture(page, 'killed-light');
+  await page.theme.setDarkTheme();
+  await picture(page, 'killed-dark');
 });
 
 test('narrow and wide, light and dark', async ({ page }) => {
