@@ -146,9 +146,8 @@ def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
 def test_nothing_listens_for_everybody(machines: Machines, job: Inside):
     listening = {node: ports(machines, node, "alice") for node in ("c1", "c2")}
     assert len(listening["c1"]) > 5
-    own = {"127.0.0.1", machines.address("c1")}
-    assert {address for address, _ in listening["c1"]} == own
-    assert {address for address, _ in listening["c2"]} == {"127.0.0.1", machines.address("c2")}
+    for node, places in listening.items():
+        assert {address for address, _ in places} == {machines.address(node)}
 
 
 @pytest.mark.parametrize("place", ["c1", "c2", "c3", "login"])
