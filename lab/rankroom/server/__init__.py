@@ -24,6 +24,7 @@ from rankroom.server import (
 from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
+from rankroom.workshop.workshop_folder import Folder
 
 ROUTES = [
     *run_routes.ROUTES,
@@ -47,14 +48,14 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
         "curves": MetricCurves(store),
     }
     routes = [(path, handler, parts) for path, handler in ROUTES]
-    routes += workshop_routes.shown_routes(parts)
+    if workshop := os.environ.get("RANKROOM_WORKSHOP"):
+        routes += workshop_routes.shown_routes(parts, _share(server_app, workshop))
     web_app.add_handlers(".*$", [(url_path_join(base, path), *more) for path, *more in routes])
-    if folder := os.environ.get("RANKROOM_WORKSHOP"):
-        _share(server_app, folder)
 
 
-def _share(server_app: Any, folder: str) -> None:
-    """This server is a learner's in a workshop: share how it stands, and end with the workshop."""
+def _share(server_app: Any, folder: str) -> Folder:
+    """This server is a learner's in a workshop: share how it stands, and end with the workshop.
+    Returns the workshop's folder."""
     from rankroom.workshop.sharing import Sharing
 
     def pages() -> int:
@@ -64,3 +65,4 @@ def _share(server_app: Any, folder: str) -> None:
     sharing = Sharing(folder, server_app.stop, server_app.log.warning, pages)
     server_app.web_app.settings["rankroom_workshop"] = sharing
     server_app.io_loop.add_callback(sharing.run)
+    return sharing.folder

@@ -18,7 +18,7 @@ from tornado.web import HTTPError
 
 from rankroom.course import copies
 from rankroom.errors import RankroomError, UnreadableRecordError, UsageError
-from rankroom.record.store import RecordPaths, Store
+from rankroom.record.store import RecordPaths
 from rankroom.server import run_routes
 from rankroom.server.handler import Handler, allowed
 from rankroom.server.metric_routes import MetricCurves
@@ -278,12 +278,11 @@ def minutes(words: dict[str, str]) -> float:
     return value
 
 
-def shown_routes(parts: dict[str, Any]) -> list[tuple[str, type[Handler], dict[str, Any]]]:
-    """Routes to the runs that the teacher shows, for a learner's server; none for others."""
-    place = os.environ.get(VARIABLE, "")
-    if not place:
-        return []
-    store: Store = Folder(place).shown()
+def shown_routes(
+    parts: dict[str, Any], folder: Folder
+) -> list[tuple[str, type[Handler], dict[str, Any]]]:
+    """Routes to the runs that the teacher shows, for a learner's server."""
+    store = folder.shown()
     shown = {**parts, "store": store, "profiles": Profiles(store), "curves": MetricCurves(store)}
     return [
         (path.replace("rankroom/", "rankroom/workshop/", 1), handler, shown)

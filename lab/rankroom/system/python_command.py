@@ -9,6 +9,7 @@ known, else by a variable, which is taken away as well, as the user's programs w
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -39,8 +40,13 @@ def flags(python: Sequence[str]) -> list[str]:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a Python of any version: a user's own setting is as good, and stays."""
-    return {**own, VARIABLE: own.get(VARIABLE) or "rankroom"}
+    """The environment of a Python of any version: a user's own setting is as good, and stays.
+
+    An empty entry of PYTHONPATH is the current directory, too, and before the standard library.
+    """
+    path = os.pathsep.join(filter(None, own.get("PYTHONPATH", "").split(os.pathsep)))
+    found = {**own, "PYTHONPATH": path, VARIABLE: own.get(VARIABLE) or "rankroom"}
+    return {name: value for name, value in found.items() if value or name != "PYTHONPATH"}
 
 
 def arguments(words: Sequence[str]) -> list[str]:

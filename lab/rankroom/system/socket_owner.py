@@ -108,6 +108,6 @@ def is_ours(peer: Place, here: Place, nodes: Collection[str]) -> bool:
     """Whether the end `peer` of a connection to `here` is this user's, as far as Linux can tell, or
     one of these other machines."""
     user = owner(peer, here)
-    if user == GONE:  # of this machine
-        return peer[0] in nodes and peer[0] not in {here[0], *all_addresses()}
+    if user in (None, GONE) and peer[0] not in {here[0], *all_addresses()}:
+        return peer[0] in nodes  # this machine's kernel knows nothing of the ends of others
     return user in (None, os.geteuid(), 0)

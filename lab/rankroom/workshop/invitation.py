@@ -69,7 +69,10 @@ class Invitation:
         """The site with the job of a seat, whose server knows the workshop. Raises UsageError."""
         if self.login and self.plan.site not in sites.files():
             raise UsageError(NO_PROFILE.format(site=self.plan.site, login=self.login))
-        found = self.plan.of_site(now)
+        plan = self.plan
+        if plan.starts and now < plan.starts.timestamp() - EARLY_S:
+            plan = replace(plan, reservation="")  # the teacher's trial: it has not begun yet
+        found = plan.of_site(now)
         given = found.environment
         lines = (*given.setup, "cd", f"export {VARIABLE}={shlex.quote(self.folder)}")
         found = replace(found, environment=replace(given, setup=lines))

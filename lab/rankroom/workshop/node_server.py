@@ -80,7 +80,8 @@ def start(plan: Plan, workshop: str) -> Endpoint:
     # One of 12,000 by account, so that forty at once rarely ask for the same.
     write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
     env = {
-        **os.environ, VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime,
+        **python_command.environment(os.environ),
+        VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime,
         gpus.VISIBLE: gpus_of_seat(plan, account(os.getuid()), os.getuid()),
     }  # fmt: skip
     if plan.preload:
@@ -153,9 +154,11 @@ def _is_ours(pid: int) -> bool:
         process = psutil.Process(pid)
         words = python_command.arguments(process.cmdline())
         alive = process.status() != psutil.STATUS_ZOMBIE
+        own = process.uids().real == os.getuid()  # others may have its number, and choose its words
     except psutil.Error:
         return False
-    return alive and words[:1] == ["jupyterlab"] and f"--config={folder() / 'config.py'}" in words
+    is_lab = words[:1] == ["jupyterlab"] and f"--config={folder() / 'config.py'}" in words
+    return alive and own and is_lab
 
 
 def _root_may() -> list[str]:

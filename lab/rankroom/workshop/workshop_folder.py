@@ -19,6 +19,7 @@ import shutil
 import stat
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -75,6 +76,32 @@ class News:
         return self.to in ("", _address(seat))
 
 
+class _ShownRuns(Store):
+    """The records that the teacher shows: folders and plain files of the teacher's account. Others
+    count for nothing; a pipe would keep whoever opens it waiting."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder.path / "teacher")
+        self._folder = folder
+
+    def paths(self, run_id: str) -> RecordPaths:
+        found = super().paths(run_id)
+        owner = self._folder.teacher_uid
+        for each in (self._folder.path, self.root, self.runs, found.folder):
+            self._demand(each, owner, stat.S_ISDIR)
+        files = found.run, found.source, found.events, found.profile, found.overview, found.metrics
+        for each in files:
+            self._demand(each, owner, stat.S_ISREG)
+        return found
+
+    def _demand(self, path: Path, owner: int, is_right: Callable[[int], bool]) -> None:
+        with contextlib.suppress(OSError):  # it is not there, or is looked for later
+            about = path.lstat()
+            if about.st_uid != owner or not is_right(about.st_mode):
+                said = NOT_THE_TEACHERS.format(path=path, teacher=account(owner))
+                raise UnreadableRecordError(said)
+
+
 class Folder:
     """A workshop's folder, as the teacher or a learner uses it."""
 
@@ -107,7 +134,7 @@ class Folder:
 
     def plan(self) -> Plan:
         """The workshop's plan. Raises UsageError where there is none of the teacher's."""
-        file, owner = self.path / "workshop.toml", self._teacher_uid()
+        file, owner = self.path / "workshop.toml", self.teacher_uid
         found = read_owned(file, workshop_plan.LARGEST)
         if found is None:
             raise UsageError(NO_PLAN.format(folder=self.path))
@@ -126,7 +153,7 @@ class Folder:
         """The news, and the first line of all of them, by whose time of day a folder that was made
         again is known; "" where it cannot be read."""
         found = read_owned(self._news, MOST_NEWS, after)
-        if found is None or found.uid != self._teacher_uid():
+        if found is None or found.uid != self.teacher_uid:
             return "", []
         told, place = [], after
         for line in found.text.split("\n")[:-1]:
@@ -143,8 +170,9 @@ class Folder:
         return self.plan().is_over(time.time())
 
     def shown(self) -> Store:
-        """Where the records are that the teacher shows."""
-        return Store(self.path / "teacher")
+        """Where the records are that the teacher shows. Raises RecordError, as it is asked, where
+        one is another account's."""
+        return _ShownRuns(self)
 
     # -- for the teacher
 
@@ -244,7 +272,9 @@ class Folder:
         except OSError as error:
             raise UsageError(UNWRITTEN.format(folder=self.path, error=error.strerror)) from None
 
-    def _teacher_uid(self) -> int:
+    @property
+    def teacher_uid(self) -> int:
+        """The number of the account whose news, plan and runs count. Raises UsageError."""
         return self.owner_uid if self.known_owner is None else self.known_owner
 
     def _demand_teacher(self) -> None:
@@ -359,6 +389,7 @@ NO_FOLDER = "there is no workshop in {folder}: {error}. Your teacher says which 
 NO_PLAN = "there is no workshop in {folder}: it has no workshop.toml that you may read"
 STRANGE = "{file} belongs to {owner}, and the folder to {teacher}: do not use it, and tell them"
 NOT_TEACHER = "the workshop in {folder} is {teacher}'s, who alone sees its learners; you are {you}"
+NOT_THE_TEACHERS = "{path} is not what {teacher} shows: it is no folder or file of that account"
 NO_LEARNER = "{user} has no seat: there are {users}"
 CROWDED = "{seats} holds too many files: {user} has made {count} of them, and others may be missing"
 FULL = "all that can be told in {folder} has been told: `rankroom workshop open` another folder"

@@ -24,10 +24,18 @@ WRONG = {
         ),
         (
             "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
-            "        into = torch.empty_like(chunks[0])\n"
+            "        own = (rank - step - 1) % size\n"
+            "        into = torch.empty_like(chunks[own])\n"
             "        pass_on(chunks[(rank - step) % size], into)\n"
-            "        own = (rank - step - 1) % size\n        chunks[own] = chunks[own] + into",
+            "        chunks[own] = chunks[own] + into",
             "is another tensor now",
+        ),
+        (
+            "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
+            "        out = chunks[(rank - step) % size]\n        into = torch.empty_like(out)\n"
+            "        pass_on(out, into)\n        own = chunks[(rank - step - 1) % size]\n"
+            "        own += into",
+            "size|length",
         ),
     ],
     "ring.3": [
@@ -40,9 +48,10 @@ WRONG = {
         ),
         (
             "def all_gather(chunks):\n    for step in range(size - 1):\n"
-            "        into = torch.empty_like(chunks[0])\n"
+            "        own = (rank - step) % size\n"
+            "        into = torch.empty_like(chunks[own])\n"
             "        pass_on(chunks[(rank + 1 - step) % size], into)\n"
-            "        chunks[(rank - step) % size] = into",
+            "        chunks[own] = into",
             "is another tensor now",
         ),
     ],

@@ -27,6 +27,12 @@ WRONG = {
             "    return even.shard(size, rank).shuffle(2).batch(batch, drop_remainder=True)",
             "hardly move|original order",
         ),
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    even = dataset.take(len(dataset) // size * size).shard(size, rank)\n"
+            "    return even.batch(batch, drop_remainder=True).shuffle(10_000)",
+            "shuffle before you batch",
+        ),
     ],
     "tf.2": [
         (

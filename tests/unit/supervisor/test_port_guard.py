@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import another_user
 from rankroom import config
 from rankroom.rank import open_ports
 from rankroom.reporting.spans import SpanRecorder
@@ -217,3 +218,46 @@ def test_what_is_said_of_open_ports_names_the_cause(
     notes = recorder.new_notes()
     assert len(notes) == bool(says)
     assert all(says in each and "open to other users" in each for each in notes)
+
+
+LISTENS = """
+import socket, sys
+door = socket.create_server(("127.0.0.1", 0))
+print(door.getsockname()[1], flush=True)
+sys.stdin.readline()
+"""
+CONNECTS = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)
+    print("there")
+except ConnectionRefusedError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "variable", "value", "found"),
+    [
+        (another_user.UID, "MASTER_PORT", "{}", "refused"),
+        (another_user.UID, "TF_CONFIG", '{{"cluster": {{"worker": ["127.0.0.1:{}"]}}}}', "refused"),
+        # A service of another account, at a port that ranks have nothing to do with.
+        (another_user.UID, "MASTER_PORT", "1{}", "there"),
+        (another_user.UID, "TF_CONFIG", '{{"cluster": {{"worker": ["127.0.0.1:{}0"]}}}}', "there"),
+        (os.geteuid(), "MASTER_PORT", "{}", "there"),
+    ],
+)
+def test_ranks_do_not_take_a_stranger_for_one_of_them(
+    home: Path, user: int, variable: str, value: str, found: str
+):
+    """Who listens at the port that was chosen for rank 0, before rank 0 does."""
+    with another_user.start(LISTENS, uid=user) as other:
+        assert other.stdout is not None
+        port = other.stdout.readline().strip()
+        env = {**os.environ, **port_guard.environment({}), "RANKROOM_BIND": "127.0.0.1"}
+        env[variable] = value.format(port)
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECTS, port], env=env, capture_output=True, text=True
+        )
+        other.communicate("\n")
+    assert (done.stdout, done.stderr) == (f"{found}\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,20 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 def test_no_program_imports_from_where_it_was_started(planted: Path, module: str):
     run(python_command.command(module, "--help"))
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
+
+
+@pytest.mark.parametrize("path", [":{}", "{}:", "{}::{}"])
+def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
+    """As after `PYTHONPATH=$PYTHONPATH:/my/lib` where there was none."""
+    own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
+    argv = python_command.command("rankroom.supervisor.supervisor", "--help")
+    subprocess.run(argv, env=python_command.environment(own), capture_output=True, timeout=120)
+    assert not (planted / "ran").exists(), (planted / "ran").read_text()
+
+
+def test_a_path_of_nothing_is_none():
+    assert "PYTHONPATH" not in python_command.environment({"PYTHONPATH": ":"})
+    assert python_command.environment({"PYTHONPATH": "a::b"})["PYTHONPATH"] == "a:b"
 
 
 def test_nor_does_a_python_that_is_not_known(planted: Path):

@@ -105,3 +105,14 @@ def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest
     here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.1.0.1", "10.0.0.2"}
     assert not socket_owner.is_ours(("10.1.0.1", 9), here, nodes)
     assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
+
+
+def test_where_owners_are_not_told_a_machine_without_ranks_is_no_node_all_the_same(monkeypatch):
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: None)
+    monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
+    here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.0.0.2"}
+    let_in = {
+        peer: socket_owner.is_ours((peer, 9), here, nodes)
+        for peer in ("10.0.0.1", "10.1.0.1", "10.0.0.2", "10.9.9.9")
+    }
+    assert let_in == {"10.0.0.1": True, "10.1.0.1": True, "10.0.0.2": True, "10.9.9.9": False}

@@ -123,3 +123,9 @@ def test_a_planted_plan_is_refused_over_ssh(base: Path):
     os.chown(folder.path / "workshop.toml", 54321, 54321)
     with pytest.raises(UsageError, match="there is no workshop in login:"):
         asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
+
+
+def test_the_teachers_trial_on_the_day_before_does_not_wait_for_the_reservation():
+    one = invited(site="nowhere", reservation="course", starts=NOW + timedelta(days=1), ends=None)
+    assert one.site(time.time()).job.reservation == ""
+    assert one.site(time.time() + 23.5 * 3600).job.reservation == "course"

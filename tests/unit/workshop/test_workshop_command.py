@@ -18,7 +18,7 @@ import another_user
 from fake_scheduler import DOWN, FakeScheduler
 from rankroom.cli import main, watched_workshop, workshop_command
 from rankroom.errors import LabError, UsageError
-from rankroom.system import gpus
+from rankroom.system import gpus, python_command
 from rankroom.workshop import node_server, seat, workshop_plan
 from rankroom.workshop.invitation import keep_job
 from rankroom.workshop.seat import SeatStatus
@@ -545,3 +545,15 @@ def test_a_plan_in_the_folder_is_what_was_opened(base: Path, typed: Callable, wr
     found = Folder(base / "may").plan()
     assert found.login == "perlmutter.nersc.gov"
     assert found == workshop_plan.opened(workshop_plan.read(base / "plan.toml"))
+
+
+def test_another_users_process_is_not_the_server_that_was_started_here(home: Path):
+    words = python_command.command(
+        "jupyterlab", f"--config={node_server.folder() / 'config.py'}", python=["python"]
+    )
+    waits = "import sys; print(flush=True); sys.exit(sys.stdin.readline() and 0)\n"
+    for user, is_ours in ((another_user.UID, False), (os.getuid(), True)):
+        with another_user.start(waits + words[2], *words[3:], uid=user) as other:
+            assert other.stdout is not None and other.stdout.readline() == "\n"
+            assert node_server._is_ours(other.pid) is is_ours
+            other.communicate("\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import another_user
 from rankroom.errors import RecordError, UsageError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
@@ -336,3 +337,23 @@ def test_a_run_that_is_too_large_is_refused(
     with pytest.raises(RecordError, match="too large to be shown"):
         folder.show_run(store.paths(run_id))
     assert not folder.shown().paths(run_id).folder.exists()
+
+
+def test_a_shown_run_that_is_another_accounts_is_not_read(folder: Folder, home: Path):
+    store, run_id = record(home)
+    folder.show_run(store.paths(run_id))
+    learners = Folder(folder.path)
+    shown = learners.shown()
+    assert shown.load(run_id).state == "done"
+    paths = shown.paths(run_id)
+    for path in (paths.run, paths.events, paths.folder, folder.path):
+        if os.geteuid() == 0:
+            os.chown(path, another_user.UID, -1)
+            learners.known_owner = os.geteuid()
+            with pytest.raises(RecordError, match=r"is not what .* shows"):
+                shown.load(run_id)
+            os.chown(path, 0, -1)
+    paths.events.unlink()
+    os.mkfifo(paths.events)  # whose reader would wait for ever
+    with pytest.raises(RecordError, match=r"events\.jsonl is not what .* shows"):
+        shown.read(run_id)

@@ -51,6 +51,9 @@ def _examine_parts(size: int, part: Any, count: int, batch: int) -> None:
         raise Wrong(f"{count // size // batch} batches are possible, you make {steps[0]}")
     if seen[0] == sorted(seen[0]):
         raise Wrong("the values are still in their original order: shuffle them")
+    batches = [seen[0][at : at + batch] for at in range(0, len(seen[0]), batch)]
+    if all(each == sorted(each) for each in batches):
+        raise Wrong("batches change places, and hold the same values: shuffle before you batch")
     ordered = sorted(seen[0])
     if max(ordered.index(value) - place for place, value in enumerate(seen[0])) < len(ordered) / 4:
         raise Wrong("the values hardly move: shuffle draws from a buffer, which is too small here")

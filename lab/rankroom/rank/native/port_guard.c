@@ -14,6 +14,9 @@
  * its ranks meet, it takes nothing from one that does not begin with the secret number of their
  * communicator. Its data begins with a number that everybody knows; those who send data are there still.
  *
+ * Ranks do not connect to a stranger of this machine who listens at a port that was chosen for one of
+ * them.
+ *
  * It also has the name of this host lead to RANKROOM_BIND where nothing resolves it.
  *
  * The variables are read when a port is opened or a connection comes: a rank in a job learns its
@@ -28,6 +31,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -187,6 +191,24 @@ static int lead(int fd, address_t *address, struct in_addr own) {
     return 1;
 }
 
+/* Whether ranks meet at this port, which the first of them opens: that of the store of torch.distributed,
+ * or one of TensorFlow's servers. */
+static int is_meeting_port(const address_t *address) {
+    const char *store = getenv("MASTER_PORT"), *servers = getenv("TF_CONFIG");
+    unsigned port = ntohs(address->v4.sin_port);
+    char listed[9]; /* as in "10.0.0.1:23456", which is JSON */
+    snprintf(listed, sizeof listed, ":%u\"", port);
+    return port && ((store && strtoul(store, NULL, 10) == port) || (servers && strstr(servers, listed)));
+}
+
+/* Whether a stranger of this machine listens where ranks meet: the port was chosen a while ago, and what
+ * listens there is told, and sends, what ranks send one another. */
+static int is_a_strangers(const address_t *address) {
+    tcp_socket_t found;
+    return is_meeting_port(address) && is_this_machines(address) &&
+           find_socket(address, NULL, &found) == FOUND && found.uid != geteuid() && found.uid != 0;
+}
+
 int connect(int fd, const struct sockaddr *given, socklen_t size) {
     static int (*real)(int, const struct sockaddr *, socklen_t);
     struct in_addr own;
@@ -201,6 +223,10 @@ int connect(int fd, const struct sockaddr *given, socklen_t size) {
         memset(&address, 0, sizeof address);
         memcpy(&address, given, size);
         int is_led = lead(fd, &address, own);
+        if (is_a_strangers(&address)) {
+            errno = ECONNREFUSED;
+            return -1;
+        }
         errno = before;
         if (is_led)
             return real(fd, &address.any, size);

@@ -149,7 +149,7 @@ class Processes:
             "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
             "--log-level=WARN",
         ]  # fmt: skip
-        env = dict(os.environ) | {
+        env = python_command.environment(os.environ) | {
             "RANKROOM_SIZE": str(self.info.size), "RANKROOM_SUPERVISOR": str(os.getpid()),
             process_tree.CLUSTER: str(self.paths.folder),
         }  # fmt: skip
