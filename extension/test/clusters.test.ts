@@ -106,6 +106,10 @@ test('a question whose answer does not reach the server is asked again once that
   assert.deepEqual(clusters.questions, []);
   await refreshed(clusters);
   assert.deepEqual(clusters.questions, [question]);
+  for (const [status, isTaken] of [[400, true], [401, false], [403, false]] as const) {
+    api.answer = () => Promise.reject(new ApiError('no', status));
+    assert.equal(await clusters.answer(question, 'x'), isTaken, `${status}`);
+  }
 });
 
 test('runs that cannot be listed are said, and how busy ranks are is told all the same', async t => {

@@ -7,6 +7,7 @@ import { test } from 'node:test';
 import { RunModel } from '../src/run/model';
 import { runSlice } from '../src/run/slices';
 import type { Run } from '../src/schema';
+import { collectiveOf } from '../src/view/timeline/painter';
 import { Collectives, type Collective, type CollectivesAnswer, type CollectiveSpans } from '../src/timeline/collectives';
 
 const TRACES = join(__dirname, '../../../tests/support/traces');
@@ -93,8 +94,12 @@ test('spans that the server does not know, or knows elsewhere, are not mistaken 
   assert.ok(found.fits(rank, model.spans.columns(rank, 'collective')));
   assert.ok(found.of(rank, lane.length - 2) >= 0);
   assert.equal(found.of(rank, lane.length - 1), -1);
+  const [first, compute] = [{ rank, cat: 'collective', i: 0 }, { rank, cat: 'compute', i: 0 }];
+  assert.deepEqual(collectiveOf(first, found, model.spans), found.at(found.of(rank, 0)));
+  assert.equal(collectiveOf(compute, found, model.spans), null);
   lane.add(lane.first - 10, 5, lane.name[0]);
   assert.ok(!found.fits(rank, model.spans.columns(rank, 'collective')));
+  assert.equal(collectiveOf(first, found, model.spans), null, 'another span has its place now');
   assert.equal(matched(told('straggler'), model.spans), null);
 });
 

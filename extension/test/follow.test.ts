@@ -3,7 +3,7 @@ import { strict as assert } from 'node:assert';
 import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
 
-import type { Api, Chunk } from '../src/api';
+import { type Api, ApiError, type Chunk } from '../src/api';
 import { follow } from '../src/run/follow';
 import { RunModel } from '../src/run/model';
 import type { Run } from '../src/schema';
@@ -151,4 +151,41 @@ test('an answer that breaks off is asked for again', async () => {
   await follow(model, api, new AbortController().signal);
   assert.deepEqual([model.isComplete, model.lineCount, model.trouble], [true, 2, '']);
   assert.ok(troubles.some(words => words.includes('broke off')));
+});
+
+test('the record of a live run that is not here yet is looked for until it comes', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const model = new RunModel(run);
+  const { api } = server([{ text: line('one'), run: { state: 'done', end: 5 } }]);
+  const { run: answer } = api;
+  api.isThere = () => Promise.resolve(true);
+  api.run = () => Promise.reject(new ApiError("no record 'r'", 404));
+  const reading = follow(model, api, new AbortController().signal);
+  await turn();
+  assert.match(model.refusal, /no record 'r'/);
+  t.mock.timers.tick(10_000);
+  await turn();
+  api.run = answer;
+  t.mock.timers.tick(10_000);
+  await reading;
+  assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);
+});
+
+test('that of a run that is over is not', async () => {
+  const model = new RunModel({ ...run, state: 'done', end: 5 });
+  const { api } = server([]);
+  api.isThere = () => Promise.resolve(true);
+  api.run = () => Promise.reject(new ApiError("no record 'r'", 404));
+  await follow(model, api, new AbortController().signal);
+  assert.match(model.refusal, /no record 'r'/);
+});
+
+test('a lost run whose writer comes back while its end is read is followed on', async () => {
+  const model = new RunModel(run);
+  const { api } = server([
+    { text: line('one'), state: 'lost', run: { state: 'running' } },
+    { text: line('two'), run: { state: 'done', end: 5 } }
+  ]);
+  await follow(model, api, new AbortController().signal);
+  assert.deepEqual([model.run.state, model.isComplete, model.lineCount], ['done', true, 2]);
 });

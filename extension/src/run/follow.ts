@@ -11,7 +11,7 @@ const WAIT = 25;
 /** A browser has six connections to a server; others need some as well. */
 const WAITING_AT_ONCE = 2;
 const TURN = 1_000;
-/** Between two looks at a run that is lost. */
+/** Between two looks at a run that is lost, or not here. */
 const LOST_PAUSE = 10_000;
 const LONGEST_PAUSE = 30_000;
 
@@ -48,12 +48,17 @@ export function isRead({ isComplete, run }: RunModel): boolean {
   return isComplete && run.state !== 'lost';
 }
 
+/** Whether the record stays out of reach. That of a run that goes on at a site may come: a line was slow, a disk full. */
+function isRefused({ refusal, run, isLive }: RunModel): boolean {
+  return refusal !== '' && (!isLive || run.version > VERSION);
+}
+
 /** Follow the run until it is complete, or `signal` says that it is no longer shown. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
   let place: Place = { isCaughtUp: false, changed: '', ahead: null };
   let isKnown = false;
-  while (!signal.aborted && !isRead(model) && !model.refusal) {
+  while (!signal.aborted && !isRead(model) && !isRefused(model)) {
     try {
       if (model.isComplete) {
         await rest(LOST_PAUSE, signal);
@@ -72,6 +77,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
           model.refusal = NEWER(model.run.version);
         } else {
           await readOn(model, api, place, signal);
+          model.refusal = '';
         }
       }
       failures = 0;
@@ -118,7 +124,8 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
     model.run = await api.run(model.id);
     place.changed = chunk.changed;
   }
-  if (isOver) {
+  // The writer of a lost run may have come back meanwhile.
+  if (isOver && !model.isLive) {
     model.complete();
   }
 }
@@ -145,6 +152,10 @@ async function explain(
 ): Promise<void> {
   if (error instanceof ApiError && error.status === 404) {
     model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY()}` : NO_SERVER();
+    model.notify();
+    if (!isRefused(model)) {
+      await rest(LOST_PAUSE, signal);
+    }
     return;
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);

@@ -142,8 +142,8 @@ export class Clusters {
     try {
       await this.api.answer(question.id, text);
     } catch (error) {
-      // If the server has said no, another window was quicker.
-      isDone = error instanceof ApiError && error.status >= 400 && error.status < 500;
+      // If the server has said no, another window was quicker; who is logged out has not asked it yet.
+      isDone = error instanceof ApiError && error.status >= 400 && error.status < 500 && ![401, 403].includes(error.status);
     }
     if (!isDone) {
       // Whether it still waits is not known until the server tells.

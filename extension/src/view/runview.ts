@@ -280,6 +280,9 @@ export class RunView extends Panel {
     this.sayNotes();
     if (model.refusal && !this.instead) {
       this.showFallback();
+    } else if (!model.refusal && this.instead) {
+      this.instead.dispose();
+      this.instead = null;
     }
   }
 

@@ -87,6 +87,8 @@ class Tail:
         if at_end and state != "running":
             cut = len(data)
         self.after += cut
+        if at_end:  # half a line is none yet: its reader has all there is, and waits for its end
+            size = self.after
         data = data[:cut]
         if data and not data.endswith(b"\n"):
             data += b"\n"

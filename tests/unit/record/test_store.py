@@ -403,6 +403,7 @@ def test_half_a_line_waits_while_the_run_is_live_and_ends_with_it(tmp_path: Path
     writer.append(whole + half)
     chunk = store.read(run.id)
     assert (chunk.data, chunk.next, chunk.state) == (whole, len(whole), "running")
+    assert chunk.size == len(whole)  # there is no more to ask for at once
     assert store.read(run.id, chunk.next).data == b""
     run.state = "failed"
     writer.finish(run)

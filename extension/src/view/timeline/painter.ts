@@ -147,7 +147,7 @@ export class Painter {
       return;
     }
     const zones = collectiveZones(scene.lanes);
-    const on = chosen?.cat === 'collective' ? collectives.of(chosen.rank, chosen.i) : -1;
+    const on = placeOf(chosen, collectives, this.spans);
     for (const i of wideBands(collectives, scale, MOST_PIECES / Math.max(1, zones.size))) {
       if (i !== on) {
         this.paintBand(collectives.at(i), zones, scene, 0.16);
@@ -278,7 +278,13 @@ function collectiveZones(lanes: readonly Lane[]): Map<number, Zone> {
   return zones;
 }
 
-export function chosenCollective({ chosen, collectives }: Pick<Scene, 'chosen' | 'collectives'>): Collective | null {
-  const on = chosen?.cat === 'collective' ? (collectives?.of(chosen.rank, chosen.i) ?? -1) : -1;
+/** Which of the collectives a span is in; -1 for none, and where spans came before it since they were matched. */
+function placeOf(chosen: Spot | null, collectives: Collectives | null, spans: SpanSource): number {
+  const isMatched = chosen?.cat === 'collective' && collectives?.fits(chosen.rank, spans.columns(chosen.rank, chosen.cat));
+  return isMatched ? collectives!.of(chosen!.rank, chosen!.i) : -1;
+}
+
+export function collectiveOf(chosen: Spot | null, collectives: Collectives | null, spans: SpanSource): Collective | null {
+  const on = placeOf(chosen, collectives, spans);
   return on < 0 ? null : collectives!.at(on);
 }

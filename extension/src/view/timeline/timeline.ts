@@ -23,7 +23,7 @@ import { Levels } from './layout';
 import { reading, sampleAt } from './meter';
 import { Minimap } from './minimap';
 import { Notes } from './notes';
-import { chosenCollective, linesOf, Painter } from './painter';
+import { collectiveOf, linesOf, Painter } from './painter';
 import { Ruler } from './ruler';
 import { Steer } from './steer';
 import { readTheme, type Theme } from './theme';
@@ -282,7 +282,7 @@ export class Timeline extends Widget {
     });
     this.ruler.paint(scale, this.theme, ratio);
     this.minimap.paint(this.laid.lanes, this.pixels, this.theme, width, ratio, this.laidOut);
-    this.details.refresh(chosen, chosenCollective({ chosen, collectives }), this.input.isDragging ? null : part, this.shownRanks());
+    this.details.refresh(chosen, collectiveOf(chosen, collectives, this.model.spans), this.input.isDragging ? null : part, this.shownRanks());
     if (this.turns.isLaying || this.pixels.isBehind) {
       this.frame.request();
     }
@@ -400,7 +400,7 @@ export class Timeline extends Widget {
     const [left, top] = [box.left + x, box.top + y];
     if (spot) {
       const { collectives } = this.laid.rows;
-      this.tip.span(this.model.spans, spot, chosenCollective({ chosen: spot, collectives }), left, top);
+      this.tip.span(this.model.spans, spot, collectiveOf(spot, collectives, this.model.spans), left, top);
     } else {
       this.hoverMeter(x, y, left, top);
     }
