@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.batch import batch_script, notebook_script
-from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.batch_folder import MARK, BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
 from rankroom.batch.cell_text import said
 from rankroom.cli import main
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
+from rankroom.notebook import cluster_magic
 from rankroom.record.store import Store
+from rankroom.scheduler import site as sites
 from rankroom.scheduler.site import Environment, Site
 from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.host import LocalHost
@@ -148,6 +152,45 @@ def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
     assert notebook_script.adapted(line, False).splitlines()[-1] == here
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (
+            "x = 1\n%cluster start --site a --nodes 2 \\\n    --gpus-per-node 4 \\\n  --name b\ny",
+            "x = 1\n# In the notebook: %cluster start --site a --nodes 2      --gpus-per-node 4"
+            "    --name b\n%cluster start --name b\ny",
+        ),
+        ("%cluster stop \\\n a", "%cluster stop \\\n a"),
+        ("%cluster start \\", "%cluster start \\"),
+        ("x = 'a \\\n%cluster'", "x = 'a \\\n%cluster'"),
+        (
+            "%%time\n%cluster start --site a",
+            "%%time\n# In the notebook: %cluster start --site a\n%cluster start",
+        ),
+        (
+            "\n%%capture out\n%cluster attach a",
+            "\n%%capture out\n# In the notebook: %cluster attach a\n%cluster start",
+        ),
+    ],
+)
+def test_a_start_is_found_however_it_is_written(source: str, found: str):
+    assert notebook_script.adapted(source, True) == found
+
+
+def test_ranks_of_a_node_are_as_many_as_were_asked_for():
+    made = notebook(START, "%%distributed\nrank")
+    assert "\n%cluster start --ranks 8" in notebook_script.script(made, "a", True, ranks=8)
+    made = notebook("%%distributed\nrank")
+    text = notebook_script.script(made, "a", True, ranks=8)
+    assert "%load_ext rankroom\n# In the notebook: %cluster start\n%cluster start --ranks 8" in text
+
+
+def test_a_cluster_of_a_site_is_not_started_from_a_job(home, monkeypatch):
+    monkeypatch.setenv(MARK, "/job")
+    with pytest.raises(UsageError, match="this is a batch job, and its ranks run in it"):
+        cluster_magic.start("--site perlmutter --nodes 1")
+
+
 def test_what_a_cell_magic_holds_is_left_alone():
     source = "%%distributed\n%cluster start --site there"
     assert notebook_script.adapted(source, True) == source
@@ -221,6 +264,16 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
     progress.runs.append("20261122-000000-000000")
     with pytest.raises(BatchFailed, match="cannot be brought here"):
         asyncio.run(sent.bring(progress, copy, Store()))
+
+
+def test_without_a_site_the_python_of_this_command_runs_it(home):
+    """`python` may be another one, or none."""
+    local = sites.load("local")
+    [*_, last] = batch_script.commands(local, BatchFolder("/s"), "", "")
+    assert f" exec {sys.executable} -c " in last
+    own = replace(local, environment=Environment(setup=("source env.sh",)))
+    [*_, last] = batch_script.commands(own, BatchFolder("/s"), "", "")
+    assert ' exec "python" -c ' in last
 
 
 def test_a_submitted_notebook_is_a_job_like_others(fake, home, written, monkeypatch):

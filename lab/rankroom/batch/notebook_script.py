@@ -17,6 +17,9 @@ _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
 # Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
 _STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
+# Cell magics that run a cell as it is.
+_WRAPPERS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
+_CONTINUED = re.compile(r"\s*%cluster\b.*\\")
 _LOCAL_OPTIONS = {
     "--name": True,
     "--auto-restart": False,
@@ -50,8 +53,9 @@ def read(path: Path) -> Notebook:
     return dict(data)
 
 
-def script(notebook: Notebook, title: str, granted: bool) -> str:
-    """The script of a notebook. With `granted`, ranks are as many as the job's nodes have.
+def script(notebook: Notebook, title: str, granted: bool, ranks: int = 0) -> str:
+    """The script of a notebook. With `granted`, ranks are `ranks`, or as many as the job's nodes
+    have.
 
     Raises UsageError for a notebook without code.
     """
@@ -69,8 +73,9 @@ def script(notebook: Notebook, title: str, granted: bool) -> str:
             if clash := next(filter(_MARK.fullmatch, source.split("\n")), ""):
                 raise UsageError(CLASH.format(number=number, line=clash))
             if added and number == added:
-                parts.append(f"# %% [added]\n# Nothing before this starts ranks.\n{_START}")
-            parts.append(f"# %% [{number}]\n{adapted(source, granted)}")
+                start = adapted(_START, granted, ranks)
+                parts.append(f"# %% [added]\n# Nothing before this starts ranks.\n{start}")
+            parts.append(f"# %% [{number}]\n{adapted(source, granted, ranks)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -96,18 +101,23 @@ def cells_of(text: str) -> list[Cell]:
     return found
 
 
-def adapted(source: str, granted: bool) -> str:
+def adapted(source: str, granted: bool, ranks: int = 0) -> str:
     """A cell's source for a job: what it says of a site, and of a cluster to attach to, is over."""
-    if source.lstrip().startswith("%%"):
+    if source.lstrip().startswith("%%") and not _WRAPPERS.match(source.lstrip()):
         return source
     lines = []
-    for line in source.split("\n"):
-        new = _start(line, granted)
-        lines += [line] if new == line else [f"# In the notebook: {line.strip()}", new]
+    rest = source.split("\n")
+    while rest:
+        written = [rest.pop(0)]
+        while rest and _CONTINUED.fullmatch(written[0]) and written[-1].endswith("\\"):
+            written.append(rest.pop(0))
+        line = " ".join([each.removesuffix("\\") for each in written[:-1]] + written[-1:])
+        new = _start(line, granted, ranks)
+        lines += written if new == line else [f"# In the notebook: {line.strip()}", new]
     return "\n".join(lines)
 
 
-def _start(line: str, granted: bool) -> str:
+def _start(line: str, granted: bool, ranks: int) -> str:
     match = _STARTS.fullmatch(line)
     if match is None:
         return line
@@ -116,7 +126,7 @@ def _start(line: str, granted: bool) -> str:
         words = shlex.split(match["rest"]) if match["word"] == "start" else []
     except ValueError:
         return line  # the magic itself says what is wrong
-    options = []
+    options = ["--ranks", str(ranks)] if granted and ranks else []
     for index, word in enumerate(words):
         name, is_, value = word.partition("=")
         if name in kept and is_:

@@ -37,8 +37,11 @@ from rankroom.scheduler.job_end import JobEnd
 from rankroom.system import process_tree
 from rankroom.system.files import write_atomically
 from rankroom.system.log_line import escape_what_cannot_be_shown, say
+from rankroom.system.polling import poll_until
 
 START_S = 180  # for the kernel to start
+OUTPUT_S = 3600  # for what a cell has written to be read to its end, once it has ended
+ROOM_S = 30.0  # for a disk that is full to have room for the notebook, at the end
 INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
 END_S = 1.0  # for what a kernel that died has left running
 
@@ -63,6 +66,7 @@ class Runner:
         )  # fmt: skip
         self.begun = time.time_ns() // 1000
         self.ending = ""  # why, once this has to end
+        self.is_saved = False  # the notebook as it is now, in the job's folder or as its copy
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
         # Between two processes of one user no port is needed; a socket's path has to be short.
@@ -70,6 +74,7 @@ class Runner:
         private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
         self.client = NotebookClient(
             self.notebook, timeout=None, startup_timeout=START_S, kernel_name="python3",
+            iopub_timeout=OUTPUT_S,
             resources={"metadata": {"path": str(self.cwd)}},
             config=Config({"KernelManager": private}),
         )  # fmt: skip
@@ -93,11 +98,11 @@ class Runner:
         finally:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
-            self.save()
+            poll_until(self.save, ROOM_S, 1.0)
         say(self.progress.words)
         if self.progress.copy:
             say(f"the executed notebook: {self.progress.copy}")
-        return int(self.progress.state != "done")
+        return int(self.progress.state != "done" or not self.is_saved)
 
     def all_cells(self) -> Literal["done", "failed"]:
         """Run one cell after the other, until one fails."""
@@ -151,21 +156,35 @@ class Runner:
         except DeadKernelError:
             return "the kernel died"
         finally:
-            print(said(shown.outputs), end="", flush=True)
+            with contextlib.suppress(OSError):  # a log without room
+                print(said(shown.outputs), end="", flush=True)
         return ""
 
-    def save(self) -> None:
-        """Write the notebook and how far it is."""
+    def save(self) -> bool:
+        """Write the notebook and how far it is; whether the notebook is written. A disk without
+        room ends no job: it is tried again after the next cell."""
         self.progress.runs = self.runs()
         text = nbformat.writes(self.notebook) + "\n"
-        write_atomically(Path(self.folder.executed), text, mode=0o644)
+        self.is_saved = self.write(str(self.folder.executed), text)
         if self.progress.copy:
-            try:
-                write_atomically(Path(self.progress.copy), text, mode=0o644)
-            except OSError as error:
-                say(f"{self.progress.copy} cannot be written ({error.strerror or error})")
+            is_copied = self.write(self.progress.copy, text)
+            if self.is_saved and not is_copied:
                 self.progress.copy = ""  # it is in the job's folder
-        self.progress.write(Path(self.folder.state))
+            self.is_saved |= is_copied
+        self.write_progress()
+        return self.is_saved
+
+    def write(self, path: str, text: str) -> bool:
+        try:
+            write_atomically(Path(path), text, mode=0o644)
+        except OSError as error:
+            say(f"{path} cannot be written ({error.strerror or error})")
+            return False
+        return True
+
+    def write_progress(self) -> None:
+        with contextlib.suppress(OSError):  # it is said at the end, too
+            self.progress.write(Path(self.folder.state))
 
     def runs(self) -> list[str]:
         """The records of runs that the kernel has asked for, oldest first."""
@@ -207,7 +226,7 @@ class Runner:
             self.ending = self.job_end.why() or self.ending
         say(self.ending)
         self.progress.why = self.why_ended()
-        self.progress.write(Path(self.folder.state))
+        self.write_progress()
         time.sleep(INTERRUPT_S)
         with contextlib.suppress(AttributeError, OSError):
             os.kill(self.client.km.provisioner.pid, signal.SIGINT)

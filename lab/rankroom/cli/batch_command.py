@@ -76,7 +76,9 @@ class _BatchRequest:
         self.notebook = notebook_script.read(notebook)
         self.name = named(notebook)
         self.copy = (output or notebook.with_name(f"{self.name}.ipynb")).absolute()
-        self.script = notebook_script.script(self.notebook, notebook.name, site.scheduler != "none")
+        ranks = site.job.nodes * site.job.ranks_per_node  # 0: as many as the nodes have
+        granted = site.scheduler != "none"
+        self.script = notebook_script.script(self.notebook, notebook.name, granted, ranks)
         self._cwd = cwd
         self._beside = notebook.parent
 

@@ -12,7 +12,6 @@ import click
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
@@ -54,35 +53,33 @@ async def _states(
     kept: list[Submitted],
 ) -> tuple[list[tuple[Submitted, JobStatus | None]], list[str]]:
     """How each job stands, None where that is unknown; and why. Old ones are forgotten."""
-    by_site: dict[str, list[Submitted]] = {}
+    places: dict[tuple[str, str], list[Submitted]] = {}
     for each in kept:
-        by_site.setdefault(each.site, []).append(each)
-    answers = await asyncio.gather(
-        *(_ask(name, [each.job for each in all_]) for name, all_ in by_site.items()),
-        return_exceptions=True,
-    )
-    found: dict[str, dict[str, JobStatus]] = {}
+        places.setdefault((each.site, each.login), []).append(each)
+    answers = await asyncio.gather(*map(_ask, places.values()), return_exceptions=True)
+    found: dict[tuple[str, str], dict[str, JobStatus]] = {}
     troubles = []
-    for name, answer in zip(by_site, answers, strict=True):
+    for where, answer in zip(places, answers, strict=True):
         if isinstance(answer, RankroomError):
             troubles.append(str(answer))
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            found[name] = answer
+            found[where] = answer
     rows = []
     for each in kept:
-        status = found.get(each.site, {}).get(each.job)
-        if _over(status) and each.is_old:
-            each.remove()
+        status = found.get((each.site, each.login), {}).get(each.job)
+        looked_at = each.seen(_over(status)) if status else each
+        if looked_at.is_old:
+            looked_at.remove()
         else:
-            rows.append((each, status))
+            rows.append((looked_at, status))
     return rows, troubles
 
 
-async def _ask(name: str, ids: list[str]) -> dict[str, JobStatus]:
-    async with _at(name) as scheduler:
-        return await scheduler.ask(ids)
+async def _ask(jobs: list[Submitted]) -> dict[str, JobStatus]:
+    async with _scheduler_of(jobs[0]) as scheduler:
+        return await scheduler.ask([each.job for each in jobs])
 
 
 async def _cancel(found: list[Submitted], job: str) -> str:
@@ -90,16 +87,16 @@ async def _cancel(found: list[Submitted], job: str) -> str:
         raise UsageError(NO_JOB.format(job=job))
     if len(found) > 1:
         raise UsageError(MANY.format(job=job, sites=", ".join(each.site for each in found)))
-    async with _at(found[0].site) as scheduler:
+    async with _scheduler_of(found[0]) as scheduler:
         await scheduler.cancel(job)
     return f"job {job} at {found[0].site} is cancelled"
 
 
 @contextlib.asynccontextmanager
-async def _at(name: str) -> AsyncIterator[Scheduler]:
-    """The scheduler of a site."""
-    known = site.load(name)
-    there = place("" if is_here(known) else known.login)
+async def _scheduler_of(job: Submitted) -> AsyncIterator[Scheduler]:
+    """The scheduler that has a job, asked where that was submitted."""
+    known = site.load(job.site)
+    there = place(job.login)
     try:
         yield Scheduler(known, there)
     finally:

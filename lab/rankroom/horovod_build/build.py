@@ -71,8 +71,9 @@ def build(
     demand_pip()
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder, lambda: report("wait for another build", None)):
-        clear_scratch(folder)
+    with lock(folder, lambda: report("wait for another build", None)) as is_alone:
+        if is_alone:
+            clear_scratch(folder)
         start = time.monotonic()
         wheel = wheel_in(folder / plan.key)
         cached = wheel is not None and not force

@@ -78,10 +78,14 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def lock(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """One build at a time in one cache; the kernel lets go of the lock when a build dies."""
+def lock(folder: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """One build at a time in one cache; the kernel lets go of the lock when a build dies.
+
+    Whether it is the only one: on some file systems there are no locks.
+    """
     with (folder / "lock").open("w") as handle:
-        if file_lock.take(handle.fileno(), file_lock.EXCLUSIVE) == "busy":
+        taken = file_lock.take(handle.fileno(), file_lock.EXCLUSIVE)
+        if taken == "busy":
             waiting()
-            file_lock.take(handle.fileno(), file_lock.EXCLUSIVE, wait=True)
-        yield
+            taken = file_lock.take(handle.fileno(), file_lock.EXCLUSIVE, wait=True)
+        yield taken == "taken"

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from rankroom.batch.batch_folder import in_batch_job
 from rankroom.cluster import actions, launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
@@ -55,6 +56,8 @@ def start(line: str) -> None:
         if current is not None:
             current.close()
         return
+    if in_batch_job() and site.scheduler != "none":
+        raise UsageError(FROM_JOB.format(site=site.name))
     if current is not None:
         current.close()
     site_start.start(site, chosen.name, chosen.auto_restart)
@@ -246,6 +249,10 @@ ACTIONS = {
     "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
+FROM_JOB = (
+    "this is a batch job, and its ranks run in it: `%cluster start`, without --site {site}, "
+    "starts them"
+)
 IN_JOB = (
     "in the same job ({job}), without variables; for a new job, `%cluster stop` and then "
     "`%cluster start --site {site}`"

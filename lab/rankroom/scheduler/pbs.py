@@ -84,6 +84,11 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     )
 
 
+def unset(script: str) -> list[str]:
+    """No variable takes the place of what a script asks for."""
+    return []
+
+
 def partition(said: str) -> str:
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rankroom.scheduler.site import Site, profile_of
-from rankroom.system.commands import Completed
+from rankroom.system.commands import Completed, without_env
 
 _DENIED, _NO_COMMAND = 126, 127
 
@@ -13,7 +13,7 @@ _DENIED, _NO_COMMAND = 126, 127
 def remedy(site: Site, done: Completed) -> str:
     """One sentence or two for a command of the scheduler's that failed."""
     values = {
-        "command": next(word for word in done.argv if word != "env" and "=" not in word),
+        "command": without_env(done.argv)[0],
         "account": site.job.account or "none",
         "partition": site.job.partition or "none: the default",
         "qos": site.job.qos or "none: the default",

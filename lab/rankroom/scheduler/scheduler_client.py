@@ -104,7 +104,8 @@ class Scheduler:
         """
         if not (test := self.kind.TEST):
             return None
-        done = await self.call(test, ASK_S, self.script("check", folder, ["true"]))
+        script = self.script("check", folder, ["true"])
+        done = await self.call(self._sending(test, script), ASK_S, script)
         if not done.ok:
             raise self.failed(done)
         if (why := await self.too_much(done.output)) and not self.site.job.qos:
@@ -131,7 +132,7 @@ class Scheduler:
         """
         name = named(script)
         try:
-            done = await self.call(self.kind.SUBMIT, SUBMIT_S, script)
+            done = await self.call(self._sending(self.kind.SUBMIT, script), SUBMIT_S, script)
         except SshError as error:
             if error.why == "lost":
                 raise SshError(f"{error}\n{self._perhaps(name)}", error.why) from None
@@ -244,9 +245,14 @@ class Scheduler:
             return await self.call(argv, timeout, input)
         return shell.Completed(tuple(argv), done.returncode, done.output, done.timed_out)
 
+    def _sending(self, argv: Sequence[str], script: str) -> Sequence[str]:
+        """The command that takes a script, and nothing else in the place of what that asks for."""
+        unset = [word for name in self.kind.unset(script) for word in ("-u", name)]
+        return ["env", *unset, *argv] if unset else argv
+
     def failed(self, done: shell.Completed, what: str = "") -> SchedulerError:
         """The error for a command that failed: where, what it said, and what to do."""
-        failure = done.failure(shlex.join(_without_env(done.argv)), self.place.name)
+        failure = done.failure(shlex.join(shell.without_env(done.argv)), self.place.name)
         what = what or remedy(self.site, done)
         return SchedulerError(f"{self.site.name}: {failure}\n{what}")
 
@@ -264,15 +270,6 @@ class Scheduler:
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
-
-
-def _without_env(argv: Sequence[str]) -> Sequence[str]:
-    """A command as people know it, without the variables that it is run with."""
-    if argv[0] != "env":
-        return argv
-    unset = {at + 1 for at, word in enumerate(argv) if word == "-u"}
-    rest = (at for at, word in enumerate(argv) if at and at not in unset and word != "-u")
-    return argv[next(at for at in rest if "=" not in argv[at]) :]
 
 
 def _here() -> str:

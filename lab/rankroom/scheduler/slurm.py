@@ -37,6 +37,12 @@ _CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS
 ENV = [
     "env", *(word for each in _CHOICES for word in ("-u", f"SQUEUE_{each}")), *job_end.UTC,
 ]  # fmt: skip
+# What sbatch calls the variables of options that are not named after them.
+_NAMES = {
+    "time": ("TIMELIMIT",), "no-requeue": ("REQUEUE",), "requeue": ("NO_REQUEUE",),
+    **dict.fromkeys(("mem", "mem-per-cpu"), ("MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU")),
+}  # fmt: skip
+_ASKED = re.compile(r"^#SBATCH --([a-z-]+)", re.MULTILINE)
 # What it says of a job that is over already; and what a list of jobs says that failed, and is one.
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
@@ -102,6 +108,16 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     warned = ["", "trap '' USR1"]
     # A login shell: it is what makes `module` and `conda` known.
     return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
+
+
+def unset(script: str) -> list[str]:
+    """The variables that would have sbatch take something else than what a script asks for.
+
+    Those of what it does not ask for stay: a user's account, or a site's `SBATCH_EXPORT`.
+    """
+    asked = dict.fromkeys(_ASKED.findall(script))
+    names = [name for key in asked for name in _NAMES.get(key, (key.upper().replace("-", "_"),))]
+    return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
 
 
 def partition(said: str) -> str:

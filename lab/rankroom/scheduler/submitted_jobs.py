@@ -13,14 +13,14 @@ from pathlib import Path
 from rankroom import config
 from rankroom.system.files import read_all
 
-FORGET_S = 7 * 86400.0  # after this a job that is over is not listed any more
+FORGET_S = 7 * 86400.0  # so long after it was found to be over, a job is listed no more
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Submitted:
     """A job, where it is, what it is called, and when it was submitted (epoch seconds); of a
-    notebook, where its executed copy goes."""
+    notebook, where its executed copy goes; `over` is when it was first found to be over, or 0."""
 
     site: str
     login: str
@@ -28,6 +28,7 @@ class Submitted:
     name: str
     at: float
     copy: str = ""
+    over: float = 0.0
 
     @property
     def _file(self) -> Path:
@@ -45,7 +46,15 @@ class Submitted:
 
     @property
     def is_old(self) -> bool:
-        return time.time() - self.at > FORGET_S
+        return 0 < self.over < time.time() - FORGET_S
+
+    def seen(self, is_over: bool) -> Submitted:
+        """The same once it was looked at; kept, where that is new."""
+        if is_over == bool(self.over):
+            return self
+        found = dataclasses.replace(self, over=time.time() if is_over else 0.0)
+        found.write()
+        return found
 
 
 def named(script: str) -> str:

@@ -65,6 +65,7 @@ class SshConnection:
         if self._lost:
             raise self._lost  # `keep` is trying already
         await self.open()
+        typed = commands.without_env(argv)[0]
         for attempt in range(CROWDED_TRIES):
             words = command.through(self._ssh, self.socket, self._login, argv)
             done = await commands.run(words, timeout=timeout, input=input, on_line=on_line)
@@ -72,10 +73,10 @@ class SshConnection:
                 break
             await _some_time(attempt)
         else:
-            raise SshError(FULL.format(host=self.name, command=argv[0], said=done.tail(3)), "full")
+            raise SshError(FULL.format(host=self.name, command=typed, said=done.tail(3)), "full")
         # A command may end with 255 by itself.
         if done.returncode == 255 and not await self.alive():
-            raise SshError(CUT.format(host=self.name, command=argv[0], said=done.tail(3)), "lost")
+            raise SshError(CUT.format(host=self.name, command=typed, said=done.tail(3)), "lost")
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:

@@ -42,6 +42,15 @@ class Completed:
         return f"`{command}`{where} {how}:\n{self.tail() or '(it said nothing)'}"
 
 
+def without_env(argv: Sequence[str]) -> Sequence[str]:
+    """A command as people know it, without the variables that it is run with."""
+    if argv[0] != "env":
+        return argv
+    unset = {at + 1 for at, word in enumerate(argv) if word == "-u"}
+    rest = (at for at, word in enumerate(argv) if at and at not in unset and word != "-u")
+    return argv[next(at for at in rest if "=" not in argv[at]) :]
+
+
 async def run(
     argv: Sequence[str | os.PathLike[str]],
     *,

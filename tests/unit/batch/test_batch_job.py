@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -79,7 +81,7 @@ def ready(job, home) -> Iterator[Callable[..., Runner]]:
 
     yield make
     for each in made:
-        shutil.rmtree(each.sockets)
+        shutil.rmtree(each.sockets, ignore_errors=True)  # one that has run has removed them
 
 
 def test_jobs_that_are_submitted_at_once_have_folders_of_their_own():
@@ -265,6 +267,49 @@ def test_the_copy_is_written_with_every_cell_and_its_place_need_not_take_it(
     made.save()
     assert "copy.ipynb cannot be written (No such file" in capsys.readouterr().out
     assert made.progress.copy == ""
+
+
+def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
+    ready, tmp_path: Path, monkeypatch, capsys
+):
+    write, tries = runner.write_atomically, []
+
+    def refuse(path: Path, text: str, mode: int = 0o600) -> None:
+        if path.parent == tmp_path and path.name == "executed.ipynb":
+            tries.append(path)
+            if len(tries) < 6:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        write(path, text, mode)
+
+    monkeypatch.setattr(runner, "write_atomically", refuse)
+    made = ready("# %% [2]\nprint('one')\n\n# %% [3]\nprint('two')\n")
+    assert made.run() == 0
+    said = capsys.readouterr().out
+    assert "executed.ipynb cannot be written (Disk quota exceeded)" in said
+    assert "one" in (tmp_path / "executed.ipynb").read_text() and "two" in said
+    assert len(tries) == 6
+
+
+def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, monkeypatch):
+    def refuse(*_: object, **how: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runner, "write_atomically", refuse)
+    monkeypatch.setattr(runner, "ROOM_S", 0.1)
+    assert ready().run() == 1
+
+
+def test_the_copy_is_kept_where_only_that_has_room(ready, tmp_path: Path, monkeypatch):
+    (tmp_path / "executed.ipynb").mkdir()
+    copy = tmp_path / "copy.ipynb"
+    made = ready(copy=str(copy))
+    assert made.run() == 0
+    assert (made.progress.copy, copy.exists()) == (str(copy), True)
+
+
+def test_all_that_a_cell_has_written_is_waited_for(ready):
+    # By default the client goes on after four seconds, with what it has by then.
+    assert ready().client.iopub_timeout >= 3600
 
 
 def test_a_job_that_is_ended_after_its_last_cell_has_not_failed(ready):

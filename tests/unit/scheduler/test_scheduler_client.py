@@ -15,10 +15,12 @@ import pytest
 from checkout import SUPPORT
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
 from rankroom.errors import SchedulerError, SshError, UsageError
-from rankroom.scheduler import scheduler_client, status_cache
+from rankroom.scheduler import scheduler_client, slurm, status_cache
+from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Job, Site, own_folder
 from rankroom.ssh.host import LocalHost
+from rankroom.system.commands import Completed
 
 SITE = Site("mine", job=Job(account="a", partition="gpu"))
 PBS = replace(SITE, scheduler="pbs")
@@ -446,3 +448,34 @@ def test_a_folder_that_cannot_be_made(fake, tmp_path: Path):
 def test_a_site_without_a_scheduler():
     with pytest.raises(UsageError, match="the site here has no scheduler"):
         Scheduler(Site("here", scheduler="none"), Elsewhere())
+
+
+def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
+    fake, monkeypatch, tmp_path
+):
+    """sbatch takes them before the lines of the script."""
+    given = {
+        "SBATCH_ACCOUNT": "def-prof", "SBATCH_PARTITION": "slow", "SBATCH_REQUEUE": "1",
+        "SBATCH_JOB_NAME": "x", "SBATCH_TIMELIMIT": "1:00", "SBATCH_MEM_PER_NODE": "1G",
+    }  # fmt: skip
+    kept = {"SBATCH_QOS": "normal", "SBATCH_EXPORT": "NONE"}  # of what the job does not ask for
+    for name, value in (given | kept).items():
+        monkeypatch.setenv(name, value)
+    seen = tmp_path / "seen"
+    fake.instead("sbatch", f"env | grep ^SBATCH_ > {seen}; cat > /dev/null; echo 7")
+    site = Site("mine", job=Job(account="rrg", partition="gpu", memory_per_cpu="4G"))
+    scheduler = Scheduler(site, LocalHost())
+    for send in (
+        lambda: scheduler.submit(scheduler.script("rankroom-x", "/tmp", ["true"])),
+        lambda: scheduler.accepted("/tmp"),
+    ):
+        run(send())
+        assert dict(line.split("=", 1) for line in seen.read_text().splitlines()) == kept
+    fake.fails("sbatch", "sbatch: error: Invalid account or account/partition combination", 1)
+    with pytest.raises(SchedulerError, match=r"`sbatch --parsable`.*\n(.*\n)*.*it is: rrg"):
+        run(scheduler.submit(scheduler.script("rankroom-x", "/tmp", ["true"])))
+
+
+def test_a_list_that_cannot_be_asked_for_is_named():
+    done = Completed((*slurm.ENV, "squeue", "--me"), 127, "bash: squeue: command not found\n")
+    assert remedy(SITE, done).startswith("There is no `squeue` there")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -389,11 +390,40 @@ def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):
     assert DOWN in said
 
 
-def test_jobs_that_are_over_are_forgotten_after_a_week(own: Path, fake: FakeScheduler, tmp_path):
+def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
+    own: Path, fake: FakeScheduler, tmp_path
+):
     job = submit("lab")
-    fake.cancelled(job)
     [file] = (tmp_path / "home" / "jobs").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"at": 1.0}))
+
+    def kept(**more: float) -> float:
+        file.write_text(json.dumps(json.loads(file.read_text()) | more))
+        assert job in cli("jobs", "--all")
+        return float(json.loads(file.read_text())["over"])
+
+    # It has waited, and run, for days.
+    assert kept(at=1.0) == 0
+    line = (fake.folder / "jobs" / job).read_text()
+    fake.cancelled(job)
+    before = time.time()
+    while not (over := kept()):
+        pass
+    assert before <= over <= time.time()
+    fake.set(job, line.strip())  # it was only missing in a list
+    while kept():
+        pass
+    fake.cancelled(job)
+    while not kept():
+        pass
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"over": time.time() - 8 * 86400}))
     assert cli("jobs", "--all") == "no jobs\n"
     assert not file.exists()
+
+
+def test_a_job_is_asked_for_where_it_was_submitted(own: Path, fake: FakeScheduler, monkeypatch):
+    """On a login node whose name in the profile leads elsewhere, as with `--here`."""
+    submit("lab")
+    own.write_text('login = "ada@login.example.org"\n' + own.read_text())
+    monkeypatch.setenv("RANKROOM_SSH", "false")
+    assert "(Priority" in cli("jobs")

@@ -114,6 +114,26 @@ GLOO: tuple[Change, ...] = (
         after="  store->Finalize();\n",
         before="  return context;\n",
     ),
+    Edit(
+        "stopped-pairs",
+        TCP + "pair.h",
+        "  std::chrono::milliseconds getTimeout() const {\n    return timeout_;\n  }\n",
+        "  // As long as its context waits, which may have learnt patience since they met.\n"
+        "  std::chrono::milliseconds getTimeout() const;\n",
+        _STOPPED,
+    ),
+    added(
+        "stopped-pairs-ask",
+        TCP + "pair.cc",
+        """\
+std::chrono::milliseconds Pair::getTimeout() const {
+  return context_->getTimeout();
+}
+
+""",
+        _STOPPED,
+        before="Pair::~Pair() {\n",
+    ),
     added(
         "stopped-keepalive",
         TCP + "pair.cc",
@@ -130,6 +150,14 @@ GLOO: tuple[Change, ...] = (
 """,
         _STOPPED,
         before="  // Set timeout\n  struct timeval tv = {};\n",
+    ),
+    Edit(
+        "stall-ranks",
+        "horovod/common/gloo/gloo_controller.cc",
+        "  global_ranks_.reserve(size_);\n",
+        "  global_ranks_.resize(size_);\n",
+        "the ranks' numbers were written beyond the end of an empty list: the stall check, and "
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS, did nothing",
     ),
     *GREETING,
     added(

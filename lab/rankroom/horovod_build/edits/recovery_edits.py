@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rankroom.horovod_build.edits.edit import Edit, added
 
+_OPEN = (
+    "a process that had given up kept its connections open, and others waited for it without end"
+)
 _LATE = "a tensor handed over in the moment of a shutdown was waited for without end"
 
 RECOVERY = (
@@ -40,6 +43,78 @@ RECOVERY = (
         "with process sets, a killed rank must not abort those that shut down",
     ),
     added(
+        "abandon-flag",
+        "horovod/common/process_set.h",
+        """\
+  // The background thread has ended by an error: nothing is agreed on with others any more.
+  std::atomic_bool gave_up{false};
+
+""",
+        _OPEN,
+        before="  // Guard access to the table by this mutex\n",
+    ),
+    added(
+        "abandon-member",
+        "horovod/common/process_set.h",
+        """\
+  // Close the connections, by which others see that nothing comes from here any more. In an orderly
+  // shutdown they stay: others may still read what was sent.
+  void Abandon();
+
+""",
+        _OPEN,
+        after="  void Finalize(const Status& status);\n\n",
+        before="  bool IsCurrentProcessIncluded() const;\n",
+    ),
+    added(
+        "abandon-set",
+        "horovod/common/process_set.cc",
+        """\
+void ProcessSet::Abandon() {
+#if HAVE_GLOO
+  gloo_context.ctx.reset();
+  gloo_context.local_ctx.reset();
+  gloo_context.cross_ctx.reset();
+  gloo_context.global_ctx.reset();
+#endif // HAVE_GLOO
+}
+
+""",
+        _OPEN,
+        before="bool ProcessSet::IsCurrentProcessIncluded() const {\n",
+    ),
+    added(
+        "abandon-sets",
+        "horovod/common/process_set.cc",
+        """\
+    if (gave_up) {
+      id_to_process_set_[id].Finalize(status);
+      id_to_process_set_[id].Abandon();
+      DeregisterProcessSet(id);
+      id_to_be_removed_ = NO_PENDING_REMOVAL;
+      continue;
+    }
+""",
+        "with process sets, one that had given up waited for the others, and its whole Python with "
+        "it, before it failed what was handed over",
+        after="""\
+        << "Finalizing ProcessSetTable, process set id: " << id;
+""",
+        before="    MarkProcessSetForRemoval(id);\n",
+    ),
+    added(
+        "abandon-all",
+        "horovod/common/process_set.cc",
+        """\
+  if (gave_up) {
+    id_to_process_set_[0].Abandon();
+    gave_up = false;
+  }
+""",
+        _OPEN,
+        after="  id_to_process_set_[0].Finalize(status);\n",
+    ),
+    added(
         "fixed-again",
         "horovod/common/parameter_manager.cc",
         """\
@@ -73,6 +148,7 @@ RECOVERY = (
     }
   } catch (const std::exception& ex) {
     LOG(ERROR) << "Horovod could not be initialized: " << ex.what();
+    state.process_set_table.gave_up = true;
     state.process_set_table.Finalize(global_gloo_context, SHUT_DOWN_ERROR);
     global_gloo_context.Finalize();
     state.initialization_failed = true;
@@ -80,6 +156,13 @@ RECOVERY = (
   }
 """,
         "a process that did not come, or a connection that broke, ended the process in hvd.init()",
+    ),
+    added(
+        "init-abandon",
+        "horovod/common/operations.cc",
+        "    state.process_set_table.gave_up = true;\n",
+        _OPEN,
+        before="    state.initialization_failed = true;\n    goto shutdown;\n",
     ),
     added(
         "init-again",
@@ -113,7 +196,8 @@ RECOVERY = (
     added(
         "gave-up-note",
         "horovod/common/operations.cc",
-        "    state.gave_up_words = ex.what();\n    state.gave_up = true;\n",
+        "    state.gave_up_words = ex.what();\n    state.gave_up = true;\n"
+        "    state.process_set_table.gave_up = true;\n",
         "that a background thread had given up was reported nowhere",
         after='        << "Horovod background loop uncaught exception: " << ex.what();\n',
     ),
