@@ -54,7 +54,8 @@ class Calls(Expressions):
             return Value(True, self.rank, True)
         if names.is_size(dotted, node):
             return Value(True, self.size, text=self.text(node))
-        if dotted in ("os.environ.get", "os.getenv") and names.rank_variable(node.args[0]):
+        variable = node.args[0] if node.args else None
+        if dotted in ("os.environ.get", "os.getenv") and names.rank_variable(variable):
             return Value(True, str(self.rank), True)
         last = dotted.rpartition(".")[2]
         if dotted in ("sys.exit", "os._exit", "os.abort"):
@@ -68,10 +69,10 @@ class Calls(Expressions):
             name = None
         if name is not None and not names.is_for_some(node, dotted):
             self._reached(node, name)
-        written = node.args[0] if node.args and names.is_in_place(dotted) else None
+        written = names.written_by(node) if names.is_in_place(dotted) else None
         if isinstance(written, (ast.Name, ast.Attribute)):
             # Whatever it was, it is the same on all ranks now.
-            self.names[self.text(written)] = Value(thing=given[0].thing)
+            self.names[self.key(written)] = Value(thing=self.value(written).thing)
         if last == "DistributedDataParallel":
             return Value(text=self.text(node), thing=MODEL)
         return Value(
@@ -82,7 +83,7 @@ class Calls(Expressions):
         """Something is compiled; it is a Keras model if that is with Horovod's optimizer."""
         if not isinstance(model, (ast.Name, ast.Attribute)):
             return
-        key = self.text(model)
+        key = self.key(model)
         before = self.names.get(key, UNKNOWN).thing
         own = before if isinstance(before, Object) else KERAS
         if any(each.thing is OPTIMIZER for each in given):
@@ -118,6 +119,6 @@ class Calls(Expressions):
         self.calls.append(
             Call(
                 name, self.text(node.func), node.lineno, node.col_offset, self.path, self.through,
-                self.under,
+                self.under, self.again,
             )
         )  # fmt: skip

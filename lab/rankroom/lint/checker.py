@@ -103,8 +103,11 @@ def _through_uncalled(walks: list[Walk]) -> list[Warning]:
     found = []
     for function, owner in walks[0].defined:
         if function not in called:
-            found += _differences(walks, [walk.through_function(function, owner) for walk in walks])
-    return found
+            ways = [walk.through_function(function, owner) for walk in walks]
+            found.append((function, _differences(walks, ways)))
+    # One that another of them calls was looked at there, with what it is given.
+    called = set().union(*(walk.called for walk in walks))
+    return [each for function, some in found if function not in called for each in some]
 
 
 def _telling(source: str, size: int) -> list[int]:
@@ -128,12 +131,17 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
     least = {key: min(each[key] for each in counts) for each in counts for key in each}
     sites = [Counter(_site(call) for call in way) for way in ways]
     exits = [each for walk in walks for each in walk.exits]
+    apart = _as_often_as_it_takes(ways)
     out: dict[Any, Call] = {}
     for way, count, mine in zip(ways, counts, sites, strict=True):
         over = {key: count[key] - least[key] for key in count}
         for call in reversed(way):
             key, site = (call.name, call.path), _site(call)
-            if over[key] > 0 and mine[site] > min(each[site] for each in sites):
+            if (
+                call.name not in apart
+                and over[key] > 0
+                and mine[site] > min(each[site] for each in sites)
+            ):
                 over[key] -= 1
                 # One rank may know the condition that parts it from the others better than another.
                 place = (call.line, call.column, call.through)
@@ -151,6 +159,19 @@ def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
         [call for n, call in enumerate(way) if n > each[-1] or not JOINED.fullmatch(call.name)]
         for way, each in zip(ways, joins, strict=True)
     ]
+
+
+def _as_often_as_it_takes(ways: list[list[Call]]) -> set[str]:
+    """Collectives that each rank calls in code of its own, some of them in a loop: as one rank
+    sends what the others take in until it says that this was all."""
+    places = [{(call.line, call.column, call.through) for call in way} for way in ways]
+    shared = set.intersection(*places)
+    own = [
+        [call for call in way if (call.line, call.column, call.through) not in shared]
+        for way in ways
+    ]
+    names = set.intersection(*({call.name for call in way} for way in own))
+    return names & {call.name for way in own for call in way if call.again}
 
 
 def _site(call: Call) -> Any:
@@ -178,7 +199,7 @@ def _words(call: Call, exits: list[Exit]) -> Warning:
         line, what = _seen_from(call, condition.depth)
         where = f"under `{_short(condition.text)}`"
         remedy = f"move it {condition.way_out}"
-    elif exits:
+    elif exits := [e for e in exits if _leaves_out(e, call)] or exits:
         way_out = next((e for e in exits if e.line < call.line), exits[0])
         line, what = _seen_from(call, _shared(call, way_out))
         where = f"after `{way_out.how}` under `{_short(way_out.under.text)}`, line {way_out.line},"
@@ -198,6 +219,12 @@ def _seen_from(call: Call, depth: int) -> tuple[int, str]:
         return call.line, call.written
     line, name = call.through[depth]
     return line, f"{_short(name)}(), which calls {call.written},"
+
+
+def _leaves_out(way_out: Exit, call: Call) -> bool:
+    """Whether the rank that leaves there may miss the call: a return only ends its function."""
+    ends = way_out.how in ("raise", "exit")
+    return ends or call.through[: len(way_out.through)] == way_out.through
 
 
 def _shared(call: Call, way_out: Exit) -> int:

@@ -61,6 +61,7 @@ class Call:
     path: frozenset[str]  # the open questions on which it depends
     through: tuple[tuple[int, str], ...]  # line and name of each of the cell's functions around
     under: tuple[Condition, ...]
+    again: bool = False  # in a loop that goes round as often as nobody knows
 
 
 class Expressions:
@@ -77,6 +78,7 @@ class Expressions:
         self.called: set[ast.AST] = set()
         self.alone = False  # inside `with model.no_sync()` and the like
         self.recompiled = False  # a Keras model may be trained by each rank for itself, too
+        self.again = False
         self.parts = False  # ranks may go other ways from somewhere on
         self._lines = lines
         self._steps = 0
@@ -142,18 +144,32 @@ class Expressions:
 
     def _Attribute(self, node: ast.Attribute) -> Value:  # noqa: N802
         whole = self.text(node)
-        if whole in self.names:
-            return self._renamed(self.names[whole], whole)
+        if (key := self.key(node)) in self.names:
+            return self._renamed(self.names[key], whole)
         owner = self.value(node.value)
         if isinstance(owner.thing, str):
             return Value(text=whole, thing=f"{owner.thing}.{node.attr}")
-        if isinstance(owner.thing, Object):
-            return Value(text=whole, thing=self._attribute_of(owner.thing, node.attr))
+        thing = owner.thing
+        if isinstance(thing, Object) and (own := self._attribute_of(thing, node.attr)) is not None:
+            return Value(text=whole, thing=own)
         if names.is_rank_attribute(node.value, node.attr):
             return Value(True, self.rank, True)
         if names.MAINISH.fullmatch(node.attr) or node.attr == "is_global_zero":
             return Value(True, self.rank == 0, True)
         return Value(text=whole, differs=owner.differs)
+
+    def key(self, node: ast.Name | ast.Attribute) -> str:
+        """Under what `names` has it: attributes of the cell's own objects, by their class."""
+        text = self.text(node)
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if root is node or not isinstance(root, ast.Name):
+            return text
+        thing = self.names.get(root.id, UNKNOWN).thing
+        if not isinstance(thing, Object) or thing.made_of is None:
+            return text
+        return f"<{thing.made_of.name}>{text[len(root.id) :]}"
 
     @staticmethod
     def _attribute_of(owner: Object, name: str) -> Any:

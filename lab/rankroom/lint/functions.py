@@ -11,6 +11,9 @@ from rankroom.lint.calls import Calls
 from rankroom.lint.expressions import DEEPEST, FUNCTIONS
 from rankroom.lint.values import UNKNOWN, Object, Value
 
+# What belongs together, as `if rank: barrier()` in one and `if not rank: barrier()` in the other.
+_PAIRED = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+
 
 class Functions(Calls):
     """One rank's way through what is bound, and through functions; `Walk` adds what parts ways."""
@@ -31,6 +34,10 @@ class Functions(Calls):
     # -- names
 
     def _Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        if pairs := _one_by_one(node):
+            for each, value in [(each, self.value(given)) for each, given in pairs]:
+                self._bind(each, value)
+            return
         found = self.value(node.value)
         for target in node.targets:
             self._bind(target, found)
@@ -45,8 +52,8 @@ class Functions(Calls):
 
     def _bind(self, target: ast.expr, found: Value) -> None:
         if isinstance(target, (ast.Name, ast.Attribute)):
-            key = target.id if isinstance(target, ast.Name) else self.text(target)
-            if self.under and found.known and not found.differs:
+            key = self.key(target)
+            if found.known and not found.differs and self._apart(target):
                 # Set on these ranks only: from here on it says which ranks they are.
                 found = Value(True, found.value, True)
             self.names[key] = found
@@ -57,6 +64,14 @@ class Functions(Calls):
                 self._bind(each, Value(True, many[place], found.differs) if alike else UNKNOWN)
         else:
             self._children(target)
+
+    def _apart(self, target: ast.expr) -> bool:
+        """Whether only some ranks set it: a function's own names are set by all that call it."""
+        if isinstance(target, ast.Attribute):
+            return bool(self.under)
+        return any(
+            each.depth == self.depth and not each.text.startswith("for ") for each in self.under
+        )
 
     def _Import(self, node: ast.Import) -> None:  # noqa: N802
         for each in node.names:
@@ -96,12 +111,18 @@ class Functions(Calls):
     def _ClassDef(self, node: ast.ClassDef) -> None:  # noqa: N802
         self.names[node.name] = Value(text=node.name, thing=node)
         made = Object("instance", node)
-        self.defined += [(each, made) for each in node.body if isinstance(each, FUNCTIONS)]
+        self.defined += [
+            (each, made)
+            for each in node.body
+            if isinstance(each, FUNCTIONS) and each.name not in _PAIRED
+        ]
 
     def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
         """Go through a function of the cell where it is called."""
+        if function in self._active:
+            return UNKNOWN
         self.called.add(function)
-        if function in self._active or self.depth >= DEEPEST:
+        if self.depth >= DEEPEST:
             return UNKNOWN
         through = self.through
         self.through = (*through, (call.lineno, self.text(call.func)))
@@ -155,3 +176,16 @@ class Functions(Calls):
         if names.MAINISH.fullmatch(name) and not self.through:
             return Value(True, self.rank == 0, True)
         return None
+
+
+def _one_by_one(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """Who gets what in `a, b = c, d`; nothing for another assignment."""
+    into, given = node.targets[0], node.value
+    several = (ast.Tuple, ast.List)
+    if len(node.targets) > 1 or not isinstance(into, several) or not isinstance(given, several):
+        return []
+    if len(into.elts) != len(given.elts) or any(
+        isinstance(each, ast.Starred) for each in (*into.elts, *given.elts)
+    ):
+        return []
+    return list(zip(into.elts, given.elts, strict=True))

@@ -72,6 +72,15 @@ def is_in_place(dotted: str) -> bool:
     return library.startswith("torch.distributed") and name.startswith(("broadcast", "all_"))
 
 
+_WRITTEN = ("tensor", "tensor_list", "object_list", "output", "output_tensor", "output_tensor_list")
+
+
+def written_by(call: ast.Call) -> ast.expr | None:
+    """What a collective in place writes to."""
+    named = (each.value for each in call.keywords if each.arg in _WRITTEN)
+    return call.args[0] if call.args else next(named, None)
+
+
 def is_for_some(call: ast.Call, dotted: str) -> bool:
     """True if a call names the ranks it is for, or may do so, or is something else's method."""
     if any(isinstance(arg, ast.Starred) for arg in call.args):
@@ -81,9 +90,11 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
             return True
         if keyword.arg in ("process_set", "group", "process_group", "comm"):
             return not _names_all(keyword.value)
-        if keyword.arg == "dim":
+        if keyword.arg in ("dim", "use_local_synchronization"):
             return True
     name = dotted.rpartition(".")[2]
+    if dotted.startswith("horovod") and name == "barrier":
+        return bool(call.args) and not _names_all(call.args[0])
     if not dotted.startswith("torch.distributed"):
         return False
     first = call.args[0] if call.args else None
@@ -126,7 +137,7 @@ def is_rank_attribute(owner: ast.expr, name: str) -> bool:
     return mine and RANKISH.fullmatch(name) is not None
 
 
-def rank_variable(node: ast.expr) -> bool:
+def rank_variable(node: ast.expr | None) -> bool:
     """True for the name of an environment variable that holds the rank."""
     return (
         isinstance(node, ast.Constant)

@@ -50,6 +50,7 @@ class Walk(Functions):
         self.calls, self.exits = [], []
         self.path = self._returned = frozenset()
         self.under, self.through = (), ()
+        self.again = False
         with suppress(Leaves):
             go()
         return self.calls
@@ -113,8 +114,10 @@ class Walk(Functions):
         subject = self.value(node.subject)
         self.parts |= subject.differs
         left: list[str | None] = []
-        for case in node.cases:
-            fits = self._fits(subject, case)
+        all_fit = [self._fits(subject, case) for case in node.cases]
+        if None in all_fit:  # on all ranks alike: which of them it is for is not known
+            subject, all_fit = UNKNOWN, [None] * len(all_fit)
+        for case, fits in zip(node.cases, all_fit, strict=True):
             if fits is False:
                 continue
             self.forget(case.pattern)
@@ -186,6 +189,7 @@ class Walk(Functions):
         if decided and not test.value:
             return self.block(node.orelse)
         broken, self._broken = self._broken, frozenset()
+        again, self.again = self.again, self.again or not decided
         how = None
         with self._unchanged():
             if test.differs:
@@ -197,7 +201,7 @@ class Walk(Functions):
                 if how not in (None, "continue"):
                     break
                 self.path = begin | self._broken
-        self._broken = broken
+        self._broken, self.again = broken, again
         self.path |= self._returned
         if how in ("return", "raise"):
             # Not surely: the loop may have nothing to go round for.
