@@ -106,6 +106,8 @@ def rank_environment(
         rank, size, position.local_rank, position.local_size, position.cross_rank,
         position.cross_size, wiring.host, wiring.interface,
     )  # fmt: skip
+    if not any(name.startswith("HOROVOD_STALL_") for name in own):
+        env["HOROVOD_STALL_CHECK_DISABLE"] = "1"  # who waits for whom is said under the cell
     if timeline := own.get("HOROVOD_TIMELINE"):
         env["HOROVOD_TIMELINE"] = timeline  # a file that the user wants
     env |= torch_adapter.environment(

@@ -182,6 +182,32 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
     assert "built for the CPU" in ended.output and "horovod build --gpu" in ended.output
 
 
+@pytest.mark.parametrize("settings", [{}, {"PROCESS_SETS": "1"}])
+def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
+    settings: dict[str, str],
+) -> None:
+    """Of four, not each exchanges with each: who gives up hangs up on the others."""
+    *found, _ = on_ranks("gave_up.py", size=4, env=settings)
+    assert all(each["waited"] < 5 for each in found), found
+    assert all(each["turns"] > 20 for each in found), found  # of its other threads
+
+
+def test_the_stall_check_ends_what_stands_still() -> None:
+    """It had no list of ranks to look for in."""
+    script = (
+        "import time, torch, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "if hvd.rank() == 1: time.sleep(8)\n"
+        "else: hvd.allreduce(torch.ones(3), name='x')\n"
+    )
+    limits = {"CHECK_TIME_SECONDS": "1", "SHUTDOWN_TIME_SECONDS": "2"}
+    env = {f"HOROVOD_STALL_{name}": value for name, value in limits.items()}
+    first, second = run_ranks(["-c", script], 2, timeout=120, env=env)
+    assert first.returncode == 1 and "HorovodInternalError" in first.output
+    assert "1: [allreduce.x]" in first.output and "Will shutdown" in first.output
+    assert second.returncode == 0
+
+
 @pytest.mark.thorough
 def test_check_proves_it() -> None:
     result = CliRunner().invoke(horovod, ["check"])

@@ -41,6 +41,11 @@ def test_the_users_own_timeline_of_horovod_is_left_alone():
     for own, given in (({}, "DYNAMIC"), ({"HOROVOD_TIMELINE": "/a.json"}, "/a.json")):
         assert environment(**own)["HOROVOD_TIMELINE"] == given
     assert environment(HOROVOD_TIMELINE="")["HOROVOD_TIMELINE"] == "DYNAMIC"
+    # Who waits is said under the cell, unless the user wants Horovod's own words, or its limit.
+    assert environment()["HOROVOD_STALL_CHECK_DISABLE"] == "1"
+    for name in ("SHUTDOWN_TIME_SECONDS", "CHECK_TIME_SECONDS", "CHECK_DISABLE"):
+        own = {f"HOROVOD_STALL_{name}": "60"}
+        assert "HOROVOD_STALL_CHECK_DISABLE" not in environment(**own)
 
 
 def test_accelerate_is_told_that_there_is_no_gpu():
