@@ -17,6 +17,7 @@ from rankroom.cluster.lookup import running_clusters
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.supervisor.lease import held
 from rankroom.system.polling import poll_until
+from rankroom.text.rank_ranges import count_ranks
 
 pytestmark = pytest.mark.cluster
 
@@ -72,6 +73,11 @@ def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_t
                 time.sleep(0.1)
             run = attached.run("size")
             assert run.wait(60)
+            [said_once] = run.info.notes
+            assert said_once.startswith("mine was started again since this notebook's last cell")
+            assert f"it has {count_ranks(ranks)} now, and their variables are gone" in said_once
+            again = attached.run("size")
+            assert again.wait(60) and again.info.notes == []  # it is said once
             assert run.results == dict.fromkeys(range(ranks), str(ranks))
             assert held(attached.paths.folder / "lease")
     finally:

@@ -45,6 +45,35 @@ def test_start_again_is_no_error(started):
     assert "already running" in started.run("%cluster start").stdout
     assert "already running" in started.run("%cluster start --ranks 2").stdout
     assert "%cluster resize 3" in started.run("%cluster start --ranks 3").error
+    for option in ("--auto-restart", "--preload none"):
+        said = started.run(f"%cluster start --ranks 2 {option}").error
+        assert said == f"lesson is running, and was started without {option}: `%cluster stop` first"
+
+
+def test_a_cluster_that_another_kernel_has_left_is_named(started):
+    """As after `Restart Kernel and Run All Cells`."""
+    started.run("from rankroom.cluster.base import AnyCluster; AnyCluster.current.close()")
+    try:
+        shown = started.run("%cluster start --ranks 1 --name again").stdout
+        assert "lesson (2 ranks) runs as well, and no notebook holds it: `%cluster attach" in shown
+        assert "`%cluster stop lesson` ends it" in shown
+    finally:
+        started.run("%cluster stop again")
+        assert "lesson: 2 ranks" in started.run("%cluster attach lesson").stdout
+
+
+def test_what_cells_find_on_every_rank_outlives_a_reset(started):
+    for how in ("-f", "-s -f"):
+        assert started.run(f"%%distributed\n%reset {how}").error == ""
+        given = "f'{rank} of {size} {device} {local_rank} {span.__name__}'"
+        shown = started.run(f"%distributed {given}")
+        assert shown.error == "" and "rank 1: '1 of 2 cpu 1 span'" in shown.text, shown
+
+
+def test_the_line_of_an_error_is_one_of_its_own_cell(started):
+    started.run("%%distributed\n\n\n\ndef train(n):\n    return 1 / n")
+    shown = started.run("%%distributed\ntrain(1)\ntrain(0)")
+    assert "(cell line 2)" in shown.text and "ZeroDivisionError" in shown.text, shown.text
 
 
 def test_a_cell_runs_everywhere_and_shows_one_bounded_output(started):

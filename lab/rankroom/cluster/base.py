@@ -52,6 +52,7 @@ class AnyCluster:
         self._supervisor = SupervisorClient(paths, self.refresh, self._told)
         self._ask = self._supervisor.ask
         self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
+        self._is_another = False  # begun again by somebody else, of which no cell has told yet
         self._lease = lease.hold(paths.folder)
         self._leasing = threading.Lock()  # any thread may find that it is another cluster's
         self.is_attached = False  # whether `attach` made it, and may return it again
@@ -135,6 +136,7 @@ class AnyCluster:
                 before, self.info, self._read = self.info, info, written
                 if info.rpc_key != before.rpc_key:
                     self._note_supervisor()
+                    self._is_another |= info.created != before.created
         return self.info
 
     def _note_supervisor(self) -> None:
@@ -213,12 +215,15 @@ class AnyCluster:
         on or this one was cancelled.
         """
         chosen, me = choose_ranks(ranks, self.size), this_process()
+        if self._is_another:
+            notes = [ANOTHER.format(name=self.name, count=count_ranks(self.size)), *notes]
         said = self._supervisor.ask_directly(
             is_cancelled, do="run", source=source, ranks=chosen, name=name, count=count,
             notes=list(notes), restarts=self._restarts, profile=profile, own=own,
             interactive=interactive, compare=list(compare), **vars(me),
         )  # fmt: skip
         self._restarts |= said["restarts"]
+        self._is_another = False
         return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -382,6 +387,10 @@ class AnyCluster:
 
 
 NOT_DEBUGGED = "rank {rank} in the debugger: {why}"
+ANOTHER = (
+    "{name} was started again since this notebook's last cell: it has {count} now, and their "
+    "variables are gone"
+)
 OTHER_VERSION = (
     "cluster {name} was started by another version of Rankroom, which this one cannot use: "
     "`%cluster stop {name}` ends it, or go on with the kernel that started it"

@@ -6,15 +6,19 @@ import ast
 import contextlib
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rankroom.errors import CellError
 from rankroom.lint import warnings
 
 
-def check_syntax(shell: Any, source: str) -> str:
+def check_syntax(
+    shell: Any, source: str, is_of_another_python: Callable[[], bool] = lambda: False
+) -> str:
     """The cell as plain Python; CellError if it does not compile: once, here, not on every rank.
+
+    For ranks of another Python it is theirs to say: the cell stays as it is.
 
     `shell` transforms magics and `!` lines as the ranks' shells will. Most cells have none, and
     that takes longer than to compile them.
@@ -26,6 +30,8 @@ def check_syntax(shell: Any, source: str) -> str:
         code = str(shell.transform_cell(source))
         _compile(code)
     except (SyntaxError, ValueError) as error:
+        if isinstance(error, SyntaxError) and is_of_another_python():
+            return source
         # ValueError: the source holds a NUL.
         words = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise CellError(f"{words.strip()}\n(nothing was sent to the ranks)") from None

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from rankroom.batch.batch_folder import in_batch_job
 from rankroom.cluster import actions, launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.lookup import clusters_in_use
-from rankroom.errors import NO_CLUSTER, NoClusterError, SshError, UsageError
+from rankroom.errors import NO_CLUSTER, NoClusterError, RankroomError, SshError, UsageError
 from rankroom.horovod_build.features import Features, features
 from rankroom.notebook import site_start
 from rankroom.notebook.options import Options
 from rankroom.notebook.progress_line import progress
+from rankroom.rank import packed_values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, silent_words
 from rankroom.remote.cluster import RemoteCluster
+from rankroom.supervisor.lease import held
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
 
@@ -27,6 +31,21 @@ def the_cluster() -> AnyCluster:
         return AnyCluster.current
     others = clusters_in_use()
     raise NoClusterError(NO_CLUSTER if not others else _attachable(others))
+
+
+def ranks_have_another_python() -> bool:
+    """Whether this notebook's ranks have a Python of another version than its own, as far as they
+    say so soon."""
+    current = AnyCluster.current
+    if current is None:
+        return False
+    info = current.refresh()
+    if info.remote is None and info.python in ("", sys.executable):
+        return False
+    try:
+        return tuple(current.apply(0, packed_values.python, patience=2.0)) != packed_values.PYTHON
+    except RankroomError:
+        return False
 
 
 def start(line: str) -> None:
@@ -45,6 +64,7 @@ def start(line: str) -> None:
     if current is not None and current.running:
         same = chosen.ranks in (None, current.size) and chosen.name in (None, current.name)
         if site is None and same:
+            _demand_options(current.refresh(), chosen)
             print(f"{current.describe()} (already running)")
             return
         raise UsageError(
@@ -78,6 +98,19 @@ def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
     for line in (*cluster.info.notes, cluster.warning(), horovod_line(features())):
         if line:
             print(line)
+    for other in clusters_in_use():
+        is_left = not held(ClusterPaths(other.name).folder / "lease")
+        if other.name != cluster.name and other.remote is None and is_left:
+            print(LEFT.format(name=other.name, ranks=count_ranks(other.size)))
+
+
+def _demand_options(info: ClusterInfo, chosen: Any) -> None:
+    """Raise UsageError where a cluster that runs was started without what is asked for now."""
+    unlike = ["--auto-restart"] if chosen.auto_restart and not info.auto_restart else []
+    if chosen.preload and chosen.preload != info.preload:
+        unlike.append(f"--preload {chosen.preload}")
+    if unlike:
+        raise UsageError(UNLIKE.format(name=info.name, options=" and ".join(unlike)))
 
 
 def stop(line: str) -> None:
@@ -249,6 +282,11 @@ ACTIONS = {
     "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
+LEFT = (
+    "{name} ({ranks}) runs as well, and no notebook holds it: `%cluster attach {name}` goes on "
+    "with it, `%cluster stop {name}` ends it"
+)
+UNLIKE = "{name} is running, and was started without {options}: `%cluster stop` first"
 FROM_JOB = (
     "this is a batch job, and its ranks run in it: `%cluster start`, without --site {site}, "
     "starts them"

@@ -28,7 +28,7 @@ from rankroom.errors import RankroomError, RunFailed, UsageError
 from rankroom.notebook import ranks_magic
 from rankroom.notebook.attended import is_attended, is_silent
 from rankroom.notebook.cell_source import check_syntax, notes
-from rankroom.notebook.cluster_magic import ACTIONS, the_cluster
+from rankroom.notebook.cluster_magic import ACTIONS, ranks_have_another_python, the_cluster
 from rankroom.notebook.complete import RankMatcher
 from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.options import Options
@@ -116,7 +116,7 @@ class RankroomMagics(Magics):
     def checked(self, source: str) -> str:
         """The cell as plain Python. Raises CellError if it does not compile."""
         with self.cells_stay():
-            return check_syntax(self.shell, source)
+            return check_syntax(self.shell, source, ranks_have_another_python)
 
     @cell_magic  # type: ignore[untyped-decorator]
     @plain

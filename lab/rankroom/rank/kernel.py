@@ -172,6 +172,7 @@ class RankKernel(IPythonParallelKernel):
 
     async def _run(self, run: dict[str, Any]) -> None:
         """Run a run's cell, and report its beginning, its end and its error."""
+        self.greet()  # again, after `%reset`
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
         self.shell.ended_by = None

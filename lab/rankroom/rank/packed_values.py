@@ -14,13 +14,15 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from rankroom.errors import RankroomError
 from rankroom.rank import variables
 from rankroom.rank.own_memory import own_memory
 from rankroom.rank.world import GIVEN
 
+# A dictionary by its keys, else what ipyparallel makes of it, or a pickle.
+Packed: TypeAlias = "dict[Any, Packed] | list[bytearray] | bytes"
 PART = 1 << 25  # bytes of a part of a message, at most
 PROTOCOL = 5  # which has bytearrays as they are
 TENSORS = b"_load_from_bytes"  # of torch.storage, by which a pickle names what holds a tensor
@@ -30,16 +32,17 @@ _replacing = threading.Lock()
 
 def pack(value: Any) -> list[bytes]:
     """A value as bytes, in parts."""
-    # ipyparallel sorts the keys of a small dictionary.
-    keys = list(value) if type(value) is dict else None
-    values = [value] if keys is None else list(value.values())
-    data = pickle.dumps((PYTHON, keys, [_pack_one(each) for each in values]), PROTOCOL)
+    data = pickle.dumps((PYTHON, _pack_one(value)), PROTOCOL)
     return [data[at : at + PART] for at in range(0, len(data), PART)]
 
 
-def _pack_one(value: Any) -> list[bytearray] | bytes:
+def _pack_one(value: Any) -> Packed:
     from ipyparallel.serialize import serialize_object
+    from ipyparallel.serialize.serialize import MAX_ITEMS
 
+    # It sorts the keys of a small dictionary.
+    if type(value) is dict and len(value) < MAX_ITEMS:
+        return {key: _pack_one(each) for key, each in value.items()}
     try:
         # Arrays are made over the memory that they come in, which has to be writable. Small ones,
         # too, travel beside what names them for that.
@@ -55,19 +58,20 @@ def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
     RankroomError for what cannot come here.
     """
     data = b"".join(parts)
-    python, keys, packed = pickle.loads(data)
+    python, packed = pickle.loads(data)
     with contextlib.ExitStack() as replaced:
         if python != PYTHON:
             replaced.enter_context(_without_code(python))
         if names is None and TENSORS in data:
             replaced.enter_context(_on_processor())
-        values = [_unpack_one(each, names) for each in packed]
-    return values[0] if keys is None else dict(zip(keys, values, strict=True))
+        return _unpack_one(packed, names)
 
 
-def _unpack_one(packed: list[bytearray] | bytes, names: dict[str, Any] | None) -> Any:
+def _unpack_one(packed: Packed, names: dict[str, Any] | None) -> Any:
     from ipyparallel.serialize import deserialize_object
 
+    if isinstance(packed, dict):
+        return {key: _unpack_one(each, names) for key, each in packed.items()}
     if isinstance(packed, bytes):
         return pickle.loads(packed)
     return deserialize_object(packed, names)[0]
@@ -113,6 +117,11 @@ def _replaced(module: str, name: str, by: Any) -> Iterator[None]:
         finally:
             if before is not None:
                 setattr(owner, name, before)
+
+
+def python() -> tuple[int, ...]:
+    """The version of the Python that this runs in."""
+    return PYTHON
 
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:

@@ -321,12 +321,13 @@ class RankShell(ZMQInteractiveShell):
     def cell_line(self, error: BaseException) -> int | None:
         """The line of the present cell nearest to where `error` was raised, from 1."""
         cells = self.cells()
-        line = None
+        present = line = None
         if isinstance(error, SyntaxError) and error.filename in cells:
             return error.lineno
         for frame, number in traceback.walk_tb(error.__traceback__):
-            if frame.f_code.co_filename in cells:
-                line = number
+            file = frame.f_code.co_filename
+            if file in cells and present in (None, file):  # functions of earlier cells are between
+                present, line = file, number
         return line
 
 

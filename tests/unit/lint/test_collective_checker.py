@@ -6,10 +6,12 @@ from textwrap import dedent
 from time import process_time
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from checkout import ROOT, SUPPORT, TUTORIALS
+from rankroom.errors import CellError
 from rankroom.lint import checker, warnings
-from rankroom.notebook.cell_source import notes
+from rankroom.notebook.cell_source import check_syntax, notes
 
 
 def snippets(name: str) -> dict[str, str]:
@@ -110,7 +112,7 @@ def test_a_cell_inside_a_timing_magic_is_looked_at():
     transform = TransformerManager().transform_cell
     code = transform("%%time\nif rank == 0:\n    hvd.allreduce(x)\n")
     assert [each.line for each in warnings(code, None, 2)] == [3]
-    assert notes(transform("!ls\nif rank == 0:\n    hvd.allreduce()\n"), None, 2)[0].startswith(
+    assert notes(transform("!ls\nif rank == 0:\n    hvd.barrier()\n"), None, 2)[0].startswith(
         "cell line 3: hvd.barrier"
     )
 
@@ -136,3 +138,12 @@ def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
     found = [said(source, size=4) for source in sources]
     monkeypatch.setattr(checker, "Walk", PartsAlways)
     assert [said(source, size=4) for source in sources] == found
+
+
+def test_what_does_not_compile_here_may_do_so_where_the_ranks_are():
+    shell = InteractiveShell.instance()
+    with pytest.raises(CellError, match="nothing was sent to the ranks"):
+        check_syntax(shell, "x = = 1")
+    assert check_syntax(shell, "x = = 1", lambda: True) == "x = = 1"
+    with pytest.raises(CellError, match="null bytes"):
+        check_syntax(shell, "x = '\0'", lambda: False)

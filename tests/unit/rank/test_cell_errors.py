@@ -135,3 +135,16 @@ def test_a_command_that_fails_fails_no_cell_where_ipython_has_no_such_setting(tm
     )
     found = told(cell, tmp_path)
     assert found["errors"] == [] and found["names"]["my_code"] == 3
+
+
+def test_the_line_of_an_error_is_the_present_cells(tmp_path: Path):
+    """Functions of cells before it may be where it was raised."""
+    cell = """
+import json
+shell = get_ipython()
+shell.run_cell("\\n\\n\\ndef train(n):\\n    return 1 / n\\n\\ndef twice(f):\\n    return f()")
+shell.run_cell("train(1)\\ntrain(0)")
+shell.run_cell("def own():\\n    train(0)\\n\\ntwice(own)")
+"""
+    found = told(cell, tmp_path)["errors"]
+    assert [each["cell_line"] for each in found] == [2, 2]

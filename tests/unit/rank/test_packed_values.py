@@ -47,8 +47,10 @@ def test_other_values_stay_what_they_are():
 
 def test_dictionaries_keep_their_order_and_any_keys():
     for value in ({"loss": 1, "acc": 2}, {0: 1, "total": 2}, {None: 3, "a": [4]}, {}):
-        found = unpack(pack(value))
-        assert found == value and list(found) == list(value)
+        for sent in (value, {"cfg": value}, {"all": {"cfg": value}}, [value], (1, {"cfg": value})):
+            assert repr(unpack(pack(sent))) == repr(sent)
+    many = {f"{number}": number for number in range(200, 0, -1)}
+    assert list(unpack(pack({"many": many}))["many"]) == list(many)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: [1, x], lambda x: {"x": x, "f": len}])
