@@ -11,7 +11,7 @@
 PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 ARGS ?=
 TORCH ?=
-BROWSERS := /usr/bin/chromium /snap/bin/chromium /usr/bin/google-chrome
+BROWSERS := /usr/bin/chromium /usr/bin/chromium-browser /snap/bin/chromium /usr/bin/google-chrome
 export RANKROOM_TORCH ?= $(TORCH)
 export RANKROOM_CACHE ?= $(CURDIR)/.cache
 # On Ubuntu, Chromium is a snap.
@@ -87,6 +87,7 @@ set-up-test: python
 	@$(PYTHON) tools/setup.py --test
 
 python:
+	@[ "$$(uname -s)" = Linux ] || { echo "The set-up needs Linux: what keeps ranks is only there."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || { \
 	  echo "The set-up needs Python 3.10 to 3.14, and $(PYTHON) is not: install one (Debian: apt install"; \
 	  echo "python3 python3-venv; uv python install 3.13), or name one: make lab PYTHON=python3.13"; \

@@ -70,8 +70,18 @@ def provide(needs: Iterable[str]) -> None:
 
 
 def from_debian(missing: Iterable[str]) -> list[str]:
-    """The packages that may help: not Node.js's where it is installed, and too old."""
-    return [DEBIAN[need] for need in missing if need != NODE or not node_version()]
+    """The packages that may help: not Node.js's where it is installed, and too old, nor what the
+    distribution does not have."""
+    found = [DEBIAN[need] for need in missing if need != NODE or not node_version()]
+    # Ubuntu has it as a snap only, and apt installs nothing where one package is not known.
+    return [each for each in found if each != "chromium" or not is_ubuntu()]
+
+
+def is_ubuntu() -> bool:
+    """Whether this machine runs Ubuntu."""
+    with contextlib.suppress(OSError):
+        return "ID=ubuntu" in Path("/etc/os-release").read_text("utf-8").splitlines()
+    return False
 
 
 @contextlib.contextmanager

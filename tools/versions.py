@@ -12,6 +12,7 @@ step failed, other than by pip's finding no such version.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -37,6 +38,7 @@ ROWS = (
     ("3.13", NEWEST, NONE),
     ("3.12", NONE, NEWEST),
 )
+_CANDIDATE = re.compile(r"\d(a|b|rc|\.dev)\d")
 NEXT = "3.14"  # looked at for its wheels only
 # Where nothing has been tried, the page has only the marks.
 BEGIN, END = "<!-- tools/versions.py -->\n", "<!-- end of versions -->\n"
@@ -190,10 +192,15 @@ def offered(versions: list[str]) -> list[str]:
         for package in ("torch", "tensorflow", "pyzmq", "psutil", "numpy"):
             argv = [
                 sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps",
-                "--only-binary", ":all:", "--python-version", version, "--target", "x", package,
+                "--only-binary", ":all:", "--python-version", version, "--target", "x",
+                "--report", "-", package,
             ]  # fmt: skip
-            code = subprocess.run(argv, capture_output=True).returncode
-            (lack if code else have).append(package)
+            done = subprocess.run(argv, capture_output=True, text=True)
+            # Where there is no release, pip takes a candidate for one.
+            found = json.loads(done.stdout)["install"] if done.returncode == 0 else []
+            numbers = [each["metadata"]["version"] for each in found]
+            is_there = numbers and not any(map(_CANDIDATE.search, numbers))
+            (have if is_there else lack).append(package)
         said.append(
             f"Python {version} was not on this machine. There are wheels for it of "
             f"{', '.join(have) or 'nothing'}{'; none of ' + ', '.join(lack) if lack else ''}."

@@ -143,6 +143,7 @@ test('what is asked before variables go', () => {
   assert.match(body('stop', { size: 0, state: 'connecting', is_remote: true }), /^This ends its ranks and its job;/);
   assert.match(body('resize', { is_remote: true }, '1'), / Then a job for 1 node is submitted.$/);
   assert.match(body('resize', { is_remote: true }, '2'), / Then a job for 2 nodes is submitted.$/);
+  assert.match(body('resize', { is_remote: true, job: '7' }, '2'), /^This ends its 2 ranks and job 7;/);
   assert.match(body('resize', {}, '3'), / Then 3 ranks are started.$/);
   assert.equal(question(card(), 'restart', '')![0], 'Restart the 2 ranks of one?');
   assert.equal(question(card(), 'restart', '1')![0], 'Restart rank 1 of one?');

@@ -150,7 +150,7 @@ export function question(card: ClusterStatus, act: Act, ranks: string): [string,
     const then = card.is_remote
       ? trans._n('Then a job for %1 node is submitted.', 'Then a job for %1 nodes is submitted.', Number(ranks))
       : trans._n('Then %1 rank is started.', 'Then %1 ranks are started.', Number(ranks));
-    return [trans.__('Resize %1?', name), `${ending(size, '')} ${then}`, trans.__('Resize')];
+    return [trans.__('Resize %1?', name), `${ending(size, card.is_remote ? job : '')} ${then}`, trans.__('Resize')];
   }
   const isDown = ranks !== '' && card.ranks[Number(ranks)]?.state === 'down';
   if (isDown) {

@@ -29,8 +29,8 @@ def look() -> "dict[str, object]":
             found["horovod"] = here.version
             found["ours"] = here.patched
             found["frameworks"] = sorted(here.frameworks)
-            for name in here.frameworks:
-                importlib.import_module("horovod." + name)
+            modules = [importlib.import_module("horovod." + name) for name in here.frameworks]
+            found["nccl"] = all(module.nccl_built() for module in modules)
     except Exception as error:
         found["horovod_error"] = f"{type(error).__name__}: {error}"
     return found

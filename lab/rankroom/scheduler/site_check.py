@@ -204,6 +204,8 @@ class Check:
         what = f"Horovod {found['horovod']} for {', '.join(found['frameworks']) or 'no framework'}"
         if not found["ours"]:
             return Step("Horovod", "warned", f"{what}, {STRANGE_HOROVOD.format(build=build)}")
+        if self.site.job.gpus_per_node and found.get("nccl") is False:
+            return Step("Horovod", "warned", f"{what}, {FOR_THE_CPU.format(build=build)}")
         return Step("Horovod", "ok", what)
 
     def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
@@ -241,4 +243,8 @@ OTHER_VERSION = (
 )
 NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
 BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it again there: `{build} --force`"
+FOR_THE_CPU = (
+    "built for the CPU, and jobs have GPUs, whose tensors it refuses: `{build} --gpu` builds it "
+    "for them on a machine without one, too"
+)
 STRANGE_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"

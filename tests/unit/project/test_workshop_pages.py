@@ -98,7 +98,10 @@ def test_the_image_installs_what_there_is():
     for text in (recipe, CENTRE):
         [extras] = set(re.findall(r"(?:whl|\))\[([\w,]+)\]", text))
         assert {*extras.split(",")} <= {*project["optional-dependencies"]}
-    assert "rankroom horovod build && rankroom horovod check" in recipe
+    assert "rankroom horovod build ${HOROVOD} && rankroom horovod check" in recipe
+    # Where images are built, and on login nodes, there is no GPU to build for by itself.
+    assert "ARG HOROVOD=--no-gpu" in recipe and "--build-arg HOROVOD=--gpu" in recipe
+    assert "rankroom horovod build --gpu" in CENTRE
     wheel = f"rankroom-{project['version']}-py3-none-any.whl"
     assert Path(wheel).match("rankroom-*.whl") and wheel in CENTRE
 

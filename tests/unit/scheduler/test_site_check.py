@@ -14,7 +14,8 @@ import rankroom
 from fake_scheduler import DOWN, Elsewhere, FakeScheduler
 from rankroom.cli import main
 from rankroom.errors import SshError
-from rankroom.scheduler import site, status_cache, test_job
+from rankroom.horovod_build.features import Features
+from rankroom.scheduler import probe, site, status_cache, test_job
 from rankroom.scheduler.site import Container, Environment, Job, Site
 from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost
@@ -205,13 +206,30 @@ def test_a_python_that_does_not_fit(fake, here: Site, tmp_path: Path, found, wor
             "ok",
             "Horovod 0.28.1 for tensorflow, torch",
         ),
+        (
+            {"horovod": "0.28.1", "ours": True, "frameworks": ["torch"], "nccl": False},
+            "warned",
+            "Horovod 0.28.1 for torch, built for the CPU, and jobs have GPUs",
+        ),
     ],
 )
 def test_horovod_there(fake, here: Site, tmp_path: Path, found, state: str, words: str):
     found = found | {"rankroom": rankroom.__version__}
-    steps = run(replace(here, environment=pretend(tmp_path, **found)))
+    site = replace(here, environment=pretend(tmp_path, **found))
+    if "nccl" in found:
+        assert run(site)["Horovod"].state == "ok"  # for jobs without GPUs it is what they need
+        site = replace(site, job=replace(site.job, gpus_per_node=2))
+    steps = run(site)
     assert steps["Horovod"].state == state
     assert words in steps["Horovod"].words
+
+
+def test_what_the_probe_finds_of_this_horovod(monkeypatch: pytest.MonkeyPatch):
+    here = Features("0.28.1", Path("/there"), {"torch": "2.13.0"})
+    monkeypatch.setattr("rankroom.horovod_build.features.features", lambda: here)
+    found = probe.look()
+    assert found["horovod"] == "0.28.1" and "horovod_error" not in found
+    assert isinstance(found["nccl"], bool)
 
 
 def test_a_python_that_is_not_there(fake, here: Site):
