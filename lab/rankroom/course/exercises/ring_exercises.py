@@ -28,22 +28,22 @@ def reduce_scatter(learner: Learner) -> None:
     import torch
 
     half = learner.function("reduce_scatter")
-    rows = _rows(learner, 3 * learner.size + 1)  # as the lesson cuts it: not all of one length
+    rows = _rows(learner, 3 * learner.size)
     message = rows[learner.rank].clone()
-    chunks = list(message.tensor_split(learner.size))
+    chunks = list(message.chunk(learner.size))
     _without_help(lambda: half(chunks), "reduce_scatter")
     own = (learner.rank + 1) % learner.size
-    wanted = rows.sum(0).tensor_split(learner.size)[own]
+    wanted = rows.sum(0).chunk(learner.size)[own]
     if len(chunks) != learner.size:
         raise Wrong(f"there are {len(chunks)} chunks left of {learner.size}: change them in place")
     if not torch.equal(chunks[own], wanted):
-        mine = rows[learner.rank].tensor_split(learner.size)[own]
+        mine = rows[learner.rank].chunk(learner.size)[own]
         hint = " (it is still what it was)" if torch.equal(chunks[own], mine) else ""
         raise Wrong(
             f"chunk {own} of rank {learner.rank} should be {wanted.tolist()}, the sum of all "
             f"ranks, and is {chunks[own].tolist()}{hint}"
         )
-    if not torch.equal(message.tensor_split(learner.size)[own], wanted):
+    if not torch.equal(message.chunk(learner.size)[own], wanted):
         raise Wrong(REPLACED.format(own))
 
 
@@ -53,16 +53,16 @@ def all_gather(learner: Learner) -> None:
     import torch
 
     half = learner.function("all_gather")
-    rows = _rows(learner, 2 * learner.size + 1)
+    rows = _rows(learner, 2 * learner.size)
     whole = rows.sum(0)
     own = (learner.rank + 1) % learner.size
     message = torch.full_like(whole, -1)
-    chunks = list(message.tensor_split(learner.size))
-    chunks[own].copy_(whole.tensor_split(learner.size)[own])
+    chunks = list(message.chunk(learner.size))
+    chunks[own].copy_(whole.chunk(learner.size)[own])
     _without_help(lambda: half(chunks), "all_gather")
     missing = [
         place
-        for place, wanted in enumerate(whole.tensor_split(learner.size))
+        for place, wanted in enumerate(whole.chunk(learner.size))
         if not torch.equal(chunks[place], wanted)
     ]
     if missing:
@@ -70,8 +70,8 @@ def all_gather(learner: Learner) -> None:
             f"rank {learner.rank} began with the finished chunk {own}, and does not have chunk "
             f"{', '.join(map(str, missing))} of the others at the end"
         )
-    kept = message.tensor_split(learner.size)
-    for place, wanted in enumerate(whole.tensor_split(learner.size)):
+    kept = message.chunk(learner.size)
+    for place, wanted in enumerate(whole.chunk(learner.size)):
         if not torch.equal(kept[place], wanted):
             raise Wrong(REPLACED.format(place))
 
@@ -108,7 +108,7 @@ def _sent_by(learner: Learner, length: int) -> int:
 
     if not {"reduce_scatter", "all_gather"} <= set(learner.variables):
         raise Wrong("solve ring.2 and ring.3 first: what is counted goes through your own ring")
-    chunks = list(torch.ones(length // 4).tensor_split(learner.size))
+    chunks = list(torch.ones(length // 4).chunk(learner.size))
     sent: list[int] = []
     within: list[str] = []  # one of them may call the other
     own = {name: getattr(dist, name) for name in ("isend", "send")}
