@@ -10,13 +10,16 @@ from typing import Any
 import zmq
 from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
+from zmq.eventloop.zmqstream import ZMQStream
 
 from rankroom.errors import RankroomError
 from rankroom.system import process_tree
 from rankroom.system.internals import demand
 
 # What ipyparallel's controller calls, or is called by, here.
-OVERRIDDEN = ("init_schedulers", "to_work_dir", "client_url", "engine_url", "bind")
+OVERRIDDEN = (
+    "init_schedulers", "to_work_dir", "client_url", "engine_url", "bind", "session", "loop",
+)  # fmt: skip
 BEATING = ("beat", "responses", "period")
 CALM_MS = 1000  # between two heartbeats while all ranks' hearts beat
 
@@ -24,17 +27,34 @@ CALM_MS = 1000  # between two heartbeats while all ranks' hearts beat
 class Controller(IPController):
     """ipyparallel's controller, with a listener where its task queue would be.
 
-    There is none. Yet every client and rank connects to its ports, ten times a second and for ever
-    while nothing listens there; and a program that by chance listens there next would get their
-    connections. Gloo did, now and then: `hvd.init()` then waited 30 s for a rank that never came.
+    There is none, and who asks for it is told so. Every client and rank connects to its ports, ten
+    times a second and for ever while nothing listens there; and a program that by chance listens
+    there next would get their connections. Gloo did, now and then: `hvd.init()` then waited 30 s
+    for a rank that never came.
     """
 
     def init_schedulers(self) -> None:
         super().init_schedulers()
         self._listeners: list[Any] = []
         for url in (self.client_url("task"), self.engine_url("task")):
-            self._listeners.append(self.context.socket(zmq.ROUTER))
-            self.bind(self._listeners[-1], url)
+            listener = self.context.socket(zmq.ROUTER)
+            self.bind(listener, url)
+            self._listeners.append(ZMQStream(listener, self.loop))
+        self._listeners[0].on_recv(self._refuse)
+
+    def _refuse(self, parts: list[bytes]) -> None:
+        """Answer a client's task with an error, which would be waited for without end."""
+        client, parts = self.session.feed_identities(parts)
+        try:
+            asked = self.session.deserialize(parts)
+        except ValueError:  # it is no message of this cluster's
+            return
+        content = {
+            "status": "error", "ename": "UsageError", "evalue": NO_QUEUE, "traceback": [NO_QUEUE],
+            "engine_info": {},
+        }  # fmt: skip
+        kind = asked["msg_type"].replace("_request", "_reply")
+        self.session.send(self._listeners[0], kind, content, parent=asked, ident=client)
 
     def to_work_dir(self) -> None:
         """Stay where we are: ipyparallel would put that folder first on `sys.path`."""
@@ -74,6 +94,11 @@ def main() -> None:
     threading.Thread(target=follow, args=(supervisor,), daemon=True).start()
     Controller.launch_instance()
 
+
+NO_QUEUE = (
+    "ranks have no task queue, so no load-balanced view: run it on a direct view (`client[:]`), or "
+    "in a `%%distributed` cell"
+)
 
 if __name__ == "__main__":
     main()
