@@ -12,7 +12,7 @@ export const FARTHEST = 315_576_000_000_000;
 const EXACT = 2 ** 53;
 
 /** The categories of ours, in the order of the lanes; those of other programs come after them. */
-export const CATEGORIES = ['cell', 'setup', 'import', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel'];
+export const CATEGORIES = ['cell', 'setup', 'import', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel', 'unrecorded'];
 
 /** A category as people read it; one of another program as it is. */
 export function catName(cat: string): string {
@@ -27,7 +27,8 @@ export function catName(cat: string): string {
     ['collective', trans.__('collective')],
     ['phase', trans.__('phase')],
     ['op', trans.__('op')],
-    ['kernel', trans.__('kernel')]
+    ['kernel', trans.__('kernel')],
+    ['unrecorded', trans.__('not recorded')]
   ]);
   return names.get(cat) ?? cat;
 }

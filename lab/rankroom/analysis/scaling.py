@@ -52,9 +52,11 @@ class Measured:
             end = max([window[0], *cells[rank].end])
             for part in PARTS:
                 causes[part] += length(both(getattr(times, part), one(window[0], end)))
-            causes["idle"] += window[1] - end
-        count = len(shares.ranks)
-        return cls(window[1] - window[0], {k: v // count for k, v in causes.items()}, run)
+            causes["idle"] += length(both(shares.window, one(end, window[1])))
+        time = window[1] - window[0]
+        # Of a run that is too long to be recorded whole, what is recorded stands for all of it.
+        recorded = len(shares.ranks) * max(1, length(both(shares.window, one(*window))))
+        return cls(time, {k: v * time // recorded for k, v in causes.items()}, run)
 
 
 @dataclass

@@ -191,7 +191,7 @@ class Reporter:
                 return
             self._take_in(final=True)
             metrics.points.settle()
-            self._take_spans()
+            self._take_spans(last=True)
             spans.recorder.on = False
             self._append("status", at or time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
@@ -231,7 +231,7 @@ class Reporter:
             self._tell(trouble)
         return bool(pieces)
 
-    def _take_spans(self) -> None:
+    def _take_spans(self, last: bool = False) -> None:
         for source in list(self.sources):
             try:
                 source()
@@ -239,7 +239,7 @@ class Reporter:
                 self.sources.remove(source)
                 spans.recorder.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
-        for fields in spans.recorder.take(self._start):
+        for fields in spans.recorder.take(self._start, last):
             columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
             at = now - self._start
             try:

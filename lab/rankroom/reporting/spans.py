@@ -10,7 +10,8 @@ collectives, the first WHOLE spans are kept; after that whole stretches, one in 
 as many, one in a hundred up to a hundred times as many, and so on. What is kept goes by the count
 alone: as all ranks do the same collectives in the same order, they keep the same ones. Where
 collectives are of no stream, those of one name are counted, as what is reported late comes in
-another order on each rank. Details are kept for the first WHOLE only.
+another order on each rank. Details are kept for the first WHOLE only. When spans are left out from
+which shares of time follow, spans of the category `unrecorded` say so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ WHOLE = 100_000
 WHOLE_OF_NAME = 20_000  # the same for collectives of one name
 STRETCH = 1000  # spans that follow one another, so that a picture of them makes sense
 DETAILS = {"phase", "op", "kernel"}
+WEIGHED = {"collective", "wait", "data"}  # by which the time of a rank is shared out
+UNRECORDED = "unrecorded"
+GAP_US = 10_000_000  # a gap that is longer is told in pieces, of a live run
 
 Span = tuple[int, int, int]  # name, start, duration
 Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -60,6 +64,9 @@ class SpanRecorder:
         self._columns: dict[tuple[str, str], list[Columns]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
         self._of_name: Counter[int] = Counter()  # collectives of no stream
+        # From when to when spans are being left out, and the gaps that were not reported yet.
+        self._gaps: dict[tuple[str, str], tuple[int, int]] = {}
+        self._closed: list[Span] = []
         self._variants = 0
         self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
 
@@ -78,6 +85,8 @@ class SpanRecorder:
         self._columns.clear()
         self._seen.clear()
         self._of_name.clear()
+        self._gaps.clear()
+        self._closed.clear()
         self._variants = 0
         self._notes.clear()
         self.began = time.time_ns() // 1000
@@ -146,8 +155,9 @@ class SpanRecorder:
         if self.on:
             self._columns.setdefault((cat, stream), []).append(columns)
 
-    def take(self, zero: int) -> Iterator[dict[str, Any]]:
-        """The fields of events with everything since the last call; `zero` is the run's start."""
+    def take(self, zero: int, last: bool = False) -> Iterator[dict[str, Any]]:
+        """The fields of events with everything since the `last` call, or of the run; `zero` is the
+        run's start."""
         # Others may append meanwhile: each of these steps is one for them.
         late = self._late[:]
         del self._late[: len(late)]
@@ -171,25 +181,56 @@ class SpanRecorder:
             del waiting[:count]
             first = self._seen[key]
             self._seen[key] += count
-            if key == BY_NAME:
-                spans = self._thinned_by_name(spans)
-            elif first + count > WHOLE:
-                self.note(THINNED.format(cat=key[0], count=WHOLE))
-                spans = [each for at, each in enumerate(spans, first) if is_sampled(key[0], at)]
-            for at in range(0, len(spans), BATCH):
-                part = tuple(zip(*spans[at : at + BATCH], strict=True))
-                yield self._fields(key[0], part, zero)
+            if key == BY_NAME or first + count > WHOLE:
+                spans = self._thinned(key, spans, first)
+            yield from self._events(key[0], spans, zero)
+        for key, (begin, end) in self._gaps.items():
+            if last or end - begin >= GAP_US:
+                self._close(begin, end)
+                self._gaps[key] = end, end
+        closed, self._closed = self._closed, []
+        yield from self._events(UNRECORDED, closed, zero)
 
-    def _thinned_by_name(self, spans: list[Span]) -> list[Span]:
-        kept = []
-        for each in spans:
-            at = self._of_name[each[0]]
-            self._of_name[each[0]] = at + 1
-            if at < WHOLE_OF_NAME or is_sampled(BY_NAME[0], at, WHOLE_OF_NAME):
-                kept.append(each)
-        if len(kept) < len(spans):
-            self.note(THINNED.format(cat="equal collective", count=WHOLE_OF_NAME))
-        return kept
+    def _events(self, cat: str, spans: list[Span], zero: int) -> Iterator[dict[str, Any]]:
+        for at in range(0, len(spans), BATCH):
+            part = tuple(zip(*spans[at : at + BATCH], strict=True))
+            yield self._fields(cat, part, zero)
+
+    def _thinned(self, key: tuple[str, str], spans: list[Span], first: int) -> list[Span]:
+        """Those that go into the record, of which the first is that with this number from 0."""
+        cat, _ = key
+        if key == BY_NAME:
+            kept = [is_sampled(cat, self._next_of_name(each[0]), WHOLE_OF_NAME) for each in spans]
+        else:
+            kept = [is_sampled(cat, at) for at in range(first, first + len(spans))]
+        if not all(kept):
+            what, count = ("equal collective", WHOLE_OF_NAME) if key == BY_NAME else (cat, WHOLE)
+            ending = OF_THOSE if cat in WEIGHED else TOO_SMALL
+            self.note(THINNED.format(cat=what, count=count, ending=ending))
+        if cat in WEIGHED:
+            # Of several names some are left out while others are kept: all of it is a gap then.
+            self._leave_out(key, spans, kept if key != BY_NAME else [all(kept)] * len(kept))
+        return [each for each, is_kept in zip(spans, kept, strict=True) if is_kept]
+
+    def _next_of_name(self, number: int) -> int:
+        at = self._of_name[number]
+        self._of_name[number] = at + 1
+        return at
+
+    def _leave_out(self, key: tuple[str, str], spans: list[Span], kept: list[bool]) -> None:
+        """Note from when to when spans are left out."""
+        for (_, start, dur), is_kept in zip(spans, kept, strict=True):
+            gap = self._gaps.get(key)
+            if not is_kept:
+                begin, end = gap or (start, start)
+                self._gaps[key] = begin, max(end, start + dur)
+            elif gap:
+                self._close(*self._gaps.pop(key))
+
+    def _close(self, begin: int, end: int) -> None:
+        if end > begin:
+            number = self.number((UNRECORDED,), lambda: {"name": "not recorded"})
+            self._closed.append((number, begin, end - begin))
 
     def note(self, text: str) -> None:
         """Something that the reader of this run's timeline must know; said once."""
@@ -269,6 +310,7 @@ def _plain(value: Any) -> Any:
 
 
 THINNED = (
-    "of more than {count:,} {cat} spans of a rank the timeline holds some stretches only; "
-    "times and counts in the profile are too small"
+    "of more than {count:,} {cat} spans of a rank the timeline holds some stretches only; {ending}"
 )
+OF_THOSE = "the profile is of those, and counts are too small"
+TOO_SMALL = "times and counts of them in the profile are too small"

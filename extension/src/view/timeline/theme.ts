@@ -2,7 +2,7 @@
 import { COLOURS } from '../../ranks';
 import { pack, type Colour, type Palette } from '../../timeline/colours';
 
-const CATS = ['cell', 'step', 'data', 'user', 'wait', 'collective'];
+const CATS = ['cell', 'step', 'data', 'user', 'wait', 'collective', 'unrecorded'];
 const NAMES = 7;
 
 export interface Theme {

@@ -20,7 +20,7 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
-RULES = 4  # of docs/profile-rules.md; a profile.json that followed others is not taken
+RULES = 5  # of docs/profile-rules.md; a profile.json that followed others is not taken
 
 
 def profile_of(store: Store, run: RunInfo) -> Profile:

@@ -24,6 +24,7 @@ from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
 SET_UP = "setup"  # the category of what Rankroom itself does before a rank's cell begins
+UNRECORDED = "unrecorded"  # the category of the moments of which spans were left out
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
 # In graph mode the main thread's waits are not seen.
 _BLOCKS_UNSEEN = "hvd.tensorflow"
@@ -47,7 +48,8 @@ class Shares:
     """The moments of all ranks between `begin` and `end`, and the collectives they come from.
 
     `window` is those of them that count, and `chosen` the collectives whose last rank came in it:
-    all, unless some are cut out.
+    all, unless some are cut out. What ranks have left out of the record, as it would have been too
+    long, is `unrecorded`, and counts for nothing.
     """
 
     def __init__(self, timeline: Timeline, collectives: Collectives | None = None) -> None:
@@ -55,7 +57,11 @@ class Shares:
         self.timeline = timeline
         self.collectives = Collectives(timeline) if collectives is None else collectives
         self.window = one(self.begin, self.end)
+        self.unrecorded = joined(*(self._union(rank, UNRECORDED) for rank in timeline.ranks))
         self.chosen = np.ones(len(self.collectives), np.bool_)
+        if len(recorded := without(self.window, self.unrecorded)) and len(self.unrecorded):
+            self.window = recorded
+            self.chosen = self.holds(self.collectives.last)
         self._any_wait = any(len(timeline.lane(rank, "wait")) for rank in timeline.ranks)
         self.ranks = {rank: self._times(rank) for rank in timeline.ranks}
 

@@ -43,7 +43,8 @@ class Steps(NamedTuple):
     """A loop, by the rank that did most of it: step `i`, from 1, lasts from `ends[i - 2]` to
     `ends[i - 1]`.
 
-    Those up to `warm` warm up; `apart` says of each after them whether it is something else.
+    Those up to `warm` warm up; `apart` says of each after them whether it is something else, and
+    `unrecorded` whether spans of it were left out.
     """
 
     what: Repeated
@@ -51,22 +52,27 @@ class Steps(NamedTuple):
     ends: Column
     warm: int
     apart: npt.NDArray[np.bool_]
+    unrecorded: npt.NDArray[np.bool_]
     counts: list[int]  # of the ranks that have any
 
     @property
     def counted(self) -> int:
-        return int((~self.apart).sum())
+        return int(self._count.sum())
 
     @property
     def window(self) -> Intervals:
         """The moments of all the steps that count."""
         ends = self.ends[self.warm - 1 :]
-        return union(ends[:-1][~self.apart], ends[1:][~self.apart])
+        return union(ends[:-1][self._count], ends[1:][self._count])
 
     @property
     def time(self) -> int:
         lengths = np.diff(self.ends[self.warm - 1 :])
-        return int(lengths[~self.apart].sum())
+        return int(lengths[self._count].sum())
+
+    @property
+    def _count(self) -> npt.NDArray[np.bool_]:
+        return ~(self.apart | self.unrecorded)
 
 
 def find_loops(shares: Shares) -> list[Steps]:
@@ -211,8 +217,9 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
         gone = np.diff(_until(times.idle, ends)) > 0  # a rank that is done says nothing of others
         worked = np.minimum(worked, np.where(gone, worked, mine))
     worked = np.minimum(worked, lengths)
-    apart = worked[warm - 1 :] > LONGEST * median
-    return Steps(what, rank, ends, warm, apart, sorted(map(len, marks.values())))
+    unrecorded = (np.diff(_until(shares.unrecorded, ends)) > 0)[warm - 1 :]
+    apart = (worked[warm - 1 :] > LONGEST * median) & ~unrecorded
+    return Steps(what, rank, ends, warm, apart, unrecorded, sorted(map(len, marks.values())))
 
 
 def _until(intervals: Intervals, moments: Column) -> Column:

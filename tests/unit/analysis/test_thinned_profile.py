@@ -1,0 +1,113 @@
+"""The profile of a run that is too long to be recorded whole: what a short one says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from rankroom.analysis.profile import Profile
+from rankroom.analysis.scaling import Measured
+from rankroom.analysis.timeline import Timeline
+from rankroom.record.model import RankInfo, RunInfo, event_line, spans_line
+from rankroom.reporting import spans as module
+from rankroom.reporting.spans import SpanRecorder
+
+STEP_US, LATE_US, TENSORS = 50_000, 20_000, 20
+ZERO = 10**15
+NOT_RECORDED = [{"name": "not recorded"}]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WHOLE", 4_000)
+    monkeypatch.setattr(module, "WHOLE_OF_NAME", 300)
+    monkeypatch.setattr(module, "STRETCH", 200)
+
+
+def lines(rank: int, steps: int, stream: str) -> Iterator[bytes]:
+    """What a rank reports of steps of which rank 1 computes for 20 ms longer, and others wait."""
+    recorder = SpanRecorder()
+    recorder.began = ZERO
+    recorder.begin()
+    seq = itertools.count()
+    yield event_line("status", rank, next(seq), 0, state="running")
+    one = recorder.number("step", lambda: {"name": "step", "line": 3})
+    yield event_line("status", rank, next(seq), 0, state="running")
+    for step in range(steps):
+        begin = ZERO + step * STEP_US
+        arrives = begin + 20_000 + LATE_US * (rank == 1)
+        met = begin + 20_000 + LATE_US
+        for tensor in range(TENSORS):
+            # All of them are there when the last rank is; then one is sent after the other.
+            name = f"layer{tensor}"
+            number = recorder.number(
+                name,
+                lambda name=name: {
+                    "name": f"allreduce {name}", "op": "allreduce", "tensor": name,
+                    "library": "hvd.torch", "bytes": 100,
+                },
+            )  # fmt: skip
+            end = met + 400 * (tensor + 1)
+            recorder.extend("collective", [(number, arrives, end - arrives)], stream)
+        ends = met + 400 * TENSORS
+        recorder.add("wait", recorder.number("w", lambda: {"name": "hvd"}), arrives, ends - arrives)
+        recorder.add("step", one, begin, STEP_US)
+        if step == steps - 1:
+            cell = recorder.number("cell", lambda: {"name": "cell", "line": 1})
+            recorder.add("cell", cell, ZERO, steps * STEP_US)
+        if step % 20 == 19 or step == steps - 1:
+            for fields in recorder.take(ZERO, last=step == steps - 1):
+                columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
+                yield spans_line(rank, next(seq), step * STEP_US, fields, columns)
+    yield event_line("status", rank, next(seq), steps * STEP_US, state="done")
+
+
+def timeline(steps: int, stream: str) -> Timeline:
+    ranks = [RankInfo(rank, "h", 1, "cpu") for rank in range(3)]
+    run = RunInfo("made", "mine", 3, ZERO, ranks=ranks)
+    return Timeline.of(run, [line for rank in range(3) for line in lines(rank, steps, stream)])
+
+
+@pytest.mark.parametrize("stream", ["torch 0", ""])
+@pytest.mark.parametrize("steps", [600, 3_000])
+def test_who_waited_for_whom_is_the_same_of_a_long_run(stream: str, steps: int):
+    short, long = (Profile.of(timeline(count, stream)) for count in (150, steps))
+    assert "rank 1" in short.diagnosis and "40 % of a step" in short.diagnosis
+    assert long.diagnosis.partition(" of a step")[0].endswith("costs 40 %"), long.diagnosis
+    assert long.named == [1]
+    for of_short, of_long in zip(short.rows("ranks"), long.rows("ranks"), strict=True):
+        for part in ("compute", "waiting", "exposed"):
+            shares = of_short[part] / short.wall, of_long[part] / long.wall
+            assert shares[0] == pytest.approx(shares[1], abs=0.02), (part, of_short["rank"])
+    assert long.loop is not None and long.loop.apart == 0
+    assert long.wall < steps * STEP_US  # of what was recorded whole
+    assert long.loop.rate == pytest.approx(1e6 / STEP_US, rel=0.01)
+
+
+def test_what_is_lost_by_scaling_is_of_the_same_causes():
+    short, long = (Measured.of(timeline(count, "torch 0")) for count in (150, 3_000))
+    assert long.time == pytest.approx(20 * short.time, rel=0.01)
+    for cause, time in short.causes.items():
+        assert long.causes[cause] / long.time == pytest.approx(time / short.time, abs=0.02), cause
+
+
+def test_a_gap_is_told_while_it_lasts_and_at_the_end():
+    recorder = SpanRecorder()
+    recorder.begin()
+    number = recorder.number("a", lambda: {"name": "a"})
+    found: list[tuple[int, int]] = []
+    for second in range(100):  # 100 waits in a second: the 4,000th is in second 40
+        recorder.extend("wait", [(number, 10**6 * second + 10**4 * n, 9_000) for n in range(100)])
+        for fields in recorder.take(0, last=second == 99):
+            if fields["cat"] == "unrecorded":
+                assert fields.get("define", NOT_RECORDED) == NOT_RECORDED
+                found += zip(itertools.accumulate(fields["start"]), fields["dur"], strict=True)
+    assert found[0][0] == 42 * 10**6
+    assert max(length for _, length in found) < 12 * 10**6  # a live run is not far behind
+    # Of the later ones each tenth stretch of 200 is kept: two seconds of each twenty.
+    assert sum(length for _, length in found) == pytest.approx(54 * 10**6, rel=0.02)
+    assert found[-1][0] + found[-1][1] == pytest.approx(100 * 10**6, abs=10**5)
+    [note] = recorder.new_notes()
+    assert note.endswith("some stretches only; the profile is of those, and counts are too small")
