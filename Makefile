@@ -87,7 +87,7 @@ set-up-test: python
 	@$(PYTHON) tools/setup.py --test
 
 python:
-	@[ "$$(uname -s)" = Linux ] || { echo "The set-up needs Linux: what keeps ranks is only there."; exit 1; }
+	@[ "$$(uname -s)" = Linux ] || { echo "Rankroom runs on Linux only: its ranks depend on Linux processes and sockets."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || { \
 	  echo "The set-up needs Python 3.10 to 3.14, and $(PYTHON) is not: install one (Debian: apt install"; \
 	  echo "python3 python3-venv; uv python install 3.13), or name one: make lab PYTHON=python3.13"; \

@@ -66,7 +66,6 @@ class Runner:
         )  # fmt: skip
         self.begun = time.time_ns() // 1000
         self.ending = ""  # why, once this has to end
-        self.is_saved = False  # the notebook as it is now, in the job's folder or as its copy
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
         # Between two processes of one user no port is needed; a socket's path has to be short.
@@ -98,11 +97,14 @@ class Runner:
         finally:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
-            poll_until(self.save, ROOM_S, 1.0)
+            if not poll_until(self.save, ROOM_S, 1.0):
+                self.progress.why = f"{self.progress.words}, and {NOT_KEPT}"
+                self.progress.state, self.progress.copy = "failed", ""
+                self.write_progress()
         say(self.progress.words)
         if self.progress.copy:
             say(f"the executed notebook: {self.progress.copy}")
-        return int(self.progress.state != "done" or not self.is_saved)
+        return int(self.progress.state != "done")
 
     def all_cells(self) -> Literal["done", "failed"]:
         """Run one cell after the other, until one fails."""
@@ -165,14 +167,14 @@ class Runner:
         room ends no job: it is tried again after the next cell."""
         self.progress.runs = self.runs()
         text = nbformat.writes(self.notebook) + "\n"
-        self.is_saved = self.write(str(self.folder.executed), text)
+        is_saved = self.write(str(self.folder.executed), text)
         if self.progress.copy:
             is_copied = self.write(self.progress.copy, text)
-            if self.is_saved and not is_copied:
+            if is_saved and not is_copied:
                 self.progress.copy = ""  # it is in the job's folder
-            self.is_saved |= is_copied
+            is_saved |= is_copied
         self.write_progress()
-        return self.is_saved
+        return is_saved
 
     def write(self, path: str, text: str) -> bool:
         try:
@@ -266,6 +268,7 @@ def main(argv: list[str] | None = None) -> int:
 
 # One line, which leaves no name behind.
 OUTLIVE = "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
+NOT_KEPT = "the executed notebook could not be written: there was no room for it"
 NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"
 NO_FOLDER = "there is no folder {cwd} on {host} for the cells to run in: say another with --cwd"
 

@@ -12,6 +12,7 @@ import click
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
@@ -53,11 +54,11 @@ async def _states(
     kept: list[Submitted],
 ) -> tuple[list[tuple[Submitted, JobStatus | None]], list[str]]:
     """How each job stands, None where that is unknown; and why. Old ones are forgotten."""
-    places: dict[tuple[str, str], list[Submitted]] = {}
+    places: dict[tuple[str, bool], list[Submitted]] = {}
     for each in kept:
-        places.setdefault((each.site, each.login), []).append(each)
+        places.setdefault((each.site, each.is_of_here), []).append(each)
     answers = await asyncio.gather(*map(_ask, places.values()), return_exceptions=True)
-    found: dict[tuple[str, str], dict[str, JobStatus]] = {}
+    found: dict[tuple[str, bool], dict[str, JobStatus]] = {}
     troubles = []
     for where, answer in zip(places, answers, strict=True):
         if isinstance(answer, RankroomError):
@@ -68,7 +69,7 @@ async def _states(
             found[where] = answer
     rows = []
     for each in kept:
-        status = found.get((each.site, each.login), {}).get(each.job)
+        status = found.get((each.site, each.is_of_here), {}).get(each.job)
         looked_at = each.seen(_over(status)) if status else each
         if looked_at.is_old:
             looked_at.remove()
@@ -94,9 +95,9 @@ async def _cancel(found: list[Submitted], job: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _scheduler_of(job: Submitted) -> AsyncIterator[Scheduler]:
-    """The scheduler that has a job, asked where that was submitted."""
+    """The scheduler that has a job: this machine's own, where that was submitted to it."""
     known = site.load(job.site)
-    there = place(job.login)
+    there = place("" if job.is_of_here or is_here(known) else known.login)
     try:
         yield Scheduler(known, there)
     finally:

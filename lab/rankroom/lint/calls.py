@@ -110,8 +110,13 @@ class Calls(Expressions):
     def _made(self, node: ast.Call, made_of: ast.ClassDef, given: Any, named: Any) -> Value:
         new = Value(text=self.text(node), thing=Object("instance", made_of))
         begin = self._attribute_of(new.thing, "__init__")
+        own = f"<{made_of.name}>."
+        before = {key: value for key, value in self.names.items() if key.startswith(own)}
         if begin is not None:
             self.inline(begin[1], node, [new, *given], named)
+        if made_of in self.called:  # one of several, which their class does not tell apart
+            others = {key for key, value in before.items() if self.names.get(key) != value}
+            self.names |= dict.fromkeys(others, UNKNOWN)
         self.called.add(made_of)
         return new
 

@@ -121,9 +121,9 @@ class Functions(Calls):
         """Go through a function of the cell where it is called."""
         if function in self._active:
             return UNKNOWN
-        self.called.add(function)
         if self.depth >= DEEPEST:
             return UNKNOWN
+        self.called.add(function)
         through = self.through
         self.through = (*through, (call.lineno, self.text(call.func)))
         try:

@@ -189,7 +189,8 @@ class Walk(Functions):
         if decided and not test.value:
             return self.block(node.orelse)
         broken, self._broken = self._broken, frozenset()
-        again, self.again = self.again, self.again or not decided
+        # One that all ranks go round alike parts them no more than what it is in.
+        again, self.again = self.again, self.again or (not decided and bool(self.under))
         how = None
         with self._unchanged():
             if test.differs:

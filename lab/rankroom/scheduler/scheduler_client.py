@@ -147,7 +147,9 @@ class Scheduler:
         else:
             job = await self._seek(name, others, self.failed(done, self._perhaps(name)))
         self._submitted[job] = time.time()
-        Submitted(self.site.name, self.place.name, job, name, time.time(), copy).write()
+        host = "" if self.place.name else socket.gethostname()
+        made = Submitted(self.site.name, self.place.name, job, name, time.time(), copy, host=host)
+        made.write()
         return job
 
     async def _seek(self, name: str, others: Container[str], failed: RankroomError) -> str:

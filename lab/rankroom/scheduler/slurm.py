@@ -39,10 +39,15 @@ ENV = [
 ]  # fmt: skip
 # What sbatch calls the variables of options that are not named after them.
 _NAMES = {
-    "time": ("TIMELIMIT",), "no-requeue": ("REQUEUE",), "requeue": ("NO_REQUEUE",),
+    "array": ("ARRAY_INX",), "time": ("TIMELIMIT",), "no-requeue": ("REQUEUE",),
+    "requeue": ("NO_REQUEUE",),
     **dict.fromkeys(("mem", "mem-per-cpu"), ("MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU")),
 }  # fmt: skip
-_ASKED = re.compile(r"^#SBATCH --([a-z-]+)", re.MULTILINE)
+_SHORT = {
+    "A": "account", "C": "constraint", "J": "job-name", "N": "nodes", "c": "cpus-per-task",
+    "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time",
+}  # fmt: skip
+_ASKED = re.compile(r"^#SBATCH (?:--([a-z-]+)|-([A-Za-z]))", re.MULTILINE)
 # What it says of a job that is over already; and what a list of jobs says that failed, and is one.
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
@@ -115,8 +120,12 @@ def unset(script: str) -> list[str]:
 
     Those of what it does not ask for stay: a user's account, or a site's `SBATCH_EXPORT`.
     """
-    asked = dict.fromkeys(_ASKED.findall(script))
-    names = [name for key in asked for name in _NAMES.get(key, (key.upper().replace("-", "_"),))]
+    asked = [long or _SHORT.get(short, "") for long, short in _ASKED.findall(script)]
+    names = [
+        name
+        for key in filter(None, asked)
+        for name in _NAMES.get(key, (key.upper().replace("-", "_"),))
+    ]
     return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
 
 

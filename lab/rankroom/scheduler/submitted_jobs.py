@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import json
 import re
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom import config
-from rankroom.system.files import read_all
+from rankroom.system.files import read_all, write_atomically
 
 FORGET_S = 7 * 86400.0  # so long after it was found to be over, a job is listed no more
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
@@ -19,8 +20,9 @@ _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job, where it is, what it is called, and when it was submitted (epoch seconds); of a
-    notebook, where its executed copy goes; `over` is when it was first found to be over, or 0."""
+    """A job, where it is, what it is called, and when it was submitted (epoch seconds), on which
+    `host` if not by ssh; of a notebook, where its executed copy goes; `over` is when it was first
+    found to be over, or 0."""
 
     site: str
     login: str
@@ -29,6 +31,7 @@ class Submitted:
     at: float
     copy: str = ""
     over: float = 0.0
+    host: str = ""
 
     @property
     def _file(self) -> Path:
@@ -38,11 +41,15 @@ class Submitted:
         """Keep it. A disk that is full does not undo what was submitted."""
         with contextlib.suppress(OSError):
             config.private(folder())
-            self._file.touch(mode=0o600)
-            self._file.write_text(json.dumps(dataclasses.asdict(self)), "utf-8")
+            write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
     def remove(self) -> None:
         self._file.unlink(missing_ok=True)
+
+    @property
+    def is_of_here(self) -> bool:
+        """Whether it was submitted on this machine, to its own scheduler."""
+        return not self.login and self.host == socket.gethostname()
 
     @property
     def is_old(self) -> bool:

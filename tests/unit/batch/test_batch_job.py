@@ -290,13 +290,19 @@ def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
     assert len(tries) == 6
 
 
-def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, monkeypatch):
+def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, monkeypatch, capsys):
+    """Its small files may have room: who reads them must not take it for done, and remove it."""
+
     def refuse(*_: object, **how: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(runner, "write_atomically", refuse)
     monkeypatch.setattr(runner, "ROOM_S", 0.1)
-    assert ready().run() == 1
+    assert ready(copy=str(tmp_path / "copy.ipynb")).run() == 1
+    kept = Progress.from_json((tmp_path / "state.json").read_text())
+    assert (kept.state, kept.copy) == ("failed", "")
+    assert "could not be written: there was no room for it" in kept.why
+    assert "the executed notebook:" not in capsys.readouterr().out
 
 
 def test_the_copy_is_kept_where_only_that_has_room(ready, tmp_path: Path, monkeypatch):

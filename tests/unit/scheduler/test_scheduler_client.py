@@ -457,13 +457,15 @@ def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
     given = {
         "SBATCH_ACCOUNT": "def-prof", "SBATCH_PARTITION": "slow", "SBATCH_REQUEUE": "1",
         "SBATCH_JOB_NAME": "x", "SBATCH_TIMELIMIT": "1:00", "SBATCH_MEM_PER_NODE": "1G",
+        "SBATCH_ARRAY_INX": "9",
     }  # fmt: skip
     kept = {"SBATCH_QOS": "normal", "SBATCH_EXPORT": "NONE"}  # of what the job does not ask for
     for name, value in (given | kept).items():
         monkeypatch.setenv(name, value)
     seen = tmp_path / "seen"
     fake.instead("sbatch", f"env | grep ^SBATCH_ > {seen}; cat > /dev/null; echo 7")
-    site = Site("mine", job=Job(account="rrg", partition="gpu", memory_per_cpu="4G"))
+    more = ("-A rrg", "--array=0-3")
+    site = Site("mine", job=Job(partition="gpu", memory_per_cpu="4G", extra=more))
     scheduler = Scheduler(site, LocalHost())
     for send in (
         lambda: scheduler.submit(scheduler.script("rankroom-x", "/tmp", ["true"])),
@@ -472,7 +474,7 @@ def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
         run(send())
         assert dict(line.split("=", 1) for line in seen.read_text().splitlines()) == kept
     fake.fails("sbatch", "sbatch: error: Invalid account or account/partition combination", 1)
-    with pytest.raises(SchedulerError, match=r"`sbatch --parsable`.*\n(.*\n)*.*it is: rrg"):
+    with pytest.raises(SchedulerError, match=r"`sbatch --parsable`.*\n(.*\n)*.*it is: none"):
         run(scheduler.submit(scheduler.script("rankroom-x", "/tmp", ["true"])))
 
 

@@ -19,6 +19,7 @@ from rankroom.scheduler import probe, site, status_cache, test_job
 from rankroom.scheduler.site import Container, Environment, Job, Site
 from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost
+from rankroom.system.polling import poll_until
 
 
 def pretend(tmp_path: Path, **found: object) -> Environment:
@@ -425,15 +426,12 @@ def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
     line = (fake.folder / "jobs" / job).read_text()
     fake.cancelled(job)
     before = time.time()
-    while not (over := kept()):
-        pass
-    assert before <= over <= time.time()
+    assert poll_until(lambda: kept() > 0, 120, 0.2)
+    assert before <= kept() <= time.time()
     fake.set(job, line.strip())  # it was only missing in a list
-    while kept():
-        pass
+    assert poll_until(lambda: kept() == 0, 120, 0.2)
     fake.cancelled(job)
-    while not kept():
-        pass
+    assert poll_until(lambda: kept() > 0, 120, 0.2)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"over": time.time() - 8 * 86400}))
     assert cli("jobs", "--all") == "no jobs\n"
     assert not file.exists()

@@ -132,7 +132,7 @@ std::chrono::milliseconds Pair::getTimeout() const {
 
 """,
         _STOPPED,
-        before="Pair::~Pair() {\n",
+        before='// Destructor performs a "soft" close.\n',
     ),
     added(
         "stopped-keepalive",

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import os
 import sys
 import threading
 import time
@@ -39,6 +40,9 @@ NEVER_STARTED = {
 }  # fmt: skip
 
 _libraries: dict[str, Library] = {}
+
+
+_LIMITS = {f"HOROVOD_STALL_{each}_TIME_SECONDS" for each in ("CHECK", "SHUTDOWN")}
 
 
 def environment(
@@ -204,6 +208,8 @@ class Library:
 
     def init(self, comm: Any, process_sets: Any) -> None:
         """hvd.init() on all ranks: all of them together, or nothing to do on any."""
+        if _LIMITS & os.environ.keys():  # set in a cell, too: Horovod's own check is wanted
+            os.environ.pop("HOROVOD_STALL_CHECK_DISABLE", None)
         world = self._world
         wanted = horovod_sets.listed(process_sets)
         if world.alone:
