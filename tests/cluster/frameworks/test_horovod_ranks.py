@@ -192,6 +192,13 @@ def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
     assert all(each["turns"] > 20 for each in found), found  # of its other threads
 
 
+def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
+    [found] = on_ranks("adasum_left.py", size=1)
+    assert found == {
+        "after backward": True, "tensors kept": 0, "within a hook": True, "parameters": 2,
+    }  # fmt: skip
+
+
 def test_the_stall_check_ends_what_stands_still() -> None:
     """It had no list of ranks to look for in."""
     script = (

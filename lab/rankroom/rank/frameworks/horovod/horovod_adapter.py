@@ -279,6 +279,7 @@ class Library:
         tries: int = TRIES,
     ) -> None:
         self.shut_down()
+        horovod_calls.forget_handles(self.name)
         horovod_sets.focus(self.basics)
         ranks = [each.ranks for each in wanted] + (also or [])
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)

@@ -7,6 +7,7 @@ horovod.tensorflow goes through.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -180,9 +181,9 @@ def track_optimizers(module: Any) -> None:
     """Know the DistributedOptimizers of horovod.torch, to mend them after a failed cell, and when
     the cell that makes one runs again."""
     original = module.DistributedOptimizer
-    kind = original.__globals__.get("_DistributedOptimizer")
-    if kind is not None:
-        kind._make_hook = _made_unless_replaced(kind._make_hook)
+    for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
+        if (kind := original.__globals__.get(name)) is not None:
+            kind._make_hook = _made_unless_replaced(kind._make_hook)
 
     @functools.wraps(original)
     def tracked(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -208,8 +209,18 @@ def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
         hook = make(self, parameter)
 
         def unless_replaced(*ignored: Any) -> None:
-            if not getattr(self, "_is_replaced", False):
+            if getattr(self, "_is_replaced", False):
+                return
+            starts, handles = getattr(self, "_starting_models", None), self._handles
+            if starts is None or handles.get(parameter, (None,))[0] is not None:
                 hook(*ignored)
+                return
+            # Adasum's puts the step that it averages in the place of the parameter, and empties the
+            # groups meanwhile: an error in it must not leave it at that.
+            starts[parameter].data.copy_(parameter)
+            self._in_hook = parameter, [group["params"] for group in self.param_groups]
+            hook(*ignored)
+            self._in_hook = None
 
         return unless_replaced
 
@@ -242,16 +253,44 @@ def mend_refused() -> None:
         reset_optimizers()
 
 
+def forget_handles(library: str) -> None:
+    """Let go of the tensors of what was begun before a library starts, as its own init() does."""
+    module = sys.modules.get(f"horovod.{library}.mpi_ops")
+    getattr(module, "_handle_map", {}).clear()
+
+
 def reset_optimizers() -> None:
     """Have DistributedOptimizers forget the gradients they were averaging when a cell failed.
 
     Without this the next step would wait for operations that no longer exist.
     """
+    kept = getattr(sys.modules.get("horovod.torch.mpi_ops"), "_handle_map", {})
     for optimizer in list(_optimizers):
-        getattr(optimizer, "_handles", {}).clear()
+        handles = getattr(optimizer, "_handles", {})
+        _put_back_parameters(optimizer, handles)
+        for handle, _ in handles.values():
+            if isinstance(handle, int):
+                kept.pop(handle, None)  # the tensors of what nobody waits for
+        handles.clear()
         delay = getattr(optimizer, "_allreduce_delay", {})
         delay.update(dict.fromkeys(delay, getattr(optimizer, "backward_passes_per_step", 1)))
         groups = getattr(optimizer, "_group_counts", {})
         groups.update(dict.fromkeys(groups, 0))
         optimizer._synchronized = False
         optimizer._should_synchronize = True
+
+
+def _put_back_parameters(optimizer: Any, handles: dict[Any, tuple[Any, Any]]) -> None:
+    """Undo what an Adasum optimizer had begun and not ended: its steps are where weights were."""
+    starts = getattr(optimizer, "_starting_models", None)
+    if starts is None:
+        return
+    begun = [parameter for parameter, (handle, _) in handles.items() if handle is not None]
+    if in_hook := getattr(optimizer, "_in_hook", None):
+        parameter, groups = in_hook
+        begun.append(parameter)
+        for group, parameters in zip(optimizer.param_groups, groups, strict=False):
+            group["params"] = parameters
+        optimizer._in_hook = None
+    for parameter in begun:
+        parameter.data.copy_(starts[parameter])

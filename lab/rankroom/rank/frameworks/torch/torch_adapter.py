@@ -176,6 +176,7 @@ def state() -> dict[str, Any]:
         "again": _asked is not None,
         "backend": str(_asked["backend"]) if _asked and "backend" in _asked else None,
         "fresh": _fresh,
+        "left": torch_ddp_group.left,
         # A group for another world is of as little use as one that was released.
         "released": _released or (c10d.is_initialized() and _made_for not in (None, _size())),
         "groups": groups,
@@ -196,7 +197,11 @@ def settle(states: list[dict[str, Any]]) -> None:
     global _released, _lost
     if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
         raise RuntimeError(_stuck(stuck))
+    was_left = any(each.get("left") for each in states)
+    torch_ddp_group.left = False
     if not any(states) or in_step(states):
+        if was_left:
+            _revive()  # a reducer would wait for the gradients of the pass that was left
         return
     # All at once: in the middle of this no rank may raise, as the others would wait for it.
     c10d: Any = sys.modules.get(C10D)
@@ -218,10 +223,14 @@ def settle(states: list[dict[str, Any]]) -> None:
         # A rank takes the place of one that had the group, and does not know what else was asked.
         again = {name: again[name] for name in _WITH_RESTARTED if name in again}
     c10d.init_process_group(**again)
-    for model in list(_models):
-        torch_calls.revive(model)
+    _revive()
     if lost:
         print(GROUPS_LOST, file=sys.stderr)
+
+
+def _revive() -> None:
+    for model in list(_models):
+        torch_calls.revive(model)
 
 
 def _end_groups(c10d: Any) -> None:

@@ -65,10 +65,20 @@ def guard(c10d: Any, world: World) -> None:
 
 
 def revive(model: Any) -> None:
-    """Give a DDP model the new default group."""
-    model.process_group = _c10d().GroupMember.WORLD
-    # What unpickling a DDP model does: new reducer, new hooks, the same parameters.
+    """Give a DDP model the default group there is now, and a new reducer."""
+    before, group = model.process_group, _c10d().GroupMember.WORLD
+    model.process_group = group
+    # What unpickling a DDP model does: new reducer, new hooks, the same parameters. Of the rest of
+    # what a reducer had it knows nothing.
+    model._static_graph_delay_allreduce_enqueued = False
+    hooks, model._comm_hooks = getattr(model, "_comm_hooks", []), []
     model.__setstate__(model.__getstate__())
+    if getattr(model, "mixed_precision", None) is not None:
+        model.reducer._set_mixed_precision_param_dtype(model.mixed_precision.param_dtype)
+    for hook, state in hooks:
+        if getattr(state, "process_group", None) is before:
+            state.process_group = group
+        model.register_comm_hook(group if state is before else state, hook)
 
 
 def _c10d() -> Any:
@@ -158,7 +168,7 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
 
 def _guard_ddp(module: Any, world: World, models: Any) -> None:
     ddp = module.DistributedDataParallel
-    initialise, forward = ddp.__init__, ddp.forward
+    initialise, forward, restore = ddp.__init__, ddp.forward, ddp.__setstate__
 
     @functools.wraps(initialise)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -170,6 +180,11 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
         if self.process_group == c10d.GroupMember.WORLD:
             models.add(self)
 
+    @functools.wraps(restore)
+    def setstate(self: Any, state: Any) -> None:
+        restore(self, state)
+        models.add(self)  # a copy: torch gives it the default group
+
     @functools.wraps(forward)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -180,7 +195,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
             raise world.refuse("a DistributedDataParallel model", _DDP_REMEDY)
         return forward(self, *args, **kwargs)
 
-    ddp.__init__, ddp.forward = init, guarded
+    ddp.__init__, ddp.forward, ddp.__setstate__ = init, guarded, setstate
     torch_ddp.watch(module)
 
 

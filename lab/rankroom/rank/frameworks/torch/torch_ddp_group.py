@@ -91,6 +91,7 @@ def _kind(dist: Any) -> Any:
 # and what it averages, in which group.
 _open: list[tuple[Any, int, Any, Any, Any]] = []
 _passes = 0  # that go on, one within the other
+left = False  # whether an error has ended one, and the reducers in it are half way
 on_gpu: weakref.WeakSet[Any] = weakref.WeakSet()  # models whose groups are not watched
 
 
@@ -108,7 +109,7 @@ def watched_backward(original: Any) -> Any:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
-        global _passes
+        global _passes, left
         _passes += 1
         averaging: Averaging | None = None
         try:
@@ -118,8 +119,9 @@ def watched_backward(original: Any) -> Any:
             original(*args, **kwargs)
             if averaging is not None:
                 averaging.end()
-        except Exception:
-            if _open and get_ident() == _main:
+        except BaseException as error:
+            left = True
+            if isinstance(error, Exception) and _open and get_ident() == _main:
                 Waiting.broken = WHAT
             raise
         finally:
