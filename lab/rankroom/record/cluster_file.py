@@ -86,6 +86,8 @@ class Remote:
     # While it is not known whether a job that was submitted was accepted: the jobs of that name
     # that there were before.
     others: list[str] | None = None
+    asked: float = 0.0  # and when it was submitted
+    began: float = 0.0  # when the cluster began, or the time there soon after, if that is earlier
 
     @property
     def has_job(self) -> bool:

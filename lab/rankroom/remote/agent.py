@@ -77,12 +77,14 @@ class Agent:
         self.login = LoginNode(site, self.place)
         self.queue = Queue(site, self.place, remote, self._said_of_job)
         self.records = Replicas(
-            Store(), remote.name or info.name, info.created, self.supervisor.ask, self.login
-        )
+            Store(), remote.name or info.name, remote.began or info.created, self.supervisor.ask,
+            self.login,
+        )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._host = ""  # of the login node, as it calls itself
         self._was_reached = False  # since it is known where it is
         self._runs_there: dict[str, str] = {}  # their states by id, as last told
+        self._unanswered: list[Any] = []  # the marks of cells that nobody waits for any more
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -128,7 +130,7 @@ class Agent:
                 known = isinstance(error, RankroomError)
                 if not known:
                     say(traceback.format_exc())
-                if not self.remote.has_job:
+                if not self.remote.has_job and not self.status.stopping:
                     self.status.fail(str(error) if known else FAILED_HERE.format(error=error))
                 elif not self.status.stopping:
                     self.status.say("lost", TROUBLE.format(error=error))
@@ -226,6 +228,8 @@ class Agent:
                     self.status.say("lost", words.format(**about))
                 return
             self._was_reached = True
+            while self._unanswered:  # those that wait for ranks there would begin unfollowed
+                await self.supervisor.ask(FIRST_S, do="withdraw", mark=self._unanswered.pop())
             before = self._runs_there if known >= 0 else {}
             self._runs_there = before | said["runs"]
             known, patience = said["version"], NEWS_S
@@ -238,7 +242,10 @@ class Agent:
     async def _meet(self) -> None:
         """Learn who is there, and whether the home there is the one here: records need not be
         copied then, and the cluster there needs a name of its own."""
-        self._host, self.records.is_shared = await self.login.meet(self.paths.folder)
+        self._host, self.records.is_shared, now = await self.login.meet(self.paths.folder)
+        # The clock here may be hours ahead, and records there would look older than the cluster.
+        self.remote.began = min(self.info.created, now)
+        self.records.began(self.remote.began)
         if self.records.is_shared:
             name = self.info.name[: LONGEST_NAME - len(THERE)] + THERE
             self.remote.name = self.records.cluster = name
@@ -338,6 +345,7 @@ class Agent:
 
     async def _pass_on(self, question: Question) -> Answer:
         """What the supervisor answers."""
+        do = question.content["do"]
         if self.status.over.is_set():  # it can still be asked while it tidies up
             raise NoClusterError(errors.ENDED.format(name=self.info.name, why=self.remote.words))
         if not self.status.ready:
@@ -345,8 +353,12 @@ class Agent:
         try:
             said = await self.supervisor.ask(ANSWER_S, *question.buffers, **question.content)
         except SshError as error:  # just now
-            raise SshError(NOT_NOW.format(name=self.info.name, words=error)) from None
-        if question.content["do"] in ("run", "follow") and (run := said.get("run")):
+            words = NOT_NOW.format(name=self.info.name, words=error)
+            if do == "run":
+                self._unanswered.append(question.content.get("mark"))
+                words = f"{words}. {MAY_BEGIN}"
+            raise SshError(words) from None
+        if do in ("run", "follow") and (run := said.get("run")):
             trouble = await self.records.begin_now(run["id"])
             run["notes"] += [NOT_HERE.format(error=trouble)] if trouble else []
         return said
@@ -374,7 +386,8 @@ class Agent:
         await self._cancel()
         if not self.records.are_whole or (self.records.is_shared and self.info.ready):
             await self.records.finish()
-        await self._clear()
+        if self.remote.job or self.remote.log:  # else nothing of it is there, nor need be reached
+            await self._clear()
         self.info.state = "stopped"
         self.status.say("ended", self.info.message or "was stopped")
         self.status.over.set()
@@ -443,6 +456,7 @@ TROUBLE = "its agent here has met with {error}; it goes on trying"
 FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
+MAY_BEGIN = "The cell may have begun there: look at `%runs` before you run it again"
 LATER = (
     "{name} is not over yet: a process here goes on trying to cancel {job} until it can, and then "
     "copies its records ({words})"

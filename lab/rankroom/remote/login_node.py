@@ -16,6 +16,7 @@ import secrets
 import shlex
 import socket
 import sys
+import time
 from pathlib import Path
 
 import rankroom
@@ -82,16 +83,17 @@ class LoginNode:
         command = f"{self._site.environment.python} -m {MODULE}"
         return StartError(f"{done.failure(command, self._host.name)}\n{remedy}")
 
-    async def meet(self, folder: Path) -> tuple[str, bool]:
-        """What the node calls itself, and whether it sees a file in `folder`, which is here."""
+    async def meet(self, folder: Path) -> tuple[str, bool, float]:
+        """What the node calls itself, whether the home of Rankroom there is the one that a
+        cluster's `folder` here is in, and what time it is there (epoch seconds)."""
         file, text = folder / MARK, secrets.token_urlsafe(24)
         try:
             file.write_text(text)
             file.chmod(0o600)
-            there = await self.ask("hello", str(file))
+            there = await self.ask("hello", folder.name)
         finally:
             file.unlink(missing_ok=True)
-        return str(there["host"]), there["text"] == text
+        return str(there["host"]), there["text"] == text, float(there["now"])
 
     async def find(self, name: str, job: str) -> Json | None:
         """cluster.json of the cluster in `job`, once its supervisor listens; None if not soon."""
@@ -122,9 +124,11 @@ def _answer_in(line: str) -> Json | None:
 # -- on the login node
 
 
-def hello(file: str) -> Json:
-    """Who is there, and what they read in a file that is here, if the home is the same."""
-    return {"host": socket.gethostname(), "text": tail(Path(file))}
+def hello(name: str) -> Json:
+    """Who is there, when, and what they read in a file of the cluster `name` here: the same, if the
+    home of Rankroom is, wherever it is mounted on the two machines."""
+    text = tail(ClusterPaths(name).folder / MARK)
+    return {"host": socket.gethostname(), "text": text, "now": time.time()}
 
 
 def find(name: str, job: str, seconds: str) -> Json:
@@ -234,7 +238,8 @@ def main(argv: list[str]) -> None:
         answer |= COMMANDS[argv[0]](*argv[1:])
     except (RankroomError, OSError) as error:
         answer["error"] = str(error)
-    print(json.dumps(answer), flush=True)
+    # On a line of its own, whatever a login shell has said before.
+    print(f"\n{json.dumps(answer)}", flush=True)
 
 
 NONE_THERE = (

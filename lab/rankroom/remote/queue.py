@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
-from rankroom.scheduler.scheduler_client import LostAnswerError, Scheduler
+from rankroom.scheduler.scheduler_client import UNSEEN_S, LostAnswerError, Scheduler
 from rankroom.scheduler.site import Site, expand
 from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host
@@ -56,7 +56,7 @@ class Queue:
         with contextlib.suppress(SchedulerError):  # one that can take a job may be unable to list
             others = await self._scheduler.find(name)
         # On disk before there may be a job: who comes after this process looks for it.
-        self._remote.others = others
+        self._remote.others, self._remote.asked = others, time.time()
         self._set("submitting", f"submits a job to {self._scheduler.site.name}")
         try:
             return await self._scheduler.submit(script, others=others)
@@ -66,12 +66,16 @@ class Queue:
             raise
 
     async def _unknown_job(self) -> str:
-        """The job whose submission was not answered; empty if there is none."""
+        """The job whose submission was not answered; empty if there is none. Raises LostAnswerError
+        while a list need not have it yet."""
         if (others := self._remote.others) is None:
             return ""
         found = await self._scheduler.find(self._remote.name)
+        job = next((each for each in found if each not in others), "")
+        if not job and 0 <= time.time() - self._remote.asked < UNSEEN_S:
+            raise LostAnswerError(UNLISTED)
         self._remote.others = None
-        return next((job for job in found if job not in others), "")
+        return job
 
     async def accepts(self, site: Site) -> None:
         """Raise SchedulerError or StartError if the scheduler says no to a job as `site` asks."""
@@ -150,6 +154,10 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     return f'{python_command.ASSIGNMENT} exec "{expand(words[0])}" {shlex.join(words[1:])}'
 
 
+UNLISTED = (
+    "it is not known yet whether the scheduler has taken the job, as the connection was cut while "
+    "it was submitted: its lists are asked for some minutes"
+)
 STAY = (
     "the ranks stay as they are, and no job is submitted (nodes: {nodes}, ranks: {ranks}):\n{why}"
 )

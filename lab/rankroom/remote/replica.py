@@ -48,11 +48,17 @@ class Replicas:
         self._ask = ask
         self._login = login
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Ids tell the time there, and the clock here may be wrong.
-        self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
+        self.began(since)
+        # Of the last try to bring the rest: whether something came, and whether the way was cut.
+        self._has_moved = self._is_cut = False
         self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
+
+    def began(self, since: float) -> None:
+        """Say when the cluster began (epoch seconds)."""
+        # Ids tell the time there, and the clock here may be wrong.
+        self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
 
     def is_complete(self, run_id: str) -> bool:
         """Whether all of a record is here."""
@@ -173,15 +179,25 @@ class Replicas:
         return said["changed"], said["run"]["state"] != "running"
 
     async def finish(self) -> None:
-        """Have the rest come from the records' files there, once these are complete."""
+        """Have the rest come from the records' files there, once these are complete. It is given up
+        when there is a way there, and nothing has come for long."""
         deadline = time.monotonic() + FINISH_S
-        while not await self._finish_all() and time.monotonic() < deadline:
+        while not await self._finish_all():
+            if self._has_moved or self._is_cut:
+                deadline = time.monotonic() + FINISH_S
+            elif time.monotonic() >= deadline:
+                return
             await asyncio.sleep(AGAIN_S)
 
     async def _finish_all(self) -> bool:
         """Bring what there is of all records; whether that was all of them."""
+        self._has_moved = self._is_cut = False
         try:
             said = await self._login.ask("finish", self.cluster, self.since)
+        except SshError as error:
+            self._is_cut = True
+            say(error)
+            return False
         except (RankroomError, OSError) as error:
             say(error)
             return False
@@ -191,6 +207,10 @@ class Replicas:
         for run in () if self.is_shared else said["runs"]:
             try:
                 done = await self._finish_one(str(run["id"]), int(run.get("size", 0))) and done
+            except SshError as error:
+                self._is_cut = True
+                say(error)
+                return False
             except (RankroomError, OSError) as error:  # others need not be damaged
                 say(error)
                 done = False
@@ -237,6 +257,7 @@ class Replicas:
             said = await self._login.ask("events", run_id, str(after))
             events = base64.b64decode(said["events"])
             await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
+            self._has_moved |= bool(events)
             if said["run"]["state"] != "running":
                 return True
             if not events:  # its writer is not known to be gone yet

@@ -100,8 +100,9 @@ def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
 
 
 def login_shell(argv: Sequence[str]) -> list[str]:
-    """`argv` where only a login shell knows the commands."""
-    return ["bash", "-lc", 'exec "$@"', "bash", *argv]
+    """`argv` where only a login shell knows the commands; what it prints begins a line, whatever
+    the shell has said before."""
+    return ["bash", "-lc", 'echo; exec "$@"', "bash", *argv]
 
 
 def contained(site: Site, argv: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 
 from fake_scheduler import FakeScheduler
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
+from rankroom.record.model import Json
 from rankroom.record.store import Store
 from rankroom.remote import login_node
+from rankroom.remote.login_node import LoginNode
 from rankroom.remote.queue import Queue
+from rankroom.scheduler import jobs
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 from record_makers import finished_record, log, start_record
@@ -154,3 +158,38 @@ def test_a_folder_that_cannot_be_written_to_leaves_no_mark(home: Path, monkeypat
     with pytest.raises(OSError, match="No space"):
         asyncio.run(login_node.LoginNode(Site("far"), LocalHost()).meet(paths.folder))
     assert sorted(paths.folder.iterdir()) == before
+
+
+def test_an_answer_is_found_behind_what_a_login_shell_says(home: Path, capsys):
+    """Such as a window's title, which ends no line."""
+    login_node.main(["hello", "far"])
+    title = "\x1b]0;login\x07"
+    found = [
+        *filter(None, map(login_node._answer_in, (title + capsys.readouterr().out).split("\n")))
+    ]
+    assert len(found) == 1 and found[0]["text"] == "" and abs(found[0]["now"] - time.time()) < 60
+    said = subprocess.run(jobs.login_shell(["echo", "7|RUNNING"]), capture_output=True, text=True)
+    assert (title + said.stdout).splitlines()[-1] == "7|RUNNING"
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_home_is_the_same_wherever_it_is_mounted(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool
+):
+    """And another one is another, though the files here can be seen there."""
+    paths = ClusterPaths("far")
+    paths.make(0)
+    elsewhere = tmp_path / "mounted"
+    if is_same:
+        elsewhere.symlink_to(home, target_is_directory=True)
+
+    class There(LoginNode):
+        async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
+            monkeypatch.setenv("RANKROOM_HOME", str(elsewhere))
+            try:
+                return login_node.COMMANDS[command](*words)
+            finally:
+                monkeypatch.setenv("RANKROOM_HOME", str(home))
+
+    _, shared, _ = asyncio.run(There(Site("far"), LocalHost()).meet(paths.folder))
+    assert shared is is_same

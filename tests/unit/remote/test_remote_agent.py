@@ -14,7 +14,7 @@ import pytest
 from rankroom.cluster import liveness
 from rankroom.errors import SchedulerError, SshError, StartError, UsageError
 from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, ClusterState, Remote
-from rankroom.record.store import Store
+from rankroom.record.store import Store, new_id
 from rankroom.remote import agent as module
 from rankroom.remote.agent import Agent
 from rankroom.scheduler.site import Site
@@ -358,13 +358,93 @@ def test_where_the_home_is_shared_the_cluster_there_has_a_name_of_its_own(home: 
         async with agent_of("starting") as made:
             agent: Any = made
 
-            async def meet(folder: Path) -> tuple[str, bool]:
-                return "login", True
+            async def meet(folder: Path) -> tuple[str, bool, float]:
+                return "login", True, time.time()
 
             agent.login.meet, agent.info.name = meet, name
             await agent._meet()
             there = agent.remote.name
             assert NAME.fullmatch(there) and there.endswith("-job") and there != name
+
+    doing(test)
+
+
+@pytest.mark.parametrize("ahead_s", [8 * 3600.0, -8 * 3600.0])
+def test_records_there_are_no_older_than_a_cluster_whose_clock_here_is_wrong(
+    home: Path, ahead_s: float
+):
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            there = time.time()
+
+            async def meet(folder: Path) -> tuple[str, bool, float]:
+                return "login", False, there
+
+            agent.login.meet, agent.info.created = meet, there + ahead_s
+            await agent._meet()
+            own = new_id(int(there * 1e6))
+            assert agent.records.since < own
+            # Who comes after this agent knows it from what is kept.
+            assert agent.remote.began == min(there, there + ahead_s)
+
+    doing(test)
+
+
+def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home: Path):
+    async def test() -> None:
+        async with agent_of("running") as made:
+            agent: Any = made
+            asked: list[dict[str, Any]] = []
+
+            async def ask(seconds: float, *buffers: bytes, **question: Any) -> Any:
+                asked.append(question)
+                if question["do"] == "run":
+                    raise SshError("the link is cut", "lost")
+                agent.status.over.set()
+                return {"version": 1, "runs": {}, "cluster": {}}
+
+            agent.supervisor.ask, agent.supervisor.connect = ask, nothing
+            agent._said_of_cluster = lambda *about: None
+            agent.status.ready = True
+            with pytest.raises(
+                SshError, match=r"link is cut\. The cell may have begun there: look at"
+            ):
+                await agent._do(Asked({"do": "run", "mark": "m1"}))
+            await agent._listen()
+            assert [each["do"] for each in asked] == ["run", "news", "withdraw"]
+            assert asked[-1]["mark"] == "m1" and not agent._unanswered
+
+    doing(test)
+
+
+def test_a_stop_before_there_is_a_job_needs_nobody_there(home: Path):
+    """ssh may be asking for a code that nobody has."""
+
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            agent.remote.job, agent.login.clear = "", never
+            assert await asyncio.wait_for(agent.stop(), 20) == ""
+            assert agent.info.state == "stopped"
+
+    doing(test)
+
+
+def test_a_login_that_fails_meanwhile_is_no_failure_of_what_is_being_stopped(home: Path):
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            agent.remote.job, agent.status.stopping, agent.info.state = "", True, "ending"
+            tries = []
+
+            async def refused() -> None:
+                tries.append(1)
+                agent.status.over.set()
+                raise SshError("cannot reach login", "denied")
+
+            await agent._lasting(refused)
+            assert tries and agent.info.state == "ending"
 
     doing(test)
 

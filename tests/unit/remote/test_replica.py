@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.errors import RankroomError, RecordError, UnreadableRecordError
+from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
 from rankroom.record.model import Json, RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, Writer
@@ -385,6 +385,52 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
     assert same(there, here)
     assert pauses == [replica.AGAIN_S] * 3
     assert login.asked.count("finish") == 4
+
+
+def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """A hundred megabytes of a night take minutes, and a line is cut now and then."""
+    clock = [0.0]
+    monkeypatch.setattr(replica.time, "monotonic", lambda: clock[0])
+
+    async def pause(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(replica.asyncio, "sleep", pause)
+    there.write(40)
+    there.end()
+    pieces = []
+
+    def events(run_id: str, after: int) -> Json:
+        clock[0] += 20.0
+        pieces.append(after)
+        if len(pieces) % 3 == 0:
+            raise SshError("the link is cut", "lost")
+        if 10 < len(pieces) < 20:  # a VPN that is away for minutes
+            raise SshError("cannot reach login", "lost")
+        told, source, _, data = there.answer(after)
+        return {"run": told, "source": source, "events": coded(data)}
+
+    asyncio.run(replicas(here, Login([there.run.to_json()], events)).finish())
+    assert same(there, here) and clock[0] > 5 * replica.FINISH_S
+
+
+def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr(replica.time, "monotonic", lambda: clock[0])
+
+    async def pause(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(replica.asyncio, "sleep", pause)
+    there.write(3)
+
+    def events(run_id: str, after: int) -> Json:
+        raise RankroomError("cannot read it there")
+
+    asyncio.run(replicas(here, Login([there.run.to_json()], events)).finish())
+    assert replica.FINISH_S <= clock[0] < 2 * replica.FINISH_S
 
 
 def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: There, here: Store):

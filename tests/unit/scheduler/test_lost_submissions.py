@@ -14,7 +14,7 @@ from rankroom.errors import SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote.queue import Queue
 from rankroom.scheduler import scheduler_client
-from rankroom.scheduler.scheduler_client import LostAnswerError, Scheduler
+from rankroom.scheduler.scheduler_client import UNSEEN_S, LostAnswerError, Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted_jobs import all_submitted
 
@@ -174,6 +174,11 @@ def test_who_comes_after_adopts_no_job_of_another_cluster(
         assert told == [("submitting", [first])]
         after = Queue(site, Elsewhere(), remote, tell)  # type: ignore[arg-type]
         assert after.is_unsure
+        for act in (after.submit("far", "login", "", False), after.cancel()):
+            with pytest.raises(LostAnswerError, match="not known yet whether the scheduler has"):
+                await act  # a list need not have it yet
+        assert after.is_unsure and remote.has_job
+        remote.asked -= UNSEEN_S
         await after.submit("far", "login", "", False)
         assert not after.is_unsure
         return [first, remote.job, *await scheduler.find("far")]
