@@ -109,7 +109,9 @@ def _started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a folder, which ends with the block at the latest."""
     own = Path(sys.executable).parent  # where this environment's `rankroom` is
-    env = {"RANKROOM_START_SECONDS": _START_S} | os.environ | env
+    # Beside this rank, in its folder: not over the nodes of its job, nor with its own numbers.
+    own_env = {name: value for name, value in os.environ.items() if name not in _NOT_ITS}
+    env = {"RANKROOM_START_SECONDS": _START_S} | own_env | env
     env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -128,16 +130,21 @@ def _started(
                     process.wait()
 
 
+_NOT_ITS = {
+    "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
+}  # fmt: skip
 _TRAIN = """
 import os
 import signal
 import time
 
-size = os.environ["WORLD_SIZE"]
+size = os.environ.get("WORLD_SIZE") or os.environ.get("HOROVOD_SIZE", "1")
+rank = os.environ.get("RANK") or os.environ.get("HOROVOD_RANK", "0")
 with open("starts", "a") as file:
     file.write(f"{{size}}\\n")
 while len(lines := open("starts").read().split()) % int(size):
     time.sleep(0.01)  # until all ranks of this start have written
-if len(lines) // int(size) <= {failures} and os.environ["RANK"] == "0":
+if len(lines) // int(size) <= {failures} and rank == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 """

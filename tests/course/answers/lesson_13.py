@@ -13,7 +13,19 @@ WRONG = {
         (
             "def files_of(sizes, rank, size):\n    return sorted(sizes, key=sizes.get)[rank * 8 : rank * 8 + 8]",
             "fair share",
-        )
+        ),
+        # Each to the rank with the least so far, in any order.
+        (
+            "def files_of(sizes, rank, size):\n    mine, loads = [[] for _ in range(size)], [0] * size\n"
+            "    for name in sizes:\n        least = loads.index(min(loads))\n"
+            "        mine[least].append(name)\n        loads[least] += sizes[name]\n    return mine[rank]",
+            "fair share",
+        ),
+        (
+            "def files_of(sizes, rank, size):\n"
+            "    return sorted(sizes, key=sizes.get, reverse=True)[rank::size]",
+            "fair share",
+        ),
     ],
     "feeding.3": [
         (

@@ -34,6 +34,12 @@ WRONG = {
             "    finally:\n        path.write_text('0')",
             "each once",
         ),
+        (
+            "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"
+            "    for number in range(first, last):\n        epoch(number)\n"
+            "        path.unlink(missing_ok=True)\n        path.write_text(str(number + 1))",
+            "taken away before the new one has its name",
+        ),
         # A job that is ended in the middle of writing leaves half a number.
         (
             "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"

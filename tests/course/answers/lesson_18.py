@@ -34,6 +34,17 @@ WRONG = {
             "    fresh = path.with_suffix('.new')\n    save(state, fresh)\n    fresh.replace(path)",
             "write by torch.save, under that name",
         ),
+        # Neither is there for a moment.
+        (
+            "def write(state, path):\n    fresh = path.with_suffix('.new')\n    torch.save(state, fresh)\n"
+            "    path.unlink(missing_ok=True)\n    fresh.rename(path)",
+            "taken away before the new one has its name",
+        ),
+        (
+            "def write(state, path):\n    fresh = path.with_suffix('.new')\n    torch.save(state, fresh)\n"
+            "    if path.exists():\n        path.rename(path.with_suffix('.old'))\n    fresh.rename(path)",
+            "taken away before the new one has its name",
+        ),
         # Whole when `torch.save` fails, and yet half a file for a moment.
         (
             "import io\n\n\ndef write(state, path):\n    buffer = io.BytesIO()\n"

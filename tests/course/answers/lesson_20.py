@@ -81,7 +81,7 @@ WRONG = {
                     "        optimizer.step()\n        validation[range(60)]\n    x, y",
                 ),
             ),
-            "an efficiency of",
+            "its share of 3 epochs",
         ),
         (
             _but("capstone.3", ("range(hvd.rank(), len(validation), hvd.size())", "range(10)")),

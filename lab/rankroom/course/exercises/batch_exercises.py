@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from rankroom.course.audited import TAKEN_AWAY, taken_away
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -13,7 +14,8 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 def header(learner: Learner) -> None:
     """What a job asks for, as Slurm reads it."""
     ask = learner.function("header")
-    nodes, gpus = learner.chance.randrange(2, 9), learner.chance.choice([2, 4, 6])
+    nodes = learner.chance.randrange(2, 9)
+    gpus = learner.chance.choice([each for each in (2, 4, 6) if each != nodes])
     hours = learner.chance.randrange(2, 24)
     said = ask(nodes, gpus, hours)
     if not isinstance(said, str):
@@ -110,7 +112,9 @@ def resume(learner: Learner) -> None:
         with path.open("rb") as witness:  # the same file: what is written into it shows here
             before = witness.read()
             try:
-                train(epoch, last, path)
+                # One that has trained to its end may remove it.
+                with taken_away(path, lambda: len(done) <= last) as gone:
+                    train(epoch, last, path)
             except Over:
                 raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
             witness.seek(0)
@@ -121,5 +125,7 @@ def resume(learner: Learner) -> None:
             f"cut off in epoch {cut} of {last}, and started again: epochs "
             f"{', '.join(map(str, told))} were run, and should be 0 to {last - 1}, each once"
         )
+    if gone:
+        raise Wrong(TAKEN_AWAY)
     if in_place:
         raise Wrong("the checkpoint was written over: write to another name, then rename it")

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rankroom.course.audited import TAKEN_AWAY, taken_away
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -74,11 +75,14 @@ def write(learner: Learner) -> None:
             raise Wrong(f"the first checkpoint should be there still, and there is {found}")
         with path.open("rb") as witness:  # the same file: what is written into it shows here
             first = witness.read()
-            write({"epoch": 3}, path)
+            with taken_away(path) as gone:
+                write({"epoch": 3}, path)
             witness.seek(0)
             in_place = witness.read() != first
         if torch.load(path) != {"epoch": 3}:
             raise Wrong("what was left of the broken one is in the way of the next")
+        if gone:
+            raise Wrong(TAKEN_AWAY)
         if in_place:
             raise Wrong(
                 "the next checkpoint was written into the file of the one before: a job that "

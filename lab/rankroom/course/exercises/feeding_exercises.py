@@ -27,11 +27,14 @@ def coverage(learner: Learner) -> None:
 def files(learner: Learner) -> None:
     """Files of different sizes, shared out so that nobody reads much more than another."""
     ask = learner.function("files_of")
-    for ranks in (2, learner.chance.randrange(3, 6)):
+    for ranks in (2, learner.chance.randrange(3, 6)) * 4:
         sizes = {
             f"part-{number:03}": learner.chance.randrange(1, 1000) ** 2
             for number in range(8 * ranks)
         }
+        # Who does not sort them meets the largest file last.
+        last, largest = max(sizes), max(sizes, key=lambda name: sizes[name])
+        sizes[last], sizes[largest] = sizes[largest], sizes[last]
         parts = [list(ask(dict(sizes), rank, ranks)) for rank in range(ranks)]
         together = [name for part in parts for name in part]
         if sorted(together) != sorted(sizes):

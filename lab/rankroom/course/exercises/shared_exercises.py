@@ -7,13 +7,12 @@ import os
 import random
 import shlex
 import stat
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
+from rankroom.course.audited import heard_by
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 # Ways to start a server, and what is wrong with each; empty where nothing is.
@@ -33,7 +32,6 @@ _STARTS = (
 _MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _NO_DIFFERENCE = set("NTfnqvC46")  # of ssh: without a shell, in the background, with more words
-_looks: list[Callable[[], None]] = []  # what is called then, during a try
 
 
 @exercise("shared.1", answer="tunnel", ranks=1)
@@ -131,16 +129,13 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
     asked for, and before each program that may change one."""
     found: list[int] = []
 
-    def look() -> None:
-        with suppress(OSError):
-            found.extend(_mode(path) for path in folder.iterdir())
+    def look(event: str, arguments: object) -> None:
+        if event in _MAY_CHANGE_MODES:
+            with suppress(OSError):
+                found.extend(_mode(path) for path in folder.iterdir())
 
-    _audit()
-    _looks.append(look)
-    try:
+    with heard_by(look):
         yield found
-    finally:
-        _looks.remove(look)
 
 
 @contextmanager
@@ -151,18 +146,6 @@ def _restored() -> Iterator[None]:
         yield
     finally:
         random.setstate(before)
-
-
-@cache
-def _audit() -> None:
-    """Once, as Python keeps its auditors for good."""
-
-    def heard(event: str, args: object) -> None:
-        if event in _MAY_CHANGE_MODES:
-            for look in _looks:
-                look()
-
-    sys.addaudithook(heard)
 
 
 def _mode(path: Path) -> int:

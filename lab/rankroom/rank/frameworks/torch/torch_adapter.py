@@ -197,14 +197,14 @@ def settle(states: list[dict[str, Any]]) -> None:
     global _released, _lost
     if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
         raise RuntimeError(_stuck(stuck))
+    c10d: Any = sys.modules.get(C10D)
     was_left = any(each.get("left") for each in states)
     torch_ddp_group.left = False
     if not any(states) or in_step(states):
-        if was_left:
+        if was_left and c10d is not None and c10d.is_initialized():
             _revive()  # a reducer would wait for the gradients of the pass that was left
         return
     # All at once: in the middle of this no rank may raise, as the others would wait for it.
-    c10d: Any = sys.modules.get(C10D)
     again, lost = _asked, _lost
     _lost = False
     if c10d is not None:
