@@ -5,7 +5,7 @@ Rich outputs and errors are searched for between them, too, unless the record is
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,9 @@ def displays_of(events: Iterable[Json]) -> list[Json]:
 def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap: bool) -> None:
     head = list(lines_of(_clipped(first, 0 if gap else None)))
     total = run.lines if gap else len(head)
-    if not gap and total <= _ALL:
+    most = max(Counter(line.rank for line in head).values(), default=0)
+    # Where no rank has more lines than this, its first and its last ones would be the same.
+    if not gap and (total <= _ALL or most <= HEAD_LINES + TAIL_LINES):
         groups = list(collapse(head))
         cut = len(groups) > HEAD_LINES + TAIL_LINES
         out.head = groups[:HEAD_LINES] if cut else groups

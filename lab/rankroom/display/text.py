@@ -13,7 +13,8 @@ _ESCAPE = re.compile(
 _TOKEN = re.compile(f"{_ESCAPE.pattern}|[^\x1b]")
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 _SGR_WHOLE = re.compile("(\x1b\\[[0-9;:]*m)")
-_ERASE = re.compile("\x1b\\[[02]?K")
+_ERASE = re.compile("\x1b\\[0?K")
+_WIPE = "\x1b[2K"
 # Control characters, those that turn the direction of text, and halves of surrogate pairs (which
 # no JSON encoder between here and the notebook file would take). Tab and line end stay.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -52,6 +53,7 @@ def overprint(line: str) -> str:
     """What is left to see of one line after its carriage returns and backspaces."""
     if "\b" in line:
         line = "\r".join(map(_retyped, line.split("\r")))
+    line = line.rstrip("\r")  # an end of a line as on Windows, or a bar that waits
     if "\r" not in line:
         return line
     shown = ""
@@ -59,6 +61,11 @@ def overprint(line: str) -> str:
         if not part:
             continue
         part = part[:_WIDTH]
+        before, is_wiped, rest = part.rpartition(_WIPE)
+        if is_wiped:  # all that stood in the line by then is gone
+            shown, part = "", " " * len(_ESCAPE.sub("", before)) + rest
+            if not rest:
+                continue
         if _ERASE.search(part):
             shown = part
         else:

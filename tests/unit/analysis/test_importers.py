@@ -355,6 +355,14 @@ def horovod(rank: int, late: int, epoch: int = 1_790_000_000_000_000) -> str:
     return "".join(out)  # without its bracket: the program was killed
 
 
+@pytest.mark.parametrize("name", ["timeline-64.json", "hvd_2024.json", "timeline-1.json"])
+def test_a_number_in_the_name_of_horovods_timeline_is_no_rank(bench: Bench, name: str):
+    """Rank 0 alone writes one; the number may be that of ranks, or a year."""
+    made, spans = bench.read(bench.file(horovod(0, 2000), name))
+    assert sorted({span[0] for span in spans}) == [0, 1]
+    assert made.run.size == 2
+
+
 def test_horovods_own_timelines_of_every_rank(bench: Bench):
     files = [
         bench.file(horovod(0, 2000), "hvd.json"),

@@ -525,3 +525,19 @@ def test_golden_records_can_be_shown(folder: Path, tmp_path: Path):
 def test_an_error_without_a_message_is_its_name():
     assert words.error_words("KeyboardInterrupt", "", 80) == "KeyboardInterrupt"
     assert words.error_words("ValueError", "no such rank\nor any", 80) == "ValueError: no such rank"
+
+
+@pytest.mark.parametrize(("ranks", "lines"), [(64, 40), (32, 70), (24, 95), (128, 20)])
+def test_the_same_lines_of_many_ranks_are_there_once(tmp_path: Path, ranks: int, lines: int):
+    """No rank has more than is shown of one: its first and its last lines are the same."""
+    events = [
+        log(rank, f"epoch {number}\n", seq)
+        for seq, number in enumerate(range(lines), 1)
+        for rank in range(ranks)
+    ]
+    store, run = finished_record(tmp_path, *events, size=ranks, lines=ranks * lines)
+    data = bundle(run, store)
+    assert "left out" not in data["text/html"]
+    for text in (data["text/html"], data["text/plain"]):
+        assert "… -" not in text
+        assert [text.count(f"epoch {number}") for number in (0, lines - 1)] == [1, 1]

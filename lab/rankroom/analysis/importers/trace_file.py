@@ -101,8 +101,9 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
         reader.dropped.pop("events that lack a field", None)
         timeline = horovod_trace.read(reader)
         one = RankOfFile(rank_in_name(path))
-        if one.rank is None and timeline.ready:
-            one.rank = 0  # only the coordinator learns who is ready
+        if timeline.ready and not _RANK_IN_NAME.search(path.name):
+            # Only the coordinator learns who is ready, and a mere number may be that of ranks.
+            one.rank = 0
         dropped.pop("events that lack a field", None)  # the file's own zero
         return TraceFile(
             path, "Horovod", Names(), [one], zero, dropped, repaired, timeline, reader.taken
