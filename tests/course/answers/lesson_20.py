@@ -81,7 +81,7 @@ WRONG = {
                     "        optimizer.step()\n        validation[range(60)]\n    x, y",
                 ),
             ),
-            "its share of 3 epochs",
+            "an efficiency of",
         ),
         (
             _but("capstone.3", ("range(hvd.rank(), len(validation), hvd.size())", "range(10)")),

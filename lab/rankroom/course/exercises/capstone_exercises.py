@@ -69,13 +69,6 @@ def efficient(learner: Learner) -> None:
             f"{len(validated)} validation images are read, {len(set(validated))} different ones: "
             f"in each of {EPOCHS} epochs it should be all {there}, by all ranks together"
         )
-    most = EPOCHS * -(-there // learner.size)
-    for rank, each in enumerate(ranks):
-        if len(each.validated) > most:
-            raise Wrong(
-                f"rank {rank} reads {len(each.validated)} validation images: its share of {EPOCHS} "
-                f"epochs is {most}, and the others wait for it. The Timeline shows it"
-            )
     alone = EPOCHS * SECONDS * (len(_images(learner, "images")) + there)
     took = max(each.seconds for each in ranks)
     found = alone / (took * learner.size)
@@ -87,6 +80,14 @@ def efficient(learner: Learner) -> None:
             "Timeline under the cell shows which rank comes last to the all-reduces, and what it "
             "did before"
         )
+    # With many ranks on few cores that may pass.
+    most = EPOCHS * -(-there // learner.size)
+    for rank, each in enumerate(ranks):
+        if len(each.validated) > most:
+            raise Wrong(
+                f"rank {rank} reads {len(each.validated)} validation images: its share of {EPOCHS} "
+                f"epochs is {most}, and the others wait for it. The Timeline shows it"
+            )
 
 
 @exercise("capstone.4", answer="script", limit=600, ranks=1, script="capstone.py")
