@@ -66,6 +66,7 @@ class Runner:
         )  # fmt: skip
         self.begun = time.time_ns() // 1000
         self.ending = ""  # why, once this has to end
+        self.unwritten = ""  # why the notebook could not be written last
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
         # Between two processes of one user no port is needed; a socket's path has to be short.
@@ -98,7 +99,8 @@ class Runner:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
             if not poll_until(self.save, ROOM_S, 1.0):
-                self.progress.why = f"{self.progress.words}, and {NOT_KEPT}"
+                said = NOT_KEPT.format(why=self.unwritten)
+                self.progress.why = f"{self.progress.words}, and {said}"
                 self.progress.state, self.progress.copy = "failed", ""
                 self.write_progress()
         say(self.progress.words)
@@ -180,7 +182,8 @@ class Runner:
         try:
             write_atomically(Path(path), text, mode=0o644)
         except OSError as error:
-            say(f"{path} cannot be written ({error.strerror or error})")
+            self.unwritten = error.strerror or str(error)
+            say(f"{path} cannot be written ({self.unwritten})")
             return False
         return True
 
@@ -268,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
 
 # One line, which leaves no name behind.
 OUTLIVE = "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
-NOT_KEPT = "the executed notebook could not be written: there was no room for it"
+NOT_KEPT = "the executed notebook could not be written ({why})"
 NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"
 NO_FOLDER = "there is no folder {cwd} on {host} for the cells to run in: say another with --cwd"
 

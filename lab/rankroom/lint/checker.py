@@ -100,16 +100,26 @@ def _parts(walk: Walk, body: list[ast.stmt]) -> bool:
 def _through_uncalled(walks: list[Walk]) -> list[Warning]:
     """What differs in functions that the cell defines and does not call."""
     called = set().union(*(walk.called for walk in walks))
-    found = []
+    found: list[tuple[ast.AST, list[Warning], set[ast.AST]]] = []
     for function, owner in walks[0].defined:
         if function not in called:
+            before = [walk.called for walk in walks]
+            for walk in walks:
+                walk.called = set()
             ways = [walk.through_function(function, owner) for walk in walks]
-            found.append((function, _differences(walks, ways)))
-    # One that another of them calls was looked at there, with what it is given.
-    called = set().union(*(walk.called for walk in walks))
-    first = [some for function, some in found if function not in called]
-    # Some only call each other: then none of them is.
-    return [each for some in first or [some for _, some in found] for each in some]
+            calls = set().union(*(walk.called for walk in walks)) - {function}
+            found.append((function, _differences(walks, ways), calls))
+            for walk, others in zip(walks, before, strict=True):
+                walk.called |= others
+    # One that another of them calls was looked at there, with what it is given. Those that only
+    # call each other come last.
+    inner = set().union(*(calls for *_, calls in found))
+    told, seen = [], set[ast.AST]()
+    for function, some, calls in sorted(found, key=lambda each: each[0] in inner):
+        if function not in seen:
+            told += some
+            seen |= calls | {function}
+    return told
 
 
 def _telling(source: str, size: int) -> list[int]:

@@ -219,6 +219,9 @@ class Agent:
         while not self.status.over.is_set():
             try:
                 said = await self.supervisor.ask(patience, do="news", known=known)
+                while self._unanswered:  # those that wait for ranks there would begin unfollowed
+                    await self.supervisor.ask(FIRST_S, do="withdraw", mark=self._unanswered[0])
+                    self._unanswered.pop(0)
             except asyncio.TimeoutError:
                 self.queue.soon.set()  # it may be gone
                 if not self.status.stopping:
@@ -228,8 +231,6 @@ class Agent:
                     self.status.say("lost", words.format(**about))
                 return
             self._was_reached = True
-            while self._unanswered:  # those that wait for ranks there would begin unfollowed
-                await self.supervisor.ask(FIRST_S, do="withdraw", mark=self._unanswered.pop())
             before = self._runs_there if known >= 0 else {}
             self._runs_there = before | said["runs"]
             known, patience = said["version"], NEWS_S
@@ -302,6 +303,9 @@ class Agent:
         had_ranks = self.status.ready or bool(self.info.ready)
         words = words or await self.queue.end()
         if had_ranks:
+            if not self.records.are_whole:
+                where = self.site.login or self.site.name
+                self.status.say("ending", REST.format(words=words, where=where))
             await self.records.finish()
         why = self.info.message or words
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
@@ -456,6 +460,7 @@ TROUBLE = "its agent here has met with {error}; it goes on trying"
 FAILED_HERE = "its agent here failed: {error!r}"
 AGAIN = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
+REST = "{words}; the rest of its records is copied as soon as {where} can be reached"
 MAY_BEGIN = "The cell may have begun there: look at `%runs` before you run it again"
 LATER = (
     "{name} is not over yet: a process here goes on trying to cancel {job} until it can, and then "

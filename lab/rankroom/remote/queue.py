@@ -61,7 +61,10 @@ class Queue:
         try:
             return await self._scheduler.submit(script, others=others)
         except RankroomError as error:
-            if not isinstance(error, (SshError, LostAnswerError)):
+            if isinstance(error, (SshError, LostAnswerError)):
+                self._remote.asked = time.time()  # it may have been taken as late as now
+                self._set("submitting", self.words)
+            else:
                 self._remote.others = None
             raise
 

@@ -28,6 +28,7 @@ ENDED = ("done", "failed", "interrupted")
 WAIT_S = 10.0  # for events of a run to come, in one question
 LATE_S = 10.0  # beyond that, until an answer is taken for lost
 AGAIN_S = 1.0  # between two tries to write what a full disk refused, or to reach the login node
+LONGEST_S = 30.0  # between two tries while there is no way there
 FINISH_S = QUIET + 30.0  # for records of a cluster that is over to come to their end
 Ask = Callable[..., Awaitable[Answer]]
 
@@ -51,6 +52,7 @@ class Replicas:
         self.began(since)
         # Of the last try to bring the rest: whether something came, and whether the way was cut.
         self._has_moved = self._is_cut = False
+        self._said = ""  # what went wrong last
         self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
@@ -181,25 +183,24 @@ class Replicas:
     async def finish(self) -> None:
         """Have the rest come from the records' files there, once these are complete. It is given up
         when there is a way there, and nothing has come for long."""
-        deadline = time.monotonic() + FINISH_S
+        deadline, pause = time.monotonic() + FINISH_S, AGAIN_S
         while not await self._finish_all():
             if self._has_moved or self._is_cut:
                 deadline = time.monotonic() + FINISH_S
             elif time.monotonic() >= deadline:
                 return
-            await asyncio.sleep(AGAIN_S)
+            is_away = self._is_cut and not self._has_moved
+            pause = min(LONGEST_S, 2 * pause) if is_away else AGAIN_S
+            await asyncio.sleep(pause)
 
     async def _finish_all(self) -> bool:
         """Bring what there is of all records; whether that was all of them."""
         self._has_moved = self._is_cut = False
         try:
             said = await self._login.ask("finish", self.cluster, self.since)
-        except SshError as error:
-            self._is_cut = True
-            say(error)
-            return False
         except (RankroomError, OSError) as error:
-            say(error)
+            self._is_cut = isinstance(error, SshError)
+            self._say(error)
             return False
         if trouble := said.get("trouble"):
             say(trouble)
@@ -207,14 +208,19 @@ class Replicas:
         for run in () if self.is_shared else said["runs"]:
             try:
                 done = await self._finish_one(str(run["id"]), int(run.get("size", 0))) and done
-            except SshError as error:
-                self._is_cut = True
-                say(error)
-                return False
             except (RankroomError, OSError) as error:  # others need not be damaged
-                say(error)
+                self._say(error)
                 done = False
+                if isinstance(error, SshError):
+                    self._is_cut = True
+                    break
         return done
+
+    def _say(self, error: Exception) -> None:
+        """Log what goes wrong, once while it stays the same."""
+        if str(error) != self._said:
+            self._said = str(error)
+            say(error)
 
     async def stop(self) -> None:
         """Ask for nothing more."""

@@ -67,6 +67,7 @@ class SpanRecorder:
         # From when to when spans are being left out, and the gaps that were not reported yet.
         self._gaps: dict[tuple[str, str], tuple[int, int]] = {}
         self._closed: list[Span] = []
+        self._thins = False  # whether collectives were left out
         self._variants = 0
         self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
 
@@ -87,6 +88,7 @@ class SpanRecorder:
         self._of_name.clear()
         self._gaps.clear()
         self._closed.clear()
+        self._thins = False
         self._variants = 0
         self._notes.clear()
         self.began = time.time_ns() // 1000
@@ -173,7 +175,9 @@ class SpanRecorder:
                 for at in range(0, count, BATCH):
                     part = tuple(column[at : at + BATCH] for column in columns)
                     yield self._fields(key[0], part, zero)
-        for key in list(self._waiting):
+        # Collectives first: waits go by what is left out of those.
+        has_collectives = False
+        for key in sorted(self._waiting, key=lambda each: each[0] != BY_NAME[0]):
             waiting = self._waiting[key]
             # As above.
             count = len(waiting)
@@ -181,7 +185,10 @@ class SpanRecorder:
             del waiting[:count]
             first = self._seen[key]
             self._seen[key] += count
-            if key == BY_NAME or first + count > WHOLE:
+            has_collectives |= bool(count) and key[0] == BY_NAME[0]
+            if self._thins and has_collectives and key[0] in ("wait", "data"):
+                spans = spans if first + count <= WHOLE else self._beside_collectives(key, spans)
+            elif key == BY_NAME or first + count > WHOLE:
                 spans = self._thinned(key, spans, first)
             yield from self._events(key[0], spans, zero)
         for key, (begin, end) in self._gaps.items():
@@ -207,10 +214,20 @@ class SpanRecorder:
             what, count = ("equal collective", WHOLE_OF_NAME) if key == BY_NAME else (cat, WHOLE)
             ending = OF_THOSE if cat in WEIGHED else TOO_SMALL
             self.note(THINNED.format(cat=what, count=count, ending=ending))
+        self._thins |= cat == BY_NAME[0] and not all(kept)
         if cat in WEIGHED:
             # Of several names some are left out while others are kept: all of it is a gap then.
             self._leave_out(key, spans, kept if key != BY_NAME else [all(kept)] * len(kept))
         return [each for each, is_kept in zip(spans, kept, strict=True) if is_kept]
+
+    def _beside_collectives(self, key: tuple[str, str], spans: list[Span]) -> list[Span]:
+        """Those that begin while collectives are kept: a wait says nothing without its collective,
+        and stretches of each for itself would hardly ever be the same."""
+        if key in self._gaps:
+            self._close(*self._gaps.pop(key))
+        gaps = [gap for (cat, _), gap in self._gaps.items() if cat == BY_NAME[0]]
+        gaps += [(start, start + dur) for _, start, dur in self._closed]
+        return [span for span in spans if not any(begin <= span[1] <= end for begin, end in gaps)]
 
     def _next_of_name(self, number: int) -> int:
         at = self._of_name[number]

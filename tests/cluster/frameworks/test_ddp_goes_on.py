@@ -102,3 +102,13 @@ def test_an_interrupt_within_a_backward_pass_spoils_no_model(ranks: Cluster):
     again = finish(ranks, "deep.zero_grad(); deep(data).sum().backward(); gradients()")
     assert again.state == "done", log(again, 0, "stderr")
     assert values(ranks, "gradients()") == AVERAGED
+
+
+def test_a_frozen_copy_is_no_trouble(ranks: Cluster):
+    """Averages of weights are frozen mostly; torch makes no reducer for that."""
+    source = "frozen = copy.deepcopy(models['plain']).requires_grad_(False)"
+    assert finish(ranks, source).state == "done"
+    assert finish(ranks, FAILS).state == "failed"
+    again = finish(ranks, "frozen(x).shape; gradients()")
+    assert again.state == "done" and log(again, 0, "stderr") == "", log(again, 0, "stderr")
+    assert values(ranks, "gradients()") == AVERAGED

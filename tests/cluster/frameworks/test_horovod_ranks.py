@@ -196,6 +196,7 @@ def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
     [found] = on_ranks("adasum_left.py", size=1)
     assert found == {
         "after backward": True, "tensors kept": 0, "within a hook": True, "parameters": 2,
+        "within step": True, "of them": 2,
     }  # fmt: skip
 
 

@@ -51,4 +51,15 @@ except KeyboardInterrupt:
     assert not is_as_before()
 horovod_calls.reset_optimizers()
 found |= {"within a hook": is_as_before(), "parameters": len(adasum.param_groups[0]["params"])}
+# In step() itself: of two passes, one was made.
+adasum.set_backward_passes_per_step(2)
+optimizers.allreduce_async_ = begin
+net(torch.ones(1, 2)).sum().backward()
+optimizers.allreduce_async_ = interrupt
+try:
+    adasum.step()
+except KeyboardInterrupt:
+    assert not is_as_before()
+horovod_calls.reset_optimizers()
+found |= {"within step": is_as_before(), "of them": len(adasum.param_groups[0]["params"])}
 print("RESULT", json.dumps(found))

@@ -16,6 +16,7 @@ from rankroom.reporting.spans import SpanRecorder
 
 STEP_US, LATE_US, TENSORS = 50_000, 20_000, 20
 ZERO = 10**15
+ABOUT = {"op": "allreduce", "library": "hvd.torch", "bytes": 100}
 NOT_RECORDED = [{"name": "not recorded"}]
 
 
@@ -26,8 +27,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STRETCH", 200)
 
 
-def lines(rank: int, steps: int, stream: str) -> Iterator[bytes]:
-    """What a rank reports of steps of which rank 1 computes for 20 ms longer, and others wait."""
+def lines(rank: int, steps: int, stream: str, before: int = 0) -> Iterator[bytes]:
+    """What a rank reports of steps of which rank 1 computes for 20 ms longer, and others wait; the
+    first ones, `before` the training, are another loop of short steps."""
     recorder = SpanRecorder()
     recorder.began = ZERO
     recorder.begin()
@@ -35,8 +37,12 @@ def lines(rank: int, steps: int, stream: str) -> Iterator[bytes]:
     yield event_line("status", rank, next(seq), 0, state="running")
     one = recorder.number("step", lambda: {"name": "step", "line": 3})
     yield event_line("status", rank, next(seq), 0, state="running")
+    for step in range(before):
+        number = recorder.number("early", lambda: {**ABOUT, "name": "barrier", "op": "barrier"})
+        recorder.extend("collective", [(number, ZERO + step * 1000, 900)], stream)
+    zero = ZERO + before * 1000
     for step in range(steps):
-        begin = ZERO + step * STEP_US
+        begin = zero + step * STEP_US
         arrives = begin + 20_000 + LATE_US * (rank == 1)
         met = begin + 20_000 + LATE_US
         for tensor in range(TENSORS):
@@ -44,11 +50,8 @@ def lines(rank: int, steps: int, stream: str) -> Iterator[bytes]:
             name = f"layer{tensor}"
             number = recorder.number(
                 name,
-                lambda name=name: {
-                    "name": f"allreduce {name}", "op": "allreduce", "tensor": name,
-                    "library": "hvd.torch", "bytes": 100,
-                },
-            )  # fmt: skip
+                lambda name=name: ABOUT | {"name": f"allreduce {name}", "tensor": name},
+            )
             end = met + 400 * (tensor + 1)
             recorder.extend("collective", [(number, arrives, end - arrives)], stream)
         ends = met + 400 * TENSORS
@@ -56,18 +59,20 @@ def lines(rank: int, steps: int, stream: str) -> Iterator[bytes]:
         recorder.add("step", one, begin, STEP_US)
         if step == steps - 1:
             cell = recorder.number("cell", lambda: {"name": "cell", "line": 1})
-            recorder.add("cell", cell, ZERO, steps * STEP_US)
+            recorder.add("cell", cell, ZERO, zero - ZERO + steps * STEP_US)
         if step % 20 == 19 or step == steps - 1:
             for fields in recorder.take(ZERO, last=step == steps - 1):
                 columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
-                yield spans_line(rank, next(seq), step * STEP_US, fields, columns)
-    yield event_line("status", rank, next(seq), steps * STEP_US, state="done")
+                yield spans_line(rank, next(seq), begin - ZERO, fields, columns)
+    yield event_line("status", rank, next(seq), zero - ZERO + steps * STEP_US, state="done")
 
 
-def timeline(steps: int, stream: str) -> Timeline:
+def timeline(steps: int, stream: str, before: int = 0) -> Timeline:
     ranks = [RankInfo(rank, "h", 1, "cpu") for rank in range(3)]
     run = RunInfo("made", "mine", 3, ZERO, ranks=ranks)
-    return Timeline.of(run, [line for rank in range(3) for line in lines(rank, steps, stream)])
+    return Timeline.of(
+        run, [line for rank in range(3) for line in lines(rank, steps, stream, before)]
+    )
 
 
 @pytest.mark.parametrize("stream", ["torch 0", ""])
@@ -84,6 +89,24 @@ def test_who_waited_for_whom_is_the_same_of_a_long_run(stream: str, steps: int):
     assert long.loop is not None and long.loop.apart == 0
     assert long.wall < steps * STEP_US  # of what was recorded whole
     assert long.loop.rate == pytest.approx(1e6 / STEP_US, rel=0.01)
+
+
+@pytest.mark.parametrize(("before", "steps"), [(5_000, 2_000), (9_000, 2_000), (4_500, 3_000)])
+def test_a_loop_that_begins_when_spans_are_left_out_is_found(before: int, steps: int):
+    found = Profile.of(timeline(steps, "torch 0", before))
+    assert found.loop is not None and found.loop.rate == pytest.approx(20, rel=0.05)
+    assert "costs 40 %" in found.diagnosis and found.named == [1]
+
+
+def test_waits_are_kept_where_their_collectives_are(monkeypatch: pytest.MonkeyPatch):
+    """Both are so many here that stretches of them are kept."""
+    monkeypatch.setattr(module, "WHOLE", 1_000)
+    found = Profile.of(timeline(12_000, "torch 0"))
+    assert "costs 40 %" in found.diagnosis, found.diagnosis
+    # Of 240,000 collectives some 2,900 are kept, 20 in a step: more than the first 50 steps.
+    assert found.loop is not None and found.loop.steps > 100
+    [waiting] = [each["waiting"] for each in found.rows("ranks") if each["rank"] == 0]
+    assert waiting / found.wall == pytest.approx(0.4, abs=0.02)
 
 
 def test_what_is_lost_by_scaling_is_of_the_same_causes():

@@ -301,7 +301,7 @@ def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, mon
     assert ready(copy=str(tmp_path / "copy.ipynb")).run() == 1
     kept = Progress.from_json((tmp_path / "state.json").read_text())
     assert (kept.state, kept.copy) == ("failed", "")
-    assert "could not be written: there was no room for it" in kept.why
+    assert "could not be written (No space left on device)" in kept.why
     assert "the executed notebook:" not in capsys.readouterr().out
 
 

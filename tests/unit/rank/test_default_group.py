@@ -154,3 +154,19 @@ def test_nccl_ends_no_process_that_runs_cells(dist, monkeypatch, in_script, own,
     dist.module._new_process_group_helper()
     assert found == [seen]
     assert os.environ.get(name) == own  # of another program that a cell starts
+
+
+def test_what_a_hook_keeps_by_bucket_is_forgotten_with_the_buckets():
+    """PowerSGD's, which fails in each pass otherwise; on two ranks of gloo it hangs by itself."""
+    kept = {name: {0: 1} for name in ("error_dict", "p_memory_dict", "q_memory_dict")}
+    state = SimpleNamespace(**kept, iter=7, matrix_approximation_rank=1)
+    torch_calls._forget_buckets(state)
+    assert (state.error_dict, state.p_memory_dict, state.q_memory_dict, state.iter) == (
+        {},
+        {},
+        {},
+        0,
+    )
+    for other in (None, "a state", own := SimpleNamespace(iter=3)):
+        torch_calls._forget_buckets(other)
+    assert own.iter == 3

@@ -399,9 +399,10 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
 
             async def ask(seconds: float, *buffers: bytes, **question: Any) -> Any:
                 asked.append(question)
-                if question["do"] == "run":
+                if question["do"] == "run" or len(asked) == 3:
                     raise SshError("the link is cut", "lost")
-                agent.status.over.set()
+                if question["do"] == "withdraw":
+                    agent.status.over.set()
                 return {"version": 1, "runs": {}, "cluster": {}}
 
             agent.supervisor.ask, agent.supervisor.connect = ask, nothing
@@ -411,8 +412,11 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
                 SshError, match=r"link is cut\. The cell may have begun there: look at"
             ):
                 await agent._do(Asked({"do": "run", "mark": "m1"}))
+            with pytest.raises(SshError):  # and cut again in the middle of that
+                await agent._listen()
             await agent._listen()
-            assert [each["do"] for each in asked] == ["run", "news", "withdraw"]
+            said = [each["do"] for each in asked]
+            assert said == ["run", "news", "withdraw", "news", "withdraw"]
             assert asked[-1]["mark"] == "m1" and not agent._unanswered
 
     doing(test)

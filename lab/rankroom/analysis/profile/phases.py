@@ -63,7 +63,8 @@ def split(shares: Shares) -> tuple[Loop | None, dict[str, Shares]]:
         "loop": loop,
     }
     windows["rest"] = without(shares.window, joined(*windows.values()))
-    cut = {name: shares.cut(window) for name, window in windows.items() if len(window)}
+    parts = {name: shares.cut(window) for name, window in windows.items()}
+    cut = {name: part for name, part in parts.items() if len(part.window)}
     rows = [
         OtherLoop(each.what.name, each.what.line, each.counted, each.time)
         for each in others[:MOST_OTHERS]

@@ -82,8 +82,9 @@ def efficient(learner: Learner) -> None:
         )
     # With many ranks on few cores that may pass.
     most = EPOCHS * -(-there // learner.size)
+    fewest = min(len(each.validated) for each in ranks)
     for rank, each in enumerate(ranks):
-        if len(each.validated) > most:
+        if len(each.validated) > max(most, fewest + EPOCHS):
             raise Wrong(
                 f"rank {rank} reads {len(each.validated)} validation images: its share of {EPOCHS} "
                 f"epochs is {most}, and the others wait for it. The Timeline shows it"

@@ -184,6 +184,8 @@ def track_optimizers(module: Any) -> None:
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         if (kind := original.__globals__.get(name)) is not None:
             kind._make_hook = _made_unless_replaced(kind._make_hook)
+            if name == "_DistributedAdasumOptimizer":
+                kind._allreduce_grad_async = _noted(kind._allreduce_grad_async)
 
     @functools.wraps(original)
     def tracked(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -209,22 +211,27 @@ def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
         hook = make(self, parameter)
 
         def unless_replaced(*ignored: Any) -> None:
-            if getattr(self, "_is_replaced", False):
-                return
-            starts, handles = getattr(self, "_starting_models", None), self._handles
-            if starts is None or handles.get(parameter, (None,))[0] is not None:
+            if not getattr(self, "_is_replaced", False):
                 hook(*ignored)
-                return
-            # Adasum's puts the step that it averages in the place of the parameter, and empties the
-            # groups meanwhile: an error in it must not leave it at that.
-            starts[parameter].data.copy_(parameter)
-            self._in_hook = parameter, [group["params"] for group in self.param_groups]
-            hook(*ignored)
-            self._in_hook = None
 
         return unless_replaced
 
     return made
+
+
+def _noted(begin: Callable[..., Any]) -> Callable[..., Any]:
+    """Adasum's puts the step that it averages in the place of the parameter, and empties the groups
+    meanwhile: an error in it must not leave it at that."""
+
+    @functools.wraps(begin)
+    def noted(self: Any, parameter: Any) -> Any:
+        self._starting_models[parameter].data.copy_(parameter)
+        self._begins = parameter, [group["params"] for group in self.param_groups]
+        found = begin(self, parameter)
+        self._begins = None
+        return found
+
+    return noted
 
 
 def _replaces(made: Any, other: Any) -> bool:
@@ -286,11 +293,11 @@ def _put_back_parameters(optimizer: Any, handles: dict[Any, tuple[Any, Any]]) ->
     if starts is None:
         return
     begun = [parameter for parameter, (handle, _) in handles.items() if handle is not None]
-    if in_hook := getattr(optimizer, "_in_hook", None):
-        parameter, groups = in_hook
+    if begins := getattr(optimizer, "_begins", None):
+        parameter, groups = begins
         begun.append(parameter)
         for group, parameters in zip(optimizer.param_groups, groups, strict=False):
             group["params"] = parameters
-        optimizer._in_hook = None
+        optimizer._begins = None
     for parameter in begun:
         parameter.data.copy_(starts[parameter])

@@ -229,8 +229,12 @@ def settle(states: list[dict[str, Any]]) -> None:
 
 
 def _revive() -> None:
+    """Give all DDP models new reducers. One that torch refuses keeps none of the others from it."""
     for model in list(_models):
-        torch_calls.revive(model)
+        try:
+            torch_calls.revive(model)
+        except Exception as error:
+            print(NOT_REVIVED.format(error=error), file=sys.stderr)
 
 
 def _end_groups(c10d: Any) -> None:
@@ -457,6 +461,7 @@ SET_UP_AGAIN = (
     "torch.distributed is set up again, with {instead}: what used it before, DDP and FSDP models, "
     "DeepSpeed's engines and groups of dist.new_group, has to be made again"
 )
+NOT_REVIVED = "a DDP model does not work any more: make it again ({error})"
 GROUPS_LOST = (
     "torch.distributed was set up again after the failed cell. The default group works, and so do "
     "DDP models on it; FSDP models, DeepSpeed's engines and groups made with dist.new_group are "

@@ -68,6 +68,8 @@ def revive(model: Any) -> None:
     """Give a DDP model the default group there is now, and a new reducer."""
     before, group = model.process_group, _c10d().GroupMember.WORLD
     model.process_group = group
+    if not any(each.requires_grad for each in model.module.parameters()):
+        return  # there is nothing to average, and no reducer for that
     # What unpickling a DDP model does: new reducer, new hooks, the same parameters. Of the rest of
     # what a reducer had it knows nothing.
     model._static_graph_delay_allreduce_enqueued = False
@@ -78,7 +80,18 @@ def revive(model: Any) -> None:
     for hook, state in hooks:
         if getattr(state, "process_group", None) is before:
             state.process_group = group
+        _forget_buckets(state)
         model.register_comm_hook(group if state is before else state, hook)
+
+
+def _forget_buckets(state: Any) -> None:
+    """Have PowerSGD's state begin again: it goes by bucket, and those of a new reducer are others,
+    which change once more."""
+    for name in ("error_dict", "p_memory_dict", "q_memory_dict"):
+        if isinstance(kept := getattr(state, name, None), dict):
+            kept.clear()
+    if hasattr(state, "error_dict") and hasattr(state, "iter"):
+        state.iter = 0  # it averages as it is until buckets stay
 
 
 def _c10d() -> Any:
