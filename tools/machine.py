@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +43,7 @@ HINTS = {
 CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]
 POLICY = Path("/usr/sbin/policy-rc.d")
 RUNNING: set[subprocess.Popen[str]] = set()
+ENDING = threading.Event()  # what steps begin from now on is ended at once
 
 
 def can_install() -> bool:
@@ -153,6 +155,8 @@ def attempt(
         start_new_session=True,
     )
     RUNNING.add(started)
+    if ENDING.is_set():
+        end_all()
     try:
         said, _ = started.communicate()
     except BaseException:  # an interrupt, or the end of this process

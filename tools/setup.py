@@ -21,7 +21,18 @@ from pathlib import Path
 from types import FrameType
 
 import packages
-from machine import CLUSTER, NODE, attempt, can_install, end_all, output, provide, run, succeeds
+from machine import (
+    CLUSTER,
+    ENDING,
+    NODE,
+    attempt,
+    can_install,
+    end_all,
+    output,
+    provide,
+    run,
+    succeeds,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -89,13 +100,17 @@ def take_all(steps: Sequence[Step]) -> None:
         if step.due():
             take(step)
 
-    with ThreadPoolExecutor(len(steps)) as pool:
-        for step in steps:
-            begun[step.name] = pool.submit(work, step)
-        try:
-            done, _ = wait(begun.values(), return_when=FIRST_EXCEPTION)
-        finally:
-            end_all()
+    try:
+        with ThreadPoolExecutor(len(steps)) as pool:
+            try:
+                for step in steps:
+                    begun[step.name] = pool.submit(work, step)
+                done, _ = wait(begun.values(), return_when=FIRST_EXCEPTION)
+            finally:
+                ENDING.set()  # also what a step begins at this moment
+                end_all()
+    finally:
+        ENDING.clear()
     for each in done:
         each.result()
 
