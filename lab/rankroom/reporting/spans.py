@@ -175,9 +175,9 @@ class SpanRecorder:
                 for at in range(0, count, BATCH):
                     part = tuple(column[at : at + BATCH] for column in columns)
                     yield self._fields(key[0], part, zero)
-        # Collectives first: waits go by what is left out of those.
+        # These last: they go by what is left out of collectives.
         has_collectives = False
-        for key in sorted(self._waiting, key=lambda each: each[0] != BY_NAME[0]):
+        for key in sorted(self._waiting, key=lambda each: each[0] in ("wait", "data")):
             waiting = self._waiting[key]
             # As above.
             count = len(waiting)

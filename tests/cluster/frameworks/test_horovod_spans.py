@@ -586,7 +586,9 @@ def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluster) -> None:
+def test_what_is_handed_over_in_one_cell_and_over_in_the_next(
+    frameworks: Cluster, tmp_path: Path
+) -> None:
     first = done(
         frameworks,
         """
@@ -600,7 +602,14 @@ def test_what_is_handed_over_in_one_cell_and_over_in_the_next(frameworks: Cluste
     assert collectives(first, 0) == []
     second = done(
         frameworks,
-        """
+        # What ends before rank 0 has begun this cell would be in none.
+        f"""
+        import pathlib, time
+        begun = pathlib.Path({str(tmp_path / "begun")!r})
+        if rank == 0:
+            begun.touch()
+        while not begun.exists():
+            time.sleep(0.01)
         if rank == 1:
             handle = hvd.allreduce_async(torch.ones(4), name="long")
         hvd.synchronize(handle)
