@@ -61,7 +61,7 @@ class Call:
     path: frozenset[str]  # the open questions on which it depends
     through: tuple[tuple[int, str], ...]  # line and name of each of the cell's functions around
     under: tuple[Condition, ...]
-    again: bool = False  # in a loop that goes round as often as nobody knows
+    again: bool = False  # in a loop whose number of rounds is not known
 
 
 class Expressions:
@@ -147,9 +147,9 @@ class Expressions:
         if (key := self.key(node)) in self.names:
             return self._renamed(self.names[key], whole)
         owner = self.value(node.value)
-        if isinstance(owner.thing, str):
-            return Value(text=whole, thing=f"{owner.thing}.{node.attr}")
         thing = owner.thing
+        if isinstance(thing, str):
+            return Value(text=whole, thing=f"{thing}.{node.attr}")
         if isinstance(thing, Object) and (own := self._attribute_of(thing, node.attr)) is not None:
             return Value(text=whole, thing=own)
         if names.is_rank_attribute(node.value, node.attr):

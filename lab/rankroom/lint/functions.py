@@ -119,9 +119,7 @@ class Functions(Calls):
 
     def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
         """Go through a function of the cell where it is called."""
-        if function in self._active:
-            return UNKNOWN
-        if self.depth >= DEEPEST:
+        if function in self._active or self.depth >= DEEPEST:
             return UNKNOWN
         self.called.add(function)
         through = self.through

@@ -84,7 +84,7 @@ class Agent:
         self._host = ""  # of the login node, as it calls itself
         self._was_reached = False  # since it is known where it is
         self._runs_there: dict[str, str] = {}  # their states by id, as last told
-        self._unanswered: list[Any] = []  # the marks of cells that nobody waits for any more
+        self._unanswered: list[Any] = []  # the marks of cells whose answers were lost
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -246,7 +246,7 @@ class Agent:
         self._host, self.records.is_shared, now = await self.login.meet(self.paths.folder)
         # The clock here may be hours ahead, and records there would look older than the cluster.
         self.remote.began = min(self.info.created, now)
-        self.records.began(self.remote.began)
+        self.records.count_from(self.remote.began)
         if self.records.is_shared:
             name = self.info.name[: LONGEST_NAME - len(THERE)] + THERE
             self.remote.name = self.records.cluster = name

@@ -49,7 +49,7 @@ class Replicas:
         self._ask = ask
         self._login = login
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.began(since)
+        self.count_from(since)
         # Of the last try to bring the rest: whether something came, and whether the way was cut.
         self._has_moved = self._is_cut = False
         self._said = ""  # what went wrong last
@@ -57,8 +57,8 @@ class Replicas:
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
 
-    def began(self, since: float) -> None:
-        """Say when the cluster began (epoch seconds)."""
+    def count_from(self, since: float) -> None:
+        """Take records from when the cluster began (epoch seconds)."""
         # Ids tell the time there, and the clock here may be wrong.
         self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
 

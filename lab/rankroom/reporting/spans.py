@@ -158,8 +158,8 @@ class SpanRecorder:
             self._columns.setdefault((cat, stream), []).append(columns)
 
     def take(self, zero: int, last: bool = False) -> Iterator[dict[str, Any]]:
-        """The fields of events with everything since the `last` call, or of the run; `zero` is the
-        run's start."""
+        """The fields of events with everything since the call before; `zero` is the run's start,
+        and no call follows the `last`."""
         # Others may append meanwhile: each of these steps is one for them.
         late = self._late[:]
         del self._late[: len(late)]
@@ -187,7 +187,8 @@ class SpanRecorder:
             self._seen[key] += count
             has_collectives |= bool(count) and key[0] == BY_NAME[0]
             if self._thins and has_collectives and key[0] in ("wait", "data"):
-                spans = spans if first + count <= WHOLE else self._beside_collectives(key, spans)
+                if first + count > WHOLE:
+                    spans = self._beside_collectives(key, spans)
             elif key == BY_NAME or first + count > WHOLE:
                 spans = self._thinned(key, spans, first)
             yield from self._events(key[0], spans, zero)

@@ -78,7 +78,7 @@ class News:
 
 class _ShownRuns(Store):
     """The records that the teacher shows: folders and plain files of the teacher's account. Others
-    count for nothing; a pipe would keep whoever opens it waiting."""
+    count for nothing; a pipe would keep its reader waiting."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder.path / "teacher")

@@ -423,7 +423,7 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
 
 
 def test_a_stop_before_there_is_a_job_needs_nobody_there(home: Path):
-    """ssh may be asking for a code that nobody has."""
+    """ssh may be asking for a code that the user does not have at hand."""
 
     async def test() -> None:
         async with agent_of("starting") as made:

@@ -39,10 +39,9 @@ NEVER_STARTED = {
     "on": False, "started": False, "released": False, "spoilt": False, "gave_up": "",
 }  # fmt: skip
 
-_libraries: dict[str, Library] = {}
-
-
 _LIMITS = {f"HOROVOD_STALL_{each}_TIME_SECONDS" for each in ("CHECK", "SHUTDOWN")}
+
+_libraries: dict[str, Library] = {}
 
 
 def environment(

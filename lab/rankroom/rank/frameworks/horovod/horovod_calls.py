@@ -277,7 +277,7 @@ def reset_optimizers() -> None:
         _put_back_parameters(optimizer, handles)
         for handle, _ in handles.values():
             if isinstance(handle, int):
-                kept.pop(handle, None)  # the tensors of what nobody waits for
+                kept.pop(handle, None)  # the tensors of operations that were given up
         handles.clear()
         delay = getattr(optimizer, "_allreduce_delay", {})
         delay.update(dict.fromkeys(delay, getattr(optimizer, "backward_passes_per_step", 1)))
