@@ -70,10 +70,14 @@ class WorkshopSpawner(SlurmSpawner):
             raise web.HTTPError(409, str(error)) from None
 
     async def _get_batch_script(self, **subvars):
-        if plan.is_over(time.time()):
+        now = time.time()
+        if plan.is_over(now):
             raise RuntimeError(f"the workshop {plan.name} is over")
+        folder = Path(plan.folder)
+        if not folder.exists() or folder.owner() != self.user.name:
+            plan.demand_begun(now)  # not of the teacher, who tries it on the day before
         home = pwd.getpwnam(self.user.name).pw_dir
-        return hub_job.script(plan.of_site(time.time()), home, self.cmd_formatted_for_batch())
+        return hub_job.script(plan.of_site(now), home, self.cmd_formatted_for_batch())
 
 
 class PortHandler(BatchSpawnerAPIHandler):

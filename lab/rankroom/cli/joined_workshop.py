@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shlex
 import time
 import webbrowser
+from collections.abc import AsyncIterator, Callable
 
 import click
 
+from rankroom import config
 from rankroom.cli.lab_command import LabCommand
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import RankroomError, SchedulerError, UsageError
@@ -18,9 +21,13 @@ from rankroom.jupyter_job.lab import Lab
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.ssh.host import Host, place
+from rankroom.system import file_lock
 from rankroom.workshop import node_server, seat
 from rankroom.workshop.invitation import Invitation, at, invitation, job_of, keep_job
+from rankroom.workshop.sharing import end_clusters
+from rankroom.workshop.workshop_folder import Folder
 
+LOCK_S = 200.0  # who looks, and submits a job or starts JupyterLab, for longer than that hangs
 LOOK_S = 20.0  # forty learners should not ask the scheduler more often than need be
 
 
@@ -49,13 +56,18 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
         await there.close()
         if login:
             raise UsageError(ON_NODE.format(login=login, folder=invited.folder))
-        _on_node(invited, terminal)
+        async with _alone(terminal):
+            _on_node(invited, terminal)
         return
-    await _by_job(invited, there, port, browser, terminal)
+    async with _alone(terminal) as is_known:
+        await _by_job(invited, there, port, browser, terminal, is_known)
 
 
 def leave_workshop() -> None:
-    """Give the seat up, and end this machine's server of it."""
+    """Give the seat up, and end this machine's server of it, and its ranks."""
+    if workshop := node_server.workshop_here():  # in a job they end with it
+        with contextlib.suppress(RankroomError, OSError):
+            end_clusters(Folder(workshop))
     ended = node_server.stop()  # also one whose seat could not be kept
     try:
         own, job = seat.mine(), seat.read_choices().job
@@ -70,15 +82,34 @@ def leave_workshop() -> None:
     click.echo(f"you have no seat in {own.folder} any more{rest}")
 
 
+@contextlib.asynccontextmanager
+async def _alone(terminal: Terminal) -> AsyncIterator[Callable[[], None]]:
+    """Have other `join`s of this account wait until this one knows its job or server, and says so
+    by what it is given, or has ended: they then find the same."""
+    with contextlib.ExitStack() as lock:
+        with contextlib.suppress(OSError):  # a home without room, or locks
+            config.private(config.home())
+            file = lock.enter_context((config.home() / "join.lock").open("w"))
+            until = time.monotonic() + LOCK_S
+            while file_lock.take(file.fileno(), file_lock.EXCLUSIVE) == "busy":
+                if time.monotonic() > until:
+                    break
+                terminal.show("another `join` of yours is under way")
+                await asyncio.sleep(file_lock.LOOK_S)
+        yield lock.close
+
+
 async def _by_job(
-    invited: Invitation, there: Host, port: int, browser: bool, terminal: Terminal
-) -> None:
+    invited: Invitation, there: Host, port: int, browser: bool, terminal: Terminal,
+    is_known: Callable[[], None],
+) -> None:  # fmt: skip
     site = invited.site(time.time())
     scheduler = Scheduler(site, there)
 
     def submitted(lab: Lab) -> None:
         with contextlib.suppress(OSError):  # without room at home, it is found by its folder
             keep_job(invited.folder, site.name, lab.job)
+        is_known()
 
     job = job_of(invited.folder, site.name)
     known = next((each for each in saved_labs.all_saved(site.name) if each.job == job), None)
@@ -86,6 +117,7 @@ async def _by_job(
         job = ""
     elif job:
         terminal.say(f"job {job} is yours already")
+        is_known()
     command = LabCommand(
         scheduler, there, terminal, browser, port, invited.page, submitted,
         again=f"rankroom workshop join {shlex.quote(at_login(invited))}", look_s=LOOK_S,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import sys
 import time
@@ -14,6 +15,7 @@ import click
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import RankroomError
 from rankroom.jupyter_job import lab_script
+from rankroom.scheduler import pbs
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
 from rankroom.ssh.host import place
@@ -27,6 +29,7 @@ LOOK_S = 0.5
 GRACE_S = 90.0  # for jobs to end after the last minute
 ASK_AGAIN_S = 5.0  # between two questions to the scheduler
 NAMES = (lab_script.NAME, hub_job.NAME)  # of jobs that JupyterLab runs in
+_JOB = re.compile(r"\d{1,15}", re.ASCII)  # as a learner's seat may name one
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
@@ -66,11 +69,11 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     terminal.say(f"all learners are told: their ranks and jobs end in {_seconds(until)} s")
     left: list[dict[str, str]] = []
     unasked = ""  # why it is not known which are left
-    known: dict[str, str] = {}
+    known: set[tuple[str, str]] = set()
     while True:
         with contextlib.suppress(RankroomError, OSError):
             seats = folder.seats()
-        known |= {seat.status.job: seat.user for seat in seats if seat.status.job.isdecimal()}
+        known |= {(each.status.job, each.user) for each in seats if _JOB.fullmatch(each.status.job)}
         # One that was silent before has no server any more, which could say that it has ended.
         there = [seat for seat in seats if is_heard(seat, told)]
         on = sorted(seat.user for seat in there if seat.status.state != "ended")
@@ -88,6 +91,9 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     terminal.clear()
     for user in on:
         terminal.say(SILENT.format(user=user) + (ON_NODE if plan.way == "node" else BY_JOB))
+    gone = [seat.user for seat in seats if seat not in there and seat.status.state != "ended"]
+    if gone and plan.way == "node":
+        terminal.say(GONE.format(users=", ".join(gone)))
     for job in left:
         terminal.say(STILL.format(**job))
     if unasked:
@@ -97,9 +103,10 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     return not left and not unasked
 
 
-async def _jobs(plan: Plan, known: dict[str, str]) -> list[dict[str, str]]:
-    """The jobs of the workshop that the scheduler still has: those of seats (`known`, with whose
-    they are), and with Slurm those for JupyterLab that learners of the plan have in the queue.
+async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]:
+    """The jobs of the workshop that the scheduler still has: those that seats have named (`known`,
+    each with the account of its seat, whose it must be), and with Slurm those for JupyterLab that
+    learners of the plan have in the queue.
 
     Raises RankroomError and OSError where the scheduler cannot be asked.
     """
@@ -110,12 +117,7 @@ async def _jobs(plan: Plan, known: dict[str, str]) -> list[dict[str, str]]:
     try:
         scheduler = Scheduler(site, there)
         if site.scheduler == "pbs":
-            found = await scheduler.ask(list(known)) if known else {}
-            return [
-                {"job": job, "user": known[job], "state": each.state}
-                for job, each in found.items()
-                if each.state in ("pending", "running")
-            ]
+            return await _pbs_jobs(scheduler, known)
         done = await scheduler.call(["squeue", "--noheader", "--format=%i|%u|%T|%j"], ASK_S)
         if not done.ok:
             raise scheduler.failed(done)
@@ -128,10 +130,27 @@ async def _jobs(plan: Plan, known: dict[str, str]) -> list[dict[str, str]]:
         and each[2] not in ("COMPLETING", "COMPLETED", "CANCELLED")
         # One that runs and is no seat's is a learner's own.
         and (
-            known.get(each[0]) == each[1]
+            (each[0], each[1]) in known
             or (each[2] == "PENDING" and each[1] in plan.learners and each[3] in NAMES)
         )
     ]
+
+
+async def _pbs_jobs(scheduler: Scheduler, known: set[tuple[str, str]]) -> list[dict[str, str]]:
+    if not known:
+        return []
+    ids = sorted({job for job, _ in known})
+    done = await scheduler.call(pbs.ask(ids), ASK_S)
+    if not done.ok and (otherwise := pbs.ask_otherwise(ids, done.output)):
+        done = await scheduler.call(otherwise, ASK_S)
+    if not done.ok and not pbs.PARTLY.search(done.output):
+        raise scheduler.failed(done)
+    found = []
+    for job, status in pbs.listed(done.output).items():
+        user = str(pbs.details(done.output, job).get("Job_Owner", "")).partition("@")[0]
+        if (job, user) in known and status.state in ("pending", "running"):
+            found.append({"job": job, "user": user, "state": status.state})
+    return found
 
 
 def _seconds(until: float) -> int:
@@ -140,6 +159,10 @@ def _seconds(until: float) -> int:
 
 UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
 SILENT = "{user}'s JupyterLab has not said that it has ended: "
-ON_NODE = "if it still runs, it ends once they type `rankroom workshop leave`"
+ON_NODE = "if it or its ranks still run, they end once its learner types `rankroom workshop leave`"
+GONE = (
+    "{users} had not been heard from: ranks of theirs may still run, and end once they type "
+    "`rankroom workshop leave`"
+)
 BY_JOB = "its job ends with its time"
 STILL = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"

@@ -222,8 +222,10 @@ def leave() -> None:
 def hand(down: bool) -> None:
     """Raise your hand; your teacher sees it."""
     own = seat.mine()
-    own.hand(not down)
-    own.tell_choices()
+    try:
+        own.hand(not down)
+    finally:  # also where the home does not take it
+        own.tell_choices()
     click.echo("your hand is down" if down else "your hand is up: your teacher sees it in seconds")
 
 
@@ -232,9 +234,11 @@ def hand(down: bool) -> None:
 def share(off: bool) -> None:
     """Share how you stand with your teacher, or stop it."""
     own = seat.mine()
-    own.share(not off)
-    if off:
-        own.tell_choices()
+    try:
+        own.share(not off)
+    finally:
+        if off:
+            own.tell_choices()
     click.echo(SHARES_NOT if off else SHARES)
 
 

@@ -32,7 +32,7 @@ MOST_MINUTES = 24 * 60.0
 T = TypeVar("T")
 _following: dict[tuple[str, str], asyncio.Task[None]] = {}  # live runs, by folder and id
 _followed: set[tuple[str, str]] = set()  # those that were, to their ends
-_copying = threading.Lock()  # two that copy the same record would copy it twice
+_copying = threading.Lock()  # two threads would use the same name for a file until it is whole
 
 
 class Overview(Handler):
@@ -151,7 +151,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
             if str(error) != trouble:
                 trouble = str(error)
                 handler.log.warning("%s", error)
-        except RankroomError as error:  # it is not here any more, or too large to be shown
+        except RankroomError as error:  # it is not here any more
             handler.log.warning("%s", error)
             is_live = False
     _followed.add((str(folder.path), run_id))

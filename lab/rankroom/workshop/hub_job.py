@@ -56,6 +56,8 @@ def script(site: Site, home: str, command: str) -> str:
     lines = [
         f'python="{expand(site.environment.python)}"',
         f'log="$HOME/{NAME}-$SLURM_JOB_ID.log"',
+        # Slurm has made it by then, with the hub's umask.
+        'chmod 600 "$log" || true',
         *_SERVER.splitlines(),
         f"{command} &",
         *_WAIT.splitlines(),

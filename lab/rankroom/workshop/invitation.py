@@ -25,7 +25,6 @@ from rankroom.workshop.workshop_folder import NO_PLAN, Folder
 from rankroom.workshop.workshop_plan import Plan
 
 READ_S = 20.0
-EARLY_S = 3600.0  # so long before it starts one may take a seat
 _MARK = "--- workshop ---"  # login shells greet
 # Whose folder it is, who asks, what was said last of its end; then the plan.
 _LOOK = f"""\
@@ -55,10 +54,8 @@ class Invitation:
             )
         if plan.is_over(now):
             raise UsageError(OVER.format(name=plan.name))
-        is_teacher = self.user == self.teacher  # who tries it on the day before
-        if plan.starts and not is_teacher and now < plan.starts.timestamp() - EARLY_S:
-            day = plan.starts.strftime("%A %d %B, %H:%M")
-            raise UsageError(EARLY.format(name=plan.name, day=day))
+        if self.user != self.teacher:  # who tries it on the day before
+            plan.demand_begun(now)
         if _version(__version__) < _version(plan.version):
             raise UsageError(
                 OLD.format(name=plan.name, theirs=plan.version, ours=__version__,
@@ -69,10 +66,7 @@ class Invitation:
         """The site with the job of a seat, whose server knows the workshop. Raises UsageError."""
         if self.login and self.plan.site not in sites.files():
             raise UsageError(NO_PROFILE.format(site=self.plan.site, login=self.login))
-        plan = self.plan
-        if plan.starts and now < plan.starts.timestamp() - EARLY_S:
-            plan = replace(plan, reservation="")  # the teacher's trial: it has not begun yet
-        found = plan.of_site(now)
+        found = self.plan.of_site(now)
         given = found.environment
         lines = (*given.setup, "cd", f"export {VARIABLE}={shlex.quote(self.folder)}")
         found = replace(found, environment=replace(given, setup=lines))
@@ -145,7 +139,6 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-EARLY = "{name} begins on {day}: seats can be taken from an hour before"
 OLD = (
     "{name} was opened with Rankroom {theirs}, and {python} has {ours}, perhaps of an environment "
     "of your own: leave that one (`deactivate`, `conda deactivate`), load the workshop's, and join "

@@ -64,19 +64,44 @@ def running(workshop: str) -> Endpoint | None:
     return None
 
 
+def workshop_here() -> str:
+    """The folder of the workshop whose server was started last on this machine, though it may have
+    ended; empty if none."""
+    return _started()[2]
+
+
 def start(plan: Plan, workshop: str) -> Endpoint:
-    """Start it, or find the one that runs; one of another workshop is ended first.
+    """Start it, or find the one that runs or is starting; one of another workshop is ended first.
 
     Raises LabError with the end of its log.
     """
-    if (found := running(workshop)) is not None:
-        return found
-    stop()
+    process: subprocess.Popen[bytes] | None = None
+    pid, runtime, of = _started()
+    if not pid or of != workshop or not _is_ours(pid):
+        stop()
+        process, runtime = _begin(plan, workshop)
+        pid = process.pid
+
+    def has_ended() -> bool:
+        return not _is_ours(pid) if process is None else process.poll() is not None
+
+    poll_until(lambda: running(workshop) is not None or has_ended(), UP_S)
+    if (found := running(workshop)) is None:
+        if process is not None:
+            process.kill()
+            process.wait()
+        _end(pid, runtime)
+        raise LabError(f"JupyterLab did not start; {_log()} ends with:\n{tail(_log())}")
+    return found
+
+
+def _begin(plan: Plan, workshop: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """The process that is to be the server, and its folder for sockets."""
     config.private(folder())
     home = config.user_home()
     # Kernels have sockets in it, whose paths must be short.
     runtime = tempfile.mkdtemp(prefix="lab-", dir="/tmp")
-    settings, log = folder() / "config.py", folder() / "server.log"
+    settings, log = folder() / "config.py", _log()
     # One of 12,000 by account, so that forty at once rarely ask for the same.
     write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
     env = {
@@ -97,13 +122,7 @@ def start(plan: Plan, workshop: str) -> Endpoint:
         "host": socket.gethostname(), "pid": process.pid, "runtime": runtime, "workshop": workshop,
     }  # fmt: skip
     write_atomically(_server_file(), json.dumps(about))
-    poll_until(lambda: running(workshop) is not None or process.poll() is not None, UP_S)
-    if (found := running(workshop)) is None:
-        process.kill()
-        process.wait()
-        stop()
-        raise LabError(f"JupyterLab did not start; {log} ends with:\n{tail(log)}")
-    return found
+    return process, Path(runtime)
 
 
 def gpus_of_seat(plan: Plan, user: str, uid: int) -> str:
@@ -121,8 +140,11 @@ def gpus_of_seat(plan: Plan, user: str, uid: int) -> str:
 def stop() -> bool:
     """End it, if it runs on this machine, and remove its files; whether it did."""
     pid, runtime, _ = _started()
-    if not pid:
-        return False
+    return bool(pid) and _end(pid, runtime)
+
+
+def _end(pid: int, runtime: Path) -> bool:
+    """The same of a server that was started, though another may have been since."""
     if was_there := _is_ours(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -130,12 +152,17 @@ def stop() -> bool:
                 os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         shutil.rmtree(runtime)
-    _server_file().unlink(missing_ok=True)
+    if _started()[0] == pid:
+        _server_file().unlink(missing_ok=True)
     return was_there
 
 
 def _server_file() -> Path:
     return folder() / "server.json"
+
+
+def _log() -> Path:
+    return folder() / "server.log"
 
 
 def _started() -> tuple[int, Path, str]:

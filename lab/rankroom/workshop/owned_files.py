@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HEAD = 64  # bytes of a file's head
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,11 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
         return None
     try:
         about = os.fstat(descriptor)
-        # A second name of a file was given to it by somebody else than its owner, perhaps.
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
+        # A second name of a file was given to it by somebody else than its owner, perhaps; and what
+        # others may write to is not its owner's word.
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_mode & OTHERS_WRITE:
+            return None
+        if about.st_size - after > most:
             return None
         raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD, 0)
     except OSError:

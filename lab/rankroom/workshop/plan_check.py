@@ -24,14 +24,14 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.site import Site
 from rankroom.scheduler.site_check import Check, Step
 from rankroom.ssh.host import place
 from rankroom.system import control_groups, gpus
-from rankroom.workshop.invitation import EARLY_S
 from rankroom.workshop.owned_files import make_folder
 from rankroom.workshop.seat import LARGEST
 from rankroom.workshop.workshop_folder import MODES, Folder, demand_own, demand_reachable
-from rankroom.workshop.workshop_plan import Plan
+from rankroom.workshop.workshop_plan import EARLY_S, Plan
 
 HUB_S = 10.0
 DAY_S = 86_400
@@ -85,6 +85,8 @@ async def _learners(plan: Plan) -> Step:
     homeless = [user for user in plan.learners if _has_no_home(user)]
     doubts = [f"named twice: {', '.join(twice)}"] if twice else []
     doubts += [NO_HOME.format(users=", ".join(homeless))] if homeless else []
+    named = [(user, pwd.getpwnam(user).pw_name) for user in plan.learners]
+    doubts += [OTHER_NAME.format(user=user, name=name) for user, name in named if user != name]
     if doubts:
         return Step("learners", "warned", "; ".join(doubts))
     count = len(plan.learners)
@@ -94,13 +96,17 @@ async def _learners(plan: Plan) -> Step:
 
 async def _folder(plan: Plan) -> Step:
     folder = Folder(plan.folder)
-    if folder.path.exists():
+    demand_reachable(folder.path)
+    try:
+        is_there = folder.path.exists()
+    except OSError as error:  # learners may enter the folder above it, and this account may not
+        raise UsageError(f"cannot look into {folder.path.parent}: {error.strerror}") from None
+    if is_there:
         if not folder.is_teacher():
             raise UsageError(f"{folder.path} is there, and belongs to {folder.teacher}")
         where = folder.path
     else:
         where = folder.path.parent
-    demand_reachable(folder.path)
     demand_own(folder.path)
     room = len(plan.learners or range(100)) * LARGEST + ROOM_FOR_NEWS
     try:
@@ -181,6 +187,9 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
         site = replace(site, name="hub")
     for doubt in _shared_gpus(plan.ranks, site.job.gpus_per_node):
         yield Step("GPUs", "warned", doubt)
+    if left := _left_behind(plan, site):
+        file = sites.profile_of(plan.site)
+        yield Step("profile", "warned", PRIVATE.format(file=file, keys=", ".join(left)))
     there = place("" if is_here(site) else site.login)
     is_reached = False
     try:
@@ -195,6 +204,25 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
         yield Step("reservation", "failed", str(error))
     finally:
         await there.close()
+
+
+def _left_behind(plan: Plan, site: Site) -> list[str]:
+    """What a profile that only the teacher has says of jobs, and no plan can: learners' jobs go
+    without it."""
+    is_shipped = (sites.shipped_folder() / f"{plan.site}.toml").is_file()
+    if plan.way != "ssh" or is_shipped or plan.site not in sites.files():
+        return []
+    values = {
+        "constraint": site.job.constraint,
+        "extra": site.job.extra,
+        "memory_per_cpu": site.job.memory_per_cpu,
+        "modules": site.environment.modules,
+        "setup": site.environment.setup,
+        "container": site.container.image,
+        "scratch": site.scratch != Site(site.name).scratch,
+        "interface": site.interface,
+    }
+    return [key for key, value in values.items() if value]
 
 
 async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
@@ -299,6 +327,11 @@ def _try_modes(where: Path) -> None:
 NO_HOME = (
     "no home for {users}: unless the first login makes it, their notebooks have no place, and no "
     "job starts"
+)
+OTHER_NAME = "the system calls {user} {name}: write that, or they are not in the list"
+PRIVATE = (
+    "only you have {file}: the jobs of learners go without its {keys}. Have it put where all find "
+    "it, beside those that come with Rankroom, or send it to them"
 )
 HIDDEN = "their jobs may be refused. Ask the centre, as associations may only be hidden from you"
 FEW_GPUS = "it has {there}, and each learner is to have {gpus}: correct `gpus`"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rankroom import config
-from rankroom.errors import UsageError
+from rankroom.errors import RankroomError, UsageError, with_remedy
 from rankroom.system.files import write_atomically
 from rankroom.workshop.owned_files import account, read_owned, write_shared
 
@@ -135,6 +135,10 @@ class Seat:
         return cls(found.uid, account(found.uid), found.written, path.name, status)
 
 
+class UnkeptError(RankroomError):
+    """The home does not take what a learner has set: it holds for this process only."""
+
+
 class OwnSeat:
     """The seat of this account in a workshop, remembered in `workshop.json` of its home.
 
@@ -148,6 +152,7 @@ class OwnSeat:
         self.name = name
         self.owner = owner  # the teacher's number, as the seat was taken
         self.path = folder / SEATS / name
+        self._unwritten: dict[str, Any] = {}  # of the choices, what the home has not taken
 
     def demand_teacher(self) -> None:
         """Raise UsageError where the folder is another account's by now, which may have made it
@@ -160,22 +165,46 @@ class OwnSeat:
         """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try; and
         UsageError where another than the teacher would read it."""
         self.demand_teacher()
-        choices = read_choices()
+        choices = self.choices()
         now = replace(
             status, user=account(os.getuid()), at=time.time(), hand=choices.hand_since > 0,
             hand_since=choices.hand_since, shares=choices.shares,
         )  # fmt: skip
-        write_shared(self.path, json.dumps(now.to_json(), ensure_ascii=False))
+        try:
+            write_shared(self.path, json.dumps(now.to_json(), ensure_ascii=False))
+        except OSError as error:  # is logged: others may not read the seat's name there
+            raise OSError(error.errno, error.strerror, str(self.path.parent)) from None
+
+    def choices(self) -> SeatChoices:
+        """What the learner has set, also where the home has not taken it. Raises as
+        `read_choices`."""
+        return replace(read_choices(), **self._unwritten)
 
     def hand(self, is_up: bool) -> None:
-        """Raise the hand, or take it down; raised from a seat that shares nothing, it is told."""
-        choices = read_choices()
-        since = (choices.hand_since or time.time()) if is_up else 0.0
-        write_choices(replace(choices, hand_since=since))
+        """Raise the hand, or take it down; raised from a seat that shares nothing, it is told.
+        Raises as `keep`, and as `read_choices` with nothing set."""
+        since = (self.choices().hand_since or time.time()) if is_up else 0.0
+        self._set(hand_since=since)
 
     def share(self, is_on: bool) -> None:
-        """Share what `SeatStatus` lists, or nothing but the name and the hand."""
-        write_choices(replace(read_choices(), shares=is_on))
+        """Share what `SeatStatus` lists, or nothing but the name and the hand. Raises as `hand`."""
+        self._set(shares=is_on)
+
+    def _set(self, **chosen: Any) -> None:
+        self.choices()  # raises where they cannot be read
+        self._unwritten |= chosen
+        self.keep()
+
+    def keep(self) -> None:
+        """Write what the home has not taken yet. Raises UnkeptError if it still does not."""
+        if not self._unwritten:
+            return
+        try:
+            write_choices(self.choices())
+        except OSError as error:
+            said = UNKEPT.format(file=own_file(), error=with_remedy(error))
+            raise UnkeptError(said) from None
+        self._unwritten = {}
 
     def tell_choices(self) -> None:
         """Write what the learner has set into the seat as it is. Raises UsageError where that
@@ -307,4 +336,5 @@ AT_SITE = (
     "your seat in {folder} is where your job is, {job} at {site}: once that runs, type this in a "
     "terminal there"
 )
+UNKEPT = "what you have set may not last, as {file} cannot be written: {error}"
 UNTOLD = "your teacher may not see that, as your seat in {folder} cannot be written: {error}"

@@ -24,7 +24,7 @@ from rankroom.errors import RankroomError, UsageError, of_file
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.workshop import seat as seats
 from rankroom.workshop.owned_files import account
-from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatStatus
+from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatChoices, SeatStatus, UnkeptError
 from rankroom.workshop.seat_status import StatusReader
 from rankroom.workshop.workshop_folder import WARNING_S, Folder, News
 from rankroom.workshop.workshop_plan import Plan
@@ -61,8 +61,11 @@ class Sharing:
         self._away_since = 0.0
         self._reader = StatusReader(time.time())
         self._uncopied = ""  # why notebooks are not in the home; empty if they are
+        self._unkept = ""  # why the home does not take what the learner has set; empty if it does
+        self._keep_again = 0.0  # when that is tried next, by the monotonic clock
         self._copied = ""  # the folder that they were copied to
         self._copy_again = 0.0  # when it is looked for next, by the monotonic clock
+        self._is_reopened = False  # with a plan that is not read yet
         self._heard = 0  # the number of the last news
         self._began = ""  # the first line of all of them
         self._told: tuple[Any, ...] = ()  # what the seat holds
@@ -90,7 +93,7 @@ class Sharing:
 
     def view(self) -> dict[str, Any]:
         """What a learner's page shows: what is shared, by whom and to whom, and the news."""
-        choices = seats.read_choices()
+        choices = self.choices()
         return {
             "folder": str(self.folder.path),
             "name": self.plan.name if self.plan else "",
@@ -103,14 +106,23 @@ class Sharing:
             "news": [asdict(each) for each in self.news],
         }
 
+    def choices(self) -> SeatChoices:
+        """What the learner has set. Raises OSError where that cannot be told."""
+        return self._seat.choices() if self._seat else seats.read_choices()
+
     def hand(self, is_up: bool) -> None:
         """Raise the hand or take it down; the teacher sees it at once."""
-        self._demand_seat().hand(is_up)
-        self.look()
+        self._set(lambda seat: seat.hand(is_up))
 
     def share(self, is_on: bool) -> None:
         """Share, or stop sharing."""
-        self._demand_seat().share(is_on)
+        self._set(lambda seat: seat.share(is_on))
+
+    def _set(self, choose: Callable[[OwnSeat], None]) -> None:
+        seat = self._demand_seat()
+        with self._lock, contextlib.suppress(UnkeptError):  # the look says so
+            choose(seat)
+        self._keep_again = 0.0
         self.look()
 
     def look(self) -> None:
@@ -129,24 +141,13 @@ class Sharing:
 
     def end(self) -> None:
         """End the ranks that this workshop began, and say so in the seat."""
-        for info in lookup.running_clusters():
-            if self._has_begun(info):
-                with contextlib.suppress(RankroomError, OSError):
-                    actions.stop(info.name)
-        with contextlib.suppress(RankroomError, OSError):
-            if self._seat is not None:
+        end_clusters(self.folder)
+        if self._seat is not None:
+            with contextlib.suppress(RankroomError, OSError):
                 self._seat.hand(False)
+            with contextlib.suppress(RankroomError, OSError):
                 self.status = replace(self._reader.read(), state="ended", why="", ranks={})
                 self._seat.write(self.status)
-
-    def _has_begun(self, info: ClusterInfo) -> bool:
-        """Whether a cluster was started in this workshop, as the environment of its supervisor
-        says; another notebook's on the same machine, or in another job, was not."""
-        with contextlib.suppress(psutil.Error):
-            if liveness.here(info.host, info):
-                begun_in = psutil.Process(info.supervisor).environ().get(VARIABLE, "")
-                return bool(begun_in) and Folder(begun_in).path == self.folder.path
-        return False
 
     def _begin(self) -> None:
         """Take the seat; tried again after a while."""
@@ -177,9 +178,11 @@ class Sharing:
             self._uncopied, self._copied = "", str(into)
         except UsageError as error:
             self._uncopied = str(error)
-        self._complain(self._uncopied)
+        self._complain(self._uncopied or self._unkept)
 
     def _end_as_planned(self) -> None:
+        if self._is_reopened:
+            return
         end = self.plan.ends.timestamp() if self._seat and self.plan and self.plan.ends else 0.0
         if end and not self.ends_at and end - time.time() < WARNING_S:
             self.ends_at = end
@@ -196,27 +199,30 @@ class Sharing:
                 self._heard, self.news, told = 0, [], self.folder.news()
                 self._told = ()  # its seats are to be written again
             self._began = began
+        if said := [each for each in told if each.kind in ("open", "end")]:
+            # The last one counts, at once: an end that was taken back must not be seen meanwhile.
+            self.ends_at = said[-1].until if said[-1].kind == "end" else 0.0
+            self._is_reopened |= any(each.kind == "open" for each in said)
         for each in told:
-            if each.kind == "end":
-                self.ends_at = each.until
-            if each.kind == "open":  # again, and perhaps with another plan
-                self.ends_at, self.plan = 0.0, self.folder.plan()
-                self._copy_again = 0.0
             if each.is_for(self._seat.name):
                 self.news = [*self.news, each][-MOST_KEPT:]
-            self._heard = each.id  # last: what could not be done is heard again
+            self._heard = each.id
+        if self._is_reopened:  # perhaps with another plan; one that cannot be read is tried again
+            self.plan = self.folder.plan()
+            self._is_reopened, self._copy_again = False, 0.0
 
     def _write(self) -> None:
         if self._seat is None:
             return
         self._away_since = 0.0 if self._pages() else self._away_since or time.time()
         self.status = replace(self._reader.read(), away_since=self._away_since)
-        choices = seats.read_choices()
+        choices = self._seat.choices()
         if self._is_kept and choices.seat != self._seat.name:
             self._seat.remove()  # it may have been written again since the learner left
             self._seat, self._has_left = None, True
             self._complain(LEFT.format(folder=self.folder.path))
             return
+        self._keep(self._seat)
         now = (self.status, choices.hand_since, choices.shares)
         since = time.monotonic() - self._written
         if since < APART_S or (now == self._told and since < HEARTBEAT_S):
@@ -224,7 +230,19 @@ class Sharing:
         self._written = time.monotonic()  # also of a try that fails: a full disk is not asked again
         self._seat.write(self.status)
         self._told, self._written = now, time.monotonic()
-        self._complain(self._uncopied)
+        self._complain(self._uncopied or self._unkept)
+
+    def _keep(self, seat: OwnSeat) -> None:
+        """Have the home take what the learner has set; one without room is tried again after a
+        while."""
+        if time.monotonic() < self._keep_again:
+            return
+        self._unkept = ""
+        try:
+            seat.keep()
+        except UnkeptError as error:
+            self._unkept, self._keep_again = str(error), time.monotonic() + HEARTBEAT_S
+            self._complain(self._uncopied or self._unkept)
 
     def _demand_seat(self) -> OwnSeat:
         if self._seat is None:
@@ -236,6 +254,24 @@ class Sharing:
         if trouble and trouble != self.trouble:
             self._tell(f"workshop: {trouble}")
         self.trouble = trouble
+
+
+def end_clusters(folder: Folder) -> None:
+    """End this account's clusters on this machine that were begun in a workshop."""
+    for info in lookup.running_clusters():
+        if _has_begun(folder, info):
+            with contextlib.suppress(RankroomError, OSError):
+                actions.stop(info.name)
+
+
+def _has_begun(folder: Folder, info: ClusterInfo) -> bool:
+    """Whether a cluster was started in this workshop, as the environment of its supervisor says;
+    another notebook's on the same machine, or in another job, was not."""
+    with contextlib.suppress(psutil.Error):
+        if liveness.here(info.host, info):
+            begun_in = psutil.Process(info.supervisor).environ().get(VARIABLE, "")
+            return bool(begun_in) and Folder(begun_in).path == folder.path
+    return False
 
 
 def seat_ranks() -> int:

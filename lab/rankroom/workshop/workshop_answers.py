@@ -66,7 +66,7 @@ def own(sharing: Sharing | None) -> Json:
             "offers": [],
         }  # fmt: skip
     view, news = sharing.view(), sharing.news
-    choices, plan = read_choices(), sharing.plan
+    choices, plan = sharing.choices(), sharing.plan
     status = dataclasses.replace(
         sharing.status, shares=choices.shares, hand=choices.hand_since > 0,
         hand_since=choices.hand_since,

@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import heapq
 import json
 import os
-import shutil
 import stat
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,13 @@ from typing import Any, Literal, get_args
 from rankroom.errors import NotYoursError, RecordError, UnreadableRecordError, UsageError
 from rankroom.record.store import RecordPaths, Store
 from rankroom.workshop import workshop_plan
-from rankroom.workshop.owned_files import account, make_folder, read_owned, write_shared
+from rankroom.workshop.owned_files import (
+    OTHERS_WRITE,
+    account,
+    make_folder,
+    read_owned,
+    write_shared,
+)
 from rankroom.workshop.seat import MOST_TEXT, SEATS, Seat
 from rankroom.workshop.workshop_plan import Plan
 
@@ -35,8 +41,9 @@ MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
 MOST_NEWS = 1 << 20  # bytes of all that is told
 LAST_NEWS = 4096  # bytes of these that are kept for the end
 MOST_CELL = 20_000  # characters of a message, or of a cell
-MOST_SHOWN = 20 << 20  # bytes of a record that is shown
+MOST_SHOWN = 20 << 20  # bytes of events of a record that is shown
 MOST_ENTRIES = 5_000  # names in seats/ that are looked at
+MOST_TRIED = 8  # files of one account that are read to find its seat
 WARNING_S = 60.0  # from the word that a workshop ends to the end of its ranks
 Kind = Literal["open", "message", "cell", "timer", "show", "catch up", "reset", "end"]
 
@@ -180,15 +187,22 @@ class Folder:
         """The seats there are, one of each account: its newest. Raises NotYoursError for another
         than the teacher, who alone can list them."""
         self._demand_teacher()
-        newest: dict[int, tuple[float, str]] = {}
+        files: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
         for name, about in self._entries():
-            if stat.S_ISREG(about.st_mode) and not name.startswith("."):
-                before = newest.get(about.st_uid, (0.0, ""))
-                newest[about.st_uid] = max(before, (about.st_mtime, name))
-        found = [Seat.read(self._seats / name) for _, name in newest.values()]
-        # One that was moved there meanwhile may be another's.
-        kept = {each.uid: each for each in found if each is not None}
-        return sorted(kept.values(), key=lambda seat: seat.user)
+            is_plain = stat.S_ISREG(about.st_mode) and not about.st_mode & OTHERS_WRITE
+            if is_plain and not name.startswith("."):
+                files[about.st_uid].append((about.st_mtime, name))
+        found = [self._newest(uid, named) for uid, named in files.items()]
+        return sorted((each for each in found if each is not None), key=lambda seat: seat.user)
+
+    def _newest(self, uid: int, named: list[tuple[float, str]]) -> Seat | None:
+        """The newest of an account's files that is a seat: others may have moved any file of it
+        there, under any name."""
+        for _, name in heapq.nlargest(MOST_TRIED, named):
+            seat = Seat.read(self._seats / name)
+            if seat is not None and seat.uid == uid:  # or it was replaced meanwhile
+                return seat
+        return None
 
     def warnings(self) -> list[str]:
         """What keeps the teacher from seeing everybody; empty if nothing does."""
@@ -213,7 +227,7 @@ class Folder:
 
     def show_run(self, record: RecordPaths | None) -> None:
         """Show everybody one of the teacher's runs, or none any more. Called again, what is new of
-        a live run follows. Raises RecordError where it cannot be read, or is too large."""
+        a live run follows. Raises RecordError where it cannot be read, or is too large already."""
         self._demand_teacher()
         if record is None:
             self._tell(kind="show")
@@ -358,21 +372,49 @@ def demand_own(folder: Path) -> None:
 def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
     """Copy a record for all to read; of one that was copied before, what is new."""
     try:
-        if (size := record.events.stat().st_size) > MOST_SHOWN:
+        size = record.events.stat().st_size
+        if size > MOST_SHOWN and not copy.folder.exists():
             raise RecordError(LARGE.format(run=record.id, size=size >> 20, most=MOST_SHOWN >> 20))
         make_folder(copy.folder.parent, 0o755)
         make_folder(copy.folder, 0o755)
-        with record.events.open("rb") as source, copy.events.open("ab") as to:
-            os.fchmod(to.fileno(), 0o644)
-            source.seek(to.tell())
-            shutil.copyfileobj(source, to)
+        is_cut = _copy_events(record.events, copy.events)
         for name in ("source", "profile", "overview", "metrics", "run"):
             file: Path = getattr(record, name)
             if file.exists():
-                write_shared(getattr(copy, name), file.read_text("utf-8", "replace"))
+                text = file.read_text("utf-8", "replace")
+                text = _noted(text) if is_cut and name == "run" else text
+                write_shared(getattr(copy, name), text)
     except OSError as error:
         why = error.strerror or error  # which may pass
         raise UnreadableRecordError(f"cannot show the run {record.id}: {why}") from None
+
+
+def _copy_events(source: Path, copy: Path) -> bool:
+    """Copy the events that are new, up to MOST_SHOWN; whether some are left out. Raises OSError.
+
+    The console and a command may do so at once: they write equal bytes in equal places.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with source.open("rb") as file, os.fdopen(os.open(copy, flags, 0o644), "wb") as to:
+        at = file.seek(to.seek(0, os.SEEK_END))
+        lines = file.read(max(0, MOST_SHOWN - at))
+        if is_cut := bool(file.read(1)):
+            lines = lines[: lines.rfind(b"\n") + 1]
+        os.fchmod(to.fileno(), 0o644)
+        to.write(lines)
+        to.flush()
+        # A live run of another machine whose events are not touched for a minute is taken for lost.
+        os.utime(to.fileno())
+    return is_cut
+
+
+def _noted(run: str) -> str:
+    """The text of a run.json with the note that events are left out."""
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        data = json.loads(run)
+        data["notes"] = [*data.get("notes", []), CUT.format(most=MOST_SHOWN >> 20)]
+        return json.dumps(data)
+    return run
 
 
 def _cut(text: str) -> str:
@@ -414,4 +456,5 @@ REPLACEABLE = (
     "anybody could put another folder in the place of {folder}, as {parent} may be written to by "
     "all: choose another place"
 )
+CUT = "only the first {most} MB of this run are shown: what it told after that is left out"
 LARGE = "the run {run} is too large to be shown: {size} MB of events, and {most} MB at most"

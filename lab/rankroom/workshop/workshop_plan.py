@@ -24,6 +24,7 @@ from rankroom.scheduler.site import ProfileText, Scheduler, Site
 
 Way = Literal["ssh", "node", "hub"]
 LARGEST = 65_536  # bytes of a plan
+EARLY_S = 3600.0  # so long before it starts one may take a seat
 _NAME = re.compile(r"[\w .,()+-]{1,60}")
 _FOLDER_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 _PRELOAD = re.compile(r"[\w.,]*", re.ASCII)
@@ -95,13 +96,24 @@ class Plan:
         """Whether its end has passed."""
         return self.ends is not None and now >= self.ends.timestamp()
 
+    def is_early(self, now: float) -> bool:
+        """Whether it is too early for seats, and for a reservation, which begins when they do."""
+        return self.starts is not None and now < self.starts.timestamp() - EARLY_S
+
+    def demand_begun(self, now: float) -> None:
+        """Raise UsageError while it is too early for a learner to take a seat."""
+        if self.starts is not None and self.is_early(now):
+            day = self.starts.strftime("%A %d %B, %H:%M")
+            raise UsageError(EARLY.format(name=self.name, day=day))
+
     def seconds(self, now: float) -> int:
         """The time for a job that begins now: no longer than the workshop."""
         longest = sites.parse_time(self.time)
         return longest if self.ends is None else min(longest, int(self.ends.timestamp() - now))
 
     def of_site(self, now: float | None = None) -> Site:
-        """The site with what a learner's job asks for. Raises UsageError as `sites.load`.
+        """The site with what a job that begins now asks for: early, no reservation, as in the
+        teacher's trial on the day before. Raises UsageError as `sites.load`.
 
         One that this account has no profile of is described by the plan alone; its jobs then run
         the Python that runs this.
@@ -109,6 +121,8 @@ class Plan:
         asked: dict[str, Any] = {there: getattr(self, here) or None for here, there in _JOB.items()}
         if now is not None:
             asked["time"] = sites.clock(max(60, self.seconds(now)))
+            if self.is_early(now):
+                asked["reservation"] = ""
         found = self._site()
         return found.asking(nodes=1, **asked).preloading(self.preload)
 
@@ -218,14 +232,23 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
 
 
 def opened(plan: Plan) -> Plan:
-    """The plan as it is put into the folder: with what only the teacher's profile knows."""
+    """The plan as it is put into the folder: with what only the teacher's profile knows, but for
+    the account that the teacher's own jobs are charged to."""
     profile = sites.load(plan.site) if plan.site in sites.files() else None
     if profile is not None:
         login = plan.login or profile.login
         plan = replace(plan, scheduler=plan.scheduler or profile.scheduler, login=login)
+    if profile is not None and plan.way == "ssh":
+        known: Any = {
+            here: getattr(profile.job, there)
+            for here, there in _JOB.items()
+            if here != "account" and not getattr(plan, here)
+        }
+        plan = replace(plan, **known)
     return replace(plan, version=__version__)
 
 
+EARLY = "{name} begins on {day}: seats can be taken from an hour before"
 TEMPLATE = """\
 # A workshop. `rankroom workshop check FILE` tries it, `rankroom workshop open FILE` begins it.
 name = "Distributed training"

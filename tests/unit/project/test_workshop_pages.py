@@ -17,8 +17,7 @@ from rankroom import __version__, config
 from rankroom.course import quiz
 from rankroom.course.lessons import lesson
 from rankroom.workshop import invitation, workshop_plan
-from rankroom.workshop.invitation import EARLY_S
-from rankroom.workshop.workshop_plan import Plan
+from rankroom.workshop.workshop_plan import EARLY_S, Plan
 
 FILES = ROOT / "slurm" / "workshop"
 CENTRE = (ROOT / "docs" / "workshop-centre.md").read_text("utf-8")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import pwd
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from checkout import ROOT
 from rankroom.errors import UsageError
 from rankroom.scheduler.site import Environment, Site
 from rankroom.workshop import hub_job
@@ -71,7 +79,8 @@ def test_the_server_listens_on_one_address_and_its_folder_is_private(tmp_path: P
 def test_a_server_that_fails_keeps_its_log(tmp_path: Path):
     status, said = run(tmp_path, TELL.format(status=3))
     assert status == 3 and not Path(said.split()[-1]).exists()
-    assert (tmp_path / "workshop-7.log").exists()
+    # In a home that others may enter.
+    assert (tmp_path / "workshop-7.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_end_of_the_job_ends_the_server(tmp_path: Path):
@@ -91,3 +100,43 @@ def test_the_end_of_the_job_ends_the_server(tmp_path: Path):
     assert not (tmp_path / "workshop-7.log").exists()  # it was ended, and did not fail
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+def spawner(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class that the hub's configuration makes; JupyterHub and batchspawner only pretend."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "plan.toml").write_text(plan.to_toml())
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("WORKSHOP_PLAN", str(tmp_path / "plan.toml"))
+    for name, known in (
+        ("batchspawner", {"SlurmSpawner": object}),
+        ("batchspawner.api", {"BatchSpawnerAPIHandler": object}),
+        ("jupyterhub", {"apihandlers": SimpleNamespace(default_handlers=[])}),
+    ):
+        module = ModuleType(name)
+        vars(module).update(known)
+        monkeypatch.setitem(sys.modules, name, module)
+    file = ROOT / "slurm" / "workshop" / "jupyterhub_config.py"
+    return runpy.run_path(str(file), {"get_config": MagicMock()})["WorkshopSpawner"]
+
+
+def test_the_hub_takes_learners_and_the_reservation_from_an_hour_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    starts = datetime.now(timezone.utc) + timedelta(hours=2)
+    plan = Plan(name="w", folder=str(tmp_path), way="hub", hub="https://hub.site", site="there",
+                reservation="course", starts=starts)  # fmt: skip
+    one = spawner(plan, tmp_path, monkeypatch)()
+    one.cmd_formatted_for_batch = lambda: "jupyterhub-singleuser"
+
+    def job(user: str) -> str:
+        one.user = SimpleNamespace(name=user)
+        script: str = asyncio.run(one._get_batch_script())
+        return script
+
+    with pytest.raises(UsageError, match="seats can be taken from an hour before"):
+        job("nobody")
+    assert "--reservation" not in job(pwd.getpwuid(os.getuid()).pw_name)  # who has the folder
+    soon = starts.timestamp() - 3000
+    monkeypatch.setattr(time, "time", lambda: soon)
+    assert "#SBATCH --reservation=course" in job("nobody")

@@ -373,11 +373,39 @@ def test_over_quota_the_lesson_goes_on_with_one_line(
     pass_time(shared, clock, 120)
     assert len(said) == 1
     assert "your quota is used up" in said[0]
-    assert shared.trouble
+    # A log may be read by others, and the seat's name by nobody.
+    assert shared.trouble and seat.read_choices().seat not in said[0]
     monkeypatch.setattr(seat, "write_shared", whole)
     pass_time(shared, clock, 30)
     assert shared.trouble == ""
     assert folder.seats()[0].status.lesson == 1
+
+
+def test_in_a_home_without_room_the_hand_and_what_is_shared_are_still_the_learners(
+    shared: Sharing, folder: Folder, clock: Clock, said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    def full(*about: object, **more: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", "workshop.json")
+
+    progress.begin(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(seat, "write_atomically", full)
+        shared.hand(True)
+        shared.share(False)
+        assert "your quota is used up" in shared.trouble
+        pass_time(shared, clock, 30)
+        [found] = folder.seats()
+        assert found.status.hand and not found.status.shares and found.status.lesson is None
+        assert workshop_answers.own(shared)["shared"]["shares"] is False
+        assert len(said) == 1
+        shared.end()
+        assert [(each.status.state, each.status.hand) for each in folder.seats()] == [
+            ("ended", False)
+        ]
+    assert seat.read_choices().shares
+    pass_time(shared, clock, 45)
+    assert not seat.read_choices().shares and shared.trouble == ""
 
 
 def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pytest.MonkeyPatch):
@@ -446,6 +474,24 @@ def test_the_end_is_warned_of_and_taken_back(shared: Sharing, folder: Folder, cl
     shared.look()
     clock.now += 61
     assert shared.is_over
+
+
+def test_an_end_that_was_taken_back_is_none_though_the_new_plan_cannot_be_read(
+    shared: Sharing, folder: Folder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(folder: Folder) -> None:
+        raise UsageError("no plan for now")
+
+    clock.now += 3600  # by then the first plan is over, too
+    folder._tell(kind="end", until=time.time() - 1)
+    open_folder(plan(folder.path, name="Second day", ends=None))
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "plan", broken)
+        for _ in range(2):
+            shared.look()
+            assert shared.trouble == "no plan for now" and not shared.ends_at
+    shared.look()
+    assert shared.plan is not None and shared.plan.name == "Second day" and not shared.ends_at
 
 
 def test_the_plans_end_is_an_end(folder: Folder, clock: Clock):

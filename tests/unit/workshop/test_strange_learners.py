@@ -153,6 +153,29 @@ def test_a_forged_seat_is_its_forgers(folder: Folder, learner: Callable):
     assert [(each.uid, each.status.lesson) for each in folder.seats()] == [(ADA, 1), (BOB, 9)]
 
 
+def test_anothers_file_that_is_moved_there_hides_and_forges_nothing(
+    folder: Folder, learner: Callable, base: Path
+):
+    learner(ADA, partial(take, folder, lesson=1))
+    drop = base / "drop"
+    drop.mkdir()
+    drop.chmod(0o777)  # where all of a group exchange files, say
+
+    def leave() -> None:
+        (drop / "notes").write_text("x")
+        (drop / "board").write_text("{}")
+        (drop / "board").chmod(0o666)
+
+    def move() -> None:
+        (drop / "board").write_text('{"version": 1, "lesson": 9}')
+        for name in ("notes", "board"):
+            (drop / name).rename(folder.path / "seats" / f"{ADA}-{name}")
+
+    learner(ADA, leave)
+    learner(BOB, move)
+    assert [(each.uid, each.status.lesson) for each in folder.seats()] == [(ADA, 1)]
+
+
 def test_what_a_learner_plants_leads_the_teacher_nowhere(
     folder: Folder, learner: Callable, base: Path
 ):

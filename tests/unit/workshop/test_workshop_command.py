@@ -1,8 +1,11 @@
 """`rankroom workshop` as it is typed: what is checked, what is refused, in a sentence each."""
 
+import asyncio
+import errno
 import json
 import os
 import pwd
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +19,12 @@ from click.testing import CliRunner, Result
 
 import another_user
 from fake_scheduler import DOWN, FakeScheduler
-from rankroom.cli import main, watched_workshop, workshop_command
+from rankroom.cli import joined_workshop, main, watched_workshop, workshop_command
+from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, UsageError
+from rankroom.scheduler import site
 from rankroom.system import gpus, python_command
-from rankroom.workshop import node_server, seat, workshop_plan
+from rankroom.workshop import node_server, plan_check, seat, workshop_plan
 from rankroom.workshop.invitation import keep_job
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.tiles import exercises
@@ -110,6 +115,44 @@ def test_a_job_is_to_last_for_a_day_and_the_hour_before(typed: Callable, written
     assert "! dates" in said and "set `time` to 09:00:00" in said
     assert "✓ dates" in typed("check", written(**about, time="09:00:00")).output
     assert "✓ dates" in typed("check", written(**days, time="00:10:00")).output  # of no job
+
+
+def test_what_learners_lack_of_a_profile_that_only_the_teacher_has_is_said(
+    typed: Callable, written: Callable, fake: FakeScheduler
+):
+    file = site.profile_of("ours")
+    file.parent.mkdir(parents=True)
+    file.write_text('[job]\npartition = "gpu"\nconstraint = "a100"\nextra = ["--exclusive"]\n')
+    said = typed("check", written(way="ssh", site="ours")).output
+    assert f"! profile: only you have {file}: the jobs of learners go without its constr" in said
+    assert "without its constraint, extra." in said
+    file.write_text('[job]\npartition = "gpu"\n')  # which the folder's plan has
+    assert "profile: only you" not in typed("check", written(way="ssh", site="ours")).output
+
+
+def test_an_account_that_the_system_calls_otherwise_is_named(
+    typed: Callable, written: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    known = pwd.getpwnam
+    monkeypatch.setattr(pwd, "getpwnam", lambda user: known(user.lower()))
+    done = typed("check", written(learners=(ME.upper(),)))
+    assert f"! learners: the system calls {ME.upper()} {ME}: write that" in done.output
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [(0o700, "learners cannot enter"), (0o710, "cannot (look into|make it in)")]
+)
+def test_a_folder_in_one_that_is_closed_to_the_teacher_is_said(base: Path, mode: int, said: str):
+    (base / "closed").mkdir()
+    (base / "closed").chmod(mode)
+
+    def there() -> str:
+        try:
+            return str(asyncio.run(plan_check._folder(plan(base / "closed" / "may"))))
+        except UsageError as error:
+            return str(error)
+
+    assert re.search(said, another_user.call(there))
 
 
 def test_a_learner_without_a_home_is_named(typed: Callable, written: Callable):
@@ -309,7 +352,7 @@ def test_a_workshop_ends_when_all_seats_have(
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
     said = typed("end", folder.path).output
     assert f"{ME}'s JupyterLab has not said that it has ended" in said
-    assert "if it still runs, it ends once they type `rankroom workshop leave`" in said
+    assert "they end once its learner types `rankroom workshop leave`" in said
 
 
 def test_a_seat_that_was_silent_before_is_not_waited_for(
@@ -324,6 +367,7 @@ def test_a_seat_that_was_silent_before_is_not_waited_for(
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
     done = typed("end", folder.path)
     assert done.exit_code == 0 and "has not said" not in done.output
+    assert f"{ME} had not been heard from: ranks of theirs may still run" in done.output
 
 
 def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
@@ -369,9 +413,23 @@ def test_jobs_of_pbs_are_asked_for(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch, scheduler="pbs")
-    fake.set("11", '"job_state": "R", "Job_Name": "lab"')
+    fake.set("11", f'"job_state": "R", "Job_Name": "lab", "Job_Owner": "{ME}@login.site"')
     done = typed("end", folder.path)
     assert done.exit_code == 1 and f"job 11 of {ME} is still there (running)" in done.output
+    # Another's, which the seat has named.
+    fake.set("11", '"job_state": "R", "Job_Name": "lab", "Job_Owner": "eve@login.site"')
+    assert typed("end", folder.path).exit_code == 0
+
+
+def test_a_job_is_a_number_of_some_digits(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
+):
+    folder = ending(base, monkeypatch, scheduler="pbs")
+    own = seat.mine()
+    for job in ("١١", "1" * 200, "11 12", "-x"):
+        own.write(SeatStatus(state="ended", job=job))
+        assert typed("end", folder.path).exit_code == 0
+    assert fake.calls("qstat") == []
 
 
 def test_one_who_shares_nothing_ends_too(
@@ -490,6 +548,21 @@ def test_without_a_server_the_seat_is_written_by_the_command(base: Path, typed: 
     assert not own.path.exists()
 
 
+def test_in_a_home_without_room_the_teacher_is_told_and_so_is_the_learner(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*about: object, **more: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    folder = opened(base / "may")
+    seat.take(folder.path, folder.owner_uid).write(SeatStatus(state="idle", lesson=2))
+    monkeypatch.setattr(seat, "write_atomically", full)
+    done = typed("share", "--off")
+    assert done.exit_code == 1 and "what you have set may not last" in done.output
+    [found] = folder.seats()
+    assert not found.status.shares and found.status.lesson is None
+
+
 def test_a_seat_at_a_site_is_said_to_be_there(base: Path, typed: Callable):
     keep_job("/scratch/may", "mysite", "4711")
     for words in (["hand"], ["share", "--off"], ["leave"]):
@@ -504,6 +577,93 @@ def test_who_leaves_ends_the_server_also_without_a_seat(
     monkeypatch.setattr(node_server, "stop", lambda: True)
     done = typed("leave")
     assert (done.exit_code, done.output) == (0, "your JupyterLab has ended\n")
+
+
+def started_server(pid: int, workshop: str) -> Path:
+    """Its files, as `join` leaves them while it starts; the one that it writes once it listens."""
+    folder = node_server.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    runtime = folder / f"run-{pid}"
+    runtime.mkdir()
+    about = {
+        "host": socket.gethostname(), "pid": pid, "runtime": str(runtime), "workshop": workshop,
+    }  # fmt: skip
+    (folder / "server.json").write_text(json.dumps(about))
+    return runtime / f"jpserver-{pid}.json"
+
+
+def test_who_leaves_one_large_node_ends_the_ranks_of_its_workshop(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    folder = opened(base / "may")
+    seat.take(folder.path, folder.owner_uid)
+    ended: list[Path] = []
+    monkeypatch.setattr(joined_workshop, "end_clusters", lambda folder: ended.append(folder.path))
+    started_server(2**22 + 1, str(folder.path))  # which has died since
+    assert "you have no seat in" in typed("leave").output
+    assert ended == [folder.path]
+
+
+def test_a_server_that_is_starting_is_waited_for(base: Path, monkeypatch: pytest.MonkeyPatch):
+    listens = started_server(4711, "/may")
+    monkeypatch.setattr(node_server, "_is_ours", lambda pid: pid == 4711)
+    monkeypatch.setattr(node_server.os, "kill", lambda pid, sign: pytest.fail("it was ended"))
+
+    def in_a_while(holds: Callable[[], bool], seconds: float) -> bool:
+        assert not holds()
+        listens.write_text('{"hostname": "127.0.0.1", "port": 20001, "token": "abc"}')
+        return holds()
+
+    monkeypatch.setattr(node_server, "poll_until", in_a_while)
+    assert node_server.start(plan(base), "/may").port == 20001
+
+
+def test_a_start_that_fails_leaves_a_server_that_was_started_since(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def too_late(holds: Callable[[], bool], seconds: float) -> bool:
+        started_server(4711, "/may")
+        return False
+
+    monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 0)
+    process = SimpleNamespace(pid=4710, poll=lambda: None, kill=lambda: None, wait=lambda: 1)
+    monkeypatch.setattr(node_server.subprocess, "Popen", lambda words, **more: process)
+    monkeypatch.setattr(node_server, "_is_ours", lambda pid: pid == 4711)
+    monkeypatch.setattr(node_server.os, "kill", lambda pid, sign: pytest.fail("it was ended"))
+    monkeypatch.setattr(node_server, "poll_until", too_late)
+    with pytest.raises(LabError, match="JupyterLab did not start"):
+        node_server.start(plan(base), "/may")
+    assert node_server.workshop_here() == "/may"
+
+
+def test_two_joins_at_once_have_one_job(base: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = opened(base / "may", way="ssh", site="nowhere")
+    attached: list[str | None] = []
+
+    class Slow:
+        def __init__(self, *given, **more) -> None:
+            self.submitted = given[6]
+
+        async def run(self, attach: str | None, last: object) -> None:
+            attached.append(attach)
+            if attach is None:
+                await asyncio.sleep(0.2)
+                self.submitted(SimpleNamespace(job="11"))
+                await asyncio.sleep(0.2)  # it goes on, and the other one need not wait for its end
+
+    async def lives(scheduler: object, job: str) -> bool:
+        return True
+
+    async def both() -> None:
+        joins = (
+            joined_workshop.join_workshop(str(folder.path), 0, False, Terminal()) for _ in range(2)
+        )
+        await asyncio.gather(*joins)
+
+    monkeypatch.setattr(joined_workshop, "LabCommand", Slow)
+    monkeypatch.setattr(joined_workshop, "_lives", lives)
+    asyncio.run(both())
+    assert attached == [None, "11"]
 
 
 def test_a_server_of_another_workshop_is_not_joined(base: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@ the teacher tells."""
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 
 import another_user
 from rankroom.errors import RecordError, UsageError
-from rankroom.record.model import RunInfo
+from rankroom.record.model import Owner, RunInfo
 from rankroom.record.store import Store
 from rankroom.workshop import seat, workshop_answers, workshop_folder
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.workshop_folder import Folder, open_folder
+from record_makers import log, start_record
 from workshops import opened, plan, reachable
 
 
@@ -154,6 +156,18 @@ def test_one_account_has_one_seat_its_newest(folder: Folder):
         file.write_text('{"version": 1}')
         os.utime(file, (at, at))
     assert [each.key for each in folder.seats()] == ["bob-2"]
+
+
+@pytest.mark.parametrize(("text", "mode"), [("notes", 0o644), ('{"version": 1}', 0o666)])
+def test_what_others_may_have_put_there_hides_no_seat(folder: Folder, text: str, mode: int):
+    own = seat.take(folder.path, folder.owner_uid)
+    for number in range(workshop_folder.MOST_TRIED - 1):
+        file = folder.path / "seats" / f"bob-{number}"
+        file.write_text(text)
+        file.chmod(mode)
+        later = time.time() + 60
+        os.utime(file, (later, later))
+    assert [each.key for each in folder.seats()] == [own.name]
 
 
 def test_too_many_files_are_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
@@ -337,6 +351,50 @@ def test_a_run_that_is_too_large_is_refused(
     with pytest.raises(RecordError, match="too large to be shown"):
         folder.show_run(store.paths(run_id))
     assert not folder.shown().paths(run_id).folder.exists()
+
+
+def test_two_who_follow_a_run_copy_it_once(
+    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, run_id = record(home)
+    paths, copy = store.paths(run_id), folder.shown().paths(run_id)
+    folder.show_run(paths)
+    with paths.events.open("ab") as file:
+        file.write(b'{"kind":"mark","rank":1,"seq":0,"t":2,"name":"two"}\n')
+    whole = os.fchmod
+
+    def meanwhile(descriptor: int, mode: int) -> None:
+        monkeypatch.setattr(workshop_folder.os, "fchmod", whole)
+        workshop_folder._copy_record(paths, copy)
+        whole(descriptor, mode)
+
+    monkeypatch.setattr(workshop_folder.os, "fchmod", meanwhile)
+    workshop_folder._copy_record(paths, copy)
+    assert copy.events.read_bytes() == paths.events.read_bytes()
+
+
+def test_of_a_run_that_grows_too_large_the_beginning_and_the_state_are_shown(
+    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # The teacher's ranks are on another machine.
+    store, run, writer = start_record(home, owner=Owner("another-host", 1))
+    paths, shown = store.paths(run.id), folder.shown()
+    writer.append(log(0, "one\n"))
+    folder.show_run(paths)
+    monkeypatch.setattr(workshop_folder, "MOST_SHOWN", paths.events.stat().st_size + 10)
+    for seq in (2, 3):
+        writer.append(log(0, "more\n", seq))
+        before = time.time() - 600
+        os.utime(shown.paths(run.id).events, (before, before))
+        assert folder.follow_run(paths)
+        assert shown.read(run.id).data == log(0, "one\n")
+        [note] = shown.load(run.id).notes
+        assert "is left out" in note and shown.load(run.id).state == "running"
+    run.state, run.end = "done", run.start + 1
+    writer.finish(run)
+    folder.follow_run(paths)
+    assert shown.load(run.id).state == "done" and len(shown.load(run.id).notes) == 1
+    assert store.load(run.id).notes == []
 
 
 def test_a_shown_run_that_is_another_accounts_is_not_read(folder: Folder, home: Path):

@@ -9,7 +9,7 @@ import pytest
 from rankroom.errors import UsageError
 from rankroom.scheduler import site
 from rankroom.workshop import workshop_plan
-from rankroom.workshop.invitation import EARLY_S
+from rankroom.workshop.workshop_plan import EARLY_S
 from workshops import NOON, plan
 
 GOOD = """\
@@ -150,3 +150,22 @@ def test_the_folder_gets_what_only_the_teachers_profile_knows():
     assert one.scheduler == "pbs"
     assert one.login == site.load("polaris").login
     assert one.version
+
+
+def test_learners_without_the_profile_get_the_job_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = site.profile_of("ours")
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        '[job]\npartition = "gpu"\nqos = "day"\naccount = "mine"\ngpus_per_node = 2\n'
+        'cpus_per_task = 4\nmemory_per_node = "16G"\n'
+    )
+    one = replace(plan(Path("/x")), way="ssh", site="ours", qos="course")
+    text = workshop_plan.opened(one).to_toml()
+    assert workshop_plan.opened(replace(one, way="node")).gpus == 0  # of this machine, not the site
+    file.unlink()
+    job = workshop_plan.parsed(Path("plan.toml"), text.encode()).of_site().job
+    assert (job.partition, job.qos, job.account) == ("gpu", "course", "")
+    assert (job.gpus_per_node, job.cpus_per_task, job.memory_per_node) == (2, 4, "16G")
