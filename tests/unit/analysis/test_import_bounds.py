@@ -97,7 +97,7 @@ def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, 
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(i) for i in range(2000)])
     first, second = made.files
-    assert 300 <= first.spans < 500 and second.spans < 200
+    assert 150 <= first.spans < 300 and 100 <= second.spans < 300
     for each in (first, second):
         assert f"1 × the rest of the file, after {each.spans:,} events" in str(each)
         assert "closing bracket" not in str(each)
@@ -105,6 +105,42 @@ def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, 
     # One that ends there is whole.
     monkeypatch.setattr(importing, "MOST_EVENTS", 2000)
     assert "rest of the file" not in str(read([span(i) for i in range(2000)]).files[0])
+
+
+def unrecorded(made: importing.Import, store: Store) -> list[tuple[int, int, int]]:
+    """Rank, beginning and end of each."""
+    return [
+        (event["rank"], event["start"][0], event["start"][0] + event["dur"][0])
+        for event in store.events(made.run.id)
+        if event["kind"] == "spans" and event["cat"] == "unrecorded"
+    ]
+
+
+def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkeypatch):
+    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(importing, "MOST_EVENTS", 300)
+    made = read([span(i) for i in range(2000)], [span(200 * i) for i in range(20)])
+    last = 10 * made.files[0].spans - 5
+    assert unrecorded(made, store) == [(0, last, 38_005)]
+    assert profile_of(store, made.run).wall == last
+
+
+def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
+    read, store: Store, monkeypatch
+):
+    monkeypatch.setattr(importing, "MOST_EVENTS", 200)
+    events: list[dict[str, Any]] = []
+    for at in range(0, 50_000, 1000):
+        events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": 1})
+        ready = range(20) if at == 0 else ()  # the others are in its cache
+        events += [{"ph": "X", "name": str(n), "ts": at, "pid": 1, "dur": 0} for n in ready]
+        events.append({"ph": "E", "ts": at + 4, "pid": 1})
+        events.append({"ph": "X", "name": "ALLREDUCE", "ts": at + 5, "pid": 1, "dur": 60})
+    made = read(events)
+    told = [each for each in store.events(made.run.id) if each.get("cat") == "collective"]
+    assert [len(each["dur"]) for each in told] == [50, *[10] * 19]
+    assert unrecorded(made, store) == [(rank, 10_000, 49_065) for rank in range(1, 20)]
+    assert made.files[0].dropped["operations of ranks without a timeline of their own"] == 40
 
 
 def test_reading_ends_when_its_time_is_over(read, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rankroom.analysis.importers import Import, import_files, parallel_parser, trace_repair
+from rankroom.analysis.importers import Import, import_files, lanes, parallel_parser, trace_repair
 from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.lanes import MOST_NAMES
 from rankroom.analysis.importers.trace_file import rank_in_name
@@ -433,6 +433,58 @@ def test_operations_in_horovods_cache_keep_their_place(bench: Bench):
     assert "rank 1 arrives last in 1 % of 99 allreduces and costs 98 % of a step" in said
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_horovods_timeline_goes_with_the_traces_of_its_ranks(bench: Bench, order: int):
+    kernel = [x("gemm", 15, 4, 0, 7, cat="kernel")]
+    traces = [kineto(rank, traceEvents=kernel, distributedInfo={}) for rank in (0, 1)]
+    files = [bench.file(each, f"rank{rank}.json") for rank, each in enumerate(traces)]
+    files.insert(0, bench.file(horovod(0, 2000), "hvd.json"))
+    made, spans = bench.read(*files[::order])
+    assert [rank.rank for rank in made.run.ranks] == [0, 1]
+    assert [(r, s) for r, cat, _, s, _ in spans if cat == "kernel"] == [(0, 15), (1, 1015)]
+    assert [(r, s, d) for r, cat, _, s, d in spans if cat == "collective"] == [
+        (0, 0, 2070), (0, 10_000, 2070), (0, 20_000, 2070),
+        (1, 2000, 70), (1, 12_000, 70), (1, 22_000, 70),
+    ]  # fmt: skip
+
+
+def of_one_rank(tick: str, lasting: int) -> list[dict[str, Any]]:
+    """Horovod's timeline of a job of one rank, which negotiates for so many microseconds."""
+    tensor = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}}
+    events = [tensor]
+    for at in (0, 1000, 2000):
+        events += [
+            {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": 1},
+            {"ph": "X", "name": tick, "ts": at, "pid": 1, "dur": 0},
+            {"ph": "E", "ts": at + lasting, "pid": 1},
+            {"ph": "X", "name": "ALLREDUCE", "ts": at + 10, "pid": 1, "dur": 60},
+        ]
+    return events
+
+
+def test_horovods_timeline_of_a_single_rank(bench: Bench):
+    made, spans = bench.read(bench.file(of_one_rank("0", 0), "timeline-3.json"))
+    assert [rank.rank for rank in made.run.ranks] == [0]
+    found = [(start, dur) for _, cat, _, start, dur in spans if cat == "collective"]
+    assert found == [(0, 70), (1000, 70), (2000, 70)]
+
+
+@pytest.mark.parametrize("tick", ["²", "4096", "99999999999", "9" * 5000])
+def test_what_cannot_be_a_rank_is_none(bench: Bench, tick: str):
+    made, _ = bench.read(bench.file(of_one_rank(tick, 5)))
+    assert made.run.size == 1
+    assert made.files[0].dropped["ranks with too high a number"] == (0 if tick == "²" else 3)
+
+
+def test_tensors_of_many_shapes_keep_their_names(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lanes, "MOST_VARIANTS", 1)
+    shapes = iter(range(9))
+    text = re.sub(r"\[10, 2\]", lambda found: f"[{next(shapes)}, 2]", horovod(0, 2000))
+    _, spans = bench.read(bench.file(text))
+    together = [json.loads(name) for _, cat, name, _, _ in spans if cat == "collective"]
+    assert {(each.get("library"), each.get("tensor")) for each in together} == {("hvd", "grad.0")}
+
+
 def test_horovods_adasum_is_a_collective(bench: Bench):
     _, spans = bench.read(bench.file(horovod(0, 2000).replace("ALLREDUCE", "ADASUM")))
     together = [(rank, start) for rank, cat, _, start, _ in spans if cat == "collective"]
@@ -473,7 +525,7 @@ def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
     assert of[1]["op"] == ({"name": "aten::mm"}, 5, 5)
     assert of[1]["collective"] == (
         {"name": "allreduce", "op": "allreduce", "library": "dist", "bytes": 2000,
-         "dtype": "BFloat16", "ranks": [0, 1], "group": "tp",
+         "dtype": "BFloat16", "ranks": [0, 1], "group": "tp (0–1)",
          "kernel": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"}, 15, 30,
     )  # fmt: skip
     assert of[1]["kernel"][0]["name"] == "gemm"
@@ -481,6 +533,45 @@ def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
     assert of[1]["data"][1:] == (1, 1)
     assert of[1]["user"][0]["name"] == "nccl:all_reduce"
     assert of[1]["cuda_runtime"][0]["name"] == "cudaLaunchKernel"
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def nccl(count: int, **args: Any) -> list[dict[str, Any]]:
+    """Allreduces on a GPU, with their numbers."""
+    told = {"Collective name": "allreduce", **args}
+    return [x(NCCL, 100 * n + 50, 20, 0, 7, cat="kernel", args={**told, "Seq": n})
+            for n in range(count)]  # fmt: skip
+
+
+def test_groups_are_told_apart_however_many_collectives_there_are(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lanes, "MOST_VARIANTS", 10)
+    events = [each for group in "ab" for each in nccl(50, **{"Process Group Name": group})]
+    made, _ = bench.read(bench.file(kineto(0, traceEvents=events)))
+    assert not made.files[0].dropped, "their numbers make no other names"
+    for n, each in enumerate(events):
+        each["args"]["something"] = n
+    made, spans = bench.read(bench.file(kineto(0, traceEvents=events)))
+    groups = [json.loads(name).get("group") for _, _, name, _, _ in spans]
+    assert sorted(groups) == ["a"] * 50 + ["b"] * 50
+    assert made.files[0].dropped
+
+
+def test_what_was_launched_before_the_profiler_began_is_not_matched(bench: Bench):
+    before = [x(NCCL, at, 5, 0, 7, cat="kernel") for at in (10, 20)]
+    files = [
+        bench.file(kineto(0, traceEvents=[*before, *nccl(3)]), "0.json"),
+        bench.file(kineto(1, traceEvents=nccl(3)), "1.json"),
+    ]
+    made, spans = bench.read(*files)
+    found = [(rank, cat) for rank, cat, *_ in spans]
+    assert found == [*[(0, "collective")] * 3, *[(0, "kernel")] * 2, *[(1, "collective")] * 3]
+    assert made.run.notes == []
+    made, _ = bench.read(files[0], bench.file(kineto(1, traceEvents=nccl(2)), "1.json"))
+    assert "ranks have different numbers of allreduce" in made.run.notes[0]
 
 
 def test_gloos_calls_are_collectives(bench: Bench):
@@ -550,7 +641,8 @@ def test_communication_that_a_gpu_computes_over_is_not_exposed(bench: Bench):
         ("rank2.1790000000000000000.pt.trace.json.gz", 2),
         ("trace_2024-05-03.json", None), ("trace_20240503_1230.json", None),
         ("2024-05-03T12:30:05.json", None), ("trace_2024-05-03.2.json", 2),
-        ("rank1_2024-05-03_12-30-05.json", 1),
+        ("rank1_2024-05-03_12-30-05.json", 1), ("rank3_iter_100.json", 3),
+        ("rank3_step_100.pt.trace.json.gz", 3),
     ],
 )  # fmt: skip
 def test_the_rank_in_a_files_name(name: str, rank: int | None):
@@ -570,6 +662,26 @@ def test_two_files_of_one_rank(bench: Bench):
     )
     assert [rank.rank for rank in made.run.ranks] == [0, 1]
     assert any("b.rank1.json got the next free number" in note for note in made.run.notes)
+
+
+def test_files_of_a_profiler_that_ran_twice_are_of_one_rank(bench: Bench):
+    first = kineto(1)
+    again = first | {"baseTimeNanoseconds": first["baseTimeNanoseconds"] + 5_000_000_000}
+    made, spans = bench.read(bench.file(first, "a.json"), bench.file(again, "b.json"))
+    assert [rank.rank for rank in made.run.ranks] == [1]
+    assert [start for _, cat, _, start, _ in spans if cat == "op"] == [5, 5_000_005]
+    between = [(start, dur) for _, cat, _, start, dur in spans if cat == "unrecorded"]
+    assert between == [(90, 5_000_000 - 90)]
+    assert "rank 1: several files, one after the other" in made.run.notes[0]
+    again["baseTimeNanoseconds"] = first["baseTimeNanoseconds"] + 50_000
+    made, _ = bench.read(bench.file(first, "a.json"), bench.file(again, "b.json"))
+    assert [rank.rank for rank in made.run.ranks] == [0, 1], "they overlap"
+
+
+def test_clocks_of_several_hosts_are_told(bench: Bench):
+    files = [bench.file(kineto(rank, host_name=f"n{rank}"), f"{rank}.json") for rank in (0, 1)]
+    made, _ = bench.read(*files)
+    assert made.run.notes == ["the clocks of 2 hosts are taken as they are, and may differ"]
 
 
 def test_processes_of_one_file_are_ranks(bench: Bench):

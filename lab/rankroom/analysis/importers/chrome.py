@@ -30,7 +30,8 @@ _NUMBERING = frozenset(
     ("External id", "Ev Idx", "correlation", "Record function id", "Sequence number",
      "Fwd thread id", "Python id", "Python parent id", "Python module id", "cbid",
      "est. achieved occupancy %", "queued", "Trace iteration", "Trace name",
-     "Profiler Event Index")
+     "Profiler Event Index", "Seq", "In split size", "Out split size", "Input Tensors start",
+     "Output Tensors start", "graph node id")
 )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any
 
+from rankroom.text.rank_ranges import format_ranks
+
 Json = dict[str, Any]
 
 OURS = (
@@ -74,6 +76,11 @@ def is_annotation(define: Json) -> bool:
     return bool(define.get("annotated"))
 
 
+def is_linked(define: Json) -> bool:
+    """True for a collective's kernel that tells which it is, as the profiler saw its launch."""
+    return "Collective name" in define
+
+
 def _collective(name: str, args: Json) -> Json | None:
     kernel, annotation = _KERNEL.match(name), _ANNOTATION.match(name)
     if not (kernel or annotation or (name.startswith("nccl") and "Collective name" in args)):
@@ -105,7 +112,9 @@ def _collective(name: str, args: Json) -> Json | None:
     if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
         found["ranks"] = ranks
     if group not in (None, "", "0", "default_pg"):
-        found["group"] = str(group)
+        # Groups of other ranks may have the same name, as those of one dimension of a DeviceMesh.
+        among = f" ({format_ranks(found['ranks'])})" if "ranks" in found else ""
+        found["group"] = f"{group}{among}"
     return found
 
 

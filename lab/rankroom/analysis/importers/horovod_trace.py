@@ -17,7 +17,7 @@ from typing import Any
 
 from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.foreign_names import size_of
-from rankroom.analysis.importers.lanes import Lane, Names
+from rankroom.analysis.importers.lanes import MOST_RANKS, Lane, Names
 
 Json = dict[str, Any]
 Key = tuple[str, str, int]  # operation, tensor, and which of these it is
@@ -28,6 +28,7 @@ _OPERATIONS = (
     "ALLREDUCE", "ADASUM", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "BARRIER",
 )  # fmt: skip
 _OPERATION = re.compile(rf"^(?:{'|'.join(_OPERATIONS)})$")
+_RANK = re.compile(r"[0-9]+")
 _PREFIX = re.compile(r"^(?:allreduce|allgather|broadcast|alltoall|reducescatter)\.(?=.)")
 
 
@@ -66,21 +67,30 @@ class Timeline:
 
 
 def read(reader: Reader) -> Timeline:
-    """The operations in a file that `reader` has read."""
+    """The operations in a file that `reader` has read; what it drops is counted there."""
     timeline = Timeline()
     sizes: dict[int, Json] = {}  # by the name's number: millions of operations share a few
     for (process, _, _), lane in reader.lanes.items():
         lane.sort()
         tensor = _tensor(reader.processes.get(process, ""))
         waiting: Done | None = None
+        early: dict[int, int] = {}  # when ranks were ready, before any tensor was negotiated
         for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
             define = reader.names.defined[number]
             name, end = define["name"], start + dur
             if name.startswith(_NEGOTIATE):
                 waiting = Done(tensor, name.removeprefix(_NEGOTIATE).lower(), start, end, {})
+                # Of a single rank, all of it is in one microsecond, in any order.
+                waiting.ready = {rank: at for rank, at in early.items() if at == start}
+                early.clear()
                 _phase(timeline, "NEGOTIATE", tensor, start, dur)
-            elif name.isdigit() and dur == 0 and waiting is not None:
-                waiting.ready.setdefault(int(name), start)
+            elif dur == 0 and _RANK.fullmatch(name):
+                if len(name) > 7 or (rank := int(name)) >= MOST_RANKS:
+                    reader.dropped["ranks with too high a number"] += 1
+                elif waiting is not None:
+                    waiting.ready.setdefault(rank, start)
+                else:
+                    early[rank] = start
             elif _OPERATION.match(name):
                 done = waiting or Done(tensor, name.lower(), start, end, {})
                 if number not in sizes:

@@ -1,4 +1,8 @@
-"""Files of other programs as one record: each file a rank, all on one clock as far as they tell."""
+"""Files of other programs as one record: each file a rank, all on one clock as far as they tell.
+
+A rank has several where Horovod's timeline comes with another program's trace, and where a profiler
+ran several times.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import sub
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rankroom.analysis.collectives import CATEGORY, Key, key_of
 from rankroom.analysis.importers import horovod_trace
 from rankroom.analysis.importers.foreign_names import OURS
 from rankroom.analysis.importers.lanes import Lane, Names
 from rankroom.analysis.importers.trace_file import MOST_EVENTS, RankOfFile, TraceFile, read_file
 from rankroom.analysis.importers.trace_repair import TraceError
+from rankroom.analysis.profile.shares import UNRECORDED
 from rankroom.record.model import RankInfo, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store, new_id
@@ -61,8 +67,8 @@ class _Rank:
     """A rank of the record: its lanes, each with the table that its names are numbers of."""
 
     rank: int
-    info: RankInfo | None
-    lanes: list[tuple[str, Lane, Names]]
+    info: RankInfo | None = None
+    lanes: list[tuple[str, Lane, Names]] = field(default_factory=list)
 
 
 def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -> Import:
@@ -78,8 +84,10 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
     try:
         files: list[TraceFile] = []
         left = MOST_EVENTS
-        for path in paths:
-            files.append(read_file(path, alone=len(paths) == 1, most=left))
+        for at, path in enumerate(paths):
+            # What earlier files have left is shared, so that the last ones are read as well.
+            most = left // (len(paths) - at)
+            files.append(read_file(path, alone=len(paths) == 1, most=most))
             left = max(0, left - files[-1].events)
         notes: list[str] = []
         _number(files, notes)
@@ -100,24 +108,61 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
 
 
 def _number(files: list[TraceFile], notes: list[str]) -> None:
-    """Give each file's rank a number that no other has."""
-    taken: set[int] = set()
+    """Give each file's rank a number: that of another file only where both are one rank's."""
+    taken: dict[int, list[_When]] = {}
     twice = []
-    late: list[RankOfFile] = []
+    again: set[int] = set()
+    late: list[tuple[TraceFile, RankOfFile]] = []
     for file in files:
+        when = _when(file)
         for rank in file.ranks:
-            if rank.rank is None or rank.rank in taken or rank.rank > 1 << 20:
+            others = taken.get(rank.rank, []) if rank.rank is not None else []
+            if rank.rank is None or rank.rank > 1 << 20 or not all(map(when.fits, others)):
                 if rank.rank is not None:
                     twice.append(file.path.name)
-                late.append(rank)
+                late.append((file, rank))
             else:
-                taken.add(rank.rank)
-    free = iter(number for number in range(1 << 21) if number not in taken)
-    for rank in late:
-        rank.rank = next(free)
+                if any(other.program == file.program for other in others):
+                    again.add(rank.rank)
+                taken.setdefault(rank.rank, []).append(when)
+    # What Horovod's timeline tells of a rank goes with no file that may be another's.
+    told = {rank for file in files if file.timeline is not None for rank in file.timeline.ready}
+    free = (number for number in range(1 << 21) if number not in taken)
+    untold = (number for number in range(1 << 21) if number not in taken and number not in told)
+    for file, rank in late:
+        rank.rank = next(untold if file.timeline is None else free)
+        taken[rank.rank] = []
     if twice:
         said = ", ".join(dict.fromkeys(twice))
         notes.append(f"a rank that another file has, too: {said} got the next free number")
+    if again:
+        notes.append(
+            f"{name_ranks(again)}: several files, one after the other; what is between them is not "
+            "recorded"
+        )
+
+
+class _When(NamedTuple):
+    """Who wrote a file, and of which time it is, since the epoch; None if it does not tell."""
+
+    program: str
+    time: tuple[int, int] | None
+
+    def fits(self, other: _When) -> bool:
+        """Whether both may be of one rank: Horovod's timeline and another program's trace, or what
+        a profiler wrote that ran twice."""
+        if self.program != other.program:
+            return "Horovod" in (self.program, other.program)
+        if self.time is None or other.time is None:
+            return False
+        return self.time[1] <= other.time[0] or other.time[1] <= self.time[0]
+
+
+def _when(file: TraceFile) -> _When:
+    time = None
+    if file.zero is not None and (extent := file.extent) is not None:
+        time = file.zero + extent[0], file.zero + extent[1]
+    return _When(file.program, time)
 
 
 def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
@@ -126,26 +171,35 @@ def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
         if file.timeline is not None:
             _horovod_lanes(file)
     firsts = [
-        file.zero + first
+        file.zero + extent[0]
         for file in files
-        if file.zero is not None and (first := file.first) is not None
+        if file.zero is not None and (extent := file.extent) is not None
     ]
     start = min(firsts, default=time.time_ns() // 1000)
     if len(files) == 1 and files[0].start is not None:
         start = files[0].start
     aligned = []
     for file in files:
-        first = file.first
-        if first is None:
+        extent = file.extent
+        if extent is None:
             continue
         if file.zero is None:
             aligned.append(file.path.name)
-            _shift(file, -first)
+            _shift(file, -extent[0])
         else:
             _shift(file, file.zero - start)
     if aligned and len(files) > 1:
         said = ", ".join(aligned[:4]) + (", …" if len(aligned) > 4 else "")
         notes.append(f"no common clock: {said} begins with its first event at 0")
+    hosts = {
+        rank.info.host
+        for file in files
+        if file.zero is not None and file.start is None  # a record's clocks have been compared
+        for rank in file.ranks
+        if rank.info is not None and rank.info.host
+    }
+    if len(hosts) > 1:
+        notes.append(f"the clocks of {len(hosts)} hosts are taken as they are, and may differ")
     return start
 
 
@@ -171,37 +225,52 @@ def _horovod_lanes(file: TraceFile) -> None:
 
 
 def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
-    ranks = {
-        rank.rank or 0: _Rank(
-            rank.rank or 0, rank.info, [(cat, lane, file.names) for cat, lane in rank.lanes.items()]
-        )
-        for file in files
-        for rank in file.ranks
-    }
+    ranks: dict[int, _Rank] = {}
+    for file in files:
+        for rank in file.ranks:
+            number = rank.rank or 0
+            mine = ranks.setdefault(number, _Rank(number))
+            mine.info = mine.info or rank.info
+            mine.lanes += [(cat, lane, file.names) for cat, lane in rank.lanes.items()]
+    gaps = _arrivals(files, ranks, notes)
+    _compare_counts(ranks, notes)
+    _leave_out(files, ranks, gaps)
+    return [ranks[number] for number in sorted(ranks)]
+
+
+def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str]) -> dict[int, int]:
+    """Put in what Horovod's timeline of one rank tells of the others; from when on it is not put in
+    any more for some, as it would be too much."""
     timelines = [file for file in files if file.timeline is not None]
     told = next((file for file in timelines if file.timeline and file.timeline.ready), None)
     if told is None or told.timeline is None:
-        return [ranks[number] for number in sorted(ranks)]
+        return {}
     ready = horovod_trace.arrivals(told.timeline)
     # When the others became ready is in the coordinator's file; what they did then, in their own.
     for file in timelines:
         if file is not told and file.timeline is not None:
             number = file.ranks[0].rank or 0
             lane = horovod_trace.collectives(file.timeline, number, file.names, ready)
-            rest = [each for each in ranks[number].lanes if each[0] != "collective"]
-            ranks[number].lanes = [("collective", lane, file.names), *rest]
+            rest = [
+                each for each in ranks[number].lanes
+                if each[0] != CATEGORY or each[2] is not file.names
+            ]  # fmt: skip
+            ranks[number].lanes = [(CATEGORY, lane, file.names), *rest]
     every, members = told.timeline.ready, told.timeline.members
-    only = sorted(every - set(ranks))
+    only = sorted(every - {file.ranks[0].rank for file in timelines})
+    most = MOST_EVENTS // max(1, len(only))
     for number in only:
         lane = Lane()
-        for done in told.timeline.done:
+        for done in told.timeline.done[:most]:
             # Where no rank's arrival is told, all begin as rank 0 does.
             if number in (done.ready or members[done.op, done.tensor] or every):
                 begin = min(done.ready.get(number, done.begin), done.end)
                 lane.add(told.names.number(*horovod_trace.words(done)), begin, done.end - begin)
-        ranks[number] = _Rank(number, None, [("collective", lane, told.names)])
+        ranks.setdefault(number, _Rank(number)).lanes.append((CATEGORY, lane, told.names))
     if only:
-        they, own = ("it", "its own file is") if len(only) == 1 else ("they", "their own files are")
+        they, own = "they", "their own timelines are"
+        if len(only) == 1:
+            they, own = "it", "its own timeline is"
         notes.append(
             f"{name_ranks(only)}: only when {they} became ready, as rank 0 saw it; {own} not here"
         )
@@ -211,7 +280,60 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
             f"when ranks became ready is unknown for {unknown:,} of {count:,} "
             f"operation{'' if count == 1 else 's'}: Horovod had them in its cache"
         )
-    return [ranks[number] for number in sorted(ranks)]
+    if not only or len(told.timeline.done) <= most:
+        return {}
+    dropped = len(told.timeline.done) - most
+    told.dropped["operations of ranks without a timeline of their own"] += dropped
+    return dict.fromkeys(only, told.timeline.done[most].begin)
+
+
+def _compare_counts(ranks: dict[int, _Rank], notes: list[str]) -> None:
+    """Say where ranks have more collectives of a kind than others have, and these have no names:
+    the n-th of one rank is taken for the n-th of the others, wherever their profilers began."""
+    counts: dict[Key, dict[int, int]] = {}
+    for rank in ranks.values():
+        for category, lane, names in rank.lanes:
+            if category != CATEGORY:
+                continue
+            for number, count in Counter(lane.name).items():
+                if "tensor" not in (define := names.defined[number]):
+                    of = counts.setdefault(key_of(define), {})
+                    of[rank.rank] = of.get(rank.rank, 0) + count
+    if uneven := sorted({key.op for key, of in counts.items() if len(set(of.values())) > 1}):
+        what = ", ".join(uneven[:4]) + (", …" if uneven[4:] else "")
+        notes.append(
+            f"ranks have different numbers of {what}: if their profilers began at different ones, "
+            "those that are compared do not belong together"
+        )
+
+
+def _leave_out(files: list[TraceFile], ranks: dict[int, _Rank], gaps: dict[int, int]) -> None:
+    """Mark moments that are not recorded, so that no rank is taken to compute in them: behind the
+    part of a file that was read, between the files of a rank, and from when `gaps` tells on."""
+    names = Names()
+    name = names.number("not recorded", {})
+    end = 0
+    parts: dict[int, list[tuple[int, int, bool]]] = {}
+    for file in files:
+        if (extent := file.extent) is not None:
+            end = max(end, extent[1])
+            for each in file.ranks:
+                parts.setdefault(each.rank or 0, []).append((*extent, file.is_cut))
+    for number, rank in ranks.items():
+        missing = [(gaps[number], end)] if number in gaps else []
+        mine = sorted(parts.get(number, []))
+        reach = mine[0][0] if mine else 0
+        for first, last, is_cut in mine:
+            missing.append((reach, first))
+            reach = max(reach, last)
+            if is_cut:
+                missing.append((last, min((at for at, _, _ in mine if at >= last), default=end)))
+        lane = Lane()
+        for begin, until in missing:
+            if begin < until:
+                lane.add(name, begin, until - begin)
+        if len(lane):
+            rank.lanes.append((UNRECORDED, lane, names))
 
 
 def _write(

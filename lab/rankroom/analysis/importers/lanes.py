@@ -13,9 +13,15 @@ import numpy as np
 
 MOST_NAMES = 50_000  # of one file and rank; beyond, spans share a name
 MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, the same
-MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, those are left out
+MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, only `IDENTIFYING` ones stay
+MOST_RANKS = 4096  # of one file
 FARTHEST = 10 * 365 * 86_400 * 1_000_000  # microseconds from the others; farther is no time
 
+# Without these, collectives of different groups would be taken for one.
+IDENTIFYING = frozenset(
+    ("op", "library", "group", "ranks", "tensor", "kernel", "Collective name",
+     "Process Group Name", "Process Group Description", "Process Group Ranks")
+)  # fmt: skip
 _OTHER = {"name": "(one of too many names)"}
 
 
@@ -45,9 +51,9 @@ class Names:
     def _define(self, key: Hashable, name: str, args: dict[str, Any]) -> int:
         if args:
             self._variants[name] += 1
-            if self._variants[name] > MOST_VARIANTS:
+            if self._variants[name] > MOST_VARIANTS and not IDENTIFYING.issuperset(args):
                 self.left_out["arguments that are different each time"] += 1
-                return self.number(name, {})
+                return self.number(name, {k: args[k] for k in args if k in IDENTIFYING})
         text = self._text + len(name) + (len(str(args)) if args else 0)
         if len(self.defined) >= self.most or text > MOST_TEXT:
             self.left_out["names"] += 1
@@ -81,6 +87,12 @@ class Lane:
             self.start.pop()
             raise
         self.name.append(name)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The earliest start and the latest end of its spans, of which there are some."""
+        start, dur = np.frombuffer(self.start, np.int64), np.frombuffer(self.dur, np.int64)
+        return int(start.min()), int((start + dur).max())
 
     def extend(self, other: Lane) -> None:
         """The spans of another lane behind these."""

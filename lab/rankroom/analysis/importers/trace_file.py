@@ -13,15 +13,20 @@ from typing import Any
 
 from rankroom.analysis.importers import horovod_trace, parallel_parser
 from rankroom.analysis.importers.chrome import Reader
-from rankroom.analysis.importers.foreign_names import MARKS, OURS, is_annotation, recognise
-from rankroom.analysis.importers.lanes import Lane, Names, middle_of
+from rankroom.analysis.importers.foreign_names import (
+    MARKS,
+    OURS,
+    is_annotation,
+    is_linked,
+    recognise,
+)
+from rankroom.analysis.importers.lanes import MOST_RANKS, Lane, Names, middle_of
 from rankroom.analysis.importers.trace_repair import Events
 from rankroom.record.model import RankInfo
 
 Json = dict[str, Any]
 
 MOST_EVENTS = 10_000_000  # of all the files; what is behind them is dropped
-MOST_RANKS = 4096  # of one file; beyond, its processes are one rank
 MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
 MOST_CATEGORIES = 256  # of one rank; beyond, they share one
 OTHERS = "events"
@@ -66,6 +71,7 @@ class TraceFile:
     repaired: Counter[str]
     timeline: horovod_trace.Timeline | None = None
     events: int = 0  # that were read
+    is_cut: bool = False  # the rest of it was not
     start: int | None = None  # of the run, if it is a record that was exported
     title: str = ""
 
@@ -74,12 +80,10 @@ class TraceFile:
         return sum(len(lane) for rank in self.ranks for lane in rank.lanes.values())
 
     @property
-    def first(self) -> int | None:
-        """The earliest start; None without spans."""
-        starts = [
-            min(lane.start) for rank in self.ranks for lane in rank.lanes.values() if len(lane)
-        ]
-        return min(starts, default=None)
+    def extent(self) -> tuple[int, int] | None:
+        """The earliest start and the latest end; None without spans."""
+        lanes = [lane.extent for rank in self.ranks for lane in rank.lanes.values() if len(lane)]
+        return (min(start for start, _ in lanes), max(end for _, end in lanes)) if lanes else None
 
 
 def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceFile:
@@ -95,21 +99,20 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     middle = middle_of(lanes)
     for lane in lanes:
         reader.dropped.update(lane.keep_sound(middle))
-    dropped, repaired = events.dropped + reader.dropped, events.repaired + reader.repaired
-    dropped.update({f"arguments of spans: {k}": n for k, n in reader.names.left_out.items()})
     if zero is not None or any(d["name"].startswith("NEGOTIATE_") for d in reader.names.defined):
-        reader.dropped.pop("events that lack a field", None)
+        reader.dropped.pop("events that lack a field", None)  # the file's own zero
         timeline = horovod_trace.read(reader)
         one = RankOfFile(rank_in_name(path))
         if timeline.ready and not _RANK_IN_NAME.search(path.name):
             # Only the coordinator learns who is ready, and a mere number may be that of ranks.
             one.rank = 0
-        dropped.pop("events that lack a field", None)  # the file's own zero
         return TraceFile(
-            path, "Horovod", Names(), [one], zero, dropped, repaired, timeline, reader.taken
-        )
+            path, "Horovod", Names(), [one], zero, _dropped(events, reader),
+            events.repaired + reader.repaired, timeline, reader.taken, events.is_cut,
+        )  # fmt: skip
     about = _object(events.about.get("otherData", {})).get("rankroom")
     ours = _object(about)
+    dropped = _dropped(events, reader)
     ranks = _ranks(reader, events.about, ours, path, alone)
     if ours:
         dropped.pop("flows", None)  # who was late is worked out again
@@ -121,7 +124,7 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     program = "Rankroom" if ours else "PyTorch" if _is_kineto(events.about) else "Chrome"
     return TraceFile(
         path, program, reader.names, ranks, zero, dropped, events.repaired + reader.repaired,
-        events=reader.taken, start=start, title=str(ours.get("title", "")),
+        events=reader.taken, is_cut=events.is_cut, start=start, title=str(ours.get("title", "")),
     )  # fmt: skip
 
 
@@ -131,9 +134,10 @@ def rank_in_name(path: Path) -> int | None:
     The numbers of hosts and processes, and those of a date, are none.
     """
     told = re.search(r"\.rank(\d{1,6})$", path.name)  # behind everything: Horovod's own way
-    form = _RANK_IN_NAME if _OF_A_PROCESS.search(path.name) else _IN_NAME
     name = _DATE.sub("", _SUFFIXES.sub("", path.name))
-    found = [told] if told else list(form.finditer(name))
+    found = [told] if told else list(_RANK_IN_NAME.finditer(name))
+    if not found and not _OF_A_PROCESS.search(path.name):
+        found = list(_IN_NAME.finditer(name))
     # What comes last says more: `run2-rank0.json`.
     return next((int(number) for number in found[-1].groups() if number), None) if found else None
 
@@ -156,6 +160,13 @@ def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
         found = _horovods(batch) if found is None else found
         _stop_after(most, events, reader)
     return events, reader, found
+
+
+def _dropped(events: Events, reader: Reader) -> Counter[str]:
+    """What is lost of a file, by reason."""
+    dropped = events.dropped + reader.dropped
+    dropped.update({f"arguments of spans: {k}": n for k, n in reader.names.left_out.items()})
+    return dropped
 
 
 def _stop_after(most: int, events: Events, reader: Reader) -> None:
@@ -249,6 +260,7 @@ def _sort_in(
         if category == "kernel"
         and any(recognise(category, defined[n])[0] == "collective" for n in set(lane.name))
     }
+    since = _first_launches(reader, whose)
     for (process, thread, category), lane in list(reader.lanes.items()):
         rank = ranks[whose[process]]
         own = category
@@ -262,6 +274,7 @@ def _sort_in(
             elif few and len(threads[rank.rank, category]) > 1 and label:
                 own = f"{category} · {label}"
         told: dict[int, tuple[str, int]] = {}
+        unlinked: set[int] = set()
         for number in set(lane.name):
             goal, define = (own, defined[number])
             if not ours:
@@ -269,6 +282,8 @@ def _sort_in(
                 if goal == "collective" and is_annotation(define) and rank.rank in kernels:
                     goal, define = "user", defined[number]  # its kernel tells more
                 goal = own if goal == category else goal
+                if category == "kernel" and goal != own and not is_linked(defined[number]):
+                    unlinked.add(number)
             args = {key: value for key, value in define.items() if key not in ("name", "annotated")}
             same = define is defined[number]
             told[number] = goal, number if same else reader.names.number(define["name"], args)
@@ -277,7 +292,24 @@ def _sort_in(
             continue
         for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
             goal, to = told[number]
+            if number in unlinked and start < since.get(rank.rank, start):
+                goal, to = own, number
             rank.lane(goal).add(to, start, dur)
+
+
+def _first_launches(reader: Reader, whose: dict[Hashable, int | None]) -> dict[int | None, int]:
+    """When each rank's first collective began that its profiler saw the launch of, if it did.
+
+    Those before it do not tell their group, and are more on one rank than on another.
+    """
+    found: dict[int | None, int] = {}
+    for (process, _, category), lane in reader.lanes.items():
+        linked = {number for number in set(lane.name) if is_linked(reader.names.defined[number])}
+        if category == "kernel" and linked:
+            spans = zip(lane.name, lane.start, strict=True)
+            first = min(start for number, start in spans if number in linked)
+            found[whose[process]] = min(first, found.get(whose[process], first))
+    return found
 
 
 def _object(value: Any) -> Json:

@@ -56,6 +56,7 @@ class Events:
         self.about: Json = {}
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
+        self.is_cut = False  # there is more in the file than was read
         self._text = ""
         self._over = False
         self._lines = False  # events one per line, without an array
@@ -91,6 +92,7 @@ class Events:
         """Read no further: the rest of the file is dropped, and it is said after how much."""
         if not (self._over and not self._text):
             self.dropped[f"the rest of the file, after {after}"] += 1
+            self.is_cut = True
         self._over = self._closed = True
         self._text = ""
 
