@@ -7,8 +7,8 @@
 #   make lab PYTHON=python3.12       chooses the Python that .venv is made with
 #   make lab TORCH=cpu               takes PyTorch's build for the CPU, or the one for CUDA (cuda)
 
-# Of a checkout that is set up, the one that it was set up with.
-PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
+# Of a checkout that is set up, the one that it was set up with, while that is there: it is a link.
+PYTHON ?= $(if $(realpath .venv/bin/python),.venv/bin/python,python3)
 ARGS ?=
 TORCH ?=
 BROWSERS := /usr/bin/chromium /usr/bin/chromium-browser /snap/bin/chromium /usr/bin/google-chrome

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,10 +17,11 @@ from types import MappingProxyType
 
 OLDEST_NODE = 20  # Playwright's; older ones, npm only warns of
 NODE = f"Node.js {OLDEST_NODE} or newer"
+PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}"  # which need not be python3's
 # What a step needs of the machine, and the Debian packages that bring it.
 DEBIAN = {
-    "Python's venv": "python3-venv",
-    "Python's headers": "python3-dev",
+    "Python's venv": f"{PACKAGE}-venv",
+    "Python's headers": f"{PACKAGE}-dev",
     "g++": "g++",
     NODE: "nodejs",
     "npm": "npm",

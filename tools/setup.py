@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import signal
@@ -78,6 +79,9 @@ class Step:
 
 def main() -> None:
     """Do the steps that are due, side by side where they can be."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every locale has a `…`
     os.chdir(ROOT)
     end_by_signal()
     with only_one():

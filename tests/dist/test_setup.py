@@ -206,6 +206,13 @@ def test_a_machine_that_lacks_something_says_how_to_get_it(monkeypatch):
         machine.provide(["g++", "npm", "g++"])
 
 
+def test_the_packages_are_those_of_the_python_that_it_is():
+    """Which need not be the distribution's own."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = ["Python's venv", "Python's headers"]
+    assert machine.from_debian(wanted) == [f"{version}-venv", f"{version}-dev"]
+
+
 def test_no_package_is_advised_where_debian_has_only_an_older_one(tmp_path, monkeypatch):
     node = tmp_path / "node"
     node.write_text("#!/bin/sh\necho v12.22.9\n")
@@ -250,6 +257,33 @@ def test_a_python_that_is_too_old_or_too_new_is_refused(tmp_path, version, ok):
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == ok
     assert ("needs Python 3.10 to 3.14" in done.stdout) == bool(ok)
+
+
+def test_a_python_of_the_environment_that_is_gone_is_not_taken(tmp_path):
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    show = "show: ; @echo $(PYTHON)"
+    words = ["make", "-C", tmp_path, "-f", TOOLS.parent / "Makefile", "--silent"]
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
+    for target, taken in ((sys.executable, ".venv/bin/python"), ("/nowhere/python3", "python3")):
+        python.symlink_to(target)
+        done = subprocess.run([*words, f"--eval={show}", "show"], capture_output=True, env=env)
+        assert done.stdout.decode().split() == [taken]
+        python.unlink()
+
+
+def test_a_terminal_that_has_not_all_letters_is_written_to():
+    code = """
+import setup
+setup.only_one = setup.contextlib.nullcontext
+setup.provide = lambda needs: setup.say("set-up: waiting …")
+setup.take_all = lambda steps: None
+setup.main()
+"""
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOOLS, env=env, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.split() == [b"set-up:", b"waiting", b"\\u2026"]
 
 
 LOCKED = f"tensorflow-cpu=={setup.locked('tensorflow-cpu')}"

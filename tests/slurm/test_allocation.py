@@ -231,6 +231,26 @@ def test_the_end_of_the_job_ends_everything(machines: Machines):
         time.sleep(0.2)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-task=1"),
+        ("--nodes=2", "--ntasks-per-node=1", "--gpus=4"),
+    ],
+    ids=["by task", "in all"],
+)
+def test_ranks_see_all_gpus_however_their_job_asked_for_them(machines: Machines, asked):
+    with Inside(machines, "bob", *asked) as job:
+        job.do(START.format(how=""))
+        found = job.do(
+            "values(cluster, 'import os; [device, os.environ[\"CUDA_VISIBLE_DEVICES\"]]')"
+        )
+        nodes = int(asked[0].partition("=")[2])
+        assert found == [["cuda:0", "0,1"], ["cuda:1", "0,1"]] * nodes
+        job.do("cluster.stop()")
+        job.until_gone()
+
+
 def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
     file = machines.put(
         "bob",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from rankroom.system.control_groups import groups
+from rankroom.system.control_groups import free_memory, groups
 from rankroom.system.network import here
 
 MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
@@ -45,7 +45,7 @@ class Memory:
 
     def refuses(self, ranks: int) -> str:
         """Why so many ranks are not begun with; empty if they have room."""
-        left = free(self._folders)
+        left = free_memory(self._folders)
         if ranks * RANK_BYTES <= left:
             return ""
         who = "1 rank does" if ranks == 1 else f"{ranks} ranks do"
@@ -77,22 +77,6 @@ def limit(folders: list[Path]) -> int:
             with contextlib.suppress(OSError, ValueError):
                 limits.append(int((folder / name).read_text()))
     return min(each for each in limits if each < UNLIMITED)
-
-
-def free(folders: list[Path]) -> int:
-    """Bytes that are left: of the least limit of the groups, or of the machine."""
-    left = [int(psutil.virtual_memory().available)]
-    for folder in folders:
-        for names in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            with contextlib.suppress(OSError, ValueError):
-                most, used = (int((folder / name).read_text()) for name in names[:2])
-                stat = (folder / "memory.stat").read_text().splitlines()
-                dropped = dict(line.split() for line in stat).get(names[2], "0")
-                left.append(most - used + int(dropped))
-    return max(0, min(left))
 
 
 def kills(folders: list[Path]) -> int:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
-
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.build_remedies import cause, explain
 from rankroom.horovod_build.cache import (
@@ -86,10 +84,9 @@ def build(
 
 
 def default_jobs() -> int:
-    """One per core this process may use, as far as the memory goes."""
-    return max(
-        1, min(control_groups.cores(), int(psutil.virtual_memory().available // BYTES_PER_JOB))
-    )
+    """One per core this process may use, as far as its memory goes."""
+    left = control_groups.free_memory(control_groups.groups("memory"))
+    return max(1, min(control_groups.cores(), left // BYTES_PER_JOB))
 
 
 def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:

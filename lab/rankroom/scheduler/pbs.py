@@ -34,6 +34,12 @@ NEVER_S = 86400.0
 USED_S = 300.0  # by which the time that a job has used may be told too late
 LOST = re.compile(r"End of File")  # where a job was sent, and no answer came
 _SUSPENDED = ("S", "U")
+# Escapes that JSON has, or a backslash; and the value in a line of its own that is no JSON.
+_ESCAPE = re.compile(r'(\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})|\\')
+_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_BARE = re.compile(
+    rf'^([ \t]*"[^"\n]*":)[ \t]*(?!["{{\[]|{_NUMBER}[ \t]*,?$)([^,\n]*)(,?)$', re.MULTILINE
+)
 _STATES: dict[str, State] = {
     "Q": "pending",
     "H": "pending",
@@ -150,6 +156,17 @@ def details(output: str, job: str) -> dict[str, Any]:
 def _answer(output: str) -> dict[str, Any] | None:
     """The object among what login shells print, and errors for single jobs between its lines."""
     text = "\n".join(line for line in output.splitlines() if not line.startswith("qstat: "))
+    return _decoded(text) or _decoded(_repaired(text))
+
+
+def _repaired(text: str) -> str:
+    """An answer of the PBS versions that write variables as they are: with the backslashes of
+    `qsub`, and bare where C takes them for a number, as it does 005, .5 and nothing at all."""
+    text = _ESCAPE.sub(lambda found: found[1] or "", text)
+    return _BARE.sub(r'\1"\2"\3', text)
+
+
+def _decoded(text: str) -> dict[str, Any] | None:
     for begin in re.finditer("{", text):
         try:
             found, _ = json.JSONDecoder(strict=False).raw_decode(text, begin.start())

@@ -74,7 +74,8 @@ def why(key: str, said: str) -> tuple[str, bool]:
     if kind == "Min":
         return f"it asks for fewer {what} than {whose} wants", True
     if kind == "Grp" and span == "Minutes":
-        return f"{whose} has no time left of {what}: its budget is used up", True
+        # Of one that is used up, and of one of which running jobs have reserved what is left.
+        return f"not enough of {whose}'s budget for {what} is left, or running jobs hold it", False
     if kind == "Grp":
         return f"{whose} has all the {what} in use that it may", False
     if span in ("PerUser", "PerAccount"):

@@ -72,6 +72,11 @@ _REMEDIES = [
         _DOWN,
     ),
     (
+        r"(Assoc|QOS)GrpSubmitJob",
+        "The account ({account}) or QoS ({qos}) has as many jobs in the queue as it may, those of "
+        "others included: try again when some have ended",
+    ),
+    (
         r"AssocMaxSubmitJobLimit|QOSMaxSubmitJob|MaxSubmitJobs|would exceed .*limit",
         "You have as many jobs in the queue as you may: let some end, or cancel one "
         "(`rankroom jobs` lists Rankroom's)",

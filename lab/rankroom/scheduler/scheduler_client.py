@@ -42,7 +42,7 @@ SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
 SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
 UNSEEN_S = 180.0  # since its submission, in which no list need have a job yet
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
-_DENIED, _NO_COMMAND = 126, 127
+_NO_COMMAND = 127
 T = TypeVar("T")
 
 
@@ -235,13 +235,10 @@ class Scheduler:
         self, argv: Sequence[str], timeout: float, input: str | None = None
     ) -> shell.Completed:
         """Run a command there, in a login shell where only that finds the scheduler's commands."""
-        words = login_shell(argv) if self._in_login_shell else list(argv)
-        try:
-            done = await self.place.run(words, timeout=timeout, input=input)
-        except FileNotFoundError:
-            done = shell.Completed(tuple(words), _NO_COMMAND, f"{argv[0]}: command not found\n")
-        except PermissionError:
-            done = shell.Completed(tuple(words), _DENIED, f"{argv[0]}: Permission denied\n")
+        # Of a command that is not there, `env` says so by its status, as csh does not.
+        plain = argv if argv[0] == "env" else ["env", *argv]
+        words = login_shell(argv) if self._in_login_shell else plain
+        done = await self.place.run(words, timeout=timeout, input=input)
         if done.returncode == _NO_COMMAND and not self._in_login_shell:
             self._in_login_shell = True
             return await self.call(argv, timeout, input)

@@ -23,6 +23,7 @@ FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, e
 # limit on all of a user's jobs may be said some time after the last other one has ended.
 OWN_JOBS_S = 180.0
 WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
+BEGINS_S = 60  # by then the shell has read the user's profile, and set its trap
 # One number per line in sbatch's answers: `1234`, or `1234;cluster` with --parsable.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 SUBMIT = ["sbatch", "--parsable"]  # submits the script on its standard input
@@ -58,7 +59,7 @@ LOST = re.compile(
 
 _ENDED: tuple[str, ...] = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "REVOKED", "TIMEOUT",
+    "PREEMPTED", "TIMEOUT",
 )  # fmt: skip
 _STATES: dict[str, State] = {
     "PENDING": "pending",
@@ -68,6 +69,7 @@ _STATES: dict[str, State] = {
     "SPECIAL_EXIT": "pending",
     "RESV_DEL_HOLD": "pending",
     "REQUEUE_FED": "pending",
+    "REVOKED": "pending",  # as far as this cluster knows: another one may run it
     "RUNNING": "running",
     "SUSPENDED": "running",
     "STOPPED": "running",
@@ -75,6 +77,11 @@ _STATES: dict[str, State] = {
     "STAGE_OUT": "ending",
     "COMPLETING": "ending",
     **dict.fromkeys(_ENDED, "ended"),
+}
+# What is said of a job in these, whatever its reason.
+_WORDS = {
+    "CONFIGURING": "its nodes are being made ready",
+    "REVOKED": "it is left to another cluster of the federation, where Rankroom does not reach it",
 }
 
 
@@ -100,8 +107,9 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "qos": job.qos,
         "constraint": job.constraint,
         "reservation": job.reservation,
-        # The shell of the script is warned, not its steps.
-        "signal": f"B:USR1@{WARNING_S}",
+        # The shell of the script is warned, not its steps. That of a short job would be at once,
+        # and end: while it reads the user's profile, it has no trap.
+        "signal": f"B:USR1@{WARNING_S}" if site.seconds > WARNING_S + BEGINS_S else "",
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
     # One node that fails is no reason to end the others: lost ranks are named, and what ranks said
@@ -231,8 +239,8 @@ def _status(
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]
     words, never = reasons.why(key, reason) if kind == "pending" else ("", False)
-    if state == "CONFIGURING":
-        reason, start = "its nodes are being made ready", ""
+    if state in _WORDS:
+        reason, start, never = _WORDS[state], "", False
     elif kind == "pending":
         reason = f"{key}: {words}" if words else reason
     elif kind == "ended":

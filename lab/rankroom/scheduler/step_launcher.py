@@ -24,6 +24,9 @@ _JOB = (
     "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER", "SLURM_JOB_",
     "SLURM_JOBID", "SLURM_SUBMIT_",
 )  # fmt: skip
+# How a job asked for its GPUs, if not by node; newer versions have what each task gets in one.
+_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
+_BY_TASK = "SLURM_TRES_PER_TASK"
 AGENT = "rankroom.agent.node_agent"
 PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
 _SIGNALLED = 128
@@ -39,11 +42,24 @@ def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> l
         return ["mpiexec", *place, *remote]
     return [
         "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
+        *_gpus(granted, node, os.environ),
         # It has all that the job has on the node; it would wait for the one before else.
         "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
         f"--job-name={step_name(node)}", f"--chdir={cwd}", "--export=ALL",
         *remote,
     ]  # fmt: skip
+
+
+def _gpus(granted: Allocation, node: str, own: Mapping[str, str]) -> list[str]:
+    """What asks for the GPUs of `node`, where the job asked for them in all or by task.
+
+    A step gets what its job asked for, in the same way: as many as the whole job has, or those of
+    one task. Where the job asked by node, that is all it has there, of whatever types, and nothing
+    is to be added: with this option, what else it asked for would be left out.
+    """
+    by_node = not any(each in own for each in _NOT_BY_NODE) and "gpu" not in own.get(_BY_TASK, "")
+    devices = next((each.devices for each in granted.nodes if each.name == node), 0)
+    return [] if by_node or not devices else [f"--gres=gpu:{devices}"]
 
 
 def step_name(node: str) -> str:

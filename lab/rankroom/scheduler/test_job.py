@@ -88,12 +88,12 @@ class TestJob:
         found = probed(said)
         if SHARED in said and found:
             return found
-        shared = SHARED in said or (said and "No such file" not in said)
+        words = FAILED if SHARED in said or "No such file" not in said else NOT_SHARED
         about = {
             "job": self.job, "folder": self.folder, "profile": profile_of(self.site.name),
-            "said": "\n".join(f"  {line}" for line in said.splitlines()[-20:]) or "  (nothing)",
+            "said": "\n".join(f"  {line}" for line in said.splitlines()[-20:]),
         }  # fmt: skip
-        raise CheckFailed((FAILED if shared else NOT_SHARED).format(**about))
+        raise CheckFailed((words if said else NO_LOG).format(**about))
 
     async def _clear(self, file: str) -> None:
         """End the job if it has not, and leave nothing of it."""
@@ -124,6 +124,12 @@ NEVER = (
     "job {job} {words}. It was cancelled: ask for less, or for another partition, in the profile"
 )
 LONG = "job {job} {words}, after {minutes:.0f} minutes, and was cancelled: try when it is quieter"
+NO_LOG = (
+    "job {job} is over, and its log in {folder} is missing or empty: the compute node does not see "
+    "that folder as the login node does, or the job was ended before it wrote a line. Set "
+    "`scratch` in {profile} to a folder on a file system that both share; if it is on one, look at "
+    "what your shell's profile does on compute nodes"
+)
 NOT_SHARED = (
     "job {job} ran, and the compute node does not see {folder} as the login node does; its log "
     "says:\n{said}\nSet `scratch` in {profile} to a folder on a file system that both share"

@@ -1,4 +1,4 @@
-"""The control groups of this process, version 1 or 2, and how many cores they leave it."""
+"""The control groups of this process, version 1 or 2, and what they leave it: cores and memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 from pathlib import Path
+
+import psutil
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Path]:
@@ -48,3 +50,19 @@ def cores(root: Path = Path("/")) -> int:
             if quota_us > 0:
                 shares.append(quota_us / period_us)
     return max(1, math.ceil(min(shares)))
+
+
+def free_memory(folders: list[Path]) -> int:
+    """Bytes that are left: of the least limit of the groups for `memory`, or of the machine."""
+    left = [int(psutil.virtual_memory().available)]
+    for folder in folders:
+        for names in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with contextlib.suppress(OSError, ValueError):
+                most, used = (int((folder / name).read_text()) for name in names[:2])
+                stat = (folder / "memory.stat").read_text().splitlines()
+                dropped = dict(line.split() for line in stat).get(names[2], "0")
+                left.append(most - used + int(dropped))
+    return max(0, min(left))

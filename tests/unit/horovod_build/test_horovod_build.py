@@ -27,6 +27,7 @@ from rankroom.horovod_build.edits.edit import Edit
 from rankroom.horovod_build.plan import Part, Plan, build_environment, clean_environment
 from rankroom.horovod_build.toolchain import Framework
 from rankroom.horovod_build.wheel import MARKER, finish
+from rankroom.system import control_groups
 
 TORCH = Framework("torch", "2.13.0+cpu")
 TORCH_CUDA = Framework("torch", "2.12.0+cu130", "13.0")
@@ -438,10 +439,19 @@ def test_an_unknown_option_is_refused() -> None:
     assert result.exit_code == 2 and "--gpus" in result.output
 
 
-def test_default_jobs_respect_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_jobs_respect_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     memory = SimpleNamespace(available=7_000_000_000)
-    monkeypatch.setattr(build.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(control_groups.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(control_groups, "groups", lambda *about: [tmp_path])
     assert build.default_jobs() == 3
+    # Of its control group, as in a job or a container.
+    for name, said in {
+        "memory.max": "6000000000\n",
+        "memory.current": "3000000000\n",
+        "memory.stat": "inactive_file 1000000000\n",
+    }.items():
+        (tmp_path / name).write_text(said)
+    assert build.default_jobs() == 2
     memory.available = 100
     assert build.default_jobs() == 1

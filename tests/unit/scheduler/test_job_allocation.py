@@ -173,6 +173,25 @@ def test_a_single_node_needs_no_network():
     assert network.towards([network.here()]) == "127.0.0.1"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "by_node"),
+    [
+        ("SLURM_GPUS_PER_NODE", "4", True),
+        ("SLURM_TRES_PER_TASK", "cpu=8", True),
+        ("SLURM_GPUS_PER_TASK", "1", False),
+        ("SLURM_GPUS", "a100:12", False),
+        ("SLURM_TRES_PER_TASK", "cpu=8,gres/gpu=1", False),
+    ],
+)
+def test_an_agent_asks_for_gpus_that_slurm_would_not_give_it(monkeypatch, name, value, by_node):
+    monkeypatch.setenv(name, value)
+    granted = allocation.read(MIXED, "1", None, [])
+    for node, gpus in (("nid7", ["--gres=gpu:4"]), ("cpu1", [])):
+        words = step_launcher.command(granted, node, "/", [])
+        asked = [word for word in words if word.startswith("--g")]
+        assert asked == ([] if by_node else gpus)
+
+
 def test_what_srun_says_of_an_end():
     assert [step_launcher.returncode(code) for code in (0, 3, 137, 143)] == [0, 3, -9, -15]
     kept = step_launcher.environment(

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -318,6 +319,12 @@ REFUSALS = {
         "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
         "as many jobs in the queue as you may",
     ),
+    "too many jobs of others": (
+        "sbatch",
+        "sbatch: error: AssocGrpSubmitJobsLimit\nsbatch: error: Batch job submission failed: "
+        "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "The account (a) or QoS (none: the default) has as many jobs in the queue as it may",
+    ),
     "constraint": (
         "sbatch",
         "sbatch: error: Batch job submission failed: Invalid feature specification",
@@ -398,7 +405,17 @@ def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
         run(scheduler.ask(["1"]))
 
 
-def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Path):
+class Csh(Elsewhere):
+    """A login node whose shell has a status of its own for a command that is not there."""
+
+    async def run(self, argv, **how):
+        if shutil.which(argv[0]) is None:
+            return Completed(tuple(argv), 1, f"{argv[0]}: Command not found.\n")
+        return await super().run(argv, **how)
+
+
+@pytest.mark.parametrize("place", [Elsewhere(), Csh()], ids=["sh", "csh"])
+def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Path, place):
     profile = tmp_path / "user"
     profile.mkdir()
     (profile / ".bash_profile").write_text(
@@ -407,7 +424,7 @@ def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Pat
     monkeypatch.setenv("HOME", str(profile))
     without = [each for each in os.environ["PATH"].split(":") if str(FAKES) not in each]
     monkeypatch.setenv("PATH", ":".join(without))
-    scheduler = Scheduler(PBS, Elsewhere())
+    scheduler = Scheduler(PBS, place)
 
     async def all_of_it() -> None:
         job = await scheduler.submit(scheduler.script("x", "/tmp", []))

@@ -74,6 +74,13 @@ def test_a_slurm_script():
     assert found == SLURM_SCRIPT
 
 
+def test_the_shell_of_a_short_job_is_not_warned():
+    """It would be at once, while it reads the user's profile, and end."""
+    for time, warned in (("00:01:00", False), ("00:03:00", False), ("00:03:01", True)):
+        text = slurm.script(site.Site("x", job=site.Job(time=time)), "x", "/tmp", [])
+        assert ("--signal" in text) == warned
+
+
 def test_a_pbs_script():
     polaris = site.load("polaris").asking(nodes=2, account="fallwkshp23")
     found = pbs.script(polaris, "rankroom-one", "/home/elvis/rankroom", ["mpiexec python train.py"])
@@ -196,6 +203,14 @@ def test_a_state_that_is_not_known_is_no_end():
     assert [each.state for each in pbs.listed(json.dumps(said)).values()] == ["ended", "running"]
 
 
+def test_a_job_that_a_federation_has_elsewhere_is_not_over():
+    line = "7|REVOKED|BadConstraints|N/A||N/A|x"
+    assert "(it is left to another cluster" in slurm.listed(line)["7"].words
+    assert not slurm.listed(line)["7"].never
+    assert slurm.found(line, "x") == ["7"]
+    assert slurm.ended("JobId=7 JobState=REVOKED", "7") is None
+
+
 def test_one_command_asks_for_all_jobs():
     words = slurm.ask(["1", "2"])
     assert words[0] == "env" and "TZ=UTC" in words and "SQUEUE_STATES" in words
@@ -249,6 +264,33 @@ def test_what_qstat_says():
     assert found["17"].words == "has ended (completed)"
     assert found["15"].state == "gone"
     assert found["16"].until == NOON + 3600
+
+
+def test_variables_that_qstat_prints_as_no_json():
+    """As OpenPBS before version 22: what C takes for a number is bare, and `qsub` has escaped."""
+    variables = r""""A":005,
+                "B":.5,
+                "C":"it\'s \"one\"\, or \\two\u00e9",
+                "D":0x1F,
+                "E":,
+                "F":-1.5e3
+"""
+    said = f"""{{
+    "timestamp":{NOON},
+    "Jobs":{{
+        "11.pbs":{{
+            "Variable_List":{{
+                {variables}            }},
+            "job_state":"F",
+            "Exit_status":0
+        }}
+    }}
+}}"""
+    found = pbs.details(said, "11")["Variable_List"]
+    assert found == {
+        "A": "005", "B": ".5", "C": "it's \"one\", or \\twoé", "D": "0x1F", "E": "", "F": -1500.0
+    }  # fmt: skip
+    assert answered(pbs, said, ["11"])["11"].words == "has ended (completed)"
 
 
 def test_the_warning_ends_neither_the_shell_nor_what_takes_its_place():
@@ -344,7 +386,8 @@ PASSES = [
     "priority partitions)", "QOSMaxJobsPerUserLimit", "AssocMaxJobsLimit", "QOSGrpCpuLimit",
     "QOSGrpGRES", "QOSGrpNodeLimit", "AssocGrpGRES", "AssocGrpNodeLimit",
     "AssocGrpCPURunMinutesLimit", "QOSGrpCPURunMinutesLimit", "Cleaning", "Reservation",
-    "(launch failed requeued held)", "JobHoldMaxRequeue",
+    "(launch failed requeued held)", "JobHoldMaxRequeue", "AssocGrpCPUMinutesLimit",
+    "AssocGrpBillingMinutes", "QOSGrpGRESMinutes",
 ]  # fmt: skip
 FOR_EVER = {
     "PartitionTimeLimit": "more time than the partition",
@@ -362,9 +405,6 @@ FOR_EVER = {
     "AssocMaxCpuMinutesPerJobLimit": "more CPUs than your account",
     "QOSMinGRES": "fewer GPUs than the QoS wants",
     "QOSMinCpuNotSatisfied": "fewer CPUs than the QoS wants",
-    "AssocGrpCPUMinutesLimit": "budget is used up",
-    "AssocGrpBillingMinutes": "budget is used up",
-    "QOSGrpGRESMinutes": "budget is used up",
     "InvalidQOS": "QoS is not valid",
     "AccountNotAllowed": "may not use this partition",
     "DependencyNeverSatisfied": "a job that has failed",
