@@ -85,7 +85,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
         job, where = left.remote.its_job, left.remote.site
         log = tail(paths.supervisor_log)
         raise StartError(UNENDED.format(name=paths.name, job=job, site=where, log=log))
-    lookup.end(paths)
+    lookup.end(paths, info)
     return ""
 
 
@@ -94,13 +94,15 @@ def _is_kept(info: ClusterInfo | None) -> bool:
     return info is None or liveness.alive(info) or not liveness.remote_on(info)
 
 
-def wait_over(paths: ClusterPaths, said: str) -> None:
-    """Wait for the end of a cluster that was asked to stop and is to be started again, and of what
+def wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
+    """Wait for the end of the cluster that was `stopped` and is to be started again, and of what
     keeps it, which may take as long without a word; `said` is what it has said of that, if it has.
     Raises StartError if that takes long."""
 
     def is_over() -> bool:
         info = paths.read()
+        if launch.is_another(info, stopped):
+            return True  # another client was quicker
         is_on = info is not None and (liveness.alive(info) or liveness.remote_on(info))
         return not is_on and not launch.supervisors(paths)
 
@@ -135,7 +137,7 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     start_again = successor(paths, info, asked, _environment(info))
-    wait_over(paths, stop(name))
+    wait_over(paths, stop(name), info)
     start_again()
 
 

@@ -43,7 +43,7 @@ class AnyCluster:
         self.paths = paths
         self.info = info
         self.store = Store()
-        self._read = 0  # when the state that is known was written
+        self._read = (0, 0)  # when the state that is known was written, and to which file
         if info.version != VERSION:
             raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
@@ -130,19 +130,22 @@ class AnyCluster:
 
     def refresh(self) -> ClusterInfo:
         """What the supervisor last wrote about the cluster."""
-        with contextlib.suppress(OSError):
-            written = self.paths.info.stat().st_mtime_ns
-            if written != self._read and (info := self.paths.read()) is not None:
-                before, self.info, self._read = self.info, info, written
+        # What cannot be read now is read with the next look.
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            about = self.paths.info.stat()
+            written = about.st_mtime_ns, about.st_ino
+            if written != self._read:
+                before, info = self.info, self.paths.read_now()
                 if info.rpc_key != before.rpc_key:
-                    self._note_supervisor()
+                    self._note_supervisor(info)
                     self._is_another |= info.created != before.created
+                self.info, self._read = info, written
         return self.info
 
-    def _note_supervisor(self) -> None:
+    def _note_supervisor(self, info: ClusterInfo) -> None:
         """Another supervisor keeps it: where somebody has restarted all of it, its folder is a new
-        one, and so is its lease."""
-        known = self.info.restarts
+        one, and so is its lease. Raises OSError."""
+        known = info.restarts
         self._restarts = {rank: min(n, known.get(rank, 0)) for rank, n in self._restarts.items()}
         with self._leasing:
             if self._lease >= 0:
@@ -360,12 +363,17 @@ class AnyCluster:
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
     def _is_orphaned(self, run: Run) -> bool:
-        """Whether the supervisor is gone; what its ranks have left is in the record then.
+        """Whether its supervisor is gone, and no other one counts; what its ranks have left is in
+        the record then.
 
         While they may yet say something, that is not so: it is asked again.
         """
-        if liveness.alive(self.paths.read()):
-            return False
+        now, owner = self.paths.read(), run.info.owner
+        if now is not None and liveness.alive(now):
+            is_same = owner is None or (now.supervisor, now.began) == (owner.pid, owner.began)
+            # At a site, a run's supervisor is not the process that keeps the cluster here.
+            if is_same or now.remote:
+                return False
         since = self._orphaned.setdefault(run.id, time.monotonic())
         with contextlib.suppress(RecordError):
             info = self.store.load(run.id)

@@ -32,6 +32,8 @@ from rankroom.supervisor.lease import held
 from rankroom.system import pid_space, process_tree
 from rankroom.text.rank_ranges import count_ranks
 
+NEW_S = 5.0  # between a cluster's folder and its file
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -85,6 +87,8 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
     if info is None and (kept_by := launch.supervisors(paths, doubtful=True)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
+    if info is None and _is_new(paths):  # what makes it is about to write the file
+        return
     how = liveness.state(info)
     if info is not None and how == "unknown" and paths.name in gone:
         what = SAID_GONE.format(name=paths.name, where=liveness.where(info))
@@ -128,6 +132,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
         return
 
     def clean() -> None:
+        _demand_unchanged(paths, info)
         process_tree.end(left)
         if not kept:
             paths.remove()
@@ -162,10 +167,29 @@ def _forget_agent(paths: ClusterPaths, info: ClusterInfo) -> None:
 
 
 def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
-    """Whether the cluster is only just starting. The clock may have been set since."""
-    age = time.time() - info.created
-    begins = age < launch.start_s(info) or bool(launch.supervisors(paths))
-    return info.state == "starting" and not info.supervisor and begins
+    """Whether the cluster is only just starting."""
+    return launch.is_unclaimed(info) and (
+        launch.is_in_time(info) or bool(launch.supervisors(paths))
+    )
+
+
+def _is_new(paths: ClusterPaths) -> bool:
+    """Whether its folder was made or changed a moment ago."""
+    try:
+        return time.time() - paths.folder.stat().st_mtime < NEW_S
+    except OSError:
+        return False
+
+
+def _demand_unchanged(paths: ClusterPaths, before: ClusterInfo | None) -> None:
+    """Raise UsageError where a name is not that of the dead cluster any more that was found."""
+    now = paths.read()
+    if now is None or before is None:
+        is_same = now is before and not _is_new(paths)
+    else:
+        is_same = not launch.is_another(now, before) and liveness.state(now) == "gone"
+    if not is_same:
+        raise UsageError(CHANGED.format(name=paths.name))
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:
@@ -201,7 +225,7 @@ def _without_folder(folder: Path) -> Iterator[Finding]:
     if not folder.is_dir():  # all of them are away, as when a home is not mounted
         return
     for process, value in process_tree.belonging(process_tree.CLUSTER):
-        if Path(value).parent == folder and not Path(value).exists():
+        if Path(value).parent == folder and ClusterPaths(Path(value).name, folder).is_removed():
             left.setdefault(Path(value), []).append(process)
     for cluster, processes in sorted(left.items()):
         yield Finding(
@@ -228,6 +252,7 @@ def _processes(processes: list[psutil.Process]) -> str:
     return f"process {pids} is" if len(processes) == 1 else f"processes {pids} are"
 
 
+CHANGED = "cluster {name} was started again, or removed, meanwhile: it is left alone"
 ALL_OF_IT = (
     "ends what is left and removes its folder",
     "ended what was left and removed its folder",

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from rankroom.scheduler import allocation
 from rankroom.supervisor.processes import port_guard, start_limit
 from rankroom.system import (
     control_groups,
+    file_lock,
     network,
     path_views,
     pid_space,
@@ -42,6 +43,12 @@ from rankroom.system.polling import changes, poll_until
 from rankroom.text.rank_ranges import name_ranks
 
 Progress = Callable[[str], None]
+TURN_S = 20.0  # for another start to be done
+CLOSES_S = 30.0  # for the supervisor of a cluster that has failed to end
+
+
+class InUseError(UsageError):
+    """A cluster of this name runs, or is being started: it can be attached to."""
 
 
 def launch(
@@ -59,7 +66,7 @@ def launch(
 
     Supervisor and ranks run under `python`, with this process's environment or with `env`. Raises
     UsageError for a number of ranks that makes no sense, a name that is none or a folder that is
-    not there, StartError if nothing starts.
+    not there, InUseError for a name that is another's, StartError if nothing starts.
     """
     env = own_environment() if env is None else dict(env)
     granted, devices, size = room_for(ranks, env)
@@ -68,23 +75,50 @@ def launch(
         network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
     paths = named(name, kind)
-    make_way(paths)
+    _wait_closed(paths)
     if granted is None:  # Horovod's meeting place is then for processes of this machine, too
         env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
-    info = ClusterInfo(
-        paths.name, size, created=time.time(), python=python, cwd=folder,
-        auto_restart=auto_restart, allocation=granted, reached_from=reached_from, preload=preload,
-        host=socket.gethostname(), space=str(pid_space.here()),
-    )  # fmt: skip
+    with _one_at_a_time():
+        make_way(paths)
+        info = ClusterInfo(
+            paths.name, size, created=time.time(), python=python, cwd=folder,
+            auto_restart=auto_restart, allocation=granted, reached_from=reached_from,
+            preload=preload, host=socket.gethostname(), space=str(pid_space.here()),
+        )  # fmt: skip
+        try:
+            paths.make(size)
+            paths.write(info)
+            return paths, spawn(SUPERVISOR, paths, env, str(devices), python=python)
+        except BaseException as error:
+            paths.remove()
+            if isinstance(error, OSError):
+                raise _not_made(paths, error) from None
+            raise
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Of two clients that start one cluster, the second finds what the first has begun. Without the
+    lock where the file system has none, or another start hangs."""
     try:
-        paths.make(size)
-        paths.write(info)
-        return paths, spawn(SUPERVISOR, paths, env, str(devices), python=python)
-    except BaseException as error:
-        paths.remove()
-        if isinstance(error, OSError):
-            raise _not_made(paths, error) from None
-        raise
+        config.private(config.home())
+        descriptor = os.open(config.home() / "start.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # what is made next is refused for the same reason, and says so
+        yield
+        return
+    try:
+        poll_until(lambda: file_lock.take(descriptor, file_lock.EXCLUSIVE) != "busy", TURN_S, 0.01)
+        yield
+    finally:
+        file_lock.release(descriptor)  # a process that forks meanwhile would keep it
+        os.close(descriptor)
+
+
+def _wait_closed(paths: ClusterPaths) -> None:
+    """A cluster that has failed says so first, and then ends its processes: wait for that."""
+    info = paths.read()
+    if info is not None and info.state in ("failed", "stopped"):
+        poll_until(lambda: not _supervisor(paths), CLOSES_S)
 
 
 def _not_made(paths: ClusterPaths, error: OSError) -> StartError:
@@ -198,17 +232,25 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))
 
 
-def wait_end(paths: ClusterPaths, seconds: float = 16.0) -> None:
-    """Wait for a supervisor that was asked to stop; then end whatever is left of its cluster."""
+def wait_end(paths: ClusterPaths, seconds: float = 16.0, asked: ClusterInfo | None = None) -> None:
+    """Wait for the supervisor that was `asked` to stop; then end whatever is left of its cluster,
+    unless its name is another's by now."""
 
     def has_left() -> bool:
         info = paths.read()
-        return info is None or liveness.process_state(info) == "gone"
+        return info is None or is_another(info, asked) or liveness.process_state(info) == "gone"
 
     poll_until(has_left, seconds, 0.02)
+    if is_another(paths.read(), asked):
+        return
     process_tree.end(own_processes(paths))
-    if has_left() and not paths.unfinished():
+    if has_left() and not is_another(paths.read(), asked) and not paths.unfinished():
         paths.remove()
+
+
+def is_another(now: ClusterInfo | None, before: ClusterInfo | None) -> bool:
+    """Whether the cluster that has the name now was started after the one that had it before."""
+    return now is not None and before is not None and now.created != before.created
 
 
 def start_s(info: ClusterInfo | None) -> float:
@@ -231,14 +273,17 @@ def make_way(paths: ClusterPaths) -> None:
     unfinished runs is kept aside.
 
     Raises UsageError if it has a supervisor, whatever its file says or does not, or may go on at a
-    site; StartError if what ranks hold cannot be kept aside.
+    site: InUseError if it runs or another client is just starting it. Raises StartError if what
+    ranks hold cannot be kept aside.
     """
     before = paths.read()
     if before is not None and liveness.alive(before) and liveness.is_elsewhere(before):
         raise UsageError(ELSEWHERE.format(name=paths.name, where=liveness.where(before)))
     if before is not None and (liveness.alive(before) or liveness.remote_on(before)):
-        raise UsageError(IN_USE.format(name=paths.name))
-    if paths.folder.exists() and (found := supervisors(paths, doubtful=True)):
+        raise InUseError(IN_USE.format(name=paths.name))
+    if not paths.is_removed() and (found := supervisors(paths, doubtful=True)):
+        if before is not None and is_unclaimed(before) and is_in_time(before):
+            raise InUseError(STARTS.format(name=paths.name))
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
     if paths.unfinished():
         try:
@@ -246,6 +291,17 @@ def make_way(paths: ClusterPaths) -> None:
         except OSError as error:
             raise _not_made(paths, error) from None
     paths.remove()
+
+
+def is_unclaimed(info: ClusterInfo) -> bool:
+    """Whether no supervisor has written yet that it keeps the cluster."""
+    return info.state == "starting" and not info.supervisor
+
+
+def is_in_time(info: ClusterInfo) -> bool:
+    """Whether its start may still be going on, as far as the clock tells, which may have been set
+    since."""
+    return time.time() - info.created < start_s(info)
 
 
 def supervisors(paths: ClusterPaths, doubtful: bool = False) -> list[psutil.Process]:
@@ -287,6 +343,10 @@ NO_FOLDER = "ranks cannot run in {folder}: there is no such folder"
 NOT_MADE = "cannot start a cluster in {folder}: {error}"
 STARTING = "starting the controller"
 IN_USE = "a cluster named {name} is running: `%cluster attach {name}`, or choose another --name"
+STARTS = (
+    "a cluster named {name} is being started: `%cluster attach {name}` once it is ready, or choose "
+    "another --name"
+)
 ELSEWHERE = (
     "a cluster named {name} was started on {where}, and may well run there: choose another --name"
 )

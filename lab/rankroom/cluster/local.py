@@ -53,6 +53,7 @@ class Cluster(AnyCluster):
         progress: Progress = lambda words: None,
     ) -> Cluster:
         """The cluster that `launch` began to start, once its ranks are ready, as with `local`."""
+        begun = paths.read()
         held = lease.hold(paths.folder)
         try:
             made = cls(paths, local.wait_ready(paths, supervisor, progress))
@@ -60,7 +61,7 @@ class Cluster(AnyCluster):
             made.make_current()
             return made
         except BaseException:
-            lookup.end(paths)
+            lookup.end(paths, begun)
             raise
         finally:
             os.close(held)

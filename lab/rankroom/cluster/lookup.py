@@ -74,27 +74,28 @@ def living(paths: ClusterPaths) -> ClusterInfo:
     if info.remote is not None and info.supervisor and not info.rpc:
         raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     if not liveness.alive(info):
-        if info.state == "starting" and not info.supervisor and launch.supervisors(paths):
+        if launch.is_unclaimed(info) and launch.supervisors(paths):
             raise NoClusterError(STARTS.format(name=paths.name))
         gone = UNKEPT if liveness.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=paths.name, why=why_gone(info)))
     return info
 
 
-def end(paths: ClusterPaths) -> None:
-    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal.
+def end(paths: ClusterPaths, known: ClusterInfo | None = None) -> None:
+    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal. Another
+    one that has its name by now is left alone, where `known` tells which it is.
 
     Raises NoClusterError for one that is elsewhere: only there can it be ended. Raises OSError
     where this process has no descriptors: it can neither ask nor look for processes then.
     """
-    if (info := paths.read()) is not None:
+    if (info := paths.read()) is not None and not launch.is_another(info, known):
         demand_in_reach(info)
         try:
             ask(info.rpc, info.rpc_key, do="stop")
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-        launch.wait_end(paths)
+        launch.wait_end(paths, asked=info)
 
 
 def why_gone(info: ClusterInfo | None) -> str:

@@ -54,10 +54,10 @@ def complete_all(store: Store) -> list[str]:
     """Complete all records of which ranks hold something; the ids of those that were completed.
 
     Folders of clusters that were kept for this only are removed. Where one cannot be completed now,
-    raises the OSError once the others are.
+    raises the OSError or RankroomError once the others are.
     """
     found = []
-    failed: OSError | None = None
+    failed: OSError | RankroomError | None = None
     for paths in all_paths():
         for run_id in paths.unfinished():
             try:
@@ -65,7 +65,7 @@ def complete_all(store: Store) -> list[str]:
                     found.append(run_id)
             except RecordError:
                 continue
-            except OSError as error:
+            except (OSError, RankroomError) as error:
                 failed = failed or error
         with contextlib.suppress(UnreadableError):
             if (info := paths.read()) is not None:
@@ -118,16 +118,18 @@ def _complete(
     if not all(_has_ended(paths, info, run.id, rank) for rank in run.ranks):
         return False
     source = store.source(run.id)
+    why = f"ended with its cluster: {lookup.why_gone(info)}"
     try:
         known, writer = take_over(store, run.id, owner if elsewhere else None)
     except RecordError:  # somebody else was quicker
         return False
-    why = f"ended with its cluster: {lookup.why_gone(info)}"
-    recorder = Recorder(source, known, cast(RankConnections, NO_RANKS), store, paths.spool)
+    recorder: Recorder | None = None
     try:
+        recorder = Recorder(source, known, cast(RankConnections, NO_RANKS), store, paths.spool)
         recorder.complete(writer, lambda rank: info.exits.get(str(rank)) or why)
     except BaseException:
-        if not recorder.is_over:  # this process goes on, but writes it no more: it is lost again
+        if recorder is None or not recorder.is_over:
+            # This process goes on, but writes it no more: it is lost again.
             known.owner = no_process()
             with contextlib.suppress(RecordError):
                 writer.update(known)

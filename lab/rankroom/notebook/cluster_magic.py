@@ -177,13 +177,14 @@ def resize(line: str) -> None:
 def again(cluster: AnyCluster, ranks: int | None) -> None:
     """Stop a cluster and start it under its name, with as many ranks or with others."""
     asked = {} if ranks is None else {"ranks": str(ranks)}
-    start_again = actions.successor(cluster.paths, cluster.refresh(), asked)
+    before = cluster.refresh()
+    start_again = actions.successor(cluster.paths, before, asked)
     said = ""
     try:
         cluster.stop()
     except SshError as later:
         said = str(later)
-    actions.wait_over(cluster.paths, said)
+    actions.wait_over(cluster.paths, said, before)
     if (supervisor := start_again()) is not None:
         _started((cluster.paths, supervisor))
     else:

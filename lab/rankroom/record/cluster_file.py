@@ -266,10 +266,15 @@ class ClusterPaths:
         because of that. Raises UnreadableError if it never could.
         """
         try:
-            text = self.info.read_text()
-            info = ClusterInfo.from_json(json.loads(text))
+            return self.read_now()
         except (OSError, ValueError, TypeError) as error:
             return self._read_before(error)
+
+    def read_now(self) -> ClusterInfo:
+        """The same as its file has it now. Raises OSError, and ValueError or TypeError for half a
+        file."""
+        text = self.info.read_text()
+        info = ClusterInfo.from_json(json.loads(text))
         _read_last[self.info] = text
         return info
 
@@ -288,12 +293,12 @@ class ClusterPaths:
             return None
 
         seen = poll_until(lambda: read() is not None, LATE_S)
-        if not seen and not self._is_removed():
+        if not seen and not self.is_removed():
             poll_until(lambda: read() is not None, SEEN_S)
         return self.read()
 
     def _read_before(self, error: Exception) -> ClusterInfo | None:
-        if isinstance(error, FileNotFoundError) and self._is_removed():
+        if isinstance(error, FileNotFoundError) and self.is_removed():
             _read_last.pop(self.info, None)
             return None
         if text := _read_last.get(self.info):
@@ -304,7 +309,7 @@ class ClusterPaths:
             UNREADABLE.format(name=self.name, path=self.info, error=_words(error))
         )
 
-    def _is_removed(self) -> bool:
+    def is_removed(self) -> bool:
         """Whether its folder is gone, and not with all the others, as when a home is away."""
         try:
             self.folder.stat()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
 RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
 MOST_LATE = 64  # megabytes that a record takes of what a rank prints after the cell
 GIVE_UP_S = 3.0  # after an interrupt, for ranks whose node is silent to end all the same
+# When each event was, as `event_line` writes it.
+_TIMES = re.compile(rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)', re.MULTILINE)
 
 
 class Recorder:
@@ -88,6 +91,8 @@ class Recorder:
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
         self._replaying = False
+        # When the last was that is known, of a run that is completed after its end; else None.
+        self._last: int | None = None
         self._clock = RunClock()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
@@ -176,8 +181,9 @@ class Recorder:
             future.add_done_callback(partial(self._replied, rank))
 
     def complete(self, writer: Writer, how_ended: Callable[[int], str]) -> None:
-        """Complete a record whose writer is gone, from what ranks that have ended left on disk."""
-        self._writer = PatientWriter(writer)
+        """Complete a record whose writer is gone, from what ranks that have ended left on disk. The
+        run ended with the last that is known of it, and not now."""
+        self._writer, self._last = PatientWriter(writer), 0
         with self._lock:
             self._replay()
             for rank in self._ranks:
@@ -217,6 +223,9 @@ class Recorder:
 
     def _notice(self, rank: int, lines: bytes) -> None:
         """Keep what the summary needs, and see whether the rank has ended."""
+        if self._last is not None:
+            times = [int(t) - self._offset(rank) for t in _TIMES.findall(lines)]
+            self._last = max([self._last, *times])
         for event in self._summary.take(rank, lines):
             match event:
                 case {"kind": "mark", "name": "raised"}:
@@ -463,9 +472,16 @@ class Recorder:
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """An event that the run itself adds on behalf of a rank that cannot."""
         t = time.time_ns() // 1000 - self.info.start
+        if self._last is not None:
+            t = self._last + self._offset(rank)
         line = event_line(kind, rank, self._summary.next_seq[rank], t, **fields)
         self._record(line)
         self._notice(rank, line)
+
+    def _offset(self, rank: int) -> int:
+        """By how much the clock of a rank is ahead of the run's, as far as that is known."""
+        clock = self._ranks[rank].clock
+        return clock.offset if clock else 0
 
     def _record(self, lines: bytes) -> None:
         if self._writer is None or not lines:
@@ -516,7 +532,9 @@ class Recorder:
     def _finish(self) -> None:
         self._watch.end()
         self._summary.end(self._release.interrupted)
-        if self.info.end is not None and (by := self._clock.set_by()):
+        if self._last is not None:
+            self.info.end = self.info.start + self._last
+        elif self.info.end is not None and (by := self._clock.set_by()):
             self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
             self.info.end -= by
         self._connections.unsubscribe(self.id)

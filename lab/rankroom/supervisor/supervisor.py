@@ -397,6 +397,8 @@ class Supervisor:
             how = self.lost.pop(rank, "was restarted")
             self.lose(rank, self.info.exits.get(str(rank), how))
         hub.unregister(self.paths.engine_file, ranks)
+        with self.restarts.lock:  # the processes before may have come until they were ended
+            self.ready.difference_update(ranks)
         for rank in ranks:
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
             self.info.restarts[str(rank)] = self.info.restarts.get(str(rank), 0) + 1

@@ -6,6 +6,7 @@ cannot be looked up by number, and that such a process is not found here says no
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -36,7 +37,8 @@ class PidSpace(NamedTuple):
 
 @functools.cache
 def here() -> PidSpace:
-    """That of this process."""
+    """That of this process. Raises OSError where it cannot be read now: half of it would be that of
+    another machine, for good."""
     try:
         namespace = os.readlink(NAMESPACE)  # noqa: PTH115 - it leads to no file
     except OSError:
@@ -45,14 +47,23 @@ def here() -> PidSpace:
     return PidSpace(host, _text(MACHINE), _text(BOOT), namespace)
 
 
+def _here_if_known() -> PidSpace | None:
+    """None while it cannot be read: then nothing is known to be here, or gone."""
+    with contextlib.suppress(OSError):
+        return here()
+    return None
+
+
 def is_here(space: PidSpace) -> bool:
     """Whether numbers of processes of `space` mean the same here. A host may be renamed."""
-    return space[1:] == here()[1:]
+    now = _here_if_known()
+    return now is not None and space[1:] == now[1:]
 
 
 def is_same_boot(space: PidSpace) -> bool:
     """Whether the same kernel runs here: its locks are known here, in whatever namespace."""
-    return bool(space.boot) and space.boot == here().boot
+    now = _here_if_known()
+    return now is not None and bool(space.boot) and space.boot == now.boot
 
 
 def was_rebooted(space: PidSpace, is_renamed: bool = False) -> bool:
@@ -61,14 +72,16 @@ def was_rebooted(space: PidSpace, is_renamed: bool = False) -> bool:
     With `is_renamed` it may have had another name. Machines that were set up from one image may be
     told apart by nothing else.
     """
-    now = here()
+    now = _here_if_known()
+    if now is None:
+        return False
     is_same = space.machine == now.machine and (is_renamed or space.host == now.host)
-    known = all((space.host, space.machine, space.boot))
+    known = all((space.host, space.machine, space.boot, now.boot))
     return known and is_same and space.boot != now.boot
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ValueError):
+        return ""  # this system does not tell, now or later

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rankroom.cluster import repair
+from rankroom.cluster import base, repair
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
@@ -73,6 +76,33 @@ def test_another_size_is_known_before_a_cell_is_sent_and_the_new_cluster_is_held
     assert attached._restarts == {"0": 1, "1": 0}
     attached.close()
     assert not held(lease)
+    again.end()
+
+
+def refuse(*about: object, **more: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_cannot_be_read_now_is_read_with_the_next_look(
+    kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
+):
+    about = dataclasses.asdict(kept.info) | {"restarts": {"0": 1}}
+    kept.paths.info.write_text(json.dumps(about))  # by another process
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        assert attached.refresh().restarts == {}
+    assert attached.refresh().restarts == {"0": 1}
+
+
+def test_a_new_cluster_that_cannot_be_held_now_is_held_with_the_next_look(
+    kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
+):
+    kept.end()
+    again = Kept(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(base.lease, "hold", refuse)
+        attached.refresh()
+    assert attached.size == 2 and held(again.paths.folder / "lease")
     again.end()
 
 

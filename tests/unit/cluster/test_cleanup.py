@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rankroom.cluster import cleanup, liveness
-from rankroom.errors import UnreadableRecordError
+from rankroom.errors import UnreadableRecordError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.store import Store
 from rankroom.scheduler import ended_jobs
@@ -54,6 +56,38 @@ def test_output_of_a_record_that_cannot_be_read_now_is_kept(
     monkeypatch.setattr(Store, "load", unreadable)
     finding = found(left)
     assert finding.clean is None and f"of {RUN}, and is kept for that" in finding.what
+
+
+def test_what_has_the_name_of_a_dead_cluster_by_now_is_left_alone(left: ClusterPaths):
+    clean = found(left).clean
+    assert clean is not None
+    left.write(ClusterInfo("x", 1, created=time.time() + 1))
+    with pytest.raises(UsageError, match="cluster x was started again, or removed, meanwhile"):
+        clean()
+    assert left.folder.exists()
+
+
+def test_a_folder_whose_file_is_about_to_be_written_is_left_alone(home: Path):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    assert list(cleanup._of_cluster(paths, Store())) == []
+    os.utime(paths.folder, (0, 0))
+    clean = found(paths).clean
+    assert clean is not None
+    clean()
+    assert not paths.folder.exists()
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_gone(home: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = home / "clusters"
+    folder.mkdir(parents=True)
+    loop = folder / "x"
+    loop.symlink_to(loop)
+    mine = [(SimpleNamespace(pid=7), str(loop))]
+    monkeypatch.setattr(cleanup.process_tree, "belonging", lambda variable: mine)
+    assert list(cleanup._without_folder(folder)) == []
+    loop.unlink()
+    assert len(list(cleanup._without_folder(folder))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": 1000}'])

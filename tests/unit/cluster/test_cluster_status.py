@@ -366,6 +366,25 @@ def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine
     assert liveness.state(info) == state
 
 
+def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
+    """Half of it, written down, would be that of another machine for as long as a cluster runs."""
+    before = pid_space.here()
+    rebooted = before._replace(machine="m1", boot="before")
+    monkeypatch.setattr(pid_space, "MACHINE", Path("/nowhere"))
+
+    def refuse(self: Path) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        pid_space.here.cache_clear()
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            pid_space.here()
+        assert not pid_space.is_here(before) and not pid_space.was_rebooted(rebooted)
+    assert pid_space.here() == before._replace(machine="")
+    pid_space.here.cache_clear()
+
+
 @pytest.mark.parametrize("site_name", ["Uni Köln (GPU)", "Über", "計算", "x" * 80])
 def test_a_cluster_is_named_after_its_site_whatever_that_is_called(site_name: str):
     assert actions.NAME.fullmatch(named(None, site_name).name)

@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +16,10 @@ from typing import Any
 import pytest
 
 from rankroom.cluster import actions, launch, lookup
+from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.owner import this_process
 from rankroom.supervisor.processes import port_guard
 from rankroom.system import process_tree
 
@@ -146,3 +150,83 @@ def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
     monkeypatch.setattr(launch.path_views, "is_same", lambda *about: True)
     with pytest.raises(NoClusterError, match="cluster mine is being started: wait until it is"):
         lookup.living(paths)
+
+
+def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
+    begun: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    spawn, refused = launch.spawn, []
+
+    def slow(*about: Any, **more: Any) -> Any:
+        time.sleep(0.3)
+        return spawn(*about, **more)
+
+    def seen(fields: list[str]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=7, info={"cmdline": words}) for words, _ in begun]
+
+    def start() -> None:
+        try:
+            launch.launch(1, "x", None)
+        except launch.InUseError as error:
+            refused.append(str(error))
+
+    monkeypatch.setattr(launch, "spawn", slow)
+    monkeypatch.setattr(launch.psutil, "process_iter", seen)
+    monkeypatch.setattr(launch.path_views, "is_same", lambda *about: True)
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(begun) == 1
+    assert refused == [
+        "a cluster named x is being started: `%cluster attach x` once it is ready, or choose "
+        "another --name"
+    ]
+    assert ClusterPaths("x").read() is not None
+
+
+def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    paths, me = ClusterPaths("x"), this_process()
+    stopped = ClusterInfo("x", 1, "running", supervisor=2**22, began=1, created=1.0)
+    paths.make(1)
+    paths.write(ClusterInfo("x", 2, "running", supervisor=me.pid, began=me.began, created=2.0))
+    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    actions.wait_over(paths, "", stopped)
+    paths.write(ClusterInfo("x", 2, created=2.0))  # nobody has said yet that they keep it
+    lookup.end(paths, stopped)
+    launch.wait_end(paths, 0.1, stopped)
+    assert paths.folder.exists()
+    launch.wait_end(paths, 0.1, paths.read())
+    assert not paths.folder.exists()
+
+
+def test_a_start_that_fails_ends_no_other_one(home: Path, monkeypatch: pytest.MonkeyPatch):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    paths.write(ClusterInfo("x", 1, created=1.0))
+
+    def fail(paths: ClusterPaths, *about: object) -> None:
+        paths.write(ClusterInfo("x", 1, created=2.0))
+        raise StartError("its supervisor has ended")
+
+    monkeypatch.setattr(launch, "wait_ready", fail)
+    with pytest.raises(StartError, match="has ended"):
+        Cluster.ready(paths, SimpleNamespace())  # type: ignore[arg-type]
+    assert paths.folder.exists()
+
+
+def test_a_cluster_that_has_failed_is_started_again_once_its_supervisor_has_ended(
+    begun: list[Any], elsewhere: subprocess.Popen[bytes]
+):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    began = process_tree.began(elsewhere.pid) or 0
+    paths.write(ClusterInfo("x", 1, "failed", supervisor=elsewhere.pid, began=began))
+    closing = threading.Timer(0.3, elsewhere.kill)
+    closing.start()
+    launch.launch(1, "x", None)
+    assert not process_tree.lives(elsewhere.pid, began) and len(begun) == 1
+    closing.join()

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from numbered import assert_numbered, written
-from rankroom.cluster import liveness
+from rankroom.cluster import liveness, repair
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.repair import complete, complete_all
-from rankroom.errors import NoClusterError
+from rankroom.errors import NoClusterError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.owner import this_process
@@ -136,6 +136,37 @@ def test_a_record_that_cannot_be_completed_now_is_lost_still(home, lost, monkeyp
     assert [store.load(run.id).state for run in (one, other)] == ["lost", "done"]
     assert complete_all(store) == [one.id]
     assert store.load(one.id).state == "done" and texts(store, one) == ["one\n", "two\n"]
+
+
+def test_a_record_that_was_taken_over_in_vain_is_lost_still(home, lost, monkeypatch):
+    pid = gone_process().pid
+    one, other = (lost(*SAID, *END, pid=pid, name=name) for name in ("local.1a", "local.2b"))
+    store = Store()
+
+    def make(source: str, run: RunInfo, *about: object) -> Recorder:
+        if run.id == one.id:
+            raise UsageError("config.toml cannot be read")
+        return Recorder(source, run, *about)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair, "Recorder", make)
+        with pytest.raises(UsageError, match="cannot be read"):
+            complete_all(store)
+    assert [store.load(run.id).state for run in (one, other)] == ["lost", "done"]
+    assert complete_all(store) == [one.id]
+
+
+def test_a_run_has_lasted_as_long_as_is_known_of_it_whenever_it_is_completed(home, lost):
+    run = lost(*SAID, pid=gone_process().pid)
+    (ClusterPaths("local").spool(0) / "stdout").write_text("one\nlast words\n")
+    raw, store = Store().paths(run.id).run, Store()
+    about = json.loads(raw.read_text())
+    about["start"] -= 3_600_000_000
+    raw.write_text(json.dumps(about))
+    assert complete_all(store) == [run.id]
+    found = store.load(run.id)
+    assert found.end == found.start + 1000  # when it said its one line
+    assert [event["t"] for event in store.events(run.id)][-2:] == [1000, 1000]
 
 
 def test_to_read_a_record_writes_nothing(home, lost):

@@ -12,8 +12,9 @@ import pytest
 
 from rankroom.cluster import base, liveness, repair
 from rankroom.cluster.base import AnyCluster
-from rankroom.record.cluster_file import ClusterPaths
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import RunInfo
+from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from rankroom.run.run import Run
 from record_makers import gone_process, start_record
@@ -72,3 +73,18 @@ def test_a_replica_that_has_not_come_yet_is_not_lost(tmp_path: Path):
     shutil.rmtree(store.paths(info.id).folder)
     run = Run(info, store, ask, is_replica=True)
     assert not run.wait(0.05) and run.state == "running"
+
+
+def test_a_run_is_over_with_its_supervisor_though_another_one_has_the_name_by_now(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cluster = object.__new__(AnyCluster)
+    cluster.paths, cluster.store, cluster._orphaned = ClusterPaths("x"), Store(), {}
+    me, asked = this_process(), []
+    cluster.paths.make(1)
+    cluster.paths.write(ClusterInfo("x", 1, "running", supervisor=me.pid, began=me.began))
+    monkeypatch.setattr(repair, "complete", lambda store, info: asked.append(info.id) or True)
+    store, info, writer = start_record(home, owner=gone_process())
+    run = Run(info, store, ask, cluster._is_orphaned)
+    assert run.wait(10) and asked == [info.id]
+    writer.close()

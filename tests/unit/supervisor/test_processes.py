@@ -74,6 +74,15 @@ def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
     assert started == [(0, 1)]
 
 
+def test_a_rank_whose_new_agent_finds_no_memory_for_it_says_so(home):
+    children = Processes(ClusterPaths("x"), ClusterInfo("x", 1), 0, lambda: None)
+    agent = SimpleNamespace(node="c1", refused="1 rank does not fit on c1")
+    children.agents = [agent]  # type: ignore[list-item]
+    children.ranks[0] = RankProcess(0, 2)
+    children.ranks[0].returncode, children.ranks[0].ended_with_agent = -9, True
+    assert children.how_ended(0) == "was not started: 1 rank does not fit on c1"
+
+
 def test_ranks_are_ended_without_a_look_at_all_processes(home, monkeypatch):
     children = Processes(ClusterPaths("x"), ClusterInfo("x", 64), 0, lambda: None)
     ended: list[int] = []

@@ -152,6 +152,23 @@ def test_the_controller_is_told_once_of_all_ranks_that_are_restarted(monkeypatch
     assert noted == told == [[0, 2]] and started == [0, 2]
 
 
+def test_a_rank_that_came_as_it_was_ended_is_not_ready_once_it_is_restarted(monkeypatch):
+    made = bare(ClusterInfo("a", 2))
+    monkeypatch.setattr(hub, "unregister", lambda *about: None)
+
+    def end(ranks: list[int]) -> dict[int, str]:
+        made.ready |= {0, 1}  # as note_ready does, in its thread
+        return {}
+
+    made.children = SimpleNamespace(end=end, start_rank=lambda rank: None)  # type: ignore[assignment]
+    made.paths = SimpleNamespace(engine_file=None)  # type: ignore[assignment]
+    made.runs = SimpleNamespace(take_late=lambda ranks: None)  # type: ignore[assignment]
+    made.lose = lambda rank, how: None  # type: ignore[method-assign]
+    made.save = lambda: None  # type: ignore[method-assign]
+    made.restart([0])
+    assert made.ready == {1}
+
+
 @pytest.mark.parametrize("is_ending", [False, True])
 def test_no_record_is_made_ready_once_the_cluster_ends(is_ending: bool):
     runs = Runs.__new__(Runs)

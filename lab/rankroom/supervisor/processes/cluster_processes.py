@@ -96,6 +96,8 @@ class Processes:
             if self.info.allocation and step_launcher.failed_node(agent.log) == agent.node:
                 # Slurm gave up the node before we did: its ranks may live on there for a while.
                 return f"{GIVEN_UP}: its node {agent.node} has failed"
+            if agent.refused:  # one that was started again for the rank
+                return f"was not started: {agent.refused}"
             return f"ended with its node's agent, which {self.how_agent_ended(agent)}"
         how = describe_exit(code)
         if crash := describe_crash(code, self.paths.spool(rank) / "stderr"):
