@@ -10,6 +10,7 @@ import pytest
 from rankroom.course import diagrams
 from rankroom.course.diagrams import Diagram
 from rankroom.course.exercises.deepspeed_exercises import _bytes
+from rankroom.course.figures import COLOURS, WhoHasWhat
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,3 +56,10 @@ def test_bytes_by_stage_are_those_of_the_exercise(ranks: int):
     assert {int(s): float(b) for s, b in told} == {
         stage: pytest.approx(_bytes(1, ranks, stage), rel=1e-4) for stage in range(4)
     }
+
+
+def test_numbers_have_the_colour_of_the_rank_that_brought_them_and_sums_none():
+    picture = WhoHasWhat("", {0: [10, 11], 1: [20, 21]}, {0: [30, 32], 1: [20, None]})._repr_html_()
+    fills = re.findall(r'<rect [^>]*fill="(.*?)"', picture)
+    first, second = COLOURS[:2]
+    assert fills == [first, first, "#ffffff", "#ffffff", second, second, second, "#ffffff"]

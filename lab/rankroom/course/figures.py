@@ -103,9 +103,9 @@ class WhoHasWhat:
         for place, (rank, row) in enumerate(self.before.items()):
             top = 42 + place * (_HIGH + _GAP)
             parts.append(_label(0, top + 18, f"rank {rank}"))
-            parts += _boxes(_NAME, top, row)
+            parts += _boxes(_NAME, top, row, len(self.before))
             parts.append(_label(second - 38, top + 18, "→"))
-            parts += _boxes(second, top, self.after.get(rank, []))
+            parts += _boxes(second, top, self.after.get(rank, []), len(self.before))
         return "".join([*parts, "</svg>"])
 
 
@@ -129,13 +129,13 @@ def _label(x: int, y: int, words: str, weight: str = "normal") -> str:
     return f'<text x="{x}" y="{y}" fill="{TEXT}" font-weight="{weight}">{html.escape(words)}</text>'
 
 
-def _boxes(x: int, y: int, row: Sequence[Any]) -> list[str]:
+def _boxes(x: int, y: int, row: Sequence[Any], ranks: int) -> list[str]:
     if not row:
         return [_label(x + 4, y + 18, "–")]
     found = []
     for place, value in enumerate(row):
         left = x + place * _CELL
-        fill = _colour(value)
+        fill = _colour(value, ranks)
         found.append(
             f'<rect x="{left}" y="{y}" width="{_CELL - 4}" height="{_HIGH}" rx="3" '
             f'fill="{fill}" stroke="#888"/>'
@@ -145,8 +145,10 @@ def _boxes(x: int, y: int, row: Sequence[Any]) -> list[str]:
     return found
 
 
-def _colour(value: Any) -> str:
-    """Numbers of rank r are 10 (r + 1) to 10 (r + 1) + 9; sums of them belong to nobody."""
-    if isinstance(value, (int, float)) and 10 <= value < 10 * (len(COLOURS) + 1):
+def _colour(value: Any, ranks: int) -> str:
+    """Numbers of rank r are 10 (r + 1) to 10 (r + 1) + 9; sums of them belong to nobody, and those
+    of all ranks are larger."""
+    coloured = min(ranks, len(COLOURS))
+    if isinstance(value, (int, float)) and 10 <= value < 10 * (coloured + 1):
         return COLOURS[int(value) // 10 - 1]
     return "#ffffff"

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rankroom.course.lessons import LESSONS, Lesson
+from rankroom.horovod_build.features import features
 
 if TYPE_CHECKING:  # a rank, which imports this module for `absent`, has no cluster
     from rankroom.cluster.base import AnyCluster
@@ -55,9 +56,16 @@ def absent(names: Sequence[str]) -> list[str]:
 def _is_there(name: str) -> bool:
     """Looked for without importing it: torch alone takes seconds."""
     try:
-        return find_spec(name) is not None
+        if find_spec(name) is None:
+            return False
     except ImportError:
         return False
+    package, _, framework = name.partition(".")
+    if package != "horovod" or not framework:
+        return True
+    # Horovod comes with the Python files of all frameworks, and works with those it was built for.
+    built = features()
+    return built is not None and framework in built.frameworks
 
 
 FEW = (

@@ -10,21 +10,24 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rankroom.cluster import launch, start_request
+from rankroom.cluster import launch, liveness, start_request
 from rankroom.cluster.base import AnyCluster
 from rankroom.course import quiz, trial
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.course.quiz_questions import Question
 from rankroom.errors import NoClusterError, UsageError
 from rankroom.notebook import cluster_magic
+from rankroom.record.cluster_file import ClusterPaths
 from rankroom.scheduler import allocation, same_machine, site
 from rankroom.scheduler.site import Site
 from rankroom.system import gpus
+from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import count_ranks
 
 NAME = "course"  # of the cluster
 TRAIN_HERE = (17, 18, 20)  # lessons that also train where their notebook runs: `!rankroom run`
 SUBMITS = {"slurm": "sbatch", "pbs": "qsub"}  # what the login node of a site has
+BEGINS_S = 30.0  # for a supervisor that was just started to say that it keeps its cluster
 LOOK_UP_S = 2.0  # for the addresses of login nodes: without a network, names take long
 
 
@@ -46,9 +49,16 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyClus
         try:
             cluster_magic.attach(NAME)
         except NoClusterError:
-            _start(lesson, ranks, where)
-            is_new = True
+            try:
+                _start(lesson, ranks, where)
+                is_new = True
+            except launch.InUseError:  # another notebook has begun to start it a moment ago
+                poll_until(lambda: liveness.alive(ClusterPaths(NAME).read()), BEGINS_S)
+                cluster_magic.attach(NAME)
     cluster = trial.ranks()
+    # Started from another notebook, perhaps: `%cluster resize` of this one leaves them on the CPU.
+    if not is_new and 0 < gpus.visible_gpus() < cluster.size and _on_cpu(cluster):
+        _hide_gpus()
     if ranks not in (None, cluster.size):
         raise UsageError(
             f"{cluster.name} has {count_ranks(cluster.size)}: `%cluster resize {ranks}` first"
@@ -65,8 +75,6 @@ def restarted(lesson: Lesson) -> AnyCluster:
     if cluster.busy:
         raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
     print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
-    if 0 < gpus.visible_gpus() < cluster.size and _on_cpu(cluster):
-        _hide_gpus()  # started from another notebook, perhaps
     cluster_magic.restart("")
     return trial.ranks()
 
@@ -122,7 +130,7 @@ def _on_cpu(cluster: AnyCluster) -> bool:
     """Whether ranks of this machine use the CPU: of others, its GPUs tell nothing."""
     info = cluster.refresh()
     is_here = info.remote is None and info.allocation is None
-    return is_here and all(rank.device == "cpu" for rank in info.ranks)
+    return is_here and bool(info.ranks) and all(rank.device == "cpu" for rank in info.ranks)
 
 
 def _hide_gpus() -> None:

@@ -21,6 +21,7 @@ WRONG = {
             'should give float("inf")',
         ),
         ('def careful(a, b):\n    return 3 if b else float("inf")', "should give"),
+        ('def careful(a, b):\n    return a // b if b else float("inf")', "should give"),
     ],
 }
 

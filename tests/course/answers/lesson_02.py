@@ -12,7 +12,13 @@ WRONG = {
             "def columns(row, width):\n    blocks = torch.zeros_like(row)\n"
             "    dist.all_to_all_single(blocks, row)\n    return blocks",
             "should give a tensor of shape",
-        )
+        ),
+        (
+            "def columns(row, width):\n    blocks = torch.zeros_like(row)\n"
+            "    dist.all_to_all_single(blocks, row)\n"
+            "    return blocks.reshape(size, width).cpu().numpy()",
+            "gives ndarray",
+        ),
     ],
     "collectives.4": [
         (

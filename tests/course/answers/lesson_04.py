@@ -33,6 +33,20 @@ WRONG = {
             "    return [(each + epoch) % even for each in range(rank, even, size)]",
             "original order",
         ),
+        (
+            "def my_part(count, epoch, rank, size):\n"
+            "    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))\n"
+            "    return order[: count // 2 * 2][rank::2]",
+            "parts of two ranks",
+        ),
+        # Each rank's parts fit together, and no two ranks agree.
+        (
+            "def my_part(count, epoch, rank, size):\n"
+            "    seed = 100 * hvd.rank() + epoch\n"
+            "    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))\n"
+            "    return order[: count // size * size][rank::size]",
+            "the same on all ranks",
+        ),
     ],
     "horovod.3": [
         (
@@ -61,6 +75,19 @@ WRONG = {
             "        torch.save({**state, 'weight': 0 * state['weight']}, path)\n    hvd.barrier()",
             "other values",
         ),
+        # A file that is there is not whole yet.
+        (
+            "import time\n\n\ndef save(state, path):\n    if hvd.rank() == 0:\n"
+            "        torch.save(state, path)\n    while not path.exists():\n"
+            "        time.sleep(0.01)",
+            "not there yet",
+        ),
+        # One rank of each node.
+        (
+            "def save(state, path):\n    if hvd.local_rank() == 0:\n"
+            "        torch.save(state, path)\n    hvd.barrier()",
+            "writes the checkpoint as well",
+        ),
     ],
 }
 
@@ -73,6 +100,8 @@ RIGHT = {
     "horovod.4": [
         "def save(state, path):\n    if hvd.rank() == 0:\n        fresh = path.with_suffix('.new')\n"
         "        torch.save(state, fresh)\n        fresh.replace(path)\n    hvd.barrier()",
+        "def save(state, path):\n    if hvd.rank() == 0:\n        with open(path, 'wb') as file:\n"
+        "            torch.save(state, file)\n    hvd.barrier()",
     ],
 }
 

@@ -33,6 +33,20 @@ WRONG = {
             "    return even.batch(batch, drop_remainder=True).shuffle(10_000)",
             "shuffle before you batch",
         ),
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    even = dataset.take(len(dataset) // 2 * 2)\n"
+            "    return even.shard(2, rank).shuffle(10_000).batch(batch, drop_remainder=True)",
+            "Index|index|parts of two ranks|equally many",
+        ),
+        # Each rank's parts fit together, and no two ranks agree.
+        (
+            "def part_of(dataset, batch, rank, size):\n"
+            "    seed, even = hvd.rank() + 1, len(dataset) // size * size\n"
+            "    mixed = dataset.shuffle(10_000, seed, reshuffle_each_iteration=False).take(even)\n"
+            "    return mixed.shard(size, rank).batch(batch, drop_remainder=True)",
+            "the same on all ranks",
+        ),
     ],
     "tf.2": [
         (
@@ -51,6 +65,14 @@ WRONG = {
             "def same_start(model, optimizer):\n    hvd.broadcast_variables(optimizer.variables, root_rank=0)",
             "weights of rank 1",
         )
+    ],
+}
+
+RIGHT = {
+    "tf.1": [
+        "def part_of(dataset, batch, rank, size):\n    even = len(dataset) // size * size\n"
+        "    mixed = dataset.shuffle(10_000, seed=1, reshuffle_each_iteration=False).take(even)\n"
+        "    return mixed.shard(size, rank).batch(batch, drop_remainder=True)",
     ],
 }
 

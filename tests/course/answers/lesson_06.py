@@ -51,6 +51,12 @@ WRONG = {
             "        keras.callbacks.ReduceLROnPlateau(),\n    ]",
             "monitor=",
         ),
+        (
+            "def callbacks():\n    return [\n        hvd.callbacks.BroadcastGlobalVariablesCallback(1),\n"
+            "        hvd.callbacks.MetricAverageCallback(),\n"
+            "        keras.callbacks.ReduceLROnPlateau(monitor='loss'),\n    ]",
+            "the weights of another rank",
+        ),
     ],
     "keras.3": [
         (
@@ -61,6 +67,12 @@ WRONG = {
             "def checkpoints(path, rank):\n"
             "    return [keras.callbacks.ModelCheckpoint('x.keras')] if rank == 0 else []",
             "it should save to",
+        ),
+        # One rank of each node.
+        (
+            "def checkpoints(path, rank):\n    if hvd.local_rank() == 0:\n"
+            "        return [keras.callbacks.ModelCheckpoint(path)]\n    return []",
+            "would write the checkpoint, too",
         ),
     ],
 }

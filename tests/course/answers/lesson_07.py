@@ -9,7 +9,23 @@ WRONG = {
         (
             "def epoch_of(count, epoch, rank, size):\n    return list(range(count))[rank::size]",
             "same order",
-        )
+        ),
+        (
+            "from torch.utils.data import DistributedSampler\n\n\n"
+            "def epoch_of(count, epoch, rank, size):\n"
+            "    sampler = DistributedSampler(range(count), num_replicas=2, rank=rank)\n"
+            "    sampler.set_epoch(epoch)\n    return list(sampler)",
+            "Invalid rank",
+        ),
+        # Each rank's parts fit together, and no two ranks agree.
+        (
+            "from torch.utils.data import DistributedSampler\n\n\n"
+            "def epoch_of(count, epoch, rank, size):\n"
+            "    seed = 100 * dist.get_rank()\n"
+            "    sampler = DistributedSampler(range(count), size, rank, seed=seed)\n"
+            "    sampler.set_epoch(epoch)\n    return list(sampler)",
+            "the same on all ranks",
+        ),
     ],
     "ddp.2": [
         (

@@ -23,6 +23,17 @@ WRONG = {
             "            'gradient_accumulation_steps': whole / (micro * ranks)}",
             ".0 (// gives a whole number)",
         ),
+        # Right for two ranks, and for four steps.
+        (
+            "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
+            "            'gradient_accumulation_steps': whole // (micro * 2)}",
+            "gradient_accumulation_steps is",
+        ),
+        (
+            "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
+            "            'gradient_accumulation_steps': 4}",
+            "gradient_accumulation_steps is",
+        ),
     ],
     "deepspeed.3": [
         (

@@ -6,7 +6,12 @@ from playing import Played
 
 WRONG = {
     "tfd.1": [
-        ("def replica_loss(errors, global_batch):\n    return sum(errors)", "times the mean")
+        ("def replica_loss(errors, global_batch):\n    return sum(errors)", "times the mean"),
+        # Right for two replicas.
+        (
+            "def replica_loss(errors, global_batch):\n    return sum(errors) / (2 * len(errors))",
+            "times the mean",
+        ),
     ],
     "tfd.2": [
         ("def busiest(way, devices, length):\n    return 2 * (devices - 1) * length", "you predict")
@@ -32,7 +37,13 @@ RIGHT = {
         # A float32, as that of tf.nn.compute_average_loss is.
         "import numpy\n\n\ndef replica_loss(errors, global_batch):\n"
         "    return numpy.float32(sum(errors) / global_batch)"
-    ]
+    ],
+    "tfd.3": [
+        "import numpy\n\n\ndef stale(gradient, start, steps, delay, rate):\n    weights = [start]\n"
+        "    for step in range(steps):\n        old = weights[max(0, step - delay)]\n"
+        "        weights.append(weights[-1] - rate * gradient(old))\n"
+        "    return numpy.array(weights)"
+    ],
 }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -211,6 +212,76 @@ def test_what_is_wrong_with_an_answer_is_said_in_words(
     exercise = find(name)
     with pytest.raises(Wrong, match=words):
         exercise.run(Learner({exercise.answer: answer}, 0, 2, SEED))
+
+
+def test_rows_that_become_no_tensor_are_said_to_be_none():
+    columns = {"columns": lambda row, width: np.zeros((2, width))}
+    with pytest.raises(Wrong, match=r"a tensor of shape \[2, 1\], and gives ndarray"):
+        find("collectives.3").run(Learner(columns, 0, 2, SEED))
+
+
+def my_part(count: int, epoch: int, rank: int, size: int) -> list[int]:
+    order = list(range(count))
+    random.Random(epoch).shuffle(order)
+    return order[: count // size * size][rank::size]
+
+
+def test_parts_that_each_rank_makes_for_itself_are_to_fit_together(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    others = [[-1]]  # what rank 1 has
+    hvd = SimpleNamespace(is_initialized=lambda: True, allgather_object=lambda own: [own, *others])
+    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
+    find("horovod.2").run(Learner({"my_part": my_part}, 0, 2, SEED))
+    others[0] = list(range(20))
+    with pytest.raises(Wrong, match="the same on all ranks"):
+        find("horovod.2").run(Learner({"my_part": my_part}, 0, 2, SEED))
+
+
+def test_an_answer_that_knows_one_number_of_ranks_only_is_wrong():
+    def of_two(count: int, epoch: int, rank: int, size: int) -> list[int]:
+        return my_part(count, epoch, rank, 2)
+
+    with pytest.raises(Wrong, match="parts of two ranks"):
+        find("horovod.2").run(Learner({"my_part": of_two}, 0, 2, SEED))
+
+
+@pytest.fixture
+def saving(home: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Horovod on rank 1 of a node; what rank 0 has saved is whole when all are at the barrier."""
+    import torch
+
+    saved: list[tuple[Any, Path]] = []
+    hvd = SimpleNamespace(
+        is_initialized=lambda: True,
+        barrier=lambda: torch.save(*saved[0]),
+        rank=lambda: 1, local_rank=lambda: 1, local_size=lambda: 2,
+        cross_rank=lambda: 0, cross_size=lambda: 1, saved=saved,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace(torch=hvd))
+    monkeypatch.setitem(sys.modules, "horovod.torch", hvd)
+    return hvd
+
+
+def test_half_a_checkpoint_is_not_one_that_is_there(saving: SimpleNamespace):
+    def save(state: Any, path: Path) -> None:
+        saving.saved.append((state, path))
+        path.write_bytes(b"half of what rank 0 writes")
+
+    with pytest.raises(Wrong, match="not there yet, or not all of it"):
+        find("horovod.4").run(Learner({"save": save}, 1, 2, SEED))
+
+
+def test_one_rank_of_each_node_is_not_one_rank(saving: SimpleNamespace):
+    import torch
+
+    def save(state: Any, path: Path) -> None:
+        if saving.local_rank() == 0:
+            torch.save(state, path)
+
+    with pytest.raises(Wrong, match="rank 1 writes the checkpoint as well"):
+        find("horovod.4").run(Learner({"save": save}, 1, 2, SEED))
+    assert saving.local_rank() == 1
 
 
 def test_a_tensor_is_a_number():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from rankroom.course import requirements
 from rankroom.course.lessons import lesson
 from rankroom.course.requirements import absent, lacking
+from rankroom.horovod_build.features import Features
 
 
 def ranks(size: int, *lacks: str) -> Any:
@@ -38,3 +43,13 @@ def test_packages_are_looked_for():
         "no_such_package",
         "no_such_package.part",
     ]
+
+
+def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: pytest.MonkeyPatch):
+    """The Python files of all frameworks are there in any case."""
+    built = Features("0.28.1", Path("/x"), {"torch": "2.5.1"})
+    monkeypatch.setattr(requirements, "find_spec", lambda name: object())
+    monkeypatch.setattr(requirements, "features", lambda: built)
+    assert absent(["torch", "horovod.torch", "horovod.tensorflow"]) == ["horovod.tensorflow"]
+    said = lacking(ranks(2, "horovod.tensorflow"), lesson(5))
+    assert "needs horovod.tensorflow" in said and "`rankroom horovod build` builds it" in said

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from rankroom.cluster import launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.course import lessons
 from rankroom.course.lessons import lesson
@@ -361,11 +362,14 @@ def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(
     monkeypatch.setenv(gpus.VISIBLE, "0")
     monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 1)
     ranks.info.ranks = [SimpleNamespace(device="cuda:0"), SimpleNamespace(device="cuda:0")]
-    magics.course("4")
+    magics.course("3")
     assert os.environ[gpus.VISIBLE] == "0"
     ranks.info.ranks = [SimpleNamespace(device="cpu"), SimpleNamespace(device="cpu")]
-    magics.course("4")
+    # Before it is refused, too: the reader resizes them from here.
+    with pytest.raises(UsageError, match="`%cluster resize 4` first"):
+        magics.course("3 --ranks 4")
     assert os.environ[gpus.VISIBLE] == ""
+    assert restarts == []
 
 
 @pytest.mark.parametrize(
@@ -397,3 +401,25 @@ def test_the_commands_of_a_lesson_are_those_of_its_own_environment(
         course_ranks.ready(lesson(1), None, None)
     assert shutil.which("rankroom") == f"{tmp_path}/own/rankroom"
     assert os.environ["PATH"] == f"{tmp_path}/own:{tmp_path}/server:/usr/bin"
+
+
+def test_ranks_that_another_notebook_has_just_begun_to_start_are_attached_to(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+):
+    tried: list[str] = []
+
+    def attach(name: str) -> None:
+        tried.append(name)
+        if len(tried) == 1:
+            raise NoClusterError("none yet")
+        monkeypatch.setattr(AnyCluster, "current", ranks)
+
+    def start(*about: object) -> None:
+        raise launch.InUseError("it is being started")
+
+    monkeypatch.setattr(AnyCluster, "current", None)
+    monkeypatch.setattr(cluster_magic, "attach", attach)
+    monkeypatch.setattr(course_ranks, "_start", start)
+    monkeypatch.setattr(liveness, "alive", lambda info: True)
+    assert course_ranks.ready(lesson(1), None, None) == (ranks, False)
+    assert tried == ["course", "course"]

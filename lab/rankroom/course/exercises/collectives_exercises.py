@@ -64,7 +64,8 @@ def columns(learner: Learner) -> None:
         found = turn(table[learner.rank].clone(), width)
         begin = learner.rank * width
         wanted = table[:, begin : begin + width]
-        shape = list(getattr(found, "shape", []))
+        is_tensor = isinstance(found, torch.Tensor)
+        shape = list(found.shape) if is_tensor else type(found).__name__
         if shape != list(wanted.shape):
             raise Wrong(
                 f"columns() should give a tensor of shape {list(wanted.shape)}, and gives {shape}"

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.course.exercises.horovod_exercises import another_size, demand_apart
 from rankroom.course.exercises.precision_exercises import RowsHeld
 
 
 @exercise("ddp.1", answer="epoch_of", ranks=1)
 def sampler(learner: Learner) -> None:
     """Which images a DistributedSampler gives each rank, epoch by epoch."""
+    import torch.distributed as dist
+
     ask = learner.function("epoch_of")
-    count = learner.size * learner.chance.randrange(8, 20)
-    orders = []
+    own = _try_epochs(ask, learner.size, learner.chance.randrange(8, 20))[learner.rank]
+    _try_epochs(ask, another_size(learner.size), learner.chance.randrange(8, 20))
+    if dist.is_initialized():
+        ranks: list[list[int]] = [[]] * learner.size
+        dist.all_gather_object(ranks, own)
+        demand_apart(ranks)
+
+
+def _try_epochs(ask: Any, size: int, each: int) -> list[list[int]]:
+    """The parts of epoch 1, by rank, all asked for here. Raises Wrong."""
+    count, orders = size * each, []
     for epoch in (0, 1):
-        parts = [[int(i) for i in ask(count, epoch, rank, learner.size)]
-                 for rank in range(learner.size)]  # fmt: skip
+        parts = [[int(i) for i in ask(count, epoch, rank, size)] for rank in range(size)]
         together = [each for part in parts for each in part]
         if sorted(together) != list(range(count)):
             raise Wrong(
@@ -26,6 +39,7 @@ def sampler(learner: Learner) -> None:
         raise Wrong("both epochs come in the same order: the sampler has to be told the epoch")
     if orders[0] == sorted(orders[0]):
         raise Wrong("the images are still in their original order: shuffle=True")
+    return parts
 
 
 @exercise("ddp.2", answer="accumulate")

@@ -37,26 +37,27 @@ def memory(learner: Learner) -> None:
 def batches(learner: Learner) -> None:
     """A configuration whose three batch sizes agree."""
     ask = learner.function("config")
-    micro, steps = learner.chance.randrange(1, 9), learner.chance.randrange(2, 6)
-    ranks = learner.chance.choice([2, 4, 8])
-    wanted = micro * steps * ranks
-    found = ask(wanted, micro, ranks)
-    if not isinstance(found, dict):
-        raise Wrong(f"config gives {found!r}, and should give a dictionary")
-    expected = {
-        "train_batch_size": wanted,
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": steps,
-    }
-    for key, value in expected.items():
-        if key not in found:
-            raise Wrong(f"the dictionary has no {key!r}")
-        if found[key] != value or not isinstance(found[key], int):
-            hint = " (// gives a whole number)" if found[key] == value else ""
-            raise Wrong(
-                f"{wanted} samples in a step, {micro} at once, on {ranks} ranks: {key} is {value}, "
-                f"and you have {found[key]!r}{hint}"
-            )
+    # None of the three comes twice: a constant is right for one of them.
+    micros, counts = learner.chance.sample(range(1, 9), 3), learner.chance.sample(range(2, 6), 3)
+    for ranks, micro, steps in zip((2, 4, 8), micros, counts, strict=True):
+        wanted = micro * steps * ranks
+        found = ask(wanted, micro, ranks)
+        if not isinstance(found, dict):
+            raise Wrong(f"config gives {found!r}, and should give a dictionary")
+        expected = {
+            "train_batch_size": wanted,
+            "train_micro_batch_size_per_gpu": micro,
+            "gradient_accumulation_steps": steps,
+        }
+        for key, value in expected.items():
+            if key not in found:
+                raise Wrong(f"the dictionary has no {key!r}")
+            if found[key] != value or not isinstance(found[key], int):
+                hint = " (// gives a whole number)" if found[key] == value else ""
+                raise Wrong(
+                    f"{wanted} samples in a step, {micro} at once, on {ranks} ranks: {key} is "
+                    f"{value}, and you have {found[key]!r}{hint}"
+                )
 
 
 @exercise("deepspeed.3", answer="stage_for", ranks=1)

@@ -67,15 +67,15 @@ def a_careful_division(learner: Learner) -> None:
     """A function that does not take the other ranks down with it."""
     careful = learner.function("careful")
     number, times = learner.own.randrange(2, 100), learner.own.randrange(4, 100)
+    whole = number * times
     try:
-        whole = careful(number * times, number)
+        quotients = [(a, careful(a, number)) for a in (whole, whole + 1)]
         odd = careful(number, 0)
     except ZeroDivisionError:
         raise Wrong("dividing by 0 still raises: catch ZeroDivisionError") from None
-    if whole != times:
-        raise Wrong(
-            f"careful({number * times}, {number}) gives {whole!r}, and should give {times:.1f}"
-        )
+    for a, found in quotients:
+        if found != a / number:
+            raise Wrong(f"careful({a}, {number}) gives {found!r}, and should give {a / number}")
     if odd != float("inf"):
         raise Wrong(f'careful({number}, 0) gives {odd!r}, and should give float("inf")')
 

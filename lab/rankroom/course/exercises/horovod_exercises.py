@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,11 +41,19 @@ def pin(learner: Learner) -> None:
 def shard(learner: Learner) -> None:
     """Each rank's images of an epoch: apart, equally many, and in another order each epoch."""
     part = learner.function("my_part")
-    count = learner.size * learner.chance.randrange(20, 40) + max(0, learner.size - 1)
+    own = _try_parts(part, learner.size, learner.chance.randrange(20, 40))[learner.rank]
+    _try_parts(part, another_size(learner.size), learner.chance.randrange(20, 40))
+    hvd = sys.modules.get("horovod.torch")
+    if hvd is not None and hvd.is_initialized():
+        demand_apart(hvd.allgather_object(own))
+
+
+def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
+    """The parts of epoch 1, by rank, all asked for here. Raises Wrong."""
+    count = size * each + max(0, size - 1)
     epochs = []
     for epoch in (0, 1):
-        parts = [[int(i) for i in part(count, epoch, rank, learner.size)]
-                 for rank in range(learner.size)]  # fmt: skip
+        parts = [[int(i) for i in part(count, epoch, rank, size)] for rank in range(size)]
         together = [each for indices in parts for each in indices]
         if any(not 0 <= each < count for each in together):
             raise Wrong(f"there are images 0 to {count - 1}, and a part holds others")
@@ -52,10 +65,8 @@ def shard(learner: Learner) -> None:
                 f"of {count} images the ranks get {lengths}: a rank that has more steps than the "
                 "others waits for them for ever"
             )
-        if lengths[0] < count // learner.size:
-            raise Wrong(
-                f"each rank could have {count // learner.size} images, and has {lengths[0]}"
-            )
+        if lengths[0] < count // size:
+            raise Wrong(f"each rank could have {count // size} images, and has {lengths[0]}")
         epochs.append(parts)
     if epochs[0][0] == epochs[1][0]:
         raise Wrong("epoch 1 has the same images in the same order as epoch 0: shuffle by `epoch`")
@@ -65,9 +76,26 @@ def shard(learner: Learner) -> None:
                 f"epoch {epoch} of rank 0 is {parts[0][:6]}, …: the images come in their original "
                 "order, if from another beginning; shuffle them, with `epoch` as the seed"
             )
-    again = [int(i) for i in part(count, 1, 0, learner.size)]
+    again = [int(i) for i in part(count, 1, 0, size)]
     if again != epochs[1][0]:
         raise Wrong("asked twice for the same epoch, it gives two orders: ranks would not agree")
+    return epochs[1]
+
+
+def another_size(size: int) -> int:
+    """A number of ranks that there are not, for an answer that knows only its own."""
+    return 2 if size != 2 else 3
+
+
+def demand_apart(parts: list[list[int]]) -> None:
+    """Raises Wrong where the parts that ranks ask for themselves, each its own, have something in
+    common: one process that is asked for all of them need not agree with another."""
+    together = [each for part in parts for each in part]
+    if len(set(together)) < len(together):
+        raise Wrong(
+            "where each rank asks for its own part, some numbers are in the parts of two ranks: "
+            "what you shuffle by has to be the same on all ranks"
+        )
 
 
 def _is_shuffled(indices: list[int], count: int) -> bool:
@@ -109,30 +137,72 @@ def checkpoint(learner: Learner) -> None:
     writers: list[int] = []
     before = torch.save
 
-    def watched(*args: object, **kwargs: object) -> object:
+    def watched(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
         writers.append(learner.rank)
-        time.sleep(SAVE_S)  # so that who does not wait for it is seen not to
-        return before(*args, **kwargs)
+        content = io.BytesIO()
+        before(obj, content, *args, **kwargs)
+        _write_slowly(content.getvalue(), f)
 
     torch.save = watched
     try:
         state = {"step": learner.seed, "weight": torch.ones(3) * learner.seed}
-        save(state, path)
+        with a_node_each(hvd, learner):
+            save(state, path)
         there = path.exists()
+        whole = there and _is_whole(path)
     finally:
         torch.save = before
     if writers and learner.rank != 0:
-        raise Wrong(f"rank {learner.rank} writes the checkpoint as well: only rank 0 should")
+        raise Wrong(f"rank {learner.rank} writes the checkpoint as well: only rank 0 should{NODES}")
     if learner.rank == 0 and not writers:
         raise Wrong("rank 0 does not write the checkpoint: use torch.save(state, path)")
     if not there:
-        raise Wrong(
-            f"when save returns on rank {learner.rank}, the file is not there yet: let all ranks "
-            "wait for rank 0 with hvd.barrier()"
-        )
+        raise Wrong(NOT_THERE.format(rank=learner.rank))
     if hvd.is_initialized():
         hvd.barrier()  # a rank that writes it as well, while others read, has said so by now
     _demand_saved(path, state)
+    if not whole:
+        raise Wrong(NOT_THERE.format(rank=learner.rank))
+
+
+@contextmanager
+def a_node_each(hvd: Any, learner: Learner) -> Iterator[None]:
+    """Have Horovod say meanwhile that each rank has a node of its own: who saves on local rank 0
+    would be right on one machine only."""
+    says = {
+        "local_rank": 0, "local_size": 1, "cross_rank": learner.rank, "cross_size": learner.size,
+    }  # fmt: skip
+    kept = {name: getattr(hvd, name) for name in says}
+    try:
+        for name, number in says.items():
+            setattr(hvd, name, partial(int, number))
+        yield
+    finally:
+        for name, own in kept.items():
+            setattr(hvd, name, own)
+
+
+def _write_slowly(content: bytes, file: Any) -> None:
+    """In two halves, so that who does not wait for the whole is seen not to."""
+    if not hasattr(file, "write"):
+        with Path(file).open("wb") as opened:
+            _write_slowly(content, opened)
+        return
+    half = len(content) // 2
+    file.write(content[:half])
+    file.flush()
+    time.sleep(SAVE_S)
+    file.write(content[half:])
+
+
+def _is_whole(path: Path) -> bool:
+    import torch
+
+    try:
+        torch.load(path)
+    except Exception:  # of torch, pickle or zipfile
+        return False
+    return True
 
 
 def _demand_saved(path: Path, state: dict[str, Any]) -> None:
@@ -149,3 +219,10 @@ def _demand_saved(path: Path, state: dict[str, Any]) -> None:
         raise Wrong(f"the file should hold `state`, with {sorted(state)}, and holds {told}")
     if found["step"] != state["step"] or not torch.equal(found["weight"], state["weight"]):
         raise Wrong("the file holds other values than `state`: save the state as it is")
+
+
+NODES = ", also where each rank has a node of its own and local_rank() is 0 on all of them"
+NOT_THERE = (
+    "when save returns on rank {rank}, the file is not there yet, or not all of it: let all ranks "
+    "wait for rank 0 with hvd.barrier()"
+)

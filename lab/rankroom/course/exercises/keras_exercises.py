@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.course.exercises.horovod_exercises import NODES, a_node_each
 
 
 @exercise("keras.1", answer="compiled", limit=60)
@@ -72,12 +73,25 @@ def callbacks(learner: Learner) -> None:
         raise Wrong(f"callbacks() should return a list of callbacks, and gives {made!r}"[:300])
     read = _reads(made)
     x = numpy.random.default_rng([learner.seed, learner.rank]).normal(size=(16, 3))
-    told = model.fit(x, x.sum(1), epochs=1, batch_size=8, callbacks=list(made), verbose=0)
-    weights = _of_all(numpy.concatenate([w.ravel() for w in model.get_weights()]))
+    begun: list[Any] = []  # the weights after the first batch, before the callbacks and after them
+
+    def note(batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            begun.append(_weights(model))
+
+    first, last = (keras.callbacks.LambdaCallback(on_train_batch_end=note) for _ in range(2))
+    every = [first, *made, last]
+    told = model.fit(x, x.sum(1), epochs=1, batch_size=8, callbacks=every, verbose=0)
+    weights = _of_all(_weights(model))
     if not all(numpy.allclose(each, weights[0], atol=1e-5) for each in weights):
         raise Wrong(
             "the ranks hold different weights: BroadcastGlobalVariablesCallback gives all of them "
             "those of rank 0"
+        )
+    if not _of_all(numpy.array([numpy.allclose(begun[0], begun[-1], atol=1e-5)]))[0][0]:
+        raise Wrong(
+            "rank 0 is given the weights of another rank: all ranks should get those of rank 0, as "
+            "root_rank=0 says"
         )
     losses = _of_all(numpy.array([told.history["loss"][-1]], "float64"))
     if not all(numpy.allclose(each, losses[0], rtol=1e-4) for each in losses):
@@ -126,16 +140,25 @@ def checkpoints(learner: Learner) -> None:
     import keras
 
     make = learner.function("checkpoints")
-    made = make("weights.keras", learner.rank)
+    with a_node_each(_horovod(), learner):
+        made = make("weights.keras", learner.rank)
     savers = [c for c in made or [] if isinstance(c, keras.callbacks.ModelCheckpoint)]
     if learner.rank == 0 and not savers:
         raise Wrong("rank 0 has no ModelCheckpoint in its list")
     if learner.rank == 0 and savers[0].filepath != "weights.keras":
         raise Wrong(f"it should save to `path`, weights.keras, and saves to {savers[0].filepath}")
     if learner.rank != 0 and savers:
-        raise Wrong(f"rank {learner.rank} would write the checkpoint, too: only rank 0 should")
+        raise Wrong(
+            f"rank {learner.rank} would write the checkpoint, too: only rank 0 should{NODES}"
+        )
     if not isinstance(made, list):
         raise Wrong(f"rank {learner.rank} gets {made!r}: a list, please, also if it is empty")
+
+
+def _weights(model: Any) -> Any:
+    import numpy
+
+    return numpy.concatenate([each.ravel() for each in model.get_weights()])
 
 
 def _horovod() -> Any:

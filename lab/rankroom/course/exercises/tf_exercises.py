@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
+from rankroom.course.exercises.horovod_exercises import another_size, demand_apart
 
 
 @exercise("tf.1", answer="part_of", ranks=1)
@@ -12,13 +14,20 @@ def shard(learner: Learner) -> None:
     """A rank's batches: apart from the others', all of one size, shuffled, and equally many."""
     part = learner.function("part_of")
     batch = learner.chance.randrange(4, 9)
-    whole = learner.size * batch * learner.chance.randrange(6, 9)
-    # Once there is more than divides evenly, and once the last rank has too little for a batch.
-    for count in (whole + learner.size + 1, whole - 1):
-        _examine_parts(learner.size, part, count, batch)
+    own: list[int] = []
+    for size in (learner.size, another_size(learner.size)):
+        whole = size * batch * learner.chance.randrange(6, 9)
+        # Once there is more than divides evenly, and once the last rank has too little for a batch.
+        for count in (whole + size + 1, whole - 1):
+            seen = _examine_parts(size, part, count, batch)
+            own = seen[learner.rank] if size == learner.size else own
+    hvd = sys.modules.get("horovod.tensorflow")
+    if hvd is not None and hvd.is_initialized():
+        demand_apart(hvd.allgather_object(own))
 
 
-def _examine_parts(size: int, part: Any, count: int, batch: int) -> None:
+def _examine_parts(size: int, part: Any, count: int, batch: int) -> list[list[int]]:
+    """The values that each rank gets. Raises Wrong."""
     import tensorflow as tf
 
     seen: list[list[int]] = []
@@ -57,6 +66,7 @@ def _examine_parts(size: int, part: Any, count: int, batch: int) -> None:
     ordered = sorted(seen[0])
     if max(ordered.index(value) - place for place, value in enumerate(seen[0])) < len(ordered) / 4:
         raise Wrong("the values hardly move: shuffle draws from a buffer, which is too small here")
+    return seen
 
 
 @exercise("tf.2", answer="gradients", limit=60)
