@@ -16,7 +16,9 @@ from pathlib import PurePath
 
 VARIABLE = "PYTHONSAFEPATH"
 # `environment` in a shell's line.
-ASSIGNMENT = f'{VARIABLE}="${{{VARIABLE}:-rankroom}}"'
+_SAFE = f'{VARIABLE}="${{{VARIABLE}:-rankroom}}"'
+_PATH = """PYTHONPATH="$(printf %s "${PYTHONPATH-}" | tr -s : | sed 's/^://; s/:$//')" """.strip()
+ASSIGNMENT = f"{_SAFE} {_PATH}"
 # `sys` is built in, no file can take its place; and `os` is only looked for without the folder.
 SAFE_PATH = (
     "import sys; sys.path = [each for each in sys.path if each]; import os; "

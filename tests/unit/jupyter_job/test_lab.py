@@ -100,7 +100,9 @@ def test_the_job_starts_python_without_the_folder_it_is_in():
     text = lab_script.template().read_text()
     started = re.findall(r'^ *(.*"\$python" -(?!m pip).*)', text, re.M)
     assert len(started) == 3
-    way = re.compile(f'{re.escape(python_command.ASSIGNMENT)} (exec )?"\\$python" -c "\\$safe')
+    variable, path = python_command.ASSIGNMENT.split(" ", 1)
+    way = re.compile(f'{re.escape(variable)} (exec )?"\\$python" -c "\\$safe')
+    assert text.index(f"\n{path}\n") < text.index(started[0])
     assert all(way.match(each) for each in started)
     assert f"safe='{python_command.SAFE_PATH}'" in text
 

@@ -58,12 +58,19 @@ def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
     """As after `PYTHONPATH=$PYTHONPATH:/my/lib` where there was none."""
     own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
     argv = python_command.command("rankroom.supervisor.supervisor", "--help")
+    line = ["sh", "-c", f'{python_command.ASSIGNMENT} exec "$@"', "sh"]
     subprocess.run(argv, env=python_command.environment(own), capture_output=True, timeout=120)
+    subprocess.run([*line, *argv], env=own, capture_output=True, timeout=120)
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
+    shown = [sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])"]
+    said = subprocess.run([*line, *shown], env=own, capture_output=True, text=True)
+    assert said.stdout.split() == [":".join([str(PACKAGE.parent)] * path.count("{}"))]
 
 
 def test_a_path_of_nothing_is_none():
     assert "PYTHONPATH" not in python_command.environment({"PYTHONPATH": ":"})
+    line = rf'{python_command.ASSIGNMENT} sh -c "echo [\$PYTHONPATH]"'
+    assert run(["env", "PYTHONPATH=:", "sh", "-c", line]).stdout == "[]\n"
     assert python_command.environment({"PYTHONPATH": "a::b"})["PYTHONPATH"] == "a:b"
 
 
