@@ -8,7 +8,7 @@ from typing import Any
 
 from rankroom.lint import names
 from rankroom.lint.calls import Calls
-from rankroom.lint.expressions import DEEPEST, FUNCTIONS
+from rankroom.lint.expressions import DEEPEST, FUNCTIONS, Leaves
 from rankroom.lint.values import UNKNOWN, Object, Value
 
 # What belongs together, as `if rank: barrier()` in one and `if not rank: barrier()` in the other.
@@ -92,6 +92,10 @@ class Functions(Calls):
                 self.forget(each.optional_vars)
         try:
             return self.block(node.body)
+        except Leaves:
+            if any(names.keeps_errors(each.context_expr) for each in node.items):
+                return None
+            raise
         finally:
             self.alone = alone
 

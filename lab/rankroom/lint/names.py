@@ -107,9 +107,17 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
 def goes_alone(node: ast.expr) -> bool:
     """True for what DDP has for computing without the others for a while, `with model.no_sync()`,
     and for more steps than they have, `with model.join()` or `with Join([model])`."""
+    return _called(node) in ("no_sync", "join", "Join")
+
+
+def keeps_errors(node: ast.expr) -> bool:
+    """True for what a rank goes on behind after an error: `with suppress(OSError)`."""
+    return _called(node) in ("suppress", "raises", "assertRaises", "assertRaisesRegex")
+
+
+def _called(node: ast.expr) -> str:
     called = node.func if isinstance(node, ast.Call) else None
-    last = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return last in ("no_sync", "join", "Join")
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 def is_own_rank(dotted: str, call: ast.Call) -> bool:
