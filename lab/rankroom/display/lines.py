@@ -17,9 +17,8 @@ that differ only in numbers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -239,7 +238,8 @@ class _Order:
         """The earliest of these groups that the rank at `place` can join."""
         oldest = number - self._window
         first = bisect_left(same, max(place.fixed, oldest - 2 * self._window - 1), key=_key)
-        for group in islice(same, first, None):
+        for at in range(first, len(same)):  # islice would go through those before
+            group = same[at]
             if group.number >= oldest and group.key > place.fixed and group not in place.movable:
                 return group
         return None
@@ -255,9 +255,13 @@ class _Order:
                 return False
             self._moved_in_front[key] = before + len(moving)
             for at, own in enumerate(moving, before + 1):
+                # Not sorted again: it may be one of tens of thousands of equal lines.
+                same = self._same.get(own.same, [])
+                place_in_same = bisect_left(same, own.key, key=_key)
                 own.key = key - room + at * step
-                if same := self._same.get(own.same):
-                    same.sort(key=_key)
+                if same[place_in_same : place_in_same + 1] == [own]:
+                    del same[place_in_same]
+                    insort(same, own, key=_key)
         return True
 
 

@@ -134,6 +134,15 @@ def test_it_is_quick_and_keeps_little_of_a_long_log():
     assert time.process_time() - began < 5
 
 
+def test_it_is_quick_where_many_equal_lines_move():
+    began = time.process_time()
+    lines = []
+    for n in range(4_000):
+        lines += [(0, f"step {n}"), *[(1, "warning")] * 10, (1, f"step {n}")]
+    assert len(shown(*lines)) == 44_000
+    assert time.process_time() - began < 5
+
+
 def test_collapsing_keeps_every_line_of_every_rank_in_order():
     rng = random.Random(3)
     for window in (1, 3, 10, 20_000):
