@@ -9,6 +9,7 @@ import click
 from rankroom.cli.job_options import INTERRUPTED, job_options, started, tell, waited_for
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
+from rankroom.display.text import keep_colours
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
@@ -131,14 +132,19 @@ def stacks(name: str | None, chosen: str | None) -> None:
     wanted = range(info.size) if chosen is None else parse_ranks(chosen, info.size)
     for rank, text in actions.stacks(info.name).items():
         if rank in wanted:
-            click.echo(f"── rank {rank}\n{text}")
+            click.echo(f"── rank {rank}\n{_shown(text)}")
 
 
 @cluster.command()
 @NAME
 def log(name: str | None) -> None:
     """Show the end of what the cluster's processes, or its job, have written."""
-    click.echo(actions.log(_named(name)))
+    click.echo(_shown(actions.log(_named(name))))
+
+
+def _shown(text: str) -> str:
+    """What others wrote, for a terminal: a line that commands it takes no other with it."""
+    return "\n".join(map(keep_colours, text.split("\n")))
 
 
 def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:

@@ -176,10 +176,13 @@ def _ended(cluster: AnyCluster, begun: Run) -> int:
     info = cluster.store.load(begun.id)
     errors = [each for each in begun.events if each["kind"] == "error"]
     first = next((e for e in errors if info.failure and e["rank"] == info.failure.rank), None)
+    said = ""
     if first is not None and first["ename"] != "ScriptExit":
-        click.echo("\n".join(map(str, first["traceback"])), err=True)
+        said = "\n".join(map(str, first["traceback"]))
     elif first is not None and not _STATUS.fullmatch(first["evalue"]):
-        click.echo("\n".join(map(keep_colours, first["evalue"].split("\n"))), err=True)
+        said = first["evalue"]
+    if said:
+        click.echo("\n".join(map(keep_colours, said.split("\n"))), err=True)
     click.echo(f"● {keep_colours(headline(info))}", err=True)
     for note in info.notes:
         click.echo(keep_colours(note), err=True)

@@ -17,7 +17,7 @@ from rankroom import config, display
 from rankroom.analysis.importers import import_files
 from rankroom.analysis.profile.of_run import profile_of, write_profile
 from rankroom.cli.output_file import write_file
-from rankroom.display.text import keep_colours
+from rankroom.display.text import clean, keep_colours
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 from rankroom.system import redirect_page
@@ -45,9 +45,9 @@ def timeline(
     with _temporary_store() if text else contextlib.nullcontext(Store()) as store:
         made = import_files(files, store, name)
         for each in made.files:
-            click.echo(str(each))
+            click.echo(clean(str(each)))
         for note in made.notes:
-            click.echo(note)
+            click.echo(clean(note))
         if not text:
             # Before the profile, which takes its time with a large file.
             click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")

@@ -23,6 +23,7 @@ from IPython.display import display as show
 from rankroom import display
 from rankroom.analysis.chart import VEGA
 from rankroom.batch.batch_folder import in_batch_job
+from rankroom.display.text import clean
 from rankroom.display.words import how
 from rankroom.errors import RankroomError, RunFailed, UsageError
 from rankroom.notebook import ranks_magic
@@ -270,7 +271,7 @@ class RankroomMagics(Magics):
             failure = run.info.failure
             where = f" (cell line {failure.cell_line})" if failure.cell_line else ""
             ename = "" if failure.ename == "RankLost" else failure.ename
-            what = ": ".join(part for part in (ename, failure.evalue) if part)
+            what = clean(": ".join(part for part in (ename, failure.evalue) if part))
             raise RunFailed(f"rank {failure.rank} failed first{where}: {what[:500]}")
 
     @line_magic  # type: ignore[untyped-decorator]

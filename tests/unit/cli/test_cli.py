@@ -422,6 +422,17 @@ def test_a_command_needs_the_name_of_a_cluster_where_several_run():
     assert "named 'three'; running: two, one" in bad("cluster", "log", "three")
 
 
+def test_what_processes_wrote_commands_no_terminal(monkeypatch: pytest.MonkeyPatch):
+    me = this_process()
+    paths = ClusterPaths("one")
+    paths.make(1)
+    paths.write(ClusterInfo("one", 1, "running", supervisor=me.pid, began=me.began))
+    monkeypatch.setattr("rankroom.cluster.actions.log", lambda name: "a\x1b]0;mine\nb")
+    monkeypatch.setattr("rankroom.cluster.actions.stacks", lambda name: {0: "c\x1b]0;mine\nd"})
+    assert good("cluster", "log") == "a\nb\n"
+    assert good("cluster", "stacks") == "── rank 0\nc\nd\n"
+
+
 # --- profile --------------------------------------------------------------------------------------
 
 

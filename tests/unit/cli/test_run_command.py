@@ -176,6 +176,15 @@ def test_the_end_of_a_script_is_as_pythons(
     assert capsys.readouterr().err.startswith(f"{shown}●")
 
 
+def test_an_error_of_a_rank_commands_no_terminal(begun: Begun, capsys: pytest.CaptureFixture[str]):
+    about = {"ename": "ValueError", "evalue": "x", "traceback": ["f\x1b]0;mine", "ValueError"]}
+    begun.events = [{"kind": "error", "rank": 1, **about}]
+    begun.end("failed", failure=Failure(1, "ValueError", "x"))
+    begun.follow()
+    said = capsys.readouterr().err
+    assert "\x1b]" not in said and said.startswith("f\nValueError\n●")
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}

@@ -52,6 +52,13 @@ def test_files_become_a_record_with_a_profile(place: Path):
     assert good("runs", "list").splitlines()[1].startswith(run.id)
 
 
+def test_a_files_name_commands_no_terminal(place: Path):
+    for rank in (0, 1):
+        trace(place / f"\x1b]0;mine\x07.rank0.{rank}", 0, 0)
+    said = good("timeline", *(each.name for each in sorted(place.glob("*rank0*"))))
+    assert "got the next free number" in said and "\x1b]" not in said
+
+
 def test_text_only_keeps_no_record(place: Path):
     trace(place / "t.json", 0, 0)
     said = good("timeline", "t.json", "--text")

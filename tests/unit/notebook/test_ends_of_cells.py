@@ -20,7 +20,7 @@ from rankroom.course import trial
 from rankroom.errors import NoClusterError, RunFailed, UsageError
 from rankroom.notebook import magics
 from rankroom.notebook.magics import RankroomMagics
-from rankroom.record.model import RunInfo
+from rankroom.record.model import Failure, RunInfo
 from record_makers import make_run
 
 
@@ -122,6 +122,14 @@ def test_a_lost_run_is_said_to_be_lost(
     with pytest.raises(RunFailed, match="lost: the process that wrote this record ended"):
         cells.distributed("", "1")
     assert output == ["lost"]
+
+
+def test_an_error_of_a_rank_commands_no_terminal(cells: RankroomMagics):
+    run = Begun("failed")
+    run.running, run.info.failure = [], Failure(1, "ValueError", "\x1b]0;mine\x07no \x1b[31mdata")
+    with pytest.raises(RunFailed) as told:
+        cells._raise(run, None)  # type: ignore[arg-type]
+    assert str(told.value) == "rank 1 failed first: ValueError: no data"
 
 
 def test_what_a_cell_printed_stands_before_the_value_on_ranks(
