@@ -1,10 +1,10 @@
 """Run the tests in two parts: first, one by one, those that nothing may run beside; then the rest.
 
 `tools/test.py [--all] [OPTIONS OF PYTEST]`. With --all, racy faults are injected 20 times, and a
-third part sets up a bare clone with another Python. All parts run, whatever the first one finds. A
-few tests that failed are run once more, alone: those that pass then are named, as they depend on
-what runs beside them. The last line says what came of all parts together. Without --all, what has
-not ended after 75 minutes is ended, and says what it was at.
+bare clone is set up with another Python beside the second part. All parts run, whatever the first
+one finds. A few tests that failed are run once more, alone: those that pass then are named, as they
+depend on what runs beside them. The last line says what came of all parts together. Without --all,
+what has not ended after 75 minutes is ended, and says what it was at.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ ROOT = Path(__file__).resolve().parent.parent
 # In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
 # A test that hangs takes its worker with it, and the run ends: a new worker may wait without end.
 TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0"]
-PARTS = (["-m", "alone", "--cache-clear"], ["-m", "not alone", *TOGETHER])
+ALONE = ["-m", "alone", "--cache-clear"]
+REST = ["-m", "not alone", *TOGETHER]
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]
 FEW = 8  # more failures than this are no accident of a busy machine
 THOROUGH = ["--repeat", "20"]
 LIMIT_S = 4500.0  # over twice what all tests take on two cores, as a bare machine is slower
-OTHER = ["--other", "--torch", "cuda"]
+# It mostly waits for downloads, and what it compiles may wait for the tests.
+OTHERS = ["nice", "-n", "10", sys.executable, str(ROOT / "tools" / "interpreters.py")]
+OTHERS += ["--other", "--torch", "cuda"]
 DIED = "crashed while running"  # of a worker, in pytest's summary
 # pytest's exit statuses when tests failed, and when it found none
 FAILED, NOTHING = 1, 5
@@ -45,11 +48,19 @@ def main(options: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     until = float("inf") if everything else begun + LIMIT_S
     cut_off = False  # some tests were not run, and whatever failed is no matter of chance
-    for part in PARTS:
-        status, closing, died = run([*pytest, *part, *options], until)
+
+    def part(*chosen: str) -> None:
+        nonlocal cut_off
+        status, closing, died = run([*pytest, *chosen, *options], until)
         cut_off |= died
         statuses.append(status)
         counts.update(counted(closing))
+
+    part(*ALONE)
+    # It prints a few lines, which are passed on at its end.
+    others = subprocess.Popen(OTHERS, stdout=subprocess.PIPE, text=True) if everything else None
+    part(*REST)
+    tried = others.communicate()[0] if others else ""
     if FAILED in statuses and broken(counts) <= FEW and not cut_off:
         print(f"{broken(counts)} failed: once more, alone", flush=True)
         status, closing, _ = run([*pytest, *AGAIN, *options], until)
@@ -59,12 +70,10 @@ def main(options: list[str]) -> int:
             counts["errors"] = counts["error"] = 0
             counts["passed alone only"] = again["passed"]
             statuses = [status if each == FAILED else each for each in statuses]
-    if everything:
-        status, closing, _ = run(
-            [sys.executable, str(ROOT / "tools" / "interpreters.py"), *OTHER], until
-        )
-        statuses.append(status)
-        counts.update(counted(closing))
+    if others:
+        print(tried, end="", flush=True)
+        statuses.append(others.returncode)
+        counts.update(counted(closing_line(tried)))
     print(summary(counts, time.monotonic() - begun), flush=True)
     found = [status for status in statuses if status != NOTHING]
     return max(found, key=abs) if found else NOTHING
@@ -89,9 +98,13 @@ def run(argv: list[str], until: float) -> tuple[int, str, bool]:
     except KeyboardInterrupt:
         tests.wait()  # it was interrupted as well, and tidies up
         raise
-    lines = kept.decode("utf-8", "replace").splitlines()
-    closing = next((line for line in reversed(lines) if CLOSING.match(line)), "")
-    return tests.wait(), closing, any(DIED in line for line in lines)
+    said = kept.decode("utf-8", "replace")
+    return tests.wait(), closing_line(said), DIED in said
+
+
+def closing_line(said: str) -> str:
+    """The last line that says how many passed; empty if there is none."""
+    return next((line for line in reversed(said.splitlines()) if CLOSING.match(line)), "")
 
 
 def broken(counts: Counter[str]) -> int:

@@ -24,6 +24,7 @@ from rankroom.record.cluster_file import ClusterPaths
 
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 CHECK = re.compile(r"%%check (\S+)\n")
+OWN_RANKS = re.compile(r"horovodrun|rankroom run |^%%check capstone\.[45]", re.M)
 FRAME = re.compile(r"^(?:File )?(Cell In\[\d+\]|/\S+:\d+)(?:, |\()", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 UNTOUCHED_S = 300.0  # for a cell: longer than any takes
@@ -94,11 +95,14 @@ def walk(
     played: Played,
     tries: Callable[[str, str], list[tuple[str, str]]],
     times: int = 1,
+    is_first: bool = True,
 ) -> None:
     """Run the cells of a lesson, each `times` in a row; `tries(exercise, cell)` says what is
-    checked, and its kind."""
+    checked, and its kind. What starts ranks of its own is run once, and where this `is_first`."""
     cells = (cell for cell in read(name).cells if cell.cell_type == "code")
-    for cell in (cell for cell in cells for _ in range(times)):
+    for cell, turn in ((cell, turn) for cell in cells for turn in range(times)):
+        if OWN_RANKS.search(cell.source) and (turn or not is_first):
+            continue
         match = CHECK.match(cell.source)
         if match is None:
             shown = kernel.run(cell.source, timeout=300)
@@ -157,7 +161,8 @@ def read_on(
             try:
                 kernel.run(f"%cd -q {folder}")
                 kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=300)
-                walk(kernel, name, played, solution_of(name), times)
+                # How many ranks the course has is nothing to those that a cell starts itself.
+                walk(kernel, name, played, solution_of(name), times, is_first=ranks <= 2)
             finally:
                 kernel.close()
             if left := left_behind(env["RANKROOM_HOME"], "course"):

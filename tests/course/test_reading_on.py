@@ -2,9 +2,9 @@
 course's ranks, of which there are other numbers than two.
 
 Fresh ranks, two of them, are those of test_lessons.py, with wrong answers too. Here, with the
-lessons' own solutions: all lessons on 6 ranks, and on 2 with every cell run twice in a row; on 3
-all but those that claim times, on 4 and 8 all in parts, some of them backwards; and on 1 rank what
-makes sense there, while the others say at every cell that they need two.
+lessons' own solutions: all lessons on 6 ranks, and on 2 with every cell run twice in a row; on 3,
+4 and 8 in parts, some of them backwards; and on 1 rank what makes sense there, while the others say
+at every cell that they need two.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import os
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,21 +33,27 @@ REST = [number for number in UNTIMED if number not in TRAINING]
 REFUSED = ("%load_ext", "%%distributed", "%%check", "%%scaling")
 
 
+def of(ranks: int, order: list[int], name: str) -> Any:
+    """Lessons in this order. Claims of time, and more than four ranks, bear nothing beside them."""
+    is_alone = ranks > 4 or any(number in TIMED for number in order)
+    marks = [pytest.mark.alone] if is_alone else []
+    return pytest.param(ranks, order, id=f"{name}-{ranks}", marks=marks)
+
+
 @pytest.mark.timeout(2400)
-@pytest.mark.alone  # eight ranks leave nothing to others
 @pytest.mark.parametrize(
     ("ranks", "order"),
     [
-        pytest.param(1, [0, 15, 16, 17], id="alone-1"),
-        pytest.param(2, TRAINING, id="training-2"),
-        pytest.param(3, UNTIMED, id="all-3"),
-        pytest.param(4, list(TIMED), id="timed-4"),
-        pytest.param(4, BACKWARDS, id="backwards-4"),
-        pytest.param(4, [n for n in UNTIMED if n not in BACKWARDS], id="rest-4"),
-        pytest.param(6, ALL, id="all-6"),
-        pytest.param(8, list(TIMED), id="timed-8"),
-        pytest.param(8, TRAINING, id="training-8"),
-        pytest.param(8, REST, id="rest-8"),
+        of(1, [0, 15, 16, 17], "alone"),
+        of(3, UNTIMED, "rest"),
+        of(3, list(TIMED), "timed"),
+        of(4, BACKWARDS, "backwards"),
+        of(4, [n for n in UNTIMED if n not in BACKWARDS], "rest"),
+        of(4, list(TIMED), "timed"),
+        of(6, ALL, "all"),
+        of(8, TRAINING, "training"),
+        of(8, REST, "rest"),
+        of(8, list(TIMED), "timed"),
     ],
 )
 def test_lessons_run_one_after_the_other_on_the_same_ranks(

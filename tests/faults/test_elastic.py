@@ -239,6 +239,7 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 
+@pytest.mark.thorough
 def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, tmp_path):
     # All three have met; the last one asks where to connect to when another has died of it.
     ways = """
@@ -263,6 +264,7 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, t
     assert run.duration < 25  # Horovod itself would look for it for 30 s
 
 
+@pytest.mark.thorough
 def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three, tmp_path):
     # Of two ranks, the one with the lower address listens; rank 2 gives the highest there is.
     ways = """

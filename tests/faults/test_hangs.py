@@ -16,7 +16,6 @@ from rankroom.errors import UsageError
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.alone,  # it is about seconds
     pytest.mark.fault(
         "a hang: {id}", "explained within seconds, let go, the ranks keep their state"
     ),
@@ -178,6 +177,7 @@ def explained() -> Iterator[list[float]]:
 THOROUGH = {"different libraries", "uneven batches", "TensorFlow, eager"}
 
 
+@pytest.mark.alone  # it is about seconds
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -215,6 +215,7 @@ def test_a_wait_may_last_as_long_as_the_environment_says(home, monkeypatch):
         cluster.stop()
 
 
+@pytest.mark.alone  # it is about seconds
 def test_a_slow_rank_is_only_told_of(ready, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     run = ready.run(
@@ -227,6 +228,7 @@ def test_a_slow_rank_is_only_told_of(ready, tmp_path):
     assert ready.store.load(run.id).hang is None
 
 
+@pytest.mark.alone  # it is about seconds
 def test_steps_that_wait_a_little_are_not_hangs(ready):
     """All of them together wait longer than a run may stand."""
     source = "for i in range(6):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"

@@ -335,6 +335,7 @@ def until_refused(log: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.thorough
 def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere):
     names = [f"user{n}" for n in range(20)]
     # As sshd has it by default, but that it begins to refuse at a quarter of it.

@@ -78,6 +78,7 @@ def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, lapt
     machines.until_idle()
 
 
+@pytest.mark.thorough
 def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, laptop: Laptop):
     drain = ["scontrol", "update", "NodeName=c3", "State=DRAIN", "Reason=a fan is broken"]
     machines.run("ctl", drain)

@@ -83,7 +83,7 @@ def test_nothing_is_missed_by_threads_that_sleep(settings: dict[str, str]) -> No
         assert set(findings) == all_of("pace.py")
 
 
-@pytest.mark.parametrize(("size", "times"), [(2, 30), thorough((2, 200)), thorough((4, 200))])
+@pytest.mark.parametrize(("size", "times"), [(2, 10), thorough((2, 200)), thorough((4, 200))])
 def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> None:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
@@ -182,7 +182,7 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
     assert "built for the CPU" in ended.output and "horovod build --gpu" in ended.output
 
 
-@pytest.mark.parametrize("settings", [{}, {"PROCESS_SETS": "1"}])
+@pytest.mark.parametrize("settings", [{}, thorough({"PROCESS_SETS": "1"})])
 def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
     settings: dict[str, str],
 ) -> None:
