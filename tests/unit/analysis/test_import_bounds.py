@@ -125,6 +125,26 @@ def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkey
     assert profile_of(store, made.run).wall == last
 
 
+def test_a_large_file_has_the_room_that_small_ones_leave(read, monkeypatch):
+    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(importing, "MOST_EVENTS", 900)
+    made = read(*[[span(i) for i in range(count)] for count in (600, 50, 50)])
+    assert [each.spans for each in made.files] == [600, 50, 50]
+    assert not any(each.dropped for each in made.files)
+
+
+def test_what_was_not_read_of_one_lane_is_unknown_though_another_was(
+    read, store: Store, monkeypatch
+):
+    """Profilers write one thread after another."""
+    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(importing, "MOST_EVENTS", 1500)
+    lanes_of_it = [span(i, cat=cat, tid=cat) for cat in ("cpu", "io") for i in range(1000)]
+    made = read(lanes_of_it)
+    last = 10 * (made.files[0].spans - 1000) - 5
+    assert unrecorded(made, store) == [(0, last, 9995)]
+
+
 def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
     read, store: Store, monkeypatch
 ):

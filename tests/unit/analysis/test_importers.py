@@ -448,6 +448,18 @@ def test_horovods_timeline_goes_with_the_traces_of_its_ranks(bench: Bench, order
     ]  # fmt: skip
 
 
+def test_kernels_of_horovods_operations_are_no_second_ones(bench: Bench):
+    kernels = [x(NCCL, at, 50, 0, 7, cat="kernel") for at in (2010, 12_010, 22_010)]
+    trace = kineto(0, traceEvents=[*kernels, x("gemm", 1, 4, 0, 7, cat="kernel")])
+    files = bench.file(horovod(0, 2000), "hvd.json"), bench.file(trace, "rank0.json")
+    made, spans = bench.read(*files)
+    own = [json.loads(name) for rank, cat, name, *_ in spans if (rank, cat) == (0, "collective")]
+    assert {each["library"] for each in own} == {"hvd"} and len(own) == 3
+    assert made.files[1].dropped["kernels of Horovod's operations"] == 3
+    alone, _ = bench.read(files[1])
+    assert not alone.files[0].dropped
+
+
 def of_one_rank(tick: str, lasting: int) -> list[dict[str, Any]]:
     """Horovod's timeline of a job of one rank, which negotiates for so many microseconds."""
     tensor = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}}
@@ -574,6 +586,13 @@ def test_what_was_launched_before_the_profiler_began_is_not_matched(bench: Bench
     assert "ranks have different numbers of allreduce" in made.run.notes[0]
 
 
+def test_kernels_of_graphs_are_collectives(bench: Bench):
+    """What a CUDA graph replays has no launch of its own."""
+    replayed = [x(NCCL, 10 * n, 5, 0, 7, cat="kernel") for n in range(5)]
+    _, spans = bench.read(bench.file(kineto(0, traceEvents=[*replayed, *nccl(1)])))
+    assert [cat for _, cat, *_ in spans] == ["collective"] * 6
+
+
 def test_gloos_calls_are_collectives(bench: Bench):
     args = {"Input type": ["float"], "Input Dims": [[10, 5]]}
     trace = kineto(
@@ -676,6 +695,13 @@ def test_files_of_a_profiler_that_ran_twice_are_of_one_rank(bench: Bench):
     again["baseTimeNanoseconds"] = first["baseTimeNanoseconds"] + 50_000
     made, _ = bench.read(bench.file(first, "a.json"), bench.file(again, "b.json"))
     assert [rank.rank for rank in made.run.ranks] == [0, 1], "they overlap"
+    again["baseTimeNanoseconds"] = first["baseTimeNanoseconds"] + 86_400 * 10**9
+    made, _ = bench.read(bench.file(first, "a.json"), bench.file(again, "b.json"))
+    assert [rank.rank for rank in made.run.ranks] == [0, 1], "of another day"
+    again["baseTimeNanoseconds"] = first["baseTimeNanoseconds"] + 5_000_000_000
+    again["traceEvents"] = [x("aten::mm", 10, 5, 78, 78, cat="cpu_op")]
+    made, _ = bench.read(bench.file(first, "a.json"), bench.file(again, "b.json"))
+    assert [rank.rank for rank in made.run.ranks] == [0, 1], "of another process"
 
 
 def test_clocks_of_several_hosts_are_told(bench: Bench):

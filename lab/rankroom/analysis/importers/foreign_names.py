@@ -76,6 +76,11 @@ def is_annotation(define: Json) -> bool:
     return bool(define.get("annotated"))
 
 
+def is_for_gpu(define: Json) -> bool:
+    """True for such a call whose collective runs on a GPU."""
+    return str(define.get("annotated", "")).startswith("nccl")
+
+
 def is_linked(define: Json) -> bool:
     """True for a collective's kernel that tells which it is, as the profiler saw its launch."""
     return "Collective name" in define

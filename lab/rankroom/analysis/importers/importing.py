@@ -28,6 +28,7 @@ from rankroom.record.store import Store, new_id
 from rankroom.text.rank_ranges import name_ranks
 
 BATCH = 4096  # spans in one event
+PAUSE_US = 3_600_000_000  # between two files of one run
 Json = dict[str, Any]
 
 
@@ -82,13 +83,14 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
     collecting = gc.isenabled()
     gc.disable()  # it would look through a million events again and again, and find nothing
     try:
-        files: list[TraceFile] = []
+        read: dict[int, TraceFile] = {}
         left = MOST_EVENTS
-        for at, path in enumerate(paths):
-            # What earlier files have left is shared, so that the last ones are read as well.
-            most = left // (len(paths) - at)
-            files.append(read_file(path, alone=len(paths) == 1, most=most))
-            left = max(0, left - files[-1].events)
+        # The largest last: they share what the others leave, and none is cut short for another.
+        for at in sorted(range(len(paths)), key=lambda at: _size(paths[at])):
+            most = left // (len(paths) - len(read))
+            read[at] = read_file(paths[at], alone=len(paths) == 1, most=most)
+            left = max(0, left - read[at].events)
+        files = [read[at] for at in range(len(paths))]
         notes: list[str] = []
         _number(files, notes)
         start = _one_clock(files, notes)
@@ -105,6 +107,13 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
         if collecting:
             gc.enable()
     return Import(run, reports, notes)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # is said as it is read
+        return 0
 
 
 def _number(files: list[TraceFile], notes: list[str]) -> None:
@@ -143,26 +152,33 @@ def _number(files: list[TraceFile], notes: list[str]) -> None:
 
 
 class _When(NamedTuple):
-    """Who wrote a file, and of which time it is, since the epoch; None if it does not tell."""
+    """Who wrote a file, and of which time it is, since the epoch, as far as it tells."""
 
     program: str
+    has_clock: bool
     time: tuple[int, int] | None
+    processes: frozenset[int]
 
     def fits(self, other: _When) -> bool:
         """Whether both may be of one rank: Horovod's timeline and another program's trace, or what
-        a profiler wrote that ran twice."""
+        a profiler wrote that ran twice in one process."""
+        if not (self.has_clock and other.has_clock):
+            return False
         if self.program != other.program:
             return "Horovod" in (self.program, other.program)
+        if self.program != "PyTorch" or not self.processes & other.processes:
+            return False
         if self.time is None or other.time is None:
             return False
-        return self.time[1] <= other.time[0] or other.time[1] <= self.time[0]
+        apart = max(self.time[0] - other.time[1], other.time[0] - self.time[1])
+        return 0 <= apart < PAUSE_US
 
 
 def _when(file: TraceFile) -> _When:
     time = None
     if file.zero is not None and (extent := file.extent) is not None:
         time = file.zero + extent[0], file.zero + extent[1]
-    return _When(file.program, time)
+    return _When(file.program, file.zero is not None, time, file.processes)
 
 
 def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
@@ -226,6 +242,7 @@ def _horovod_lanes(file: TraceFile) -> None:
 
 def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
     ranks: dict[int, _Rank] = {}
+    _drop_doubles(files)
     for file in files:
         for rank in file.ranks:
             number = rank.rank or 0
@@ -233,7 +250,8 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
             mine.info = mine.info or rank.info
             mine.lanes += [(cat, lane, file.names) for cat, lane in rank.lanes.items()]
     gaps = _arrivals(files, ranks, notes)
-    _compare_counts(ranks, notes)
+    cut = {each.rank or 0 for file in files if file.is_cut for each in file.ranks}
+    _compare_counts([rank for rank in ranks.values() if rank.rank not in cut], notes)
     _leave_out(files, ranks, gaps)
     return [ranks[number] for number in sorted(ranks)]
 
@@ -287,11 +305,33 @@ def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str])
     return dict.fromkeys(only, told.timeline.done[most].begin)
 
 
-def _compare_counts(ranks: dict[int, _Rank], notes: list[str]) -> None:
+def _drop_doubles(files: list[TraceFile]) -> None:
+    """Drop NCCL's kernels of Horovod's operations, which are there themselves."""
+    told = {
+        rank
+        for file in files
+        if file.timeline is not None
+        for rank in {file.ranks[0].rank, *file.timeline.ready}
+    }
+    for file in (each for each in files if each.timeline is None):
+        for rank in file.ranks:
+            lane = rank.lanes.get(CATEGORY)
+            if rank.rank not in told or lane is None or not rank.unlinked:
+                continue
+            kept = Lane()
+            for name, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
+                if name not in rank.unlinked:
+                    kept.add(name, start, dur)
+            if len(kept) < len(lane):
+                file.dropped["kernels of Horovod's operations"] += len(lane) - len(kept)
+                rank.lanes[CATEGORY] = kept
+
+
+def _compare_counts(ranks: Sequence[_Rank], notes: list[str]) -> None:
     """Say where ranks have more collectives of a kind than others have, and these have no names:
     the n-th of one rank is taken for the n-th of the others, wherever their profilers began."""
     counts: dict[Key, dict[int, int]] = {}
-    for rank in ranks.values():
+    for rank in ranks:
         for category, lane, names in rank.lanes:
             if category != CATEGORY:
                 continue
@@ -308,26 +348,30 @@ def _compare_counts(ranks: dict[int, _Rank], notes: list[str]) -> None:
 
 
 def _leave_out(files: list[TraceFile], ranks: dict[int, _Rank], gaps: dict[int, int]) -> None:
-    """Mark moments that are not recorded, so that no rank is taken to compute in them: behind the
-    part of a file that was read, between the files of a rank, and from when `gaps` tells on."""
+    """Mark moments that are not recorded, so that no rank is taken to compute in them: those that a
+    file was not read to, those between the files of a rank, and from when `gaps` tells on."""
     names = Names()
     name = names.number("not recorded", {})
     end = 0
-    parts: dict[int, list[tuple[int, int, bool]]] = {}
+    parts: dict[int, list[tuple[int, int, int | None]]] = {}
     for file in files:
         if (extent := file.extent) is not None:
             end = max(end, extent[1])
             for each in file.ranks:
-                parts.setdefault(each.rank or 0, []).append((*extent, file.is_cut))
+                until = None
+                if file.is_cut:
+                    found = each.read_until(file.timeline is not None)
+                    until = extent[0] if found is None else found
+                parts.setdefault(each.rank or 0, []).append((*extent, until))
     for number, rank in ranks.items():
         missing = [(gaps[number], end)] if number in gaps else []
-        mine = sorted(parts.get(number, []))
+        mine = sorted(parts.get(number, []), key=lambda part: part[:2])
         reach = mine[0][0] if mine else 0
-        for first, last, is_cut in mine:
+        for first, last, until in mine:
             missing.append((reach, first))
             reach = max(reach, last)
-            if is_cut:
-                missing.append((last, min((at for at, _, _ in mine if at >= last), default=end)))
+            if until is not None:
+                missing.append((until, min((at for at, _, _ in mine if at >= last), default=end)))
         lane = Lane()
         for begin, until in missing:
             if begin < until:

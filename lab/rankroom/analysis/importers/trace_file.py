@@ -17,6 +17,7 @@ from rankroom.analysis.importers.foreign_names import (
     MARKS,
     OURS,
     is_annotation,
+    is_for_gpu,
     is_linked,
     recognise,
 )
@@ -50,6 +51,15 @@ class RankOfFile:
     rank: int | None
     lanes: dict[str, Lane] = field(default_factory=dict)
     info: RankInfo | None = None
+    unlinked: set[int] = field(
+        default_factory=set
+    )  # names of collectives' kernels, see `is_linked`
+
+    def read_until(self, in_order: bool) -> int | None:
+        """Until when a file was read to that was not read whole: where its events are not in order,
+        as one lane is written after another, until the first of them ends. None without spans."""
+        ends = [lane.extent[1] for lane in self.lanes.values() if len(lane)]
+        return (max if in_order else min)(ends, default=None)
 
     def lane(self, category: str) -> Lane:
         """The lane of a category; of too many, they share one."""
@@ -72,6 +82,7 @@ class TraceFile:
     timeline: horovod_trace.Timeline | None = None
     events: int = 0  # that were read
     is_cut: bool = False  # the rest of it was not
+    processes: frozenset[int] = frozenset()  # that it tells of, but for GPUs
     start: int | None = None  # of the run, if it is a record that was exported
     title: str = ""
 
@@ -113,7 +124,7 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     about = _object(events.about.get("otherData", {})).get("rankroom")
     ours = _object(about)
     dropped = _dropped(events, reader)
-    ranks = _ranks(reader, events.about, ours, path, alone)
+    ranks = _ranks(reader, events, ours, path, alone)
     if ours:
         dropped.pop("flows", None)  # who was late is worked out again
         start = ours["start"] if isinstance(ours.get("start"), int) else None
@@ -125,6 +136,10 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     return TraceFile(
         path, program, reader.names, ranks, zero, dropped, events.repaired + reader.repaired,
         events=reader.taken, is_cut=events.is_cut, start=start, title=str(ours.get("title", "")),
+        processes=frozenset(
+            process for process, _, category in reader.lanes
+            if isinstance(process, int) and category != "kernel" and not category.startswith("gpu_")
+        ),
     )  # fmt: skip
 
 
@@ -194,8 +209,9 @@ def _is_kineto(about: Json) -> bool:
     return bool({"distributedInfo", "deviceProperties", "baseTimeNanoseconds"} & set(about))
 
 
-def _ranks(reader: Reader, about: Json, ours: Json, path: Path, alone: bool) -> list[RankOfFile]:
+def _ranks(reader: Reader, events: Events, ours: Json, path: Path, alone: bool) -> list[RankOfFile]:
     """The ranks of a file: told by it, by its processes' names, by its own; lanes sorted in."""
+    about = events.about
     processes = list(dict.fromkeys(process for process, _, _ in reader.lanes))
     named = {
         process: int(found[1])
@@ -223,7 +239,7 @@ def _ranks(reader: Reader, about: Json, ours: Json, path: Path, alone: bool) -> 
     ranks = {rank: RankOfFile(rank) for rank in whose.values()} or {None: RankOfFile(None)}
     if not processes and isinstance(told, int):
         ranks = {told: RankOfFile(told)}
-    _sort_in(reader, whose, ranks, bool(ours))
+    _sort_in(reader, whose, ranks, bool(ours), events.is_cut)
     for each in ours.get("ranks", []) if isinstance(ours.get("ranks"), list) else []:
         one = _object(each)
         info = RankInfo(
@@ -246,6 +262,7 @@ def _sort_in(
     whose: dict[Hashable, int | None],
     ranks: dict[int | None, RankOfFile],
     ours: bool,
+    is_cut: bool,
 ) -> None:
     """Give each rank its lanes: by our category where it is known, else by the file's own."""
     defined = reader.names.defined
@@ -279,8 +296,10 @@ def _sort_in(
             goal, define = (own, defined[number])
             if not ours:
                 goal, define = recognise(category, define)
-                if goal == "collective" and is_annotation(define) and rank.rank in kernels:
-                    goal, define = "user", defined[number]  # its kernel tells more
+                if goal == "collective" and is_annotation(define):
+                    has_kernel = rank.rank in kernels or (is_cut and is_for_gpu(define))
+                    if has_kernel:  # which tells more
+                        goal, define = "user", defined[number]
                 goal = own if goal == category else goal
                 if category == "kernel" and goal != own and not is_linked(defined[number]):
                     unlinked.add(number)
@@ -290,6 +309,7 @@ def _sort_in(
         if all(goal == own and to == number for number, (goal, to) in told.items()):
             rank.lane(own).extend(lane)
             continue
+        rank.unlinked |= {told[number][1] for number in unlinked}
         for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
             goal, to = told[number]
             if number in unlinked and start < since.get(rank.rank, start):
@@ -300,16 +320,27 @@ def _sort_in(
 def _first_launches(reader: Reader, whose: dict[Hashable, int | None]) -> dict[int | None, int]:
     """When each rank's first collective began that its profiler saw the launch of, if it did.
 
-    Those before it do not tell their group, and are more on one rank than on another.
+    Those before it do not tell their group, and are more on one rank than on another. Where most
+    are like that, as in CUDA's graphs, they have not been launched before the profiler began.
     """
-    found: dict[int | None, int] = {}
+    first: dict[int | None, int] = {}
+    counts: dict[int | None, Counter[bool]] = {}
     for (process, _, category), lane in reader.lanes.items():
-        linked = {number for number in set(lane.name) if is_linked(reader.names.defined[number])}
-        if category == "kernel" and linked:
-            spans = zip(lane.name, lane.start, strict=True)
-            first = min(start for number, start in spans if number in linked)
-            found[whose[process]] = min(first, found.get(whose[process], first))
-    return found
+        if category != "kernel":
+            continue
+        defined = {number: reader.names.defined[number] for number in set(lane.name)}
+        are = {
+            n: is_linked(d) for n, d in defined.items() if recognise(category, d)[0] == "collective"
+        }
+        if not are:
+            continue
+        spans = [
+            (are[n], start) for n, start in zip(lane.name, lane.start, strict=True) if n in are
+        ]
+        counts.setdefault(whose[process], Counter()).update(linked for linked, _ in spans)
+        if starts := [start for linked, start in spans if linked]:
+            first[whose[process]] = min(*starts, first.get(whose[process], starts[0]))
+    return {rank: at for rank, at in first.items() if counts[rank][False] < counts[rank][True]}
 
 
 def _object(value: Any) -> Json:
