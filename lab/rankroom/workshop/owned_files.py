@@ -21,12 +21,13 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 @dataclass(frozen=True)
 class Owned:
     """What a file held: whose it is, when it was written (epoch s), and its text; `head` is how the
-    file begins, wherever the text does."""
+    file begins, wherever the text does. What others may write to need not be its owner's word."""
 
     uid: int
     written: float
     text: str
     head: str
+    others_write: bool
 
 
 def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
@@ -40,11 +41,8 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
         return None
     try:
         about = os.fstat(descriptor)
-        # A second name of a file was given to it by somebody else than its owner, perhaps; and what
-        # others may write to is not its owner's word.
-        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_mode & OTHERS_WRITE:
-            return None
-        if about.st_size - after > most:
+        # A second name of a file was given to it by somebody else than its owner, perhaps.
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
             return None
         raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD, 0)
     except OSError:
@@ -52,7 +50,7 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
     finally:
         os.close(descriptor)
     text, begins = (each.decode("utf-8", "replace") for each in (raw, head))
-    return Owned(about.st_uid, about.st_mtime, text, begins)
+    return Owned(about.st_uid, about.st_mtime, text, begins, bool(about.st_mode & OTHERS_WRITE))
 
 
 def make_folder(path: Path, mode: int) -> None:

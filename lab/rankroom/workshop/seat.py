@@ -126,7 +126,7 @@ class Seat:
     def read(cls, path: Path) -> Seat | None:
         """None for what is no seat."""
         found = read_owned(path, LARGEST)
-        if found is None:
+        if found is None or found.others_write:
             return None
         try:
             status = SeatStatus.from_json(json.loads(found.text))

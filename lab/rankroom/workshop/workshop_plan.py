@@ -35,6 +35,7 @@ _JOB = {  # what a plan asks for, and what a site's job calls it
     "ranks": "ranks_per_node", "gpus": "gpus_per_node", "cpus": "cpus_per_task",
     "memory": "memory_per_node", "time": "time",
 }  # fmt: skip
+_PERSONAL = ("account", "qos", "reservation")  # of these, others may have none
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
 
 def opened(plan: Plan) -> Plan:
     """The plan as it is put into the folder: with what only the teacher's profile knows, but for
-    the account that the teacher's own jobs are charged to."""
+    what the teacher's own jobs are charged to and may do."""
     profile = sites.load(plan.site) if plan.site in sites.files() else None
     if profile is not None:
         login = plan.login or profile.login
@@ -242,7 +243,7 @@ def opened(plan: Plan) -> Plan:
         known: Any = {
             here: getattr(profile.job, there)
             for here, there in _JOB.items()
-            if here != "account" and not getattr(plan, here)
+            if here not in _PERSONAL and not getattr(plan, here)
         }
         plan = replace(plan, **known)
     return replace(plan, version=__version__)
