@@ -28,6 +28,7 @@ from rankroom.scheduler import site as sites
 from rankroom.scheduler.site import Environment, Site
 from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.host import LocalHost
+from rankroom.system import python_command
 from record_makers import start_record
 
 START = "%load_ext rankroom\n%cluster start --ranks 2"
@@ -233,8 +234,7 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
     found = batch_script.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert """enter '/s/it'"'"'s'""" in found
-    safe = 'PYTHONSAFEPATH="${PYTHONSAFEPATH:-rankroom}"'
-    start = f"""{safe} exec "$HOME/py/bin/python" -c 'import sys; """
+    start = f"""{python_command.ASSIGNMENT} exec "$HOME/py/bin/python" -c 'import sys; """
     assert found[-1].startswith(start)
     assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")
 

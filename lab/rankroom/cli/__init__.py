@@ -61,7 +61,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RankroomError as error:
-            raise click.ClickException(str(error)) from None
+            from rankroom.display.text import keep_lines  # many commands need nothing of it
+
+            raise click.ClickException(keep_lines(str(error))) from None
         except OSError as error:
             if (plain := of_file(error)) is None:
                 raise

@@ -9,7 +9,7 @@ import click
 from rankroom.cli.job_options import INTERRUPTED, job_options, started, tell, waited_for
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
-from rankroom.display.text import keep_colours
+from rankroom.display.text import keep_lines
 from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
@@ -33,12 +33,12 @@ def list_() -> None:
     for each in found:
         where = f" on {each.site}" if each.site else ""
         size = f"{each.size or '?':>5} rank{' ' if each.size == 1 else 's'}"
-        click.echo(f"{each.name:24}  {size}{where}  {each.words}")
+        click.echo(keep_lines(f"{each.name:24}  {size}{where}  {each.words}"))
         if each.remedy:
             click.echo(f"{'':24}  {each.remedy}")
         for rank in each.ranks:
             if rank.note:
-                click.echo(f"{'':24}  rank {rank.rank} {rank.note}")
+                click.echo(keep_lines(f"{'':24}  rank {rank.rank} {rank.note}"))
     if not found:
         click.echo("no clusters: `rankroom cluster start --ranks 2` starts one")
 
@@ -132,19 +132,14 @@ def stacks(name: str | None, chosen: str | None) -> None:
     wanted = range(info.size) if chosen is None else parse_ranks(chosen, info.size)
     for rank, text in actions.stacks(info.name).items():
         if rank in wanted:
-            click.echo(f"── rank {rank}\n{_shown(text)}")
+            click.echo(f"── rank {rank}\n{keep_lines(text)}")
 
 
 @cluster.command()
 @NAME
 def log(name: str | None) -> None:
     """Show the end of what the cluster's processes, or its job, have written."""
-    click.echo(_shown(actions.log(_named(name))))
-
-
-def _shown(text: str) -> str:
-    """What others wrote, for a terminal: a line that commands it takes no other with it."""
-    return "\n".join(map(keep_colours, text.split("\n")))
+    click.echo(keep_lines(actions.log(_named(name))))
 
 
 def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:

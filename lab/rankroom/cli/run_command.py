@@ -19,7 +19,7 @@ from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
 from rankroom.cluster import actions
 from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
-from rankroom.display.text import keep_colours
+from rankroom.display.text import keep_colours, keep_lines
 from rankroom.display.words import headline
 from rankroom.errors import RankroomError, UnreadableRecordError, UsageError
 from rankroom.record.compared import compared
@@ -182,7 +182,7 @@ def _ended(cluster: AnyCluster, begun: Run) -> int:
     elif first is not None and not _STATUS.fullmatch(first["evalue"]):
         said = first["evalue"]
     if said:
-        click.echo("\n".join(map(keep_colours, said.split("\n"))), err=True)
+        click.echo(keep_lines(said), err=True)
     click.echo(f"● {keep_colours(headline(info))}", err=True)
     for note in info.notes:
         click.echo(keep_colours(note), err=True)

@@ -68,7 +68,9 @@ def stop(name: str) -> str:
 
 
 def end(paths: ClusterPaths, info: ClusterInfo) -> str:
-    """The same for a cluster that was found."""
+    """The same for a cluster that was found; another one that has its name by now goes on."""
+    if launch.is_another(paths.read(), info):
+        return ""
     lookup.demand_in_reach(info)
     if not liveness.alive(info) and liveness.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
@@ -137,7 +139,7 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
     start_again = successor(paths, info, asked, _environment(info))
-    wait_over(paths, stop(name), info)
+    wait_over(paths, end(paths, info), info)
     start_again()
 
 

@@ -317,12 +317,13 @@ class AnyCluster:
         self._restarts |= actions.restart_by(self._ask, self.paths, choose_ranks(ranks, self.size))
         self.refresh()
 
-    def stop(self) -> None:
-        """End the ranks and everything that was started with them; a run that is on ends, too.
+    def stop(self, known: ClusterInfo | None = None) -> None:
+        """End the ranks and everything that was started with them; a run that is on ends, too. With
+        `known`, only if it has not been started again since.
 
         Raises SshError where their site cannot be reached now: the job is cancelled later.
         """
-        run, info, later = self._latest, self.paths.read(), ""
+        run, info, later = self._latest, known or self.paths.read(), ""
         with contextlib.suppress(NoClusterError):  # it is over already
             later = actions.end(self.paths, info) if info is not None else ""
         if run is not None and run.state == "running":

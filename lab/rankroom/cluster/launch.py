@@ -75,10 +75,10 @@ def launch(
         network.demand_loopback()
     kind = f"job-{granted.job}" if granted else "local"
     paths = named(name, kind)
-    _wait_closed(paths)
+    wait_closed(paths)
     if granted is None:  # Horovod's meeting place is then for processes of this machine, too
         env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
-    with _one_at_a_time():
+    with one_at_a_time():
         make_way(paths)
         info = ClusterInfo(
             paths.name, size, created=time.time(), python=python, cwd=folder,
@@ -97,7 +97,7 @@ def launch(
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Of two clients that start one cluster, the second finds what the first has begun. Without the
     lock where the file system has none, or another start hangs."""
     try:
@@ -111,10 +111,11 @@ def _one_at_a_time() -> Iterator[None]:
         yield
     finally:
         file_lock.release(descriptor)  # a process that forks meanwhile would keep it
-        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
-def _wait_closed(paths: ClusterPaths) -> None:
+def wait_closed(paths: ClusterPaths) -> None:
     """A cluster that has failed says so first, and then ends its processes: wait for that."""
     info = paths.read()
     if info is not None and info.state in ("failed", "stopped"):
@@ -281,8 +282,12 @@ def make_way(paths: ClusterPaths) -> None:
         raise UsageError(ELSEWHERE.format(name=paths.name, where=liveness.where(before)))
     if before is not None and (liveness.alive(before) or liveness.remote_on(before)):
         raise InUseError(IN_USE.format(name=paths.name))
+    # Another node of a job starts it: its processes are not seen here.
+    is_begun = before is not None and is_unclaimed(before) and is_in_time(before)
+    if before is not None and is_begun and not liveness.here(before.host, before):
+        raise InUseError(STARTS.format(name=paths.name))
     if not paths.is_removed() and (found := supervisors(paths, doubtful=True)):
-        if before is not None and is_unclaimed(before) and is_in_time(before):
+        if is_begun:
             raise InUseError(STARTS.format(name=paths.name))
         raise UsageError(SUPERVISED.format(name=paths.name, pid=found[0].pid, path=paths.info))
     if paths.unfinished():

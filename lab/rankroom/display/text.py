@@ -36,6 +36,11 @@ def keep_colours(text: str) -> str:
     return "".join(p if i % 2 else clean(p) for i, p in enumerate(pieces)) + "\x1b[0m"
 
 
+def keep_lines(text: str) -> str:
+    """Each line of a text with its colours: what commands a terminal takes no other with it."""
+    return "\n".join(map(keep_colours, text.split("\n")))
+
+
 def clip(text: str, most: int) -> str:
     """At most `most` characters of `text`; an ellipsis stands for the rest."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"

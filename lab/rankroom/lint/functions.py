@@ -92,8 +92,10 @@ class Functions(Calls):
                 self.forget(each.optional_vars)
         try:
             return self.block(node.body)
-        except Leaves:
-            if any(names.keeps_errors(each.context_expr) for each in node.items):
+        except Leaves as left:
+            if str(left) == "raise" and any(
+                names.keeps_errors(each.context_expr) for each in node.items
+            ):
                 return None
             raise
         finally:

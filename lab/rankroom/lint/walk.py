@@ -239,7 +239,7 @@ class Walk(Functions):
         if self.under and (self.path or self.under[-1].guessed):
             return
         self.left(how, line)
-        raise Leaves
+        raise Leaves(how)
 
     def _Raise(self, node: ast.Raise) -> None:  # noqa: N802
         self._children(node)
@@ -260,7 +260,7 @@ class Walk(Functions):
         if how == "raise" and node.handlers:
             how = None
         elif how == "raise":
-            raise Leaves
+            raise Leaves(how)
         return last or how
 
     _TryStar = _Try

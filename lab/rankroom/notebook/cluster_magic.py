@@ -181,7 +181,7 @@ def again(cluster: AnyCluster, ranks: int | None) -> None:
     start_again = actions.successor(cluster.paths, before, asked)
     said = ""
     try:
-        cluster.stop()
+        cluster.stop(before)
     except SshError as later:
         said = str(later)
     actions.wait_over(cluster.paths, said, before)

@@ -36,7 +36,7 @@ def launch(
         raise UsageError(NO_SCHEDULER.format(site=site.name))
     paths = named(name, site.name)
     _sweep()
-    local.make_way(paths)
+    local.wait_closed(paths)
     job = site.job
     remote = Remote(
         site.name, site.login, words=f"connects to {site.login or 'the scheduler'}",
@@ -50,17 +50,19 @@ def launch(
         cwd=folder, auto_restart=auto_restart, remote=remote,
         host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
-    try:
-        paths.make(0)
-        paths.write(info)
-        (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
-        relaunch(paths)
-    except BaseException as error:
-        paths.remove()
-        if isinstance(error, OSError):
-            words = local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
-            raise StartError(words) from None
-        raise
+    with local.one_at_a_time():
+        local.make_way(paths)
+        try:
+            paths.make(0)
+            paths.write(info)
+            (paths.folder / SITE_FILE).write_text(json.dumps(dataclasses.asdict(site)))
+            relaunch(paths)
+        except BaseException as error:
+            paths.remove()
+            if isinstance(error, OSError):
+                words = local.NOT_MADE.format(folder=paths.folder, error=with_remedy(error))
+                raise StartError(words) from None
+            raise
     return paths
 
 

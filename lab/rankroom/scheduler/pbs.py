@@ -38,7 +38,8 @@ _SUSPENDED = ("S", "U")
 _ESCAPE = re.compile(r'(\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})|\\')
 _NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _BARE = re.compile(
-    rf'^([ \t]*"[^"\n]*":)[ \t]*(?!["{{\[]|{_NUMBER}[ \t]*,?$)([^,\n]*)(,?)$', re.MULTILINE
+    rf'^([ \t]*"[^"\n]*":)(?![ \t]*(?:["{{\[]|{_NUMBER}[ \t]*,?$))[ \t]*([^,\n]*)(,?)$',
+    re.MULTILINE,
 )
 _STATES: dict[str, State] = {
     "Q": "pending",

@@ -42,7 +42,7 @@ SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
 SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
 UNSEEN_S = 180.0  # since its submission, in which no list need have a job yet
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
-_NO_COMMAND = 127
+_DENIED, _NO_COMMAND = 126, 127  # the first also of one that is not there, beside a closed folder
 T = TypeVar("T")
 
 
@@ -239,9 +239,12 @@ class Scheduler:
         plain = argv if argv[0] == "env" else ["env", *argv]
         words = login_shell(argv) if self._in_login_shell else plain
         done = await self.place.run(words, timeout=timeout, input=input)
-        if done.returncode == _NO_COMMAND and not self._in_login_shell:
+        if done.returncode in (_DENIED, _NO_COMMAND) and not self._in_login_shell:
             self._in_login_shell = True
-            return await self.call(argv, timeout, input)
+            again = await self.call(argv, timeout, input)
+            if done.returncode == _NO_COMMAND or again.returncode != _NO_COMMAND:
+                return again
+            self._in_login_shell = False
         return shell.Completed(tuple(argv), done.returncode, done.output, done.timed_out)
 
     def _sending(self, argv: Sequence[str], script: str) -> Sequence[str]:

@@ -18,7 +18,7 @@ import pytest
 from rankroom.cluster import actions, launch, lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
 from rankroom.record.owner import this_process
 from rankroom.supervisor.processes import port_guard
 from rankroom.system import process_tree
@@ -186,6 +186,16 @@ def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
     assert ClusterPaths("x").read() is not None
 
 
+def test_a_start_on_another_node_of_the_job_is_not_in_the_way(home: Path):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    granted = Allocation("7", (Node("c2", 1),))
+    paths.write(ClusterInfo("x", 1, created=time.time(), host="c2", allocation=granted))
+    with pytest.raises(launch.InUseError, match="is being started"):
+        launch.make_way(paths)
+    assert paths.folder.exists()
+
+
 def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -197,6 +207,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     actions.wait_over(paths, "", stopped)
     paths.write(ClusterInfo("x", 2, created=2.0))  # nobody has said yet that they keep it
     lookup.end(paths, stopped)
+    assert actions.end(paths, stopped) == ""
     launch.wait_end(paths, 0.1, stopped)
     assert paths.folder.exists()
     launch.wait_end(paths, 0.1, paths.read())

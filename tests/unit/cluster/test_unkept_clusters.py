@@ -87,19 +87,19 @@ def test_after_a_restart_of_the_machine_it_is_found_without_its_name(granted: Al
 def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    paths, started = cluster(), []
+    _, started = cluster(), []
     monkeypatch.setattr(actions, "OVER_S", 0.1)
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(1))
-    monkeypatch.setattr(actions, "stop", lambda name: "far is not over yet")
+    monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
     with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
         actions.resize("far", {"nodes": "2"})
     assert started == []
 
-    def stop(name: str) -> str:
+    def stop(paths: ClusterPaths, info: ClusterInfo) -> str:
         paths.remove()
         return "far is not over yet"
 
-    monkeypatch.setattr(actions, "stop", stop)
+    monkeypatch.setattr(actions, "end", stop)
     actions.resize("far", {"nodes": "2"})
     assert started == [1]
 
@@ -108,14 +108,14 @@ def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Else its name would be in use, and nothing would be left of it."""
-    paths, started, there = cluster(), [], [1, 2, 3]
+    _, started, there = cluster(), [], [1, 2, 3]
 
-    def stop(name: str) -> str:
+    def stop(paths: ClusterPaths, info: ClusterInfo) -> str:
         paths.remove()
         return ""
 
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(list(there)))
-    monkeypatch.setattr(actions, "stop", stop)
+    monkeypatch.setattr(actions, "end", stop)
     monkeypatch.setattr(launch, "supervisors", lambda paths: [there.pop()] if there else [])
     actions.resize("far", {"nodes": "2"})
     assert started == [[]]
@@ -127,7 +127,7 @@ def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
     cluster()
     monkeypatch.setattr(actions, "OVER_S", 0.1)
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
-    monkeypatch.setattr(actions, "stop", lambda name: "")
+    monkeypatch.setattr(actions, "end", lambda paths, info: "")
     with pytest.raises(StartError, match=r"is not started again: start it once it is over\.$"):
         actions.resize("far", {"nodes": "2"})
 
@@ -139,7 +139,7 @@ def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytes
         def refresh(self) -> ClusterInfo | None:
             return self.paths.read()
 
-        def stop(self) -> None:
+        def stop(self, known: ClusterInfo | None) -> None:
             raise SshError("far is not over yet")
 
     monkeypatch.setattr(actions, "OVER_S", 0.1)
