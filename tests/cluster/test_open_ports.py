@@ -154,7 +154,7 @@ def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: 
         loopback = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         assert {address for address, _ in found} <= loopback
         ports = sorted({port for _, port in found})
-        assert len(ports) > 3
+        assert len(ports) > 1
         # Those of ZeroMQ greet every client, and encrypt all else.
         for address in own_addresses() * 2:
             answers = knock(ports, another_user.UID, address)
