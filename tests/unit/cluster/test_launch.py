@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rankroom import config
 from rankroom.cluster import actions, launch, lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
@@ -178,6 +179,7 @@ def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
         thread.start()
     for thread in threads:
         thread.join()
+    assert not (config.home() / "start.lock").exists()
     assert len(begun) == 1
     assert refused == [
         "a cluster named x is being started: `%cluster attach x` once it is ready, or choose "
