@@ -57,7 +57,7 @@ def test_no_program_imports_from_where_it_was_started(planted: Path, module: str
 def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
     """As after `PYTHONPATH=$PYTHONPATH:/my/lib` where there was none."""
     own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
-    argv = python_command.command("rankroom.supervisor.supervisor", "--help")
+    argv = python_command.command("rankroom.batch.runner", "--help")
     line = ["sh", "-c", f'{python_command.ASSIGNMENT} exec "$@"', "sh"]
     subprocess.run(argv, env=python_command.environment(own), capture_output=True, timeout=120)
     subprocess.run([*line, *argv], env=own, capture_output=True, timeout=120)
