@@ -118,7 +118,9 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
         scheduler = Scheduler(site, there)
         if site.scheduler == "pbs":
             return await _pbs_jobs(scheduler, known)
-        done = await scheduler.call(["squeue", "--noheader", "--format=%i|%u|%T|%j"], ASK_S)
+        done = await scheduler.call(
+            ["squeue", "--noheader", "--local", "--format=%i|%u|%T|%j"], ASK_S
+        )
         if not done.ok:
             raise scheduler.failed(done)
     finally:

@@ -170,9 +170,9 @@ def too_much(site: Site, output: str) -> str:
 def ask(ids: Iterable[str]) -> list[str]:
     """The one command that asks for many jobs."""
     # An id that is gone makes `--jobs` fail for all; the user's own jobs are few, those in hidden
-    # partitions included.
+    # partitions included. Of a federation, this cluster alone is asked, as it is for all else.
     del ids
-    return [*ENV, "squeue", "--noheader", "--me", "--all", f"--format={FORMAT}"]
+    return [*ENV, "squeue", "--noheader", "--me", "--all", "--local", f"--format={FORMAT}"]
 
 
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
