@@ -24,7 +24,7 @@ configure_jupyter_server(c)
 c.ServerApp.ip = "127.0.0.1"
 c.ServerApp.port = int(os.environ["RANKROOM_TEST_PORT"])
 c.ServerApp.allow_root = True
-# Each page would have Node look whether JupyterLab is to be built anew.
+# Each page would have Node look whether JupyterLab needs a build.
 c.ServerApp.tornado_settings = {"page_config_data": {"buildAvailable": False, "buildCheck": False}}
 c.ServerApp.jpserver_extensions = {"jupyterlab": True, "rankroom": ENABLED}
 

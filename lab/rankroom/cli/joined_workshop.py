@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shlex
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from functools import partial
 
 import click
 
@@ -82,21 +82,13 @@ def leave_workshop() -> None:
     click.echo(f"you have no seat in {own.folder} any more{rest}")
 
 
-@contextlib.asynccontextmanager
-async def _alone(terminal: Terminal) -> AsyncIterator[Callable[[], None]]:
+def _alone(terminal: Terminal) -> contextlib.AbstractAsyncContextManager[Callable[[], None]]:
     """Have other `join`s of this account wait until this one knows its job or server, and says so
     by what it is given, or has ended: they then find the same."""
-    with contextlib.ExitStack() as lock:
-        with contextlib.suppress(OSError):  # a home without room, or locks
-            config.private(config.home())
-            file = lock.enter_context((config.home() / "join.lock").open("w"))
-            until = time.monotonic() + LOCK_S
-            while file_lock.take(file.fileno(), file_lock.EXCLUSIVE) == "busy":
-                if time.monotonic() > until:
-                    break
-                terminal.show("another `join` of yours is under way")
-                await asyncio.sleep(file_lock.LOOK_S)
-        yield lock.close
+    with contextlib.suppress(OSError):  # a home without room
+        config.private(config.home())
+    waits = partial(terminal.show, "another `join` of yours is under way")
+    return file_lock.locked(config.home() / "join.lock", LOCK_S, waits)
 
 
 async def _by_job(

@@ -161,7 +161,7 @@ def _seconds(until: float) -> int:
 
 UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
 SILENT = "{user}'s JupyterLab has not said that it has ended: "
-ON_NODE = "if it or its ranks still run, they end once its learner types `rankroom workshop leave`"
+ON_NODE = "if it or its ranks still run, they end once that learner types `rankroom workshop leave`"
 GONE = (
     "{users} had not been heard from: ranks of theirs may still run, and end once they type "
     "`rankroom workshop leave`"

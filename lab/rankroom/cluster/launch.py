@@ -98,39 +98,12 @@ def launch(
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Of two clients that start one cluster, the second finds what the first has begun. Without the
-    lock where the file system has none, or another start hangs; its file is gone afterwards."""
-    file = config.home() / "start.lock"
-    held: list[int] = []
-
-    def take() -> bool:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-        if file_lock.take(descriptor, file_lock.EXCLUSIVE) != "busy" and _has(file, descriptor):
-            held.append(descriptor)
-        else:
-            os.close(descriptor)
-        return bool(held)
-
+    """Of two clients that start one cluster, the second finds what the first has begun. Without a
+    lock where the file system has none, or another start hangs."""
     with contextlib.suppress(OSError):  # what is made next is refused for the same reason, says so
         config.private(config.home())
-        poll_until(take, TURN_S, 0.01)
-    try:
+    with file_lock.in_turn(config.home() / "start.lock", TURN_S):
         yield
-    finally:
-        for descriptor in held:
-            with contextlib.suppress(OSError):
-                file.unlink()
-            file_lock.release(descriptor)  # a process that forks meanwhile would keep it
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def _has(file: Path, descriptor: int) -> bool:
-    """Whether an open file still has its name: who had its lock before has removed it."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    except OSError:
-        return False
 
 
 def wait_closed(paths: ClusterPaths) -> None:

@@ -207,7 +207,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     paths.write(ClusterInfo("x", 2, "running", supervisor=me.pid, began=me.began, created=2.0))
     monkeypatch.setattr(actions, "OVER_S", 0.1)
     actions.wait_over(paths, "", stopped)
-    paths.write(ClusterInfo("x", 2, created=2.0))  # nobody has said yet that they keep it
+    paths.write(ClusterInfo("x", 2, created=2.0))  # not claimed yet
     lookup.end(paths, stopped)
     assert actions.end(paths, stopped) == ""
     launch.wait_end(paths, 0.1, stopped)

@@ -352,7 +352,7 @@ def test_a_workshop_ends_when_all_seats_have(
     monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
     said = typed("end", folder.path).output
     assert f"{ME}'s JupyterLab has not said that it has ended" in said
-    assert "they end once its learner types `rankroom workshop leave`" in said
+    assert "they end once that learner types `rankroom workshop leave`" in said
 
 
 def test_a_seat_that_was_silent_before_is_not_waited_for(
