@@ -343,7 +343,7 @@ def _compare_counts(ranks: Sequence[_Rank], notes: list[str]) -> None:
         what = ", ".join(uneven[:4]) + (", …" if uneven[4:] else "")
         notes.append(
             f"ranks have different numbers of {what}: if their profilers began at different ones, "
-            "those that are compared do not belong together"
+            "who waited for whom is not as shown"
         )
 
 
