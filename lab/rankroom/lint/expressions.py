@@ -267,10 +267,10 @@ class Expressions:
                 return self.value(node.body if test.value else node.orelse)
             before = self.path
             self.path = before | {test.text}
-            self.value(node.body)
+            one = self.value(node.body)
             self.path = before | {opposite(test.text)}
-            self.value(node.orelse)
-        return self._open(node, test.differs)
+            other = self.value(node.orelse)
+        return self._open(node, test.differs or one.differs or other.differs)
 
     def _ListComp(self, node: Any) -> Value:  # noqa: N802
         # Its variables are its own, and may be called `rank`.

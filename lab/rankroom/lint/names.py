@@ -22,7 +22,7 @@ _TORCH = {
     "reduce_scatter_single": 3, "reduce_scatter_tensor": 3, "scatter": 3, "scatter_object_list": 3,
 }  # fmt: skip
 # What ranks that are in hvd.join() take part in, so that others may do more of it.
-JOINED = re.compile(r"hvd\.(grouped_)?allreduce(_async)?|optimizer\.\w+|tape\.gradient|model\.fit")
+JOINED = re.compile(r"hvd\.(grouped_)?allreduce|optimizer\.\w+|tape\.gradient|model\.fit")
 RANKISH = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
 MAINISH = re.compile(
     r"(?i)(self\._?)?_?(is_?)(local_|world_|global_)?"
@@ -56,7 +56,7 @@ def operation(dotted: str) -> str | None:
     """The collective that `dotted` names, alike for its variants; None if it is none."""
     library, _, name = dotted.rpartition(".")
     if library.split(".")[0] == "horovod" and _HOROVOD.fullmatch(name):
-        return f"hvd.{name.rstrip('_')}"
+        return f"hvd.{name.rstrip('_').removesuffix('_async')}"
     if library.startswith("torch.distributed") and name in _TORCH:
         return f"dist.{name}"
     if dotted.startswith("torch.nn.parallel") and name == "DistributedDataParallel":

@@ -229,7 +229,9 @@ class Walk(Functions):
 
     def _Return(self, node: ast.Return) -> str:  # noqa: N802
         found = self.value(node.value) if node.value else Value(True, None)
-        self._result = found if self._result is None else UNKNOWN
+        if self._result is not None:
+            found = Value(differs=found.differs or self._result.differs)
+        self._result = found
         self.left("return", node.lineno)
         return "return"
 
@@ -275,10 +277,13 @@ def _either(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
         a, b = one.get(name), other.get(name)
         if a != b:
             # An import in one of them, as in `try`-like code, still names the module.
-            things = [each.thing for each in (a, b) if each is not None and each.thing is not None]
+            both = [each for each in (a, b) if each is not None]
+            things = [each.thing for each in both if each.thing is not None]
             # A Keras model need not be compiled with Horovod's optimizer in both.
             is_unsure = any(isinstance(t, Object) and t.kind == KERAS.kind for t in things)
-            out[name] = Value(thing=things[0]) if things and not is_unsure else UNKNOWN
+            thing = things[0] if things and not is_unsure else None
+            # A rank that is 0 without the others is a rank all the same.
+            out[name] = Value(thing=thing, differs=any(each.differs for each in both))
     return out
 
 
