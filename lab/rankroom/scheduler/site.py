@@ -95,6 +95,14 @@ class Container:
 
 
 @dataclass(frozen=True)
+class FullNode:
+    """What a node has that was asked for less than that, so that it can be asked for again."""
+
+    ranks: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
 class Site:
     """One machine room."""
 
@@ -108,12 +116,15 @@ class Site:
     job: Job = field(default_factory=Job)
     environment: Environment = field(default_factory=Environment)
     container: Container = field(default_factory=Container)
+    full_node: FullNode = field(default_factory=FullNode)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Site:
         """One that was written as JSON. Raises ValueError or TypeError."""
         parts = {"job": Job, "environment": Environment, "container": Container}
-        for key, kind in parts.items():
+        for key, kind in [*parts.items(), ("full_node", FullNode)]:
+            if key not in data:  # a cluster of an earlier version
+                continue
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
             data[key] = kind(**values)
         return cls(**data)
@@ -138,13 +149,18 @@ class Site:
 
         Raises UsageError where they cannot be shared out evenly.
         """
-        each = self.ranks_per_node
+        full = self.full_node
+        if not full.ranks:
+            full = FullNode(self.ranks_per_node, self.job.gpus_per_node)
+        each = full.ranks
         if ranks < 1 or (ranks > each and ranks % each):
             raise UsageError(UNEVEN.format(ranks=ranks, each=each))
-        job = replace(self.job, nodes=max(1, ranks // each), ranks_per_node=min(ranks, each))
-        if ranks < each and job.gpus_per_node:
-            job = replace(job, gpus_per_node=min(ranks, job.gpus_per_node))
-        return replace(self, job=job)
+        is_part = ranks < each
+        job = replace(
+            self.job, nodes=max(1, ranks // each), ranks_per_node=min(ranks, each),
+            gpus_per_node=min(ranks, full.gpus) if is_part else full.gpus,
+        )  # fmt: skip
+        return replace(self, job=job, full_node=full if is_part else FullNode())
 
     def asking(self, **options: Any) -> Site:
         """This site with some of its job's fields replaced. Raises UsageError for bad values."""
@@ -152,7 +168,10 @@ class Site:
         # One way to ask for memory takes the place of the other one in the profile.
         if chosen.keys() & {"memory_per_node", "memory_per_cpu"}:
             chosen = {"memory_per_node": "", "memory_per_cpu": "", **chosen}
-        site = replace(self, job=replace(self.job, **chosen))
+        full = self.full_node
+        if chosen.keys() & {"ranks_per_node", "gpus_per_node"}:
+            full = FullNode()
+        site = replace(self, job=replace(self.job, **chosen), full_node=full)
         _check(site, lambda text: UsageError(f"{self.name}: {text}"))
         return site
 

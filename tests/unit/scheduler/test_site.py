@@ -1,6 +1,7 @@
 """Site profiles: those that are shipped, a user's own, and each mistake answered with its line."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -170,6 +171,19 @@ def test_times(text: str):
 def test_no_times(text: str):
     with pytest.raises(ValueError, match="is no time: write hours:minutes:seconds"):
         site.parse_time(text)
+
+
+def test_a_node_of_which_a_part_was_asked_for_is_asked_for_whole_again():
+    """Also by way of the file that is kept of a cluster."""
+    whole = site.Site("hpc", job=site.Job(gpus_per_node=4))
+    part = whole.with_ranks(2)
+    assert (part.job.nodes, part.ranks_per_node, part.job.gpus_per_node) == (1, 2, 2)
+    part = site.Site.from_json(json.loads(json.dumps(dataclasses.asdict(part))))
+    for ranks, nodes in ((4, 1), (8, 2)):
+        found = part.with_ranks(ranks)
+        assert (found.job.nodes, found.ranks_per_node, found.job.gpus_per_node) == (nodes, 4, 4)
+    smaller = part.asking(gpus_per_node=2, ranks_per_node=2).with_ranks(4)
+    assert (smaller.job.nodes, smaller.job.gpus_per_node) == (2, 2)
 
 
 # -- options of commands
