@@ -180,6 +180,8 @@ class RankroomMagics(Magics):
         if chosen.timeout is not None and not chosen.timeout > 0:  # nor is nan
             raise UsageError(f"--timeout {chosen.timeout:g}: more than 0 seconds")
         detach = chosen.detach and not in_batch_job()  # ranks end with the job
+        if detach and chosen.timeout is not None:
+            raise UsageError(UNTIMED)
         cluster = the_cluster()
         ranks = None if chosen.ranks is None else parse_ranks(chosen.ranks, cluster.size)
         said = notes(self.checked(source), ranks, cluster.size)
@@ -197,6 +199,8 @@ class RankroomMagics(Magics):
             if not chosen.quiet and (detach or not run.wait(AT_ONCE_S)):
                 output.show(display.running_bundle(run.info))
         if detach:
+            if pressed:
+                _interrupt(run)
             return
         shown = None if chosen.quiet else output
         timed_out = self._follow(run, chosen.timeout, shown, bool(pressed))
@@ -419,4 +423,5 @@ class EveryCell:
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
 TOO_LATE = "interrupted when the run was over"
+UNTIMED = "--detach and --timeout: nobody waits who could end it; leave out one of them"
 UNATTENDED = "%debug passed over: no one can answer here"

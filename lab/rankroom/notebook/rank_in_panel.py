@@ -66,9 +66,11 @@ class RankInPanel:
 
     def leave(self) -> None:
         """The debugger is the kernel's again. Raises UsageError if it is switched on."""
-        with contextlib.suppress(NoClusterError):
-            if self._is_on():
-                raise UsageError(IS_ON)
+        is_on = False
+        with contextlib.suppress(RankroomError):  # it is gone, or its cluster has fewer ranks now
+            is_on = self._is_on()
+        if is_on:
+            raise UsageError(IS_ON)
         self._kernel.do_debug_request = self._own
         self._pool.shutdown(wait=False)
         RankInPanel.current = None

@@ -115,6 +115,28 @@ def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
     assert output == ["done"]
 
 
+def test_a_cell_that_nobody_waits_for_has_no_time_limit(cells: RankroomMagics):
+    with pytest.raises(UsageError, match="--detach and --timeout: nobody waits"):
+        cells.distributed("--detach --timeout 5", "1")
+
+
+def test_stop_pressed_while_a_detached_cell_begins_interrupts_it(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    run, told = Begun("running"), []
+    monkeypatch.setattr(run, "interrupt", lambda: told.append("interrupted"))
+    run_on(monkeypatch, run)
+
+    def press(run: RunInfo) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {"state": run.state}
+
+    monkeypatch.setattr("rankroom.display.running_bundle", press)
+    with uninterrupted():
+        cells.distributed("--detach", "1")
+    assert told == ["interrupted"]
+
+
 def test_a_lost_run_is_said_to_be_lost(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):

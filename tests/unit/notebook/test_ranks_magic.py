@@ -10,6 +10,7 @@ import pytest
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
+from rankroom.notebook.rank_in_panel import RankInPanel
 from rankroom.notebook.ranks_magic import do
 
 
@@ -58,3 +59,18 @@ def test_what_would_be_lost_or_meet_others_is_refused(shell: Any, line: str, why
 def test_no_ranks_are_not_all_ranks():
     with pytest.raises(UsageError, match="cannot read '' as ranks"):
         cluster_magic.stacks('--ranks ""')
+
+
+def test_the_debugger_of_a_rank_that_there_is_no_more_is_given_back():
+    """The cluster has fewer ranks now: who asks for one that is not there is refused."""
+
+    def debug(rank: int, message: Any) -> Any:
+        raise UsageError(f"no rank {rank}")
+
+    kernel = SimpleNamespace(do_debug_request=lambda message: None)
+    own = kernel.do_debug_request
+    shell = SimpleNamespace(kernel=kernel)
+    panel = RankInPanel(shell, SimpleNamespace(debug=debug), 3)  # type: ignore[arg-type]
+    kernel.do_debug_request = panel._answer
+    panel.leave()
+    assert kernel.do_debug_request is own
