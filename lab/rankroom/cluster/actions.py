@@ -96,7 +96,7 @@ def _is_kept(info: ClusterInfo | None) -> bool:
     return info is None or liveness.alive(info) or not liveness.remote_on(info)
 
 
-def wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
+def _wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
     """Wait for the end of the cluster that was `stopped` and is to be started again, and of what
     keeps it, which may take as long without a word; `said` is what it has said of that, if it has.
     Raises StartError if that takes long."""
@@ -135,12 +135,34 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
 def resize(name: str, asked: Mapping[str, str]) -> None:
     """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
-    lookup.demand_in_reach(info)
     if info.remote is None and start_request.ranks(asked) is None:
         raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
-    start_again = successor(paths, info, asked, _environment(info))
-    wait_over(paths, end(paths, info), info)
-    start_again()
+    lookup.demand_in_reach(info)
+    start_again(paths, info, asked, lambda: end(paths, info), _environment(info))
+
+
+def start_again(
+    paths: ClusterPaths,
+    info: ClusterInfo,
+    asked: Mapping[str, str],
+    stop: Callable[[], str],
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes] | None:
+    """Stop a cluster and start it under its name, as it was but for what is asked for.
+
+    `stop()` ends it, and returns what there is to say of that. Ranks of this machine run under the
+    Python that they had, with this process's environment or with `env`. Returns at once, with the
+    process that keeps them. What cannot be is refused before anything is stopped: with
+    StartRequestError by field, UsageError, NoClusterError, and at a site SchedulerError, or
+    SshError while its scheduler cannot be asked. Raises StartError where its end takes long.
+    """
+    lookup.demand_in_reach(info)
+    begin = successor(paths, info, asked, env)
+    try:
+        _wait_over(paths, stop(), info)
+    except KeyboardInterrupt:
+        raise StartError(NOT_AGAIN.format(name=paths.name, said="").rstrip()) from None
+    return begin()
 
 
 def successor(
@@ -149,15 +171,10 @@ def successor(
     asked: Mapping[str, str],
     env: Mapping[str, str] | None = None,
 ) -> Callable[[], subprocess.Popen[bytes] | None]:
-    """What starts a cluster again under its name, as it was but for what is asked for.
-
-    Ranks of this machine run under the Python that they had, with this process's environment or
-    with `env`. To be called once the cluster is stopped; it returns at once, with the process that
-    keeps ranks of this machine. What cannot be is refused here, before anything is stopped: with
-    StartRequestError by field, UsageError, and at a site SchedulerError, or SshError while its
-    scheduler cannot be asked.
-    """
+    """What starts a cluster again, to be called once it is stopped."""
     if info.remote is not None:
+        if paths.read() is None:
+            raise NoClusterError(errors.STOPPED.format(name=paths.name))
         there = start_request.granted(remote.site_of(paths), asked)
         assert there is not None  # it has a scheduler, as it has had a job
         if any(asked.values()) and liveness.alive(info):
@@ -169,8 +186,15 @@ def successor(
         return submit
     if info.allocation is None:
         start_request.granted(site.load("local"), asked)
-    ranks = start_request.ranks(asked) or info.size
-    launch.room_for(ranks, os.environ if env is None else env)
+    given = os.environ if env is None else env
+    ranks = start_request.ranks(asked)
+    granted, _, size = launch.room_for(ranks, given)
+    if info.allocation is not None and granted is None:
+        raise UsageError(NOT_IN_JOB.format(name=paths.name, job=info.allocation.job))
+    if ranks is None and size != info.size:
+        # Where it has what there is, nodes that are unlike each other have as many as before.
+        ranks = info.size
+        launch.room_for(ranks, given)
     python = info.python or sys.executable
     if not os.access(python, os.X_OK):
         raise UsageError(NO_PYTHON.format(name=paths.name, python=python))
@@ -348,6 +372,10 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
 
 GONE = "cluster {name} is gone: Restart starts it again"
 NOT_AGAIN = "{name} is being stopped, and is not started again: start it once it is over. {said}"
+NOT_IN_JOB = (
+    "cluster {name} is of job {job}, which this process is not in: start it again from there while "
+    "the job goes on, or stop it and start another one"
+)
 UNENDED = (
     "the agent of cluster {name} here did not start, or was ended, so {job} on {site} is not "
     "cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -317,20 +318,33 @@ class AnyCluster:
         self._restarts |= actions.restart_by(self._ask, self.paths, choose_ranks(ranks, self.size))
         self.refresh()
 
-    def stop(self, known: ClusterInfo | None = None) -> None:
-        """End the ranks and everything that was started with them; a run that is on ends, too. With
-        `known`, only if it has not been started again since.
+    def stop(self) -> None:
+        """End the ranks and everything that was started with them; a run that is on ends, too.
 
-        Raises SshError where their site cannot be reached now: the job is cancelled later.
+        Raises NoClusterError for one that another machine keeps, SshError where their site cannot
+        be reached now: the job is cancelled later.
         """
-        run, info, later = self._latest, known or self.paths.read(), ""
-        with contextlib.suppress(NoClusterError):  # it is over already
-            later = actions.end(self.paths, info) if info is not None else ""
+        if later := self._end(self.paths.read()):
+            raise SshError(later)
+
+    def start_again(self, ranks: int | None = None) -> subprocess.Popen[bytes] | None:
+        """Stop it and start it under its name, with as many ranks or with others; this object lets
+        go of it. Returns and raises as `actions.start_again`."""
+        asked = {} if ranks is None else {"ranks": str(ranks)}
+        info = self.refresh()
+        return actions.start_again(self.paths, info, asked, lambda: self._end(info))
+
+    def _end(self, info: ClusterInfo | None) -> str:
+        """End the cluster that was looked at, and let go of it; what there is to say of that."""
+        run, later = self._latest, ""
+        if info is not None:
+            lookup.demand_in_reach(info)
+            with contextlib.suppress(NoClusterError):  # it is over already
+                later = actions.end(self.paths, info)
         if run is not None and run.state == "running":
             run.wait(STOP_S)
         self.close()
-        if later:
-            raise SshError(later)
+        return later
 
     # -- how
 

@@ -21,6 +21,7 @@ from rankroom.notebook.progress_line import progress
 from rankroom.rank import packed_values
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, silent_words
 from rankroom.remote.cluster import RemoteCluster
+from rankroom.scheduler.site import Site
 from rankroom.supervisor.lease import held
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
@@ -61,16 +62,13 @@ def start(line: str) -> None:
         print(site_start.dry_run(site, chosen))
         return
     current = AnyCluster.current
-    if current is not None and current.running:
-        same = chosen.ranks in (None, current.size) and chosen.name in (None, current.name)
-        if site is None and same:
-            _demand_options(current.refresh(), chosen)
+    if current is not None and current.running and chosen.name in (None, current.name):
+        _demand_same(current, site, chosen)
+        if isinstance(current, RemoteCluster) and current.refresh().state == "starting":
+            site_start.wait(current)
+        else:
             print(f"{current.describe()} (already running)")
-            return
-        raise UsageError(
-            f"{current.name} is running with {count_ranks(current.size)}: `%cluster resize "
-            f"{chosen.ranks or current.size}` or `%cluster stop` first"
-        )
+        return
     if site is None:
         start_here(chosen.ranks, chosen.name, chosen.auto_restart, chosen.preload)
         if current is not None:
@@ -80,6 +78,7 @@ def start(line: str) -> None:
         raise UsageError(FROM_JOB.format(site=site.name))
     if current is not None:
         current.close()
+    _tell_left()
     site_start.start(site, chosen.name, chosen.auto_restart)
 
 
@@ -98,16 +97,28 @@ def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
     for line in (*cluster.info.notes, cluster.warning(), horovod_line(features())):
         if line:
             print(line)
+    _tell_left(cluster.name)
+
+
+def _tell_left(name: str = "") -> None:
+    """Name what runs and no notebook holds, but for the cluster called `name`."""
     for other in clusters_in_use():
-        is_left = not held(ClusterPaths(other.name).folder / "lease")
-        if other.name != cluster.name and other.remote is None and is_left:
+        if other.name != name and not held(ClusterPaths(other.name).folder / "lease"):
             print(LEFT.format(name=other.name, ranks=count_ranks(other.size)))
 
 
-def _demand_options(info: ClusterInfo, chosen: Any) -> None:
-    """Raise UsageError where a cluster that runs was started without what is asked for now."""
+def _demand_same(current: AnyCluster, site: Site | None, chosen: Any) -> None:
+    """Raise UsageError where what is asked for is not the cluster that runs."""
+    info = current.refresh()
+    if site is None:
+        is_same = chosen.ranks in (None, info.size)
+    else:
+        is_same = info.remote is not None and site_start.site_of(current) == site
+    if not is_same:
+        resize = f"`%cluster resize {chosen.ranks}` or " if chosen.ranks else ""
+        raise UsageError(OTHER.format(name=info.name, ranks=count_ranks(info.size), resize=resize))
     unlike = ["--auto-restart"] if chosen.auto_restart and not info.auto_restart else []
-    if chosen.preload and chosen.preload != info.preload:
+    if site is None and chosen.preload and chosen.preload != info.preload:
         unlike.append(f"--preload {chosen.preload}")
     if unlike:
         raise UsageError(UNLIKE.format(name=info.name, options=" and ".join(unlike)))
@@ -176,16 +187,7 @@ def resize(line: str) -> None:
 
 def again(cluster: AnyCluster, ranks: int | None) -> None:
     """Stop a cluster and start it under its name, with as many ranks or with others."""
-    asked = {} if ranks is None else {"ranks": str(ranks)}
-    before = cluster.refresh()
-    start_again = actions.successor(cluster.paths, before, asked)
-    said = ""
-    try:
-        cluster.stop(before)
-    except SshError as later:
-        said = str(later)
-    actions.wait_over(cluster.paths, said, before)
-    if (supervisor := start_again()) is not None:
+    if (supervisor := cluster.start_again(ranks)) is not None:
         _started((cluster.paths, supervisor))
     else:
         site_start.wait(RemoteCluster.in_folder(cluster.paths))
@@ -287,6 +289,7 @@ LEFT = (
     "{name} ({ranks}) runs as well, and no notebook holds it: `%cluster attach {name}` goes on "
     "with it, `%cluster stop {name}` ends it"
 )
+OTHER = "{name} is running with {ranks}: {resize}`%cluster stop` first"
 UNLIKE = "{name} is running, and was started without {options}: `%cluster stop` first"
 FROM_JOB = (
     "this is a batch job, and its ranks run in it: `%cluster start`, without --site {site}, "

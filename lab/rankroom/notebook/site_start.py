@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 from rankroom.cluster import lookup, start_request
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RankroomError, UsageError
 from rankroom.notebook.progress_line import progress
+from rankroom.remote import start as remote
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.scheduler.site import JOB_OPTIONS, Site
 
@@ -57,6 +60,13 @@ def attach_waiting(name: str | None) -> RemoteCluster | None:
         raise
     cluster.make_current()
     return cluster
+
+
+def site_of(cluster: AnyCluster) -> Site | None:
+    """The site of a cluster, with what it was asked for; None if that cannot be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return remote.site_of(cluster.paths)
+    return None
 
 
 def wait(cluster: RemoteCluster) -> None:

@@ -19,7 +19,7 @@ from rankroom import config
 from rankroom.cluster import actions, launch, lookup
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
-from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.owner import this_process
 from rankroom.supervisor.processes import port_guard
 from rankroom.system import process_tree
@@ -114,6 +114,63 @@ def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
         actions.successor(ClusterPaths("x"), info, {})
 
 
+@pytest.fixture
+def granted(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """For how many ranks a job of two nodes that are unlike each other was asked."""
+    asked: list[int | None] = []
+
+    def room_for(ranks: int | None, env: Any) -> tuple[Allocation, int, int]:
+        asked.append(ranks)
+        nodes = (Node("c1", 4, 4), Node("c2", 2, 2))
+        return Allocation("7", nodes), 0, 6 if ranks is None else ranks
+
+    monkeypatch.setattr(launch, "room_for", room_for)
+    return asked
+
+
+def of_job(size: int) -> ClusterInfo:
+    return ClusterInfo("x", size, allocation=Allocation("7", (Node("c1", size),)))
+
+
+def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any]):
+    """Its ranks would be on the login node."""
+    for asked in ({}, {"ranks": "4"}):
+        with pytest.raises(UsageError, match="cluster x is of job 7, which this process is not in"):
+            actions.successor(ClusterPaths("x"), of_job(2), asked)
+    assert begun == []
+
+
+@pytest.mark.parametrize(("size", "asked", "passed"), [
+    (6, {}, None),  # on each node as many as it has GPUs, as at the start
+    (3, {}, 3),
+    (6, {"ranks": "4"}, 4),
+    (6, {"ranks": "0"}, 0),  # which is refused, like anywhere else
+])  # fmt: skip
+def test_in_a_job_ranks_are_dealt_out_as_at_the_start(
+    begun: list[Any], granted: list[int | None], size: int, asked: Any, passed: int | None
+):
+    actions.successor(ClusterPaths("x"), of_job(size), asked)()
+    assert granted[-1] == passed
+
+
+def test_what_was_stopped_at_a_site_meanwhile_is_not_started_again(begun: list[Any]):
+    info = ClusterInfo("x", 1, remote=Remote("far", "login"))
+    with pytest.raises(NoClusterError, match="cluster x has been stopped"):
+        actions.successor(ClusterPaths("x"), info, {"ranks": "4"})
+
+
+def test_an_interrupt_between_end_and_start_is_told(begun: list[Any], tmp_path: Path):
+    paths = ClusterPaths("x")
+    info = ClusterInfo("x", 1, cwd=str(tmp_path))
+
+    def stop() -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(StartError, match="x is being stopped, and is not started again"):
+        actions.start_again(paths, info, {}, stop)
+    assert begun == []
+
+
 def test_what_cannot_be_kept_aside_is_not_deleted(home: Path, monkeypatch: pytest.MonkeyPatch):
     paths = ClusterPaths("x")
     paths.make(1)
@@ -206,7 +263,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     paths.make(1)
     paths.write(ClusterInfo("x", 2, "running", supervisor=me.pid, began=me.began, created=2.0))
     monkeypatch.setattr(actions, "OVER_S", 0.1)
-    actions.wait_over(paths, "", stopped)
+    actions._wait_over(paths, "", stopped)
     paths.write(ClusterInfo("x", 2, created=2.0))  # not claimed yet
     lookup.end(paths, stopped)
     assert actions.end(paths, stopped) == ""

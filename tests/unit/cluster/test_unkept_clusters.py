@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rankroom.cluster import actions, launch, liveness, lookup
-from rankroom.errors import SshError, StartError
+from rankroom.cluster.base import AnyCluster
+from rankroom.errors import StartError
 from rankroom.notebook import cluster_magic
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.owner import this_process
@@ -133,19 +134,14 @@ def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
 
 
 def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytest.MonkeyPatch):
-    class Slow:
-        paths = cluster()
-
-        def refresh(self) -> ClusterInfo | None:
-            return self.paths.read()
-
-        def stop(self, known: ClusterInfo | None) -> None:
-            raise SshError("far is not over yet")
-
+    info = cluster().read()
+    assert info is not None
+    slow = AnyCluster(ClusterPaths("far"), info)
     monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
     with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
-        cluster_magic.again(Slow(), None)  # type: ignore[arg-type]
+        cluster_magic.again(slow, None)
 
 
 def test_one_whose_agent_cannot_be_started_at_first_leaves_nothing(monkeypatch: pytest.MonkeyPatch):

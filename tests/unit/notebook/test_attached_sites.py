@@ -1,9 +1,10 @@
-"""`%cluster attach` to a cluster on a site, which may have to be waited for, and `%cluster restart`
-of one."""
+"""`%cluster attach`, `%cluster restart` and `%cluster start` where there is a cluster on a site."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from rankroom.cluster import lookup
 from rankroom.cluster.base import AnyCluster
-from rankroom.errors import RankroomError, SshError, StartError
-from rankroom.notebook import cluster_magic
+from rankroom.errors import RankroomError, SshError, StartError, UsageError
+from rankroom.notebook import cluster_magic, site_start
 from rankroom.record.cluster_file import ClusterInfo, Remote
 from rankroom.remote.cluster import RemoteCluster
+from rankroom.scheduler.site import Site
 
 
 class OnSite:
@@ -144,3 +146,74 @@ def test_a_job_whose_ranks_cannot_be_asked_now_is_not_given_up(
     with pytest.raises(SshError, match=said):
         restarted(cluster, monkeypatch)
     assert cluster.done == []
+
+
+# -- `%cluster start` where there is a cluster already
+
+
+class Begun(RemoteCluster):
+    """A cluster on a site that this notebook has started."""
+
+    running = True
+
+    def __init__(self, info: ClusterInfo) -> None:
+        self._looked = info
+        self.done: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self._looked.name
+
+    def refresh(self) -> ClusterInfo:
+        return self._looked
+
+    def describe(self) -> str:
+        return "far: 2 ranks"
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+
+@pytest.fixture
+def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> Begun:
+    cluster = Begun(on_site("running", state="running"))
+    monkeypatch.setattr(AnyCluster, "current", cluster)
+    monkeypatch.setattr(site_start, "site_asked", lambda chosen: Site("hpc", login=chosen.site))
+    monkeypatch.setattr(site_start, "site_of", lambda cluster: Site("hpc", login="hpc"))
+    monkeypatch.setattr(site_start, "wait", lambda cluster: cluster.done.append("waited for"))
+    monkeypatch.setattr(site_start, "start", lambda site, *how: cluster.done.append("started"))
+    return cluster
+
+
+def test_the_same_start_again_submits_no_second_job(
+    begun: Begun, capsys: pytest.CaptureFixture[str]
+):
+    """As "Run All" does."""
+    cluster_magic.start("--site hpc")
+    assert capsys.readouterr().out == "far: 2 ranks (already running)\n"
+    begun._looked = replace(begun._looked, state="starting")
+    cluster_magic.start("--site hpc")
+    assert begun.done == ["waited for"]
+
+
+def test_another_start_is_refused_and_advises_nothing_that_gives_the_same(begun: Begun):
+    said = "far is running with 2 ranks: `%cluster stop` first"
+    with pytest.raises(UsageError, match=f"^{said}$"):
+        cluster_magic.start("--site other")
+    with pytest.raises(UsageError, match="`%cluster resize 8` or `%cluster stop` first"):
+        cluster_magic.start("--site other --ranks 8")
+
+
+def test_under_another_name_there_is_another_one(begun: Begun):
+    """The one before goes on, for the notebook that has it as well."""
+    cluster_magic.start("--site hpc --name mine")
+    assert begun.done == ["closed", "started"]
+
+
+def test_a_job_that_no_notebook_holds_is_named_before_another_is_submitted(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(AnyCluster, "current", None)
+    monkeypatch.setattr(cluster_magic, "clusters_in_use", lambda: [begun._looked])
+    cluster_magic.start("--site hpc")
+    assert capsys.readouterr().out.startswith("far (2 ranks) runs as well, and no notebook holds")
