@@ -144,6 +144,7 @@ def test_what_a_cell_wrote_as_to_a_terminal(written: str, left: str):
             "%cluster start --ranks 2 --preload torch,horovod.torch",
         ),
         ("%cluster start --preload=torch --site there", *["%cluster start --preload torch"] * 2),
+        ("%cluster start --site a --dry-run", *["%cluster start --site a --dry-run"] * 2),
         ("%cluster stop", "%cluster stop", "%cluster stop"),
         ("x = '%cluster start --ranks 2'", *["x = '%cluster start --ranks 2'"] * 2),
     ],
@@ -167,6 +168,10 @@ def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
         (
             "%%time\n%cluster start --site a",
             "%%time\n# In the notebook: %cluster start --site a\n%cluster start",
+        ),
+        (
+            "%%local\n%cluster start --site a",
+            "%%local\n# In the notebook: %cluster start --site a\n%cluster start",
         ),
         (
             "\n%%capture out\n%cluster attach a",
@@ -202,6 +207,15 @@ def test_ranks_that_were_started_in_the_sidebar_are_started_by_the_script():
     added, sent = [cell for cell in notebook_script.cells_of(text) if cell.number != 1]
     assert (added.number, sent.number) == (0, 2)
     assert added.source.endswith("%load_ext rankroom\n%cluster start")
+
+
+@pytest.mark.parametrize(
+    ("source", "adds"),
+    [("%course 3", False), ("%course", True), ("%cluster start --dry-run", True)],
+)
+def test_only_where_nothing_starts_ranks_they_are_started(source: str, adds: bool):
+    text = notebook_script.script(notebook(source, "%%distributed\nrank"), "a", True)
+    assert ("Nothing before this starts ranks" in text) == adds
 
 
 @pytest.mark.parametrize(

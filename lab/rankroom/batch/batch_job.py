@@ -69,7 +69,10 @@ class BatchJob:
         with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
             root = Path(temporary).resolve()
             await self._unpack(str(self.folder.path), self.folder.executed.name, root)
-            shutil.copyfile(root / self.folder.executed.name, copy)
+            try:
+                shutil.copyfile(root / self.folder.executed.name, copy)
+            except OSError as error:
+                raise BatchFailed(NOT_BROUGHT.format(what=copy.name, why=error)) from None
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
             config.private(store.runs)
             for run in new:

@@ -15,10 +15,13 @@ from rankroom.errors import UsageError
 Notebook = dict[str, Any]
 _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
 # Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
-_STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
+_STARTS = re.compile(
+    r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>(?!.*--dry-run).*)"
+)
+_LESSON = re.compile(r"\s*%course\s+\d.*")  # starts ranks where there are none
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
 # Cell magics that run a cell as it is.
-_WRAPPERS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
+_WRAPPERS = re.compile(r"%%(?:time|timeit|capture|prun|local)\b")
 _CONTINUED = re.compile(r"\s*%cluster\b.*\\")
 _LOCAL_OPTIONS = {
     "--name": True,
@@ -142,7 +145,8 @@ def _added(cells: list[tuple[int, str]]) -> int:
     """The first cell that needs ranks, if none before it starts them; else 0."""
     for number, source in cells:
         lines = source.split("\n")
-        if any(map(_STARTS.fullmatch, lines)) or "Cluster.local" in source:
+        starts = any(_STARTS.fullmatch(line) or _LESSON.fullmatch(line) for line in lines)
+        if starts or "Cluster.local" in source:
             return 0
         if any(_NEEDS_RANKS.match(line.lstrip()) for line in lines):
             return number

@@ -55,6 +55,7 @@ class Runner:
         for cell in self.notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
+        self.copy = copy
         self.cells = cells_of(Path(self.folder.script).read_text("utf-8"))
         self.shown = self.placed()
         self.cwd = Path(cwd).expanduser() if cwd else folder
@@ -98,14 +99,14 @@ class Runner:
         finally:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
-            if not poll_until(self.save, ROOM_S, 1.0):
+            if not (is_kept := poll_until(self.save, ROOM_S, 1.0)):
                 said = NOT_KEPT.format(why=self.unwritten)
                 self.progress.why = f"{self.progress.words}, and {said}"
                 self.progress.state, self.progress.copy = "failed", ""
                 self.write_progress()
         say(self.progress.words)
-        if self.progress.copy:
-            say(f"the executed notebook: {self.progress.copy}")
+        if is_kept:
+            say(f"the executed notebook: {self.progress.copy or self.folder.executed}")
         return int(self.progress.state != "done")
 
     def all_cells(self) -> Literal["done", "failed"]:
@@ -170,10 +171,10 @@ class Runner:
         self.progress.runs = self.runs()
         text = nbformat.writes(self.notebook) + "\n"
         is_saved = self.write(str(self.folder.executed), text)
-        if self.progress.copy:
-            is_copied = self.write(self.progress.copy, text)
-            if is_saved and not is_copied:
-                self.progress.copy = ""  # it is in the job's folder
+        if self.copy:
+            is_copied = self.write(self.copy, text)
+            # Without it, it is in the job's folder.
+            self.progress.copy = self.copy if is_copied or not is_saved else ""
             is_saved |= is_copied
         self.write_progress()
         return is_saved

@@ -14,7 +14,7 @@ from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob, files, follow
 from rankroom.cli.job_options import INTERRUPTED, job_options, refuse
-from rankroom.cli.terminal import Terminal
+from rankroom.cli.terminal import Terminal, exit_when_told
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.follow import keep
 from rankroom.record.store import Store
@@ -26,6 +26,8 @@ from rankroom.scheduler.submitted_jobs import all_submitted
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
+
+ENDS_S = 30.0  # for a notebook that is ended here to end its ranks, and to be saved
 
 
 @click.command()
@@ -75,7 +77,7 @@ class _BatchRequest:
         self.site = site
         self.notebook = notebook_script.read(notebook)
         self.name = named(notebook)
-        self.copy = (output or notebook.with_name(f"{self.name}.ipynb")).absolute()
+        self.copy = _target(output or notebook.with_name(f"{self.name}.ipynb"))
         ranks = site.job.nodes * site.job.ranks_per_node  # 0: as many as the nodes have
         granted = site.scheduler != "none"
         self.script = notebook_script.script(self.notebook, notebook.name, granted, ranks)
@@ -111,7 +113,13 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     sent = BatchJob(LocalHost(), folder)
     scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
     asyncio.run(sent.put(scripts))
-    done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo)
+    exit_when_told()
+    try:
+        done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo, grace=ENDS_S)
+    except KeyboardInterrupt:
+        progress = asyncio.run(sent.progress())
+        click.echo(f"{progress.words}\nthe executed notebook: {progress.copy or folder.executed}")
+        raise SystemExit(INTERRUPTED) from None
     progress = asyncio.run(sent.progress())
     if progress.state not in ("done", "failed"):
         raise BatchFailed(NO_END.format(status=done.returncode, said=done.tail()))
@@ -146,13 +154,13 @@ async def _collect(number: str, name: str | None, output: Path | None) -> None:
         raise UsageError(NO_JOB.format(job=number))
     if len(found) > 1:
         raise UsageError(MANY.format(job=number, sites=", ".join(each.site for each in found)))
+    copy = _target(output or Path(found[0].copy or f"{found[0].name}.ipynb"))
     site = sites.load(found[0].site)
     at = place(found[0].login)
     await at.open()
     try:
         scheduler = Scheduler(site, at)
         sent = BatchJob(at, folder_of(await scheduler.folder(), found[0].name))
-        copy = (output or Path(found[0].copy or f"{found[0].name}.ipynb")).absolute()
         await _finish(sent, scheduler, number, copy)
     finally:
         await at.close()
@@ -185,6 +193,13 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
     _judge(progress)
 
 
+def _target(path: Path) -> Path:
+    """Where the executed notebook is put. Raises UsageError, rather than after all has run."""
+    if not path.absolute().parent.is_dir():
+        raise UsageError(NO_TARGET.format(folder=path.parent))
+    return path.absolute()
+
+
 def _later(at: Host, number: str, copy: Path) -> str:
     """How what the job makes is found, once it is over."""
     return LATER.format(job=number) if at.name else BESIDE.format(copy=copy)
@@ -211,5 +226,6 @@ MANY = (
     "job {job} is at several sites: {sites}. Say which: `rankroom batch --collect {job} "
     "--site NAME`"
 )
+NO_TARGET = "there is no folder {folder} for the executed notebook: make it, or say -o FILE"
 CWD = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
 NO_END = "the job ended with status {status} before its cells did; it said:\n{said}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 
 import click
 
+from rankroom.cli.terminal import exit_when_told
 from rankroom.horovod_build.build import build as build_wheel
 from rankroom.horovod_build.check import check as check_installed
 from rankroom.horovod_build.plan import ALL_EDITS, Plan
@@ -24,10 +24,7 @@ def horovod() -> None:
 @click.option("--force", is_flag=True, help="Build again, whatever is cached or installed.")
 def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
     """Install Horovod, built for this environment's PyTorch and TensorFlow."""
-    # The compilers, in a process group of their own, end with it; not with a terminal, under nohup.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    exit_when_told()  # the compilers are in a process group of their own
     progress = Progress(sys.stderr.isatty())
     try:
         done = build_wheel(gpu, jobs=jobs, force=force, report=progress, decided=_say)

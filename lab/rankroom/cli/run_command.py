@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import sys
 import threading
 import time
 from functools import partial
@@ -16,6 +14,7 @@ import click
 from rankroom.cli import runs_command
 from rankroom.cli.answers import Answers, can_ask
 from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
+from rankroom.cli.terminal import exit_when_told
 from rankroom.cluster import actions
 from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
@@ -65,10 +64,7 @@ def run(
     """
     if site_name is None and not is_module and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
-    # Its ranks end with it, as with any other launcher; not with a terminal, under nohup.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    exit_when_told()
     cluster = started(ranks, site_name, job, preload=preload, stays=False)
     try:
         path = script if site_name or is_module else str(Path(script).absolute())

@@ -85,6 +85,14 @@ class Terminal:
             self._asking = False
 
 
+def exit_when_told() -> None:
+    """Have what this command started end with it, as with any other launcher, once it is told to
+    end; not with a terminal, under nohup."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+
 async def _line() -> str:
     """A line that is typed, read without a thread that could not be stopped."""
     loop = asyncio.get_running_loop()

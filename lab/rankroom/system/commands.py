@@ -61,14 +61,15 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     keep: int = 4 << 20,
     terminal: bool = False,
+    grace: float = KILL_GRACE_S,
 ) -> Completed:
     """Run a command to its end and keep its output (the last `keep` characters).
 
     `env` replaces the environment, `input` is what it reads, `on_line` sees each line as it is
     written, without its newline; what it raises ends the command. After `timeout` seconds, when the
     caller is cancelled, and when it fails, the command and all it started in its process group are
-    ended. With `terminal` it stays in ours, and may ask its user. Raises FileNotFoundError when
-    there is no such program.
+    ended, with `grace` seconds to tidy up. With `terminal` it stays in ours, and may ask its user.
+    Raises FileNotFoundError when there is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
     process = await asyncio.create_subprocess_exec(
@@ -91,7 +92,7 @@ async def run(
     finally:
         if given:
             given.cancel()
-        await _end(process, process.pid if terminal else -process.pid)
+        await _end(process, process.pid if terminal else -process.pid, grace)
         # Nothing public closes our end of a pipe that a background process still holds.
         process._transport.close()  # type: ignore[attr-defined]
     # One that a dead disk holds has been killed, though its end is not seen yet.
@@ -160,7 +161,7 @@ async def _give(process: asyncio.subprocess.Process, text: str) -> None:
     process.stdin.close()
 
 
-async def _end(process: asyncio.subprocess.Process, whom: int) -> None:
+async def _end(process: asyncio.subprocess.Process, whom: int, grace: float) -> None:
     """End what is left of it: asked first, then by force. A negative `whom` is a process group."""
     if process.returncode is not None:
         if process.returncode and whom < 0:  # it failed: what it began has no use any more
@@ -171,7 +172,7 @@ async def _end(process: asyncio.subprocess.Process, whom: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(whom, sign)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_exited(process), KILL_GRACE_S)
+            await asyncio.wait_for(_exited(process), grace)
             return
 
 

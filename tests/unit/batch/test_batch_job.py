@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -32,6 +33,7 @@ from rankroom.scheduler.submitted_jobs import Submitted
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import LocalHost
 from rankroom.system.commands import Completed
+from rankroom.system.polling import poll_until
 from record_makers import start_record
 
 NOTEBOOK = {
@@ -177,7 +179,7 @@ def test_a_notebook_that_has_run_here_leaves_its_folder_only_where_it_is_needed(
 ):
     (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
 
-    def play(argv: list[str], on_line: Any) -> Completed:
+    def play(argv: list[str], **how: Any) -> Completed:
         progress.write(Path(argv[1]).with_name("state.json"))
         return Completed(tuple(argv), int(progress.state != "done"), "")
 
@@ -187,8 +189,43 @@ def test_a_notebook_that_has_run_here_leaves_its_folder_only_where_it_is_needed(
     assert bool(list((home / "batch").iterdir())) == is_kept
 
 
-def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(home, monkeypatch):
-    Submitted("one", "", "7", "train", 1.0, "/somewhere/mine.ipynb").write()
+def test_a_notebook_that_cannot_be_put_where_it_is_to_be_is_refused_before_it_runs(
+    tmp_path: Path, home: Path
+):
+    (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
+    copy = tmp_path / "no" / "copy.ipynb"
+    Submitted("one", "", "7", "train", 1.0, str(copy)).write()
+    for words in ([str(tmp_path / "it.ipynb"), "-o", str(copy)], ["--collect", "7"]):
+        done = CliRunner().invoke(main, ["batch", *words])
+        assert done.exit_code == 1
+        assert f"there is no folder {copy.parent} for the executed notebook" in done.output
+    folder = BatchFolder(tmp_path / "job")
+    sent = BatchJob(LocalHost(), folder)
+    asyncio.run(sent.put({str(folder.executed): "{}"}))
+    with pytest.raises(BatchFailed, match=r"copy\.ipynb cannot be brought here .*No such file"):
+        asyncio.run(sent.bring(Progress(), copy, Store()))
+
+
+def test_a_notebook_that_runs_here_ends_with_its_command(tmp_path: Path, home: Path):
+    """Also what its cells have started, and what it has made is kept."""
+    pid = tmp_path / "pid"
+    cell = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    cells = [{**NOTEBOOK["cells"][-1], "source": cell}]
+    (tmp_path / "it.ipynb").write_text(json.dumps({**NOTEBOOK, "cells": cells}))
+    words = [sys.executable, "-m", "rankroom", "batch", "it.ipynb", "-o", "out.ipynb"]
+    command = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert poll_until(lambda: pid.exists() and pid.read_text(), 60.0)
+    kernel = psutil.Process(int(pid.read_text()))
+    command.terminate()
+    assert command.wait(60) == 128 + signal.SIGTERM
+    assert not kernel.is_running()
+    assert "KeyboardInterrupt" in (tmp_path / "out.ipynb").read_text()
+
+
+def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    Submitted("one", "", "7", "train", 1.0, str(tmp_path / "mine.ipynb")).write()
     Submitted("two", "", "7", "other", 2.0).write()
     done = CliRunner().invoke(main, ["batch", "--collect", "7"])
     assert done.exit_code == 1
@@ -206,7 +243,7 @@ def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(hom
     monkeypatch.setattr(batch_command.Scheduler, "folder", folder)
     done = CliRunner().invoke(main, ["batch", "--collect", "7", "--site", "one"])
     assert done.exit_code == 0, done.output
-    assert brought == [("train", "/somewhere/mine.ipynb")]
+    assert brought == [("train", str(tmp_path / "mine.ipynb"))]
 
 
 def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, monkeypatch):
@@ -263,10 +300,13 @@ def test_the_copy_is_written_with_every_cell_and_its_place_need_not_take_it(
     made = ready(copy=str(copy))
     made.save()
     assert copy.read_text() == (tmp_path / "executed.ipynb").read_text()
-    made.progress.copy = str(tmp_path / "no" / "copy.ipynb")
+    made.copy = str(tmp_path / "no" / "copy.ipynb")
     made.save()
     assert "copy.ipynb cannot be written (No such file" in capsys.readouterr().out
     assert made.progress.copy == ""
+    (tmp_path / "no").mkdir()
+    made.save()
+    assert made.progress.copy == made.copy and Path(made.copy).exists()
 
 
 def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
