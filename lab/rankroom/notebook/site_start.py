@@ -87,8 +87,8 @@ def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
         raise RankroomError(WAITS.format(job=job, name=cluster.name)) from None
     if tells:
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
-        if warning := cluster.warning():
-            print(warning)
+        for line in filter(None, (*cluster.refresh().notes, cluster.warning())):
+            print(line)
 
 
 WAITS = (

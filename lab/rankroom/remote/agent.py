@@ -78,7 +78,7 @@ class Agent:
         self.queue = Queue(site, self.place, remote, self._said_of_job)
         self.records = Replicas(
             Store(), remote.name or info.name, remote.began or info.created, self.supervisor.ask,
-            self.login,
+            self.login, paths.folder / "replicated",
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._host = ""  # of the login node, as it calls itself

@@ -53,7 +53,8 @@ class RemoteStatus:
         info, remote = self.info, self.remote
         for key in COPIED:
             setattr(info, key, told[key])
-        info.silent = told.get("silent", {})  # which one of a version before does not say
+        # Which one of a version before does not say.
+        info.silent, info.notes = told.get("silent", {}), told.get("notes", [])
         info.ranks = [RankInfo(**rank) for rank in told["ranks"]]
         if told["allocation"]:
             info.allocation = Allocation.from_json(told["allocation"])

@@ -14,6 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
 
 from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
 from rankroom.record.cluster_file import CLOCK_S
@@ -30,6 +31,7 @@ LATE_S = 10.0  # beyond that, until an answer is taken for lost
 AGAIN_S = 1.0  # between two tries to write what a full disk refused, or to reach the login node
 LONGEST_S = 30.0  # between two tries while there is no way there
 FINISH_S = QUIET + 30.0  # for records of a cluster that is over to come to their end
+AT_A_TIME = 4  # questions about records: each keeps a thread of the supervisor's busy
 Ask = Callable[..., Awaitable[Answer]]
 
 
@@ -37,11 +39,12 @@ class Replicas:
     """The replicas of one cluster's records that began `since` (epoch seconds).
 
     `ask(seconds, **question)` is answered by the supervisor; it raises SshError while that cannot
-    be reached, TimeoutError without an answer.
+    be reached, TimeoutError without an answer. The file `done` names the records that have come:
+    those that are removed here stay so, also for the next agent.
     """
 
     def __init__(
-        self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode
+        self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode, done: Path
     ) -> None:
         self.cluster = cluster
         self.is_shared = False  # whether records there are those here
@@ -53,7 +56,11 @@ class Replicas:
         # Of the last try to bring the rest: whether something came, and whether the way was cut.
         self._has_moved = self._is_cut = False
         self._said = ""  # what went wrong last
+        self._done_file = done
         self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
+        with contextlib.suppress(OSError):
+            self._done.update(done.read_text("utf-8").split())
+        self._few = asyncio.Semaphore(AT_A_TIME)
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # what is new is worked out from what is there
 
@@ -66,8 +73,15 @@ class Replicas:
         """Whether all of a record is here."""
         with contextlib.suppress(RecordError):
             if run_id not in self._done and self._store.load(run_id).state in ENDED:
-                self._done.add(run_id)
+                self._note_done(run_id)
         return run_id in self._done
+
+    def _note_done(self, run_id: str) -> None:
+        if run_id not in self._done:
+            self._done.add(run_id)
+            # Without room for that, it may come once more.
+            with contextlib.suppress(OSError), self._done_file.open("a", encoding="utf-8") as file:
+                file.write(f"{run_id}\n")
 
     def size(self, run_id: str) -> int:
         """How much of a record's events is here; -1 if nothing of the record is."""
@@ -125,7 +139,7 @@ class Replicas:
                 writer.finish(run)
                 self._writers.pop(run.id, None)
                 if run.state in ENDED:
-                    self._done.add(run.id)
+                    self._note_done(run.id)
 
     def leave(self, note: str) -> None:
         """Nothing more comes of the runs that went on: say so in their records."""
@@ -234,7 +248,8 @@ class Replicas:
         changed, trouble, is_over = "", "", False
         while not is_over:
             try:
-                changed, is_over = await self.bring(run_id, changed, WAIT_S)
+                async with self._few:
+                    changed, is_over = await self.bring(run_id, changed, WAIT_S)
             except asyncio.TimeoutError:
                 pass  # the answer may have been lost with a connection
             except (RecordError, OSError) as error:  # a full disk here, or a home there
@@ -280,7 +295,7 @@ class Replicas:
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
                 if run.state in ENDED:
-                    self._done.add(run_id)
+                    self._note_done(run_id)
                 elif run.cluster == self.cluster:
                     yield run
 

@@ -33,7 +33,7 @@ class OnSite:
             raise self.error
 
     def refresh(self) -> Any:
-        return SimpleNamespace(remote=SimpleNamespace(job="7"))
+        return SimpleNamespace(remote=SimpleNamespace(job="7"), notes=[])
 
     def describe(self) -> str:
         return "far: 4 ranks"

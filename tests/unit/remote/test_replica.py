@@ -83,7 +83,8 @@ def replicas(here: Store, login: Any = None, since: float = START / 1e6 - 1) -> 
     async def ask(*about: object, **more: object) -> Answer:
         raise AssertionError("these tests bring it themselves")
 
-    return Replicas(here, "far", since, ask, login or LoginNode(Site("far"), LocalHost()))
+    where = login or LoginNode(Site("far"), LocalHost())
+    return Replicas(here, "far", since, ask, where, here.runs.parent / "replicated")
 
 
 class Login:
@@ -446,3 +447,15 @@ def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: T
     there.end()
     bring(there, replicas(here))
     assert run.wait(60) and run.state == "done"
+
+
+def test_what_was_removed_here_does_not_come_again_with_another_agent(there: There, here: Store):
+    there.write(2)
+    there.end()
+    bring(there, replicas(here))
+    shutil.rmtree(here.paths(there.run.id).folder)
+    login = Login([there.run.to_json() | {"size": 9}], lambda *about: pytest.fail("it is done"))
+    another = replicas(here, login)
+    another.begin(there.run.id)  # there is no loop for a task here
+    asyncio.run(another.finish())
+    assert here.ids() == []
