@@ -27,7 +27,7 @@ PART = 1 << 25  # bytes of a part of a message, at most
 PROTOCOL = 5  # which has bytearrays as they are
 TENSORS = b"_load_from_bytes"  # of torch.storage, by which a pickle names what holds a tensor
 PYTHON = tuple(sys.version_info[:2])
-_replacing = threading.Lock()
+_replacing = threading.RLock()  # one value may need two things replaced
 
 
 def pack(value: Any) -> list[bytes]:

@@ -158,7 +158,7 @@ def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
     marks = [_mark_of(each, left, depth - 1) for each in items]
     if not all(marks):
         return ""
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, (set, frozenset, dict)):  # which are equal in any order
         marks.sort()
     return _crc(",".join([_name(value), *marks]).encode())
 

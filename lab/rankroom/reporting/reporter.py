@@ -75,6 +75,7 @@ class Reporter:
         self._reported = 0  # when spans were: REPORT_S since the epoch
         # Called before spans are reported: for those that are written elsewhere until then.
         self.sources: list[Callable[[], None]] = []
+        self._broken: list[Callable[[], None]] = []  # of them, in this run
         self.sampler: Sampler | None = None
         self._sampled: str | None = None  # the run that samples are taken of
         self._log_metrics = LogMetrics(metrics.points.add_logged)
@@ -122,6 +123,7 @@ class Reporter:
             self._start, self._at, self._end = start, 0, 0
             self._seq = self._before = seq
             self._told = False
+            self._broken.clear()
             self._overflow.begin(run)
             self.run = run
             self._ends_cell = None
@@ -232,11 +234,13 @@ class Reporter:
         return bool(pieces)
 
     def _take_spans(self, last: bool = False) -> None:
-        for source in list(self.sources):
+        for source in self.sources:
+            if source in self._broken:
+                continue
             try:
                 source()
             except Exception as error:  # the timeline may lack something; the cell must not
-                self.sources.remove(source)
+                self._broken.append(source)
                 spans.recorder.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
         for fields in spans.recorder.take(self._start, last):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rankroom.errors import RankroomError
 from rankroom.rank import packed_values
@@ -91,3 +92,10 @@ def test_tensors_come_to_the_notebooks_processor(monkeypatch: pytest.MonkeyPatch
     assert unpack(packed)["loss"].sum() == 3 and asked == ["cpu", "cpu"]
     asked.clear()
     assert unpack(packed, {})["loss"].sum() == 3 and set(asked) <= {None}
+
+
+def test_tensors_of_another_python_come_as_well(monkeypatch: pytest.MonkeyPatch):
+    """Two things of their pickle are replaced at a time."""
+    parts = pack({"loss": torch.ones(2), "function": None})
+    monkeypatch.setattr(packed_values, "PYTHON", (3, 99))
+    assert unpack(parts)["loss"].tolist() == [1, 1]

@@ -125,3 +125,8 @@ def test_only_what_is_asked_for_and_where_it_is():
     made = table({0: {"x": of(1)}, 1: {"x": of(1), "y": of(2)}}, ["y"])
     assert made.rows == [["y", "1", "int", "2", "", "", "–", ""]]
     assert table({0: {}, 1: {}}).rows == []
+
+
+def test_dictionaries_that_are_equal_have_one_mark():
+    one, other = {"a": 1, "b": [2]}, {"b": [2], "a": 1}
+    assert one == other and of(one).mark == of(other).mark != of({"a": 1, "b": [3]}).mark
