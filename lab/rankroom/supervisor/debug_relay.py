@@ -46,11 +46,12 @@ class DebugRelay:
     def _ask(self, question: Question, rank: int, message: dict[str, Any]) -> None:
         self._connections.demand_heard([rank])
         by, command = question.content, message["command"]
-        peer, client = self._clients.get(rank, (question.peer, None))
-        if client and peer != question.peer and not is_gone(client):
+        _, client = self._clients.get(rank, (question.peer, None))
+        asks = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
+        if client and client != asks and not is_gone(client):
             raise UsageError(ANOTHERS.format(rank=rank, pid=client.pid, host=client.host))
-        if command == "initialize":
-            client = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
+        if command == "initialize" or client == asks:  # which may have another connection by now
+            client = asks
             self._clients[rank] = question.peer, client
         mine = question.peer, client
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rankroom.errors import UsageError
 from rankroom.record.owner import this_process
 from rankroom.supervisor.debug_relay import DebugRelay
 
@@ -42,3 +43,28 @@ def test_a_client_whose_try_failed_has_it_not(refused: bool):
     asked[-1].set_result({"answer": {}})
     assert len(said) == 2 and said[1] == {"answer": {}}
     assert relay._clients[0][0] == b"second"
+
+
+def test_a_client_that_connects_again_still_has_it():
+    """As after `%cluster attach`, which makes a new connection."""
+    done: Future[dict[str, Any]] = Future()
+    done.set_result({"answer": {}})
+    connections = SimpleNamespace(demand_heard=lambda ranks: None, debug=lambda *about: done)
+    told: list[bytes] = []
+    server = SimpleNamespace(tell=lambda peer, **event: told.append(peer))
+    relay = DebugRelay(server, connections)  # type: ignore[arg-type]
+
+    def ask(peer: bytes, command: str, **about: Any) -> None:
+        message = {"command": command}
+        content = {"do": "debug", "rank": 0, "message": message, **vars(this_process()), **about}
+        question = SimpleNamespace(content=content, peer=peer, answer=lambda **more: None)
+        relay.take(question)  # type: ignore[arg-type]
+
+    ask(b"first", "initialize")
+    ask(b"again", "stackTrace")
+    relay.take(SimpleNamespace(content={"do": "debugged", "rank": 0, "event": {}}))  # type: ignore[arg-type]
+    assert told == [b"again"]
+    with pytest.raises(UsageError, match="is in the debugger of another notebook"):
+        ask(b"another", "stackTrace", pid=1, began=0)
+    ask(b"again", "disconnect")
+    assert relay._clients == {}
