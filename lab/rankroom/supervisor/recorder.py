@@ -80,7 +80,7 @@ class Recorder:
         self._updates = False  # run.json, soon
         self._asked_at = float("-inf")  # when a rank last asked something, or was answered
         self._assembly = Assembly(
-            self.id, self._ranks, spool, self._summary.note, self._note_unreadable
+            self.id, self._ranks, spool, self._summary.remark, self._note_unreadable
         )
         # Ranks on nodes that did not answer any more, and how much of their spools was had then.
         self.given_up: dict[int, int] = {}
@@ -129,6 +129,8 @@ class Recorder:
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        with self._lock:
+            self._summary.interrupt()
         self._release.interrupt()
         self._wait_for_none()
         self._connections.later(GIVE_UP_S, self._give_up_silent)
@@ -188,6 +190,8 @@ class Recorder:
             self._replay()
             for rank in self._ranks:
                 self._assembly.resume(rank, self._summary.next_seq[rank])
+            for rank in self.running:
+                self._take_rest(rank)
             for rank in self.running:
                 how = how_ended(rank) if self._summary.next_seq[rank] else NOT_SENT
                 self._lost(rank, how)
@@ -255,7 +259,7 @@ class Recorder:
         with self._lock:
             if self._ended or self._writer is None:
                 return
-            self._summary.note(note)
+            self._summary.remark(note)
             self._update()
 
     def _is_held(self) -> bool:
@@ -369,17 +373,17 @@ class Recorder:
                 return  # its last words are taken otherwise, or have been
             known, self._summary.spooled[rank] = self._summary.spooled[rank], {}
             words = self._assembly.last_words(rank, known)
-            is_open = self._ended and not self.is_closed  # a full disk keeps it so
-            if is_open or (first := next(words, None)) is None:
+            if (first := next(words, None)) is None:
                 return
-            if self._ended:
+            if self.is_closed:
                 self._writer = PatientWriter(Writer.again(self._store.paths(self.id)))
             for stream, text, to in itertools.chain([first], itertools.islice(words, MOST_LATE)):
                 self._add(rank, "log", stream=stream, text=text, to=to)
             if next(words, None) is not None:
                 self._summary.note(TOO_MUCH.format(rank=rank, size=MOST_LATE))
             self._summary.spooled[rank] = {}  # of the next process nothing is known
-            if self._ended and self._writer is not None:
+            # One that a full disk keeps open is closed once there is room.
+            if self.is_closed and self._writer is not None:
                 self._writer.finish(self.info)
 
     def lose(self, ranks: Mapping[int, str]) -> None:
@@ -519,10 +523,11 @@ class Recorder:
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """The run is over, but the disk of its record is full: try until there is room."""
-        written = replace(self.info, notes=[each for each in self.info.notes if each != note])
         while _may_be_there(self._store.paths(self.id).folder):
             time.sleep(RETRY_S)
-            with contextlib.suppress(RecordError):
+            with self._lock, contextlib.suppress(RecordError):
+                notes = [each for each in self.info.notes if each != note]
+                written = replace(self.info, notes=notes)
                 writer.finish(written)
                 self.is_closed = True
                 self.info = written
@@ -535,7 +540,7 @@ class Recorder:
         if self._last is not None:
             self.info.end = self.info.start + self._last
         elif self.info.end is not None and (by := self._clock.set_by()):
-            self._summary.note(CLOCK_SET.format(seconds=by / 1e6))
+            self._summary.remark(CLOCK_SET.format(seconds=by / 1e6))
             self.info.end -= by
         self._connections.unsubscribe(self.id)
         self._ended = True

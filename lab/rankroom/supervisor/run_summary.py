@@ -12,6 +12,7 @@ from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunIn
 from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
+MOST_STUCK = 5  # notes of why it was stuck
 AGAIN_S = 5.0  # until a wait that has only become longer is told again
 # Of a collective whose peer has died, beside the words of one that was let go.
 LOST_WORDS = ("closed by remote peer", "remote process exit", "Socket closed")
@@ -22,7 +23,7 @@ _TO = re.compile(rb'"to":(\d+)}$')
 SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 METRICS = b'{"kind":"metrics"'
 INTERRUPT = "KeyboardInterrupt"
-_SECONDS = re.compile(r" for [\d,]+ s\b")
+_SECONDS = re.compile(r" for ([\d,]+) s\b")
 
 
 class RunSummary:
@@ -40,6 +41,9 @@ class RunSummary:
         self.has_profile = False  # more was seen than that the cell ran
         self.has_metrics = False
         self._told_hang = 0.0
+        self._stuck: dict[str, Hang] = {}  # the longest of each kind that was noted
+        # The ranks that had raised when it was interrupted first, if it was.
+        self._failed_before: set[int] | None = None
 
     def take(self, rank: int, lines: bytes) -> Iterator[Json]:
         """Take in a rank's events; those that more may follow from, one by one."""
@@ -108,14 +112,15 @@ class RunSummary:
     def note(self, text: str) -> None:
         """Add a note, once, unless there are very many."""
         if len(self.info.notes) < MOST_NOTES:
-            self._note(text)
+            self.remark(text)
 
     def note_lack(self, text: str) -> None:
         """Output is missing from the record: what else there is to be said does not push it out."""
         self.lacks_output = True
-        self._note(text)
+        self.remark(text)
 
-    def _note(self, text: str) -> None:
+    def remark(self, text: str) -> None:
+        """Add a note, once, however many there are."""
         if text not in self.info.notes:
             self.info.notes.append(text)
 
@@ -134,7 +139,7 @@ class RunSummary:
         """It is stuck for this reason, or not any more; whether that is to be told at once."""
         before, self.info.hang = self.info.hang, hang
         if before is not None and hang is None and not before.is_held:
-            self.note(f"it was stuck: {before.text}")
+            self._note_stuck(before)
         is_known = hang and before and _timeless(hang) == _timeless(before)
         now = time.monotonic()
         if is_known and now < self._told_hang + AGAIN_S:
@@ -142,15 +147,36 @@ class RunSummary:
         self._told_hang = now
         return True
 
+    def _note_stuck(self, hang: Hang) -> None:
+        """Note why it was stuck; of waits that differ by nothing but how long, the longest."""
+        kind = _timeless(hang)
+        known = self._stuck.get(kind)
+        if known is None:
+            if len(self._stuck) < MOST_STUCK:
+                self._stuck[kind] = hang
+                self.note(STUCK.format(why=hang.text))
+        elif _seconds(hang) > _seconds(known):
+            self._stuck[kind] = hang
+            before, now = STUCK.format(why=known.text), STUCK.format(why=hang.text)
+            self.info.notes[:] = [now if each == before else each for each in self.info.notes]
+
+    def interrupt(self) -> None:
+        """It is interrupted, which is not why a rank has failed before."""
+        if self._failed_before is None:
+            self._failed_before = {*self.raised}
+
     def end(self, was_interrupted: bool) -> None:
         """All ranks have ended, and with them the run."""
         self.hang(None)
         self.info.prompts = []
         self.info.has_metrics = self.has_metrics
         states = {rank.state for rank in self.info.ranks}
+        failed = {rank.rank for rank in self.info.ranks if rank.state == "error"}
+        if was_interrupted:
+            failed &= self._failed_before or set()
         if states == {"ok"}:
             self.info.state = "done"
-        elif (was_interrupted or "error" not in states) and "lost" not in states:
+        elif not failed and "lost" not in states:
             self.info.state = "interrupted"
         else:
             self.info.state = "failed"
@@ -170,4 +196,10 @@ def _timeless(hang: Hang) -> str:
     return _SECONDS.sub("", hang.text)
 
 
+def _seconds(hang: Hang) -> int:
+    found = _SECONDS.search(hang.text)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+STUCK = "it was stuck: {why}"
 UNSPOOLED = "{ranks}: {why}: for a while, what it wrote was not kept on its own disk"

@@ -103,6 +103,19 @@ def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
     assert found.failure.evalue.startswith("rank 0 never got the cell")
 
 
+def test_one_whose_words_had_not_come_did_get_it(home, lost):
+    """A silent cell says so a second after it began."""
+    run = lost(b"", pid=gone_process().pid)
+    spool = ClusterPaths("local").spool(0) / f"{run.id}.jsonl"
+    spool.write_bytes(b"".join(SAID))
+    store = Store()
+    assert complete_all(store) == [run.id]
+    found = store.load(run.id)
+    assert found.failure is not None
+    assert found.failure.evalue == "rank 0 ended with its cluster: its supervisor was killed"
+    assert "one\n" in "".join(texts(store, run))
+
+
 def test_what_nothing_is_left_of_is_lost(home):
     _, run, writer = start_record(home, owner=gone_process())
     writer.close()

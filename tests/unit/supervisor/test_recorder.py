@@ -221,7 +221,7 @@ def test_a_spool_that_cannot_be_read_as_its_rank_dies_is_kept(begun, tmp_path, m
 def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tmp_path):
     run, ranks, store = begun
     for number in range(30):
-        run.remark(f"note {number}")
+        run._summary.note(f"note {number}")
     monkeypatch.setattr(patient_writer, "WAITING", 0)
     with monkeypatch.context() as full:
         full.setattr(Writer, "append", refuse_all)

@@ -78,3 +78,35 @@ def test_a_wait_that_only_becomes_longer_is_told_now_and_then(monkeypatch):
     now += run_summary.AGAIN_S
     assert told("rank 0 waits in allreduce for 10 s; rank 1 stands at cell line 10")
     assert summary.hang(None)
+
+
+@pytest.mark.parametrize("raised_first", [True, False])
+def test_an_interrupt_does_not_hide_what_failed_before_it(raised_first: bool):
+    """As --timeout does, where another rank waits in what no release ends."""
+    run = make_run(2)
+    summary = RunSummary(run)
+    if not raised_first:
+        summary.interrupt()
+    mark = event_line("mark", 0, 0, 5, name="raised", args={})
+    error = event_line("error", 0, 1, 6, ename="ValueError", evalue="no", traceback=[])
+    list(summary.take(0, mark + error))
+    summary.interrupt()
+    run.ranks[0].state, run.ranks[1].state = "error", "interrupted"
+    summary.end(True)
+    assert run.state == ("failed" if raised_first else "interrupted")
+    assert (run.failure is not None) == raised_first
+
+
+def test_waits_that_are_alike_are_noted_once_and_push_nothing_out():
+    summary = RunSummary(make_run(2))
+    for seconds in (7, 5, 12, 9):
+        summary.hang(Hang(0, f"rank 1 waits in hvd.allreduce() for {seconds} s"))
+        summary.hang(None)
+    assert summary.info.notes == ["it was stuck: rank 1 waits in hvd.allreduce() for 12 s"]
+    for line in range(30):
+        summary.hang(Hang(0, f"rank 1 waits in line {line} for 5 s"))
+        summary.hang(None)
+        summary.note(f"note {line}")
+    assert len([each for each in summary.info.notes if "stuck" in each]) == run_summary.MOST_STUCK
+    summary.remark("the time of job 7 is over in 2 min")
+    assert summary.info.notes[-1] == "the time of job 7 is over in 2 min"
