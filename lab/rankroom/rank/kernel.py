@@ -145,6 +145,7 @@ class RankKernel(IPythonParallelKernel):
             try:
                 self.pre_handler_hook()
                 if what["do"] == "execute":
+                    ignore_interrupts()  # one that comes before the cell is sent again
                     await self._run(what)
                 else:
                     found = packed_values.do(what["how"], what["name"], buffers)
@@ -177,11 +178,12 @@ class RankKernel(IPythonParallelKernel):
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
         self.shell.ended_by = None
         Waiting.broken, Waiting.current = "", None
-        self.released = False
+        self.released = self.failed_before = self.raised_before = self.let_go = False
         ended: int | None = None
         # First of all: from here on, whatever goes wrong is in the record.
         self.reporter.begin(run["run"], run["start"], run.get("seq", 0), run.get("starts", 0))
         try:
+            signal.signal(signal.SIGINT, self.reporter.interrupt)
             self._forward_input(False)
             self.prompts.begin(bool(run.get("interactive")))
             if run.get("meeting"):
@@ -303,7 +305,7 @@ class RankKernel(IPythonParallelKernel):
             return "ok"
         if failure["ename"] == "KeyboardInterrupt":
             return "interrupted"
-        if not self.released or self.raised_before:
+        if not (self.released or self.recovery.began_released) or self.raised_before:
             return "error"
         if looks_released(failure["ename"], failure["evalue"]):
             # Also where it failed before: it may feel another's release before its own request.
@@ -361,7 +363,9 @@ class RankKernel(IPythonParallelKernel):
             return {"taken": is_ours and self.prompts.answer(number, text)}
         if question["do"] == "complete":
             return self.prompts.complete(question["prompt"], question["text"])
-        if question["do"] == "release" and busy in (None, question["run"]):
+        if question["do"] == "release":
+            if busy not in (None, question["run"]):
+                return {"released": self.recovery.release(question["run"])}
             first = busy is not None and not self.released
             if first:
                 self.failed_before = bool(self.shell.failing)
@@ -386,7 +390,7 @@ class RankKernel(IPythonParallelKernel):
             return {"run": busy, "stacks": stacks.stacks(self.shell.cells())}
         return {
             "run": busy,
-            "failing": bool(self.shell.failing),
+            "failing": busy is not None and bool(self.shell.failing),
             "tidying": stacks.handles_interrupt(),
             "interrupted": self.reporter.is_interrupted or self._handles_interrupts(),
             "stands": self.watchdog.standing(),

@@ -58,6 +58,8 @@ class Recovery:
         self._subworld = Subworld(world)
         self._reported = False
         self._early = "", 0  # a run that has not begun here, and which meeting it has come to
+        self._early_release = ""  # a run that has not begun here, and in which others are let go
+        self.began_released = False  # whether the present cell is of such a run
         for adapter in ADAPTERS.values():
             adapter.install(world)
         tensorboard_writers.install()
@@ -81,10 +83,13 @@ class Recovery:
         in this very run, which the others go on with.
         """
         with self._lock:
-            # A release that is under way ends first; one that comes later is not for this cell.
+            # A release that is under way ends first; one that comes later is for this cell.
             if self._early[0] == run:
                 meeting = self._early[1]
             self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
+            self.began_released = self._early_release == run
+            if self.began_released:
+                self._let_go()
         self._reported = False
         horovod_calls.mend_refused()
         smaller = self._world.size < self._world.whole
@@ -126,13 +131,18 @@ class Recovery:
             return horovod_adapter.regroup(self._world, meeting)
 
     def release(self, run: str) -> list[str]:
-        """Let go of blocked collectives of this run, from any thread; what was released."""
+        """Let go of blocked collectives of this run, from any thread; what was released. If it has
+        not begun here, its cell meets nobody once it does."""
         with self._lock:
             if run != self._world.run:
+                self._early_release = run
                 return []
-            self._world.release()
-            # torch before Horovod: what is shut down there waits until the GPU has nothing to do.
-            return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
+            return self._let_go()
+
+    def _let_go(self) -> list[str]:
+        self._world.release()
+        # torch before Horovod: what is shut down there waits until the GPU has nothing to do.
+        return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
 
 
 @contextlib.contextmanager

@@ -10,9 +10,12 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+LOOK_S = 0.05  # between two looks at what is being connected, while that is broken off
 Socket = tuple[int, int]  # descriptor and inode, as descriptors are used again
 
 
@@ -48,3 +51,46 @@ def break_off(sockets: Iterable[Socket], *, listening: bool = False) -> None:
                     if not listening:
                         connection.getpeername()  # raises where none has connected
                     connection.shutdown(socket.SHUT_RDWR)
+
+
+class Connecting:
+    """The set-up of a library, in which ranks connect: another thread can break it off.
+
+    With `listening`, also where it waits for others to connect to it.
+    """
+
+    def __init__(self, *, listening: bool) -> None:
+        self._listening = listening
+        self._lock = threading.Lock()
+        self._before: set[Socket] | None = None  # what was open before, while it goes on
+        self._number = 0
+
+    @contextlib.contextmanager
+    def noting(self, found: list[Socket], check: Callable[[], None]) -> Iterator[None]:
+        """What is connected in here is added to `found`. `check()` raises where the others are
+        known not to come: after it, `break_off` ends this."""
+        with self._lock:
+            check()
+            self._before, self._number = open_sockets(), self._number + 1
+        try:
+            with noting(found):
+                yield
+        finally:
+            with self._lock:
+                self._before = None
+
+    def break_off(self, is_meant: Callable[[], bool] = lambda: True) -> bool:
+        """Have it fail, if it is the one that `is_meant`; False if no such set-up goes on."""
+        with self._lock:
+            if self._before is None or not is_meant():
+                return False
+            threading.Thread(target=self._break_off, args=[self._number], daemon=True).start()
+            return True
+
+    def _break_off(self, number: int) -> None:
+        while True:  # Gloo goes on to the next rank, and connects to it
+            with self._lock:
+                if self._before is None or self._number != number:
+                    return
+                break_off(open_sockets() - self._before, listening=self._listening)
+            time.sleep(LOOK_S)

@@ -145,6 +145,7 @@ class World:
         """The cell is over: until the next one, every rank is there."""
         self.size = self.whole
         self.present = tuple(range(self.whole))
+        self._released = False
 
     def leave(self) -> None:
         """This process is a copy of the rank, of a cell that forks: what it sets up is its own."""
@@ -173,9 +174,12 @@ class World:
             return self._gather(f"{topic}/{self._scope(now)}", value, now)
 
     def check_meeting(self, topic: str, meeting: int) -> None:
-        """Raise RegroupedError if a rank has died since this meeting."""
+        """Raise RegroupedError if a rank has died since this meeting, ReleasedError if this one is
+        let go."""
         if self.meeting != meeting:
             raise RegroupedError(DIED.format(what=topic))
+        if self._released:
+            raise ReleasedError(GIVEN_UP.format(what=topic))
 
     def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
         number: int | None = None
@@ -187,7 +191,7 @@ class World:
                     do="gather", topic=topic, round=number, size=self.size, value=value
                 )
                 number = int(answer["round"])
-                if answer["complete"]:
+                if answer["complete"] and not self._released:
                     self._rounds[topic] = number
                     values: list[Any] = answer["values"]
                     return values
@@ -195,7 +199,8 @@ class World:
                 if self.meeting != meeting:
                     raise RegroupedError(DIED.format(what=_words(topic)))
                 if self._released:
-                    raise ReleasedError(NEVER_CAME.format(what=_words(topic), ranks=named(missing)))
+                    words = NEVER_CAME if missing else GIVEN_UP
+                    raise ReleasedError(words.format(what=_words(topic), ranks=named(missing)))
                 if time.monotonic() > told:
                     told = float("inf")
                     print(WAITS.format(rank=self.rank, ranks=named(missing), what=_words(topic)),
@@ -260,4 +265,5 @@ def named(ranks: Sequence[int]) -> str:
 
 WAITS = "rank {rank} waits in {what} for {ranks}"
 NEVER_CAME = "{what} was given up: {ranks} failed before it came to the same call"
+GIVEN_UP = "{what} was given up: another rank has failed"
 DIED = "{what} was given up: another rank has died, and is waited for"

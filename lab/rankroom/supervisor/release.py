@@ -24,6 +24,7 @@ ANSWER_S = 0.3  # for a rank to say how it is
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
 AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
 RELEASED_S = 3.0  # for ranks to confirm that they let go
+SIGNALLED_S = 3.0  # for agents to send a signal
 HELD_S = 0.5  # between two looks at whether somebody still works with a rank's debugger
 
 
@@ -61,6 +62,8 @@ class Release:
         self._failed_at = float("inf")  # when that was noticed of the first rank
         self._looks = False  # at what the others do, soon: once for all that fail until then
         self._asked: list[Future[Any]] = []
+        self._signals: list[Future[Any]] = []  # on their way to ranks
+        self._signalled_by = 0.0  # until when they may come; monotonic
         self._unconfirmed = 0  # of those asked
         self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
         self._lock = threading.Lock()
@@ -72,17 +75,23 @@ class Release:
 
     @property
     def pending(self) -> bool:
-        """True while ranks may yet say that they let go: it would hit what runs after this."""
+        """True while ranks may yet be signalled, or say that they let go: it would hit what runs
+        after this."""
         # The lock has the thread that ends the run wait for a release that is just being sent.
         with self._lock:
+            now = time.monotonic()
             # A rank whose node is cut off never confirms, and may be given up much later.
-            return self._unconfirmed > 0 and time.monotonic() < self._confirmed_by
+            if self._unconfirmed > 0 and now < self._confirmed_by:
+                return True
+            is_on_its_way = any(not each.done() for each in self._signals)
+            # To a node that is cut off none comes.
+            return is_on_its_way and now < self._signalled_by and not self._given_up
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
         self.interrupted = True
         ranks = self._running()
-        self._connections.signal(ranks, "SIGINT")
+        self._signal(ranks)
         self._connections.later(RELEASE_S, partial(self.release, prompts=True))
         for rank in ranks:
             self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
@@ -119,6 +128,17 @@ class Release:
         if not self.interrupted:
             self._look_soon()
 
+    def _signal(self, ranks: Sequence[int]) -> None:
+        """Interrupt ranks; the run does not end before that has come to them."""
+        with self._lock:
+            sent = self._connections.signal(ranks, "SIGINT")
+            waited_for = [each for each in self._signals if not each.done()]
+            self._signals = [*waited_for, *sent]
+            self._signalled_by = time.monotonic() + SIGNALLED_S
+        for future in sent:
+            future.add_done_callback(lambda future: self._confirmed())
+        self._connections.later(SIGNALLED_S, self._confirmed)
+
     def _confirm(self, future: Future[Any]) -> None:
         with self._lock:
             self._unconfirmed -= 1
@@ -148,7 +168,7 @@ class Release:
             # may be saving what it has.
             if said.get("failing") or said.get("tidying") or said.get("interrupted"):
                 return
-            self._connections.signal([rank], "SIGINT")
+            self._signal([rank])
         elif not runs and self._has_begun(rank):
             return  # it has ended the cell that it was in when it was given up
         self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))

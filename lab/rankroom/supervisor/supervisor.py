@@ -194,10 +194,12 @@ class Supervisor:
         def note() -> None:
             self.connections.gone(rank)
             self.debug.gone(rank)
-            if self.runs.wait_for(rank, how, seconds, comes):
-                self.rendezvous.break_up(rank)  # others may be meeting it
-            else:
+            run = self.runs.current
+            is_in_run = run is not None and rank in run.running
+            if not self.runs.wait_for(rank, how, seconds, comes):
                 self.runs.lose({rank: how})
+            if is_in_run:
+                self.rendezvous.break_up(rank)  # others may be meeting it
 
         # In the thread that begins runs: one that has begun learns of it, the next does without.
         self.server.call(note)

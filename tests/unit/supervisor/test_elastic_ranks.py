@@ -87,7 +87,8 @@ class Ranks:
         self.asked.append((list(ranks), question))
         return []
 
-    def signal(self, ranks: Any, name: str) -> None: ...
+    def signal(self, ranks: Any, name: str) -> list[Future[Any]]:
+        return []
 
     def later(self, seconds: float, call: Any) -> None:
         self.due.append(call)

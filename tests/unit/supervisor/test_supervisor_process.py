@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +51,8 @@ class Children:
     def places(self) -> list[Any]:
         return []
 
-    def signal(self, *about: object) -> None: ...
+    def signal(self, *about: object) -> list[Future[Any]]:
+        return []
 
     def look(self) -> None: ...
 

@@ -31,7 +31,8 @@ class Silent:
 
     def unsubscribe(self, run: str) -> None: ...
 
-    def signal(self, ranks: Any, signal: str) -> None: ...
+    def signal(self, ranks: Any, signal: str) -> list[Future[Any]]:
+        return []
 
     def execute(self, to: Iterable[int], source: str, **about: Any) -> dict[int, Future[Any]]:
         return {rank: Future() for rank in to}
@@ -109,8 +110,9 @@ class Asked(Silent):
         self.said: dict[int, dict[str, Any]] = {0: {}, 1: {}}
         self.signalled: list[int] = []
 
-    def signal(self, ranks: Any, signal: str) -> None:
+    def signal(self, ranks: Any, signal: str) -> list[Future[Any]]:
         self.signalled += ranks
+        return []
 
     def request(self, ranks: Any, **content: Any) -> list[Future[Any]]:
         answers = []
@@ -160,3 +162,32 @@ def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: py
     assert made.wait(0)
     assert made.info.failure is not None
     assert made.info.failure.evalue == "rank 1 was given up: why"
+
+
+def test_a_run_does_not_end_before_its_interrupt_has_come(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A node's agent may be slow to send it: it would interrupt the next cell."""
+    monkeypatch.setattr(release, "SIGNALLED_S", 600.0)
+    ranks, sent = Silent(), [Future[Any](), Future[Any]()]
+    monkeypatch.setattr(ranks, "signal", lambda ranks, signal: sent)
+    made = a_run(ranks)
+    made.interrupt()
+    for rank in (0, 1):
+        ranks.receive(*ended(rank))
+    assert made.running == [] and not made.is_over
+    sent[0].set_result(None)
+    assert not made.is_over
+    sent[1].set_result(None)
+    assert made.wait(0)
+
+
+def test_one_that_never_comes_does_not_keep_it(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(release, "SIGNALLED_S", 0.0)
+    ranks = Silent()
+    monkeypatch.setattr(ranks, "signal", lambda ranks, signal: [Future()])
+    made = a_run(ranks)
+    made.interrupt()
+    for rank in (0, 1):
+        ranks.receive(*ended(rank))
+    assert made.wait(0)

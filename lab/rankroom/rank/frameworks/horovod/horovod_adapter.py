@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,8 +90,9 @@ def install(world: World) -> None:
 def release() -> list[str]:
     """Let go of every blocked Horovod call, from any thread; the calls raise on their own ranks.
 
-    Returns the libraries that were shut down.
+    Returns the libraries that were shut down, or whose set-up was broken off.
     """
+    connecting = [each for each in list(_libraries.values()) if each.connecting.break_off()]
     on = [library for library in list(_libraries.values()) if library.basics.is_initialized()]
     threads = [threading.Thread(target=each.shut_down, daemon=True) for each in on]
     for each, thread in zip(on, threads, strict=True):
@@ -99,7 +100,7 @@ def release() -> list[str]:
         thread.start()
     for thread in threads:
         thread.join(SHUTDOWN_S)
-    return [f"horovod.{library.name}" for library in on]
+    return [f"horovod.{library.name}" for library in dict.fromkeys([*connecting, *on])]
 
 
 def regroup(world: World, meeting: int) -> list[str]:
@@ -200,9 +201,9 @@ class Library:
         self._world = world
         self._lock = threading.Lock()
         self._sockets: list[sockets.Socket] = []
-        self._connects: int | None = None  # the meeting whose ranks are being connected, if any
-        self._before: set[sockets.Socket] = set()  # what was connected before that
-        self._connecting = threading.Lock()
+        # Horovod's Gloo raises in who waits on a socket for that one to connect.
+        self.connecting = sockets.Connecting(listening=True)
+        self._connects = 0  # the meeting whose ranks were connected last
         self.spans = horovod_spans.watch(self.name, basics, world)
 
     def init(self, comm: Any, process_sets: Any) -> None:
@@ -286,13 +287,18 @@ class Library:
         failed = None
         try:
             self._sockets.clear()
-            with self._connected(meeting):
+            check = functools.partial(self._connect, meeting)
+            with self.connecting.noting(self._sockets, check):
                 self._initialise(self.basics, comm, sets)
         except ValueError as error:
             failed = error
         finally:
             self._world.met(key)
-        said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
+        try:
+            said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
+        except BaseException:
+            self.released = True  # it may be up, with connections that were broken off
+            raise
         if causes := [each["failed"] for each in said if each.get("failed")]:
             if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
                 self._start(comm, wanted, meeting, also, tries - 1)
@@ -304,36 +310,17 @@ class Library:
         horovod_calls.begin(self.name)
         self.spans.started()
 
-    @contextlib.contextmanager
-    def _connected(self, meeting: int) -> Iterator[None]:
-        """The ranks of a meeting are connected meanwhile, which `leave_outdated` breaks off."""
-        with self._connecting:
-            self._world.check_meeting(self.topic, meeting)
-            self._connects, self._before = meeting, sockets.open_sockets()
-        try:
-            with sockets.noting(self._sockets):
-                yield
-        finally:
-            with self._connecting:
-                self._connects = None
+    def _connect(self, meeting: int) -> None:
+        """The ranks of a meeting are about to connect."""
+        self._world.check_meeting(self.topic, meeting)
+        self._connects = meeting
 
     def leave_outdated(self) -> None:
         """Break off an initialisation with a rank that has died since; from another thread.
 
         Horovod waits in it for those that live, too, and they have left it.
         """
-        with self._connecting:
-            if self._connects is not None and self._connects != self._world.meeting:
-                threading.Thread(target=self._break_off, args=[self._connects], daemon=True).start()
-
-    def _break_off(self, meeting: int) -> None:
-        while True:  # Gloo goes on to the next rank, and connects to it
-            with self._connecting:
-                if self._connects != meeting:
-                    return
-                # Horovod's Gloo raises in who waits on a socket for that one to connect.
-                sockets.break_off(sockets.open_sockets() - self._before, listening=True)
-            time.sleep(LOOK_S)
+        self.connecting.break_off(lambda: self._connects != self._world.meeting)
 
     @property
     def spoilt(self) -> bool:

@@ -47,6 +47,8 @@ ABORTED_S = 10.0  # for that, before this rank is given up
 _IN_CELLS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 _sockets: list[sockets.Socket] = []  # the present groups' connections
+# torch's Gloo ends the process where it cannot listen any more.
+_connecting = sockets.Connecting(listening=False)
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
 _asked: dict[str, Any] | None = None  # what the present default group was initialised with
 _released = False
@@ -106,7 +108,8 @@ def release() -> list[str]:
     """
     global _released, _lost
     c10d = sys.modules.get(C10D)
-    if c10d is None or not (_sockets or c10d.is_initialized()):
+    is_connecting = _connecting.break_off()
+    if c10d is None or not (is_connecting or _sockets or c10d.is_initialized()):
         return []
     _released = True
     sockets.break_off(_sockets)
@@ -324,7 +327,9 @@ def _wrap(module: Any, world: World) -> None:
         call = signature.bind(*args, **kwargs)
         if ranks[0]["method"] and given.get("init_method"):
             call.arguments["init_method"] = ranks[0]["method"]
-        with _master(ranks[0]["address"], ranks[0]["port"]), sockets.noting(_sockets):
+        torch_internals.count_groups_anew(module)
+        check = functools.partial(world.check_meeting, TOPIC, world.meeting)
+        with _master(ranks[0]["address"], ranks[0]["port"]), _connecting.noting(_sockets, check):
             result = original(*call.args, **call.kwargs)
         _asked = {
             name: value

@@ -26,6 +26,7 @@ NAMES = {
     C10D: {
         "_world.pg_map": "collectives of groups that are gone are not distinguished",
         "_world.pg_names": "groups have no names, and ranks that are out of step are not noticed",
+        "_world.group_count": "after a set-up that failed on some ranks, the next one may hang",
         "_world.pg_coalesce_state": "what begins in a batch on a GPU looks over at once",
         "_resolve_process_group": "collectives inside compiled code name no group",
         "_abort_process_group": "a collective of NCCL is not released",
@@ -76,6 +77,12 @@ def group_names(c10d: Any) -> Mapping[Any, str]:
     """The present groups of this rank, and what torch calls them."""
     names: Mapping[Any, str] = c10d._world.pg_names if has(c10d, "_world.pg_names") else {}
     return names
+
+
+def count_groups_anew(c10d: Any) -> None:
+    """Have the first group have the same name on all ranks, where a set-up failed on some only."""
+    if has(c10d, "_world.group_count"):
+        c10d._world.group_count = 0
 
 
 def is_present(c10d: Any, group: Any) -> bool:

@@ -1,0 +1,114 @@
+"""What is let go before it began: a cell that has not come yet, and a set-up that is to connect."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rankroom.rank import recovery, sockets, world
+from rankroom.rank.recovery import Recovery
+from rankroom.rank.sockets import Connecting
+from rankroom.rank.world import ReleasedError, World
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How often a framework was asked to let go."""
+    done: list[str] = []
+
+    class Adapter:
+        install = staticmethod(lambda world: None)
+
+        @staticmethod
+        def release() -> list[str]:
+            done.append("released")
+            return ["it"]
+
+    monkeypatch.setattr(recovery, "ADAPTERS", {"it": Adapter})
+    return done
+
+
+@pytest.fixture
+def rank(released: list[str], monkeypatch: pytest.MonkeyPatch) -> World:
+    """A rank of two, whose supervisor says that both have come."""
+
+    def ask(self: World, **question: Any) -> dict[str, Any]:
+        return {"round": 0, "complete": True, "values": [1, 2], "ranks": [0, 1]}
+
+    monkeypatch.setattr(World, "_ask", ask)
+    return World(0, 2, rpc="ipc:///nowhere")
+
+
+def test_a_release_that_comes_before_the_cell_is_for_the_cell(rank: World, released: list[str]):
+    """The rank was busy with another client's request when the others failed."""
+    of_rank = Recovery(rank)
+    of_rank.begin("one", [0, 1], 0, False)
+    of_rank.end()
+    assert of_rank.release("two") == [] and released == []
+    of_rank.begin("two", [0, 1], 0, False)
+    assert of_rank.began_released and released == ["released"]
+    with pytest.raises(ReleasedError, match="was given up: another rank has failed"):
+        rank.gather("hvd.init()", None)
+    of_rank.end()
+    of_rank.begin("three", [0, 1], 0, False)
+    assert not of_rank.began_released and released == ["released"]
+    assert rank.gather("hvd.init()", None) == [1, 2]
+
+
+def test_a_rank_that_is_let_go_does_not_go_on_with_one_that_is_gone(rank: World):
+    """Both had come, and one of them was killed then."""
+    rank.begin("one", (0, 1), 0)
+    rank.release()
+    with pytest.raises(ReleasedError):
+        rank.gather("hvd.init()", None)
+    with pytest.raises(ReleasedError):
+        rank.check_meeting("hvd.init()", 0)
+
+
+@pytest.fixture
+def peer() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_what_waits_for_a_peer_while_it_is_set_up_is_broken_off(
+    peer: socket.socket, listening: bool
+):
+    connecting, found = Connecting(listening=listening), list[sockets.Socket]()
+    assert not connecting.break_off()
+    begun = threading.Event()
+
+    def break_off() -> None:
+        begun.wait(60)
+        assert connecting.break_off(lambda: True) and not connecting.break_off(lambda: False)
+
+    breaker = threading.Thread(target=break_off)
+    breaker.start()
+    with connecting.noting(found, lambda: None):
+        with socket.create_connection(peer.getsockname()) as one:
+            begun.set()
+            assert one.recv(1) == b""
+        breaker.join()
+        # It goes on to the next one.
+        with socket.create_connection(peer.getsockname()) as other:
+            assert other.recv(1) == b""
+    assert not connecting.break_off()
+    with socket.create_connection(peer.getsockname()) as later:
+        later.settimeout(3 * sockets.LOOK_S)
+        with pytest.raises(TimeoutError):
+            later.recv(1)
+
+
+def test_who_is_let_go_before_does_not_begin_to_connect():
+    def check() -> None:
+        raise ReleasedError(world.GIVEN_UP.format(what="it"))
+
+    connecting = Connecting(listening=True)
+    with pytest.raises(ReleasedError), connecting.noting([], check):
+        pytest.fail("it has begun")
+    assert not connecting.break_off()
