@@ -143,13 +143,19 @@ def _run(run: RunInfo) -> tuple[Json, int]:
         rank["device"] = _short(rank["device"], 32)
     used = _weight(data)
     if used > _RUN_MOST:
-        data["notes"] = []
+        notes, data["notes"] = data["notes"], []
         ranks, data["ranks"] = data["ranks"], []
+        if _weight(data) + _weight(ranks) > _RUN_MOST:  # which they are counts more than where
+            ranks = [
+                {k: v for k, v in each.items() if k != "clock"} | {"host": ""} for each in ranks
+            ]
         room, weight = _RUN_MOST - _weight(data), _weight(ranks)
         if weight <= room:
             data["ranks"] = ranks
         elif len(ranks) < run.size:  # of all, the first would look like a part; none stand for all
             data["ranks"] = ranks[: max(len(ranks) * room // weight * 9 // 10, 0)]
+        if _weight(data) + _weight(notes) <= _RUN_MOST:
+            data["notes"] = notes
         used = _weight(data)
     return {"version": model.VERSION, "run": data}, used
 

@@ -16,9 +16,9 @@ from rankroom.record.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70
-# How much of events.jsonl is read at either end.
+# How much of the log is read at either end.
 END = 256 << 10
-# An events.jsonl of more bytes is not searched for what is not log.
+# Of an events.jsonl of more bytes, only what is read at either end is looked at.
 SEARCHED = 32 << 20
 # A single event may be longer than that: a log event holds up to 1 MiB of text.
 _LONGEST = 8 << 20
@@ -48,11 +48,10 @@ def digest(run: RunInfo, events_file: Path | None) -> Digest:
     out = Digest()
     first: list[Json] = []
     last: list[Json] = []
+    others: list[Json] = []
     gap = False
     if events_file is not None:
-        first, last, gap = _both_ends(events_file)
-    between = _found(events_file) if gap and events_file is not None else []
-    others = between or [*first, *last]
+        first, last, others, gap = _parts(events_file)
     out.errors = errors_of(run, others)
     shown = displays_of(others)
     out.results = sorted((e for e in shown if e.get("result") is True), key=lambda e: e["rank"])
@@ -147,27 +146,47 @@ def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
             yield {**event, "text": text[max(text.find("\n"), 0) :]}
 
 
-def _found(path: Path) -> list[Json]:
-    """The errors and rich outputs of all of the file, unless that is too large."""
-    try:
-        if path.stat().st_size > SEARCHED:
-            return []
-        with path.open("rb") as file:
-            lines = (line for line in file if line.startswith(_SHOWN))
-            return [event for event in map(parse_event, lines) if event is not None]
-    except OSError:
-        return []
-
-
-def _both_ends(path: Path) -> tuple[list[Json], list[Json], bool]:
-    """Events at the start and at the end of the file, and whether some between are missing."""
+def _parts(path: Path) -> tuple[list[Json], list[Json], list[Json], bool]:
+    """Log events at the start and at the end of the file, errors and rich outputs, and whether log
+    events between are missing: as many bytes at either end, however many spans are among them."""
     try:
         size = path.stat().st_size
+        if size > SEARCHED:
+            first, last = _both_ends(path)
+            return first, last, [*first, *last], True
+        with path.open("rb") as file:
+            return _searched(file)
     except OSError:
-        return [], [], False
-    if size <= 2 * END:
-        return list(Events(path, longest=_LONGEST, passed=_NOT_SHOWN)), [], False
+        return [], [], [], False
+
+
+def _searched(file: Iterable[bytes]) -> tuple[list[Json], list[Json], list[Json], bool]:
+    head: list[bytes] = []
+    tail: deque[bytes] = deque()
+    others: list[bytes] = []
+    at_head = at_tail = 0
+    gap = False
+    for line in file:
+        if line.startswith(_NOT_SHOWN) or len(line) > _LONGEST:
+            continue
+        if line.startswith(_SHOWN):
+            others.append(line)
+        elif at_head < END:
+            head.append(line)
+            at_head += len(line)
+        else:
+            tail.append(line)
+            at_tail += len(line)
+            while at_tail - len(tail[0]) >= END:
+                at_tail -= len(tail.popleft())
+                gap = True
+    first, last, found = ([e for e in map(parse_event, part) if e] for part in (head, tail, others))
+    return (first, last, found, True) if gap else ([*first, *last], [], found, False)
+
+
+def _both_ends(path: Path) -> tuple[list[Json], list[Json]]:
+    """What is shown of a very large file. Raises OSError."""
     head = Events(path, 0, END, longest=_LONGEST, passed=_NOT_SHOWN)
     first = list(head)
     start = max(line_near_end(path, END, 8 * END, _LONGEST), head.at)
-    return first, list(Events(path, start, longest=_LONGEST, passed=_NOT_SHOWN)), True
+    return first, list(Events(path, start, longest=_LONGEST, passed=_NOT_SHOWN))

@@ -107,7 +107,7 @@ class Page:
 
     def log(self, head: Sequence[Group], tail: Sequence[Group], left_out: int | None) -> None:
         """Both ends of the log, and how much stands between them."""
-        if not tail and head:
+        if not tail and head and left_out == 0:
             third = len(head) // 3
             head, tail = head[:third], head[third:]
         labels = {id(g): clip(format_ranks(g.ranks), 14) for g in (*head, *tail)}

@@ -17,7 +17,7 @@ import pytest
 from checkout import RECORDS
 from collapse_cases import ABSL, FLAGS
 from rankroom.display import MIME, bundle, running_bundle, runs_table, words
-from rankroom.record.model import Failure, Hang, Place, RunInfo, event_line
+from rankroom.record.model import Clock, Failure, Hang, Place, RunInfo, event_line
 from rankroom.record.store import Store
 from rankroom.text import amounts
 from record_makers import finished_record, log, make_run, start_record
@@ -541,3 +541,30 @@ def test_the_same_lines_of_many_ranks_are_there_once(tmp_path: Path, ranks: int,
     for text in (data["text/html"], data["text/plain"]):
         assert "… -" not in text
         assert [text.count(f"epoch {number}") for number in (0, lines - 1)] == [1, 1]
+
+
+def test_lines_between_many_spans_are_in_the_summary(tmp_path: Path):
+    """Spans of many ranks come after the last line that the cell has printed."""
+    spans = json.dumps({"kind": "spans", "rank": 0, "seq": 0, "t": 0, "define": ["x" * 1000]})
+    many = f"{spans.replace(': ', ':').replace(', ', ',')}\n".encode() * 600
+    lines = [log(0, f"loss {number}\n", number) for number in range(3)]
+    store, run, writer = start_record(tmp_path)
+    for each in (many, *lines[:2], many, lines[2], many):
+        writer.append(each)
+    run.lines, run.state = 3, "done"
+    writer.finish(run)
+    said = bundle(run, store)["text/plain"]
+    assert "loss 0" in said and "loss 1" in said and "loss 2" in said
+    assert "left out" not in said
+
+
+def test_which_ranks_it_ran_on_is_kept_before_where_they_are(tmp_path: Path):
+    run = make_run(64)
+    run.ranks = [
+        replace(rank, host=f"nid{rank.rank:06}.cluster.example.org", clock=Clock(123_456, 789))
+        for rank in run.ranks[:60]
+    ]
+    run.size, run.state, run.notes = 64, "done", ["a note"]
+    said = running_bundle(run)[MIME]["run"]
+    assert [each["rank"] for each in said["ranks"]] == list(range(60))
+    assert said["notes"] == ["a note"]
