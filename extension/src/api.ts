@@ -10,6 +10,10 @@ import { trans } from './translation';
 
 /** So many of the newest runs are looked at for some to compare with. */
 const COMPARABLE = 200;
+/** For the first of an answer to come; a server that is busy may take long. */
+const PATIENCE_MS = 60_000;
+/** The same beyond what was to be waited for. */
+const EXTRA_MS = 30_000;
 
 /** A piece of events.jsonl. */
 export interface Chunk {
@@ -37,7 +41,8 @@ export class ApiError extends Error {
     /** HTTP's number, or 0 when no answer came. */
     readonly status: number,
     /** What is wrong with a form, by field. */
-    readonly errors: { [field: string]: string } = {}
+    readonly errors: { [field: string]: string } = {},
+    readonly isLoggedOut = false
   ) {
     super(message);
   }
@@ -65,18 +70,18 @@ export class Api {
 
   /** The run as the server knows it. */
   async run(id: string, signal?: AbortSignal): Promise<Run> {
-    return (await (await this.get(['runs', id], {}, signal)).json()) as Run;
+    return (await parsed(await this.get(['runs', id], {}, signal))) as Run;
   }
 
   /** The newest runs that have metrics, or may come to have some. */
   async comparable(): Promise<Run[]> {
     const answer = await this.get(['runs'], { limit: COMPARABLE, metrics: 1 });
-    return ((await answer.json()) as { runs: Run[] }).runs;
+    return ((await parsed(answer)) as { runs: Run[] }).runs;
   }
 
   /** Where the time of the run went; of a live run, so far. */
   async profile(id: string): Promise<Profile> {
-    return (await (await this.get(['runs', id, 'profile'], {})).json()) as Profile;
+    return (await parsed(await this.get(['runs', id, 'profile'], {}))) as Profile;
   }
 
   /** A long run's timeline, coarse; '' of one that has none. */
@@ -86,13 +91,13 @@ export class Api {
 
   /** Which spans belong together; of a live run, so far. */
   async collectives(id: string): Promise<CollectivesAnswer> {
-    return (await (await this.get(['runs', id, 'collectives'], {})).json()) as CollectivesAnswer;
+    return (await parsed(await this.get(['runs', id, 'collectives'], {}))) as CollectivesAnswer;
   }
 
   /** Curves of what ranks reported, in a range; of a live run, so far. */
   async metrics(id: string, { axis, range, points, names }: Question): Promise<MetricsAnswer> {
     const query: Query = { axis, points, ...(range ?? {}), name: names };
-    return (await (await this.get(['runs', id, 'metrics'], query)).json()) as MetricsAnswer;
+    return (await parsed(await this.get(['runs', id, 'metrics'], query))) as MetricsAnswer;
   }
 
   /**
@@ -108,12 +113,14 @@ export class Api {
     signal?: AbortSignal
   ): Promise<Chunk> {
     const query: Query = { after, wait, limit, ...(changed ? { changed } : {}) };
-    const response = await this.get(['runs', id, 'events'], query, signal);
+    const response = await this.ask('GET', ['runs', id, 'events'], query, signal, undefined, wait * 1_000 + EXTRA_MS);
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
     if (!Number.isFinite(next) || state === null) {
-      throw new ApiError(trans.__('the answer lacks the X-Rankroom headers: does a proxy drop them?'), 502);
+      const isPage = response.headers.get('Content-Type')?.startsWith('text/html');
+      const words = isPage ? loggedOut() : trans.__('the answer lacks the X-Rankroom headers: does a proxy drop them?');
+      throw new ApiError(words, 502);
     }
     const now = response.headers.get('X-Rankroom-Changed') ?? '';
     return { text: await response.text(), next, size: number('X-Rankroom-Size'), state, changed: now };
@@ -123,7 +130,7 @@ export class Api {
   async take(id: string, step: Step, ranks: readonly number[] = []): Promise<string> {
     const query: Query = ranks.length ? { rank: ranks.join(',') } : {};
     const response = await this.ask('POST', ['runs', id, step], query);
-    return String(((await response.json()) as { message: unknown }).message);
+    return String(((await parsed(response)) as { message: unknown }).message);
   }
 
   /** Answer what ranks ask; an error says that it was not taken. */
@@ -135,12 +142,12 @@ export class Api {
   /** What can follow in a line for the debugger of the first of these: from which character on, and what. */
   async complete(id: string, text: string, { rank, number }: Prompt): Promise<{ begin: number; matches: string[] }> {
     const response = await this.ask('POST', ['runs', id, 'complete'], {}, undefined, { text, prompts: `${rank}:${number}` });
-    return (await response.json()) as { begin: number; matches: string[] };
+    return (await parsed(response)) as { begin: number; matches: string[] };
   }
 
   /** Where the threads of each rank are, as text. */
   async stacks(id: string): Promise<Map<number, string>> {
-    const { stacks } = (await (await this.get(['runs', id, 'stacks'], {})).json()) as {
+    const { stacks } = (await parsed(await this.get(['runs', id, 'stacks'], {}))) as {
       stacks: { [rank: string]: string };
     };
     return new Map(Object.entries(stacks).map(([rank, text]) => [Number(rank), text]));
@@ -149,7 +156,8 @@ export class Api {
   /** Whether the server has Rankroom's routes. */
   async isThere(signal?: AbortSignal): Promise<boolean> {
     try {
-      await this.get(['version'], {}, signal);
+      // Where a teacher shows runs, there are routes for those only.
+      await (this.place ? this.at('') : this).get(['version'], {}, signal);
       return true;
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
@@ -187,16 +195,24 @@ export class Api {
     return this.ask('GET', parts, query, signal);
   }
 
-  /** Ask a route; ApiError when it refuses, or does not answer. */
+  /**
+   * Ask a route; ApiError when it refuses, or does not answer: what is only read, within `patience` milliseconds, as a
+   * connection may be cut without a word, with a laptop's lid.
+   */
   async ask(
     method: 'GET' | 'POST',
     parts: string[],
     query: Query,
     signal?: AbortSignal,
-    body?: { [name: string]: string }
+    body?: { [name: string]: string },
+    patience = method === 'GET' ? PATIENCE_MS : Infinity
   ): Promise<Response> {
     const url = this.url(parts, query);
-    const init: RequestInit = { method, signal };
+    const ending = new AbortController();
+    const end = (): void => ending.abort();
+    signal?.addEventListener('abort', end, { once: true });
+    const late = Number.isFinite(patience) ? setTimeout(end, patience) : undefined;
+    const init: RequestInit = { method, signal: ending.signal };
     if (body) {
       init.body = JSON.stringify(body);
     }
@@ -209,6 +225,8 @@ export class Api {
         throw error;
       }
       throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
+    } finally {
+      clearTimeout(late);
     }
     this.setClock(Date.parse(response.headers.get('Date') ?? ''), asked);
     if (!response.ok) {
@@ -247,13 +265,13 @@ async function refusal(response: Response): Promise<ApiError> {
   const text = await response.text();
   const { status, statusText } = response;
   if (status === 401) {
-    return new ApiError(loggedOut(), status);
+    return new ApiError(loggedOut(), status, {}, true);
   }
   try {
     const { message, errors } = JSON.parse(text) as { message?: unknown; errors?: { [field: string]: string } };
     // The server itself says no more than this to those it does not know, or not any more.
     if (status === 403 && message === 'Forbidden') {
-      return new ApiError(loggedOut(), status);
+      return new ApiError(loggedOut(), status, {}, true);
     }
     if (typeof message === 'string' && message) {
       return new ApiError(message, status, errors);

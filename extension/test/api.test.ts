@@ -6,6 +6,7 @@ import type { ServerConnection } from '@jupyterlab/services';
 
 import { Api } from '../src/api';
 import { ClustersApi } from '../src/api/clusters';
+import { WorkshopApi } from '../src/api/workshop';
 
 function apiOf(answer: () => Response): Api {
   const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch: () => Promise.resolve(answer()) };
@@ -23,6 +24,45 @@ test('who is not logged in any more is told so, and what a route says is told in
 test('a page in place of an answer is that of a login', async () => {
   const clusters = new ClustersApi(apiOf(() => new Response('<!DOCTYPE html>', { status: 200 })));
   await assert.rejects(clusters.clusters(), /log in to the Jupyter server again/);
+});
+
+test('so is one in place of what a run says', async () => {
+  const page = (): Response => new Response('<!DOCTYPE html>', { headers: { 'Content-Type': 'text/html; charset=UTF-8' } });
+  const api = apiOf(page);
+  for (const asked of [api.run('1'), api.take('1', 'interrupt'), api.events('1', 0, 0, '', 1), new WorkshopApi(api).own()]) {
+    await assert.rejects(asked, /log in to the Jupyter server again/);
+  }
+});
+
+test('a question that nothing answers ends, but for one that does something', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const asked: AbortSignal[] = [];
+  const fetch = (request: Request): Promise<Response> =>
+    new Promise((_, reject) => {
+      asked.push(request.signal);
+      request.signal.addEventListener('abort', () => reject(new Error('aborted')));
+    });
+  const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch };
+  const api = new Api(settings as unknown as ServerConnection.ISettings);
+  const ends = assert.rejects(api.run('1'), /the Jupyter server does not answer/);
+  const waits = assert.rejects(api.events('1', 0, 50, '', 1), /the Jupyter server does not answer/);
+  void api.take('1', 'restart');
+  await Promise.resolve();
+  t.mock.timers.tick(61_000);
+  await ends;
+  assert.equal(asked[1].aborted, false);
+  t.mock.timers.tick(20_000);
+  await waits;
+  t.mock.timers.tick(600_000);
+  assert.equal(asked[2].aborted, false);
+});
+
+test('whether there are routes is asked where there are some', async () => {
+  const asked: string[] = [];
+  const fetch = (request: Request): Promise<Response> => (asked.push(request.url), Promise.resolve(new Response('{}')));
+  const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch };
+  assert.ok(await new Api(settings as unknown as ServerConnection.ISettings).at('workshop').isThere());
+  assert.deepEqual(asked, ['http://here/rankroom/version']);
 });
 
 test('the clock is not set back by an answer that waited for what is to come', async t => {

@@ -106,9 +106,10 @@ test('a question whose answer does not reach the server is asked again once that
   assert.deepEqual(clusters.questions, []);
   await refreshed(clusters);
   assert.deepEqual(clusters.questions, [question]);
-  for (const [status, isTaken] of [[400, true], [401, false], [403, false]] as const) {
-    api.answer = () => Promise.reject(new ApiError('no', status));
-    assert.equal(await clusters.answer(question, 'x'), isTaken, `${status}`);
+  // Who is logged out has not asked; who may not answer need not be asked again.
+  for (const [status, isLoggedOut] of [[400, false], [401, true], [403, true], [403, false]] as const) {
+    api.answer = () => Promise.reject(new ApiError('no', status, {}, isLoggedOut));
+    assert.equal(await clusters.answer(question, 'x'), !isLoggedOut, `${status}`);
   }
 });
 

@@ -462,6 +462,25 @@ test('as CSV: values that are not finite are lines as well, though they shared a
   assert.ok(lines.includes('loss,0,41,NaN,,,1,run') && lines.includes('loss,0,42,42,,,1,run'));
 });
 
+test('as CSV: each point once, wherever it is, and as many as there are', async () => {
+  const places = Array.from({ length: 150_000 }, (_, i) => i / 2 - 3);
+  const most = 100_000;
+  const server = {
+    metrics: async (_id: string, { range }: Question): Promise<MetricsAnswer> => {
+      await Promise.resolve();
+      const seen = places.filter(x => !range || (x >= range.from && x <= range.to));
+      const size = seen.length > most ? 2 : 1;
+      const x = seen.filter((_, k) => k % size === 0);
+      const curves = [{ name: 'loss', rank: 0, x, mean: x, low: x, high: x, count: x.map((_, k) => Math.min(size, seen.length - k * size)) }];
+      const about = { ...info('loss', [0], places.length), steps: [places[0], places[places.length - 1]] as [number, number] };
+      return { state: 'done', names: [about], points: most, curves, over_ranks: [], notes: [], exact: true };
+    }
+  };
+  const lines = (await metricsCsv(server, ['run'], 'step', ['loss'])).trim().split('\n');
+  assert.equal(lines.length, places.length + 1);
+  assert.equal(new Set(lines).size, lines.length);
+});
+
 test('of a record it is known that there are metrics; their points are not read', () => {
   const rank = { rank: 0, host: 'here', pid: 1, device: 'cpu' };
   const model = new RunModel({ version: 1, id: 'run', state: 'running', start: 0, cluster: 'local', size: 1, ranks: [rank] });

@@ -1,5 +1,5 @@
 /** What a teacher's console and a learner's panel ask the server. */
-import type { Api } from '../api';
+import { type Api, parsed } from '../api';
 import type { Offer, OfferKind, Overview, Own } from '../workshop_answers';
 
 type Body = { [name: string]: string };
@@ -10,12 +10,12 @@ export class WorkshopApi {
   /** The workshop as its teacher sees it, with how one exercise went; without a name the server chooses one. */
   async overview(folder: string, exercise: string): Promise<Overview> {
     const query = { ...(folder ? { folder } : {}), ...(exercise ? { exercise } : {}) };
-    return (await (await this.api.ask('GET', ['workshop'], query)).json()) as Overview;
+    return (await parsed(await this.api.ask('GET', ['workshop'], query))) as Overview;
   }
 
   /** The workshop that this server is a seat of; role '' without one. */
   async own(): Promise<Own> {
-    return (await (await this.api.ask('GET', ['workshop', 'own'], {})).json()) as Own;
+    return (await parsed(await this.api.ask('GET', ['workshop', 'own'], {}))) as Own;
   }
 
   /** The teacher says something to all, and is told who will see it, in a sentence. */
@@ -63,6 +63,6 @@ export class WorkshopApi {
 
   private async post(what: string, body: Body): Promise<string> {
     const answer = await this.api.ask('POST', ['workshop', what], {}, undefined, body);
-    return String(((await answer.json()) as { message: unknown }).message);
+    return String(((await parsed(answer)) as { message: unknown }).message);
   }
 }

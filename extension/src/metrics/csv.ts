@@ -24,7 +24,8 @@ export async function metricsCsv(server: MetricsServer, ids: readonly string[], 
       // Where it was answered from a coarse copy, a part is answered from every point.
       const answer = whole.exact ? whole : await ask({ from, to });
       const found = await linesIn({ from, to }, answer, axis, ask);
-      lines.push(...found.map(each => `${each},${quoted(id)}\n`));
+      // One by one: an engine takes some hundred thousand arguments at most.
+      found.forEach(each => lines.push(`${each},${quoted(id)}\n`));
     }
   }
   return lines.join('');
@@ -44,14 +45,24 @@ async function linesIn(
   if (!isCut || to - from <= SHORTEST[axis]) {
     return answer.curves.flatMap(curve => curve.x.map((x, i) => line(curve, x, i, axis)));
   }
-  // Where no whole number is: a point on the edge would be in both.
-  const middle = to - from > 1 ? Math.floor((from + to) / 2) + 0.5 : (from + to) / 2;
-  const halves: Range[] = [{ from, to: middle }, { from: middle, to }];
+  const middle = (from + to) / 2;
+  // A point on the edge would be in both.
+  const halves: Range[] = [{ from, to: middle }, { from: next(middle), to }];
   const lines: string[] = [];
   for (const half of halves) {
-    lines.push(...(await linesIn(half, await ask(half), axis, ask)));
+    const found = await linesIn(half, await ask(half), axis, ask);
+    found.forEach(each => lines.push(each));
   }
   return lines;
+}
+
+/** The smallest number that is larger. */
+function next(x: number): number {
+  const bits = new DataView(new ArrayBuffer(8));
+  bits.setFloat64(0, x === 0 ? 0 : x);
+  const read = bits.getBigInt64(0);
+  bits.setBigInt64(0, x < 0 ? read - 1n : read + 1n);
+  return bits.getFloat64(0);
 }
 
 function line(curve: MetricsAnswer['curves'][number], x: number, i: number, axis: XAxis): string {

@@ -17,7 +17,7 @@ const LONGEST_PAUSE = 30_000;
 
 const SUMMARY = (): string => trans.__('Below is the summary that was saved with the notebook.');
 export const NO_SERVER = (): string =>
-  trans.__('The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom` and restart JupyterLab.') +
+  trans.__('The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom` and restart JupyterLab. Where it is enabled, the server’s log says why it did not load.') +
   ` ${SUMMARY()}`;
 const NEWER = (version: number): string =>
   trans.__(

@@ -143,7 +143,7 @@ export class Clusters {
       await this.api.answer(question.id, text);
     } catch (error) {
       // If the server has said no, another window was quicker; who is logged out has not asked it yet.
-      isDone = error instanceof ApiError && error.status >= 400 && error.status < 500 && ![401, 403].includes(error.status);
+      isDone = error instanceof ApiError && error.status >= 400 && error.status < 500 && !error.isLoggedOut;
     }
     if (!isDone) {
       // Whether it still waits is not known until the server tells.
@@ -169,7 +169,10 @@ export class Clusters {
     } catch (error) {
       const isAbsent = error instanceof ApiError && error.status === 404;
       this.trouble = isAbsent
-        ? trans.__('This Jupyter server lacks Rankroom’s routes: run “%1” and restart it.', 'jupyter server extension enable rankroom')
+        ? trans.__(
+          'This Jupyter server lacks Rankroom’s routes: run “%1” and restart it. Where that is done, its log says why they did not load.',
+          'jupyter server extension enable rankroom'
+        )
         : trans.__('%1: trying again.', message(error));
       this.tell();
       throw error; // the poll waits longer then

@@ -135,8 +135,10 @@ export class RunView extends Panel {
       this.instead = null;
       this.frame.request();
     }
-    if (run && !this.model.isComplete && this.model.read === 0) {
-      this.model.run = run;
+    // The kernel knows that it has ended also where a full disk keeps the record open.
+    const isNews = this.model.read === 0 || (run?.state !== 'running' && this.model.run.state === 'running');
+    if (run && !this.model.isComplete && isNews) {
+      this.model.run = { ...run, ranks: run.ranks.length ? run.ranks : this.model.run.ranks };
     }
     super.update();
   }

@@ -11,6 +11,10 @@ SHOWN = ("id", "host", "text", "secret", "asked")
 class Questions(Handler):
     @allowed
     async def get(self) -> None:
+        # Who may not answer is not asked.
+        if not self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource):
+            self.finish({"questions": []})
+            return
         found = await self.threads.state("questions", questions.pending)
         asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
         self.finish({"questions": asked})

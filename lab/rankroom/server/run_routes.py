@@ -63,7 +63,7 @@ class Events(Handler):
         after = int(self.number("after", 0, 2**53))
         limit = int(self.number("limit", LIMIT, LARGEST))
         wait = self.number("wait", 0, LONGEST_WAIT)
-        tail = self.store.tail(run_id, after)
+        tail = await asyncio.to_thread(self.store.tail, run_id, after)
         known = self.get_query_argument("changed", "") or None
         chunk = await tail.next(max(limit, 1), wait, lambda: self.gone, known)
         self.set_header("X-Rankroom-Next", str(chunk.next))
@@ -79,7 +79,8 @@ class Log(Handler):
         run = await asyncio.to_thread(self.store.load, run_id)
         asked = self.get_query_argument("rank", "")
         ranks = set(parse_ranks(asked, run.size)) if asked else None
-        await self.download(f"{run.id}.log", PLAIN, log_text(self.store.events(run_id), ranks))
+        events = await asyncio.to_thread(self.store.events, run_id)
+        await self.download(f"{run.id}.log", PLAIN, log_text(events, ranks))
 
 
 class Trace(Handler):
@@ -107,8 +108,11 @@ class Overview(Handler):
     async def get(self, run_id: str) -> None:
         from rankroom.analysis.profile.of_run import stored_overview
 
-        await asyncio.to_thread(self.store.load, run_id)
-        lines = await asyncio.to_thread(stored_overview, self.store.paths(run_id))
+        def read() -> bytes:
+            self.store.load(run_id)
+            return stored_overview(self.store.paths(run_id))
+
+        lines = await asyncio.to_thread(read)
         self.finish(lines, set_content_type="application/x-ndjson")
 
 

@@ -154,7 +154,8 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
         except RankroomError as error:  # it is not here any more
             handler.log.warning("%s", error)
             is_live = False
-    _followed.add((str(folder.path), run_id))
+    if not is_live:
+        _followed.add((str(folder.path), run_id))
     await asyncio.sleep(FOLLOW_S)
     with contextlib.suppress(RankroomError, OSError):
         await asyncio.to_thread(_alone, folder.follow_run, paths)

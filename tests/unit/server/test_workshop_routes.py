@@ -335,4 +335,9 @@ def test_another_run_takes_the_place_of_one_that_is_followed(teacher: Server, fo
     # By then the first one would have been copied again, and shown.
     wait_for(lambda: folder.shown().load(second.id).state == "done")
     assert [each.run for each in folder.news() if each.kind == "show"][-1] == second.id
+    # The first one, which is still on, is followed when it is shown again, by whichever way.
+    folder.show_run(Store(teacher.home).paths(first.id))
+    first_writer.append(log(0, "later\n", 0))
+    assert teacher.get(f"rankroom/workshop?folder={folder.path}").status == 200
+    wait_for(lambda: "later" in folder.shown().paths(first.id).events.read_text())
     first_writer.close()
