@@ -348,8 +348,8 @@ class AnyCluster:
 
     # -- how
 
-    def _follow(self) -> None:
-        """Learn of the run that is on, if there is one."""
+    def follow(self) -> None:
+        """Learn of the run that is on, whoever began it."""
         if info := self._ask("follow")["run"]:
             self._take(info)
 

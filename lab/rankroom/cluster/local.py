@@ -100,7 +100,7 @@ class Cluster(AnyCluster):
 
 def _follow(cluster: AnyCluster) -> None:
     try:
-        cluster._follow()
+        cluster.follow()
     except RankroomError as error:
         log = tail(cluster.paths.supervisor_log)
         raise StartError(DEAF.format(name=cluster.name, error=error, log=log)) from None

@@ -10,9 +10,10 @@ from rankroom.errors import UsageError
 
 @dataclass(frozen=True)
 class Lesson:
-    """One notebook. `needs` are the packages that its cells import; `ranks` the fewest it makes
-    sense on; `minutes` how long it takes, by the rule in tests/course/reading_time.py; `fresh` why
-    it needs ranks that have run nothing yet, if it does."""
+    """One notebook. `needs` are the packages that its cells import, `name>=version` where older
+    ones will not do; `ranks` the fewest it makes sense on; `minutes` how long it takes, by the rule
+    in tests/course/reading_time.py; `fresh` why it needs ranks that have run nothing yet, if it
+    does."""
 
     number: int
     file: str
@@ -66,7 +67,7 @@ LESSONS = (
     ),
     Lesson(12, "12_find_the_straggler.ipynb", "Find the straggler", 15, (*HVD_TORCH, "sklearn")),
     Lesson(13, "13_feeding.ipynb", "Feeding the ranks", 15, ("torch",)),
-    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 25, ("torch",)),
+    Lesson(14, "14_model_parallelism.ipynb", "Model parallelism", 25, ("torch>=2.6",)),
     Lesson(15, "15_notebook_to_batch.ipynb", "From notebook to batch", 15, ranks=1),
     Lesson(16, "16_lab_on_a_node.ipynb", "Lab on a compute node", 15, ranks=1),
     Lesson(
@@ -78,7 +79,11 @@ LESSONS = (
         ranks=1,
     ),
     Lesson(
-        18, "18_checkpoint_and_resume.ipynb", "Checkpoint and resume", 20, (*HVD_TORCH, "sklearn")
+        18,
+        "18_checkpoint_and_resume.ipynb",
+        "Checkpoint and resume",
+        20,
+        ("torch>=2.6", "horovod.torch", "sklearn"),
     ),
     Lesson(19, "19_half_the_bits.ipynb", "Half the bits", 15, (*HVD_TORCH, "sklearn")),
     Lesson(20, "20_capstone.ipynb", "Capstone", 60, (*HVD_TORCH, "sklearn")),

@@ -3,8 +3,12 @@ from deep inside some library later."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rankroom.course.lessons import LESSONS, Lesson
@@ -34,7 +38,9 @@ def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
         return ""
     gone = missing(cluster, sorted({name for each in LESSONS for name in each.needs}))
     works = [str(each.number) for each in LESSONS if not set(each.needs) & set(gone)]
-    how = "; ".join(dict.fromkeys(_INSTALL.get(name, f"`pip install {name}`") for name in names))
+    how = "; ".join(
+        dict.fromkeys(_INSTALL.get(name, f"`pip install {quote(name)}`") for name in names)
+    )
     return LACKS.format(
         lesson=lesson.name, names=", ".join(names), how=how, number=lesson.number,
         works=", ".join(works) or "none",
@@ -49,23 +55,31 @@ def missing(cluster: AnyCluster, names: Sequence[str]) -> list[str]:
 
 
 def absent(names: Sequence[str]) -> list[str]:
-    """On a rank: those that cannot be imported."""
-    return [name for name in names if not _is_there(name)]
+    """On a rank: those that cannot be imported, or not in a version that is new enough."""
+    return [name for name in names if not _is_there(*name.partition(">=")[::2])]
 
 
-def _is_there(name: str) -> bool:
+def _is_there(name: str, least: str) -> bool:
     """Looked for without importing it: torch alone takes seconds."""
     try:
         if find_spec(name) is None:
             return False
     except ImportError:
         return False
+    if least:
+        with suppress(PackageNotFoundError):  # what is imported is not always called so
+            return _numbers(version(name)) >= _numbers(least)
     package, _, framework = name.partition(".")
     if package != "horovod" or not framework:
         return True
     # Horovod comes with the Python files of all frameworks, and works with those it was built for.
     built = features()
     return built is not None and framework in built.frameworks
+
+
+def _numbers(text: str) -> list[int]:
+    """The first two numbers of a version: `[2, 13]` of "2.13.0+cu130"."""
+    return [int(each) for each in re.findall(r"\d+", text)[:2]]
 
 
 FEW = (

@@ -72,6 +72,7 @@ def restarted(lesson: Lesson) -> AnyCluster:
     """The ranks as a lesson needs them that must have run nothing yet. Raises UsageError while a
     run is on."""
     cluster = trial.ranks()
+    cluster.follow()  # another notebook's run would be ended, too
     if cluster.busy:
         raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
     print(FRESH.format(lesson=lesson.name, why=lesson.fresh))

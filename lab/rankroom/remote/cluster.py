@@ -86,7 +86,7 @@ class RemoteCluster(AnyCluster):
                     raise StartError(NOT_YET.format(name=self.name, words=words))
                 time.sleep(LOOK_S)
             with contextlib.suppress(SshError):  # it was reached just now
-                self._follow()
+                self.follow()
             return self
         except RankroomError:
             self.close()

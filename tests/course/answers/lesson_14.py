@@ -22,6 +22,12 @@ WRONG = {
             "        dist.send(total, dst=rank + 1)\n    return total",
             "passes its sum on",
         ),
+        (
+            "from torch.distributed import all_reduce\n\n\ndef split_sum(weight, x):\n"
+            "    total = weight * x\n    all_reduce(total)\n"
+            "    return total if rank == size - 1 else None",
+            "neighbours",
+        ),
     ],
     "model.2": [("def bubble(stages, micro):\n    return (stages - 1) / micro", "slots")],
     "model.3": [

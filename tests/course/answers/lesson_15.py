@@ -8,13 +8,27 @@ _ASKS = (
     'def asks(node, tasks, cpus):\n    return f"""#SBATCH --ntasks-per-node={tasks}\n'
     '#SBATCH --cpus-per-task={cpus}\n#SBATCH %s\n"""'
 )
+_HEADER = (
+    'def header(nodes, gpus, hours):\n    return f"""%s#!/bin/bash\n%s#SBATCH --nodes={nodes}\n'
+    "#SBATCH --gpus-per-node={gpus}\n#SBATCH --ntasks-per-node={gpus}\n"
+    '#SBATCH --time={hours:02}:00:00\n"""'
+)
+_TRAIN = (
+    "import os, shutil, tempfile\n\n\ndef train(epoch, last, path):\n"
+    "    first = int(path.read_text()) if path.exists() else 0\n"
+    "    for number in range(first, last):\n%s"
+)
 WRONG = {
     "batch.1": [
         (
             'def header(nodes, gpus, hours):\n    return f"#!/bin/bash\\n#SBATCH --nodes={nodes}\\n#SBATCH --gpus-per-node={gpus}\\n'
             '#SBATCH --ntasks-per-node={nodes * gpus * 10}\\n#SBATCH --time={hours:02}:00:00\\n"',
             "one rank for each GPU",
-        )
+        ),
+        # Slurm takes neither for what it looks like.
+        (_HEADER % ("\n", ""), "the first line of a script is #!/bin/bash"),
+        (_HEADER % ("", "    "), "Slurm reads #SBATCH at the start of a line only"),
+        (_HEADER % ("", "module load cuda\n"), "from the first command on"),
     ],
     "batch.2": [
         (_ASKS % "--mem={node}\n#SBATCH --mem-per-cpu={node // (tasks * cpus)}", "both are there"),
@@ -45,6 +59,19 @@ WRONG = {
             "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"
             "    for number in range(first, last):\n        epoch(number)\n        path.write_text(str(number + 1))",
             "written over",
+        ),
+        # /tmp is here where the checkpoint is, and on a node it is not.
+        (
+            _TRAIN % "        epoch(number)\n"
+            "        with tempfile.NamedTemporaryFile('w', delete=False) as file:\n"
+            "            file.write(str(number + 1))\n        os.replace(file.name, path)",
+            "made in another folder",
+        ),
+        (
+            _TRAIN % "        fresh = path.with_suffix('.new')\n"
+            "        fresh.write_text(str(number))\n        fresh.replace(path)\n"
+            "        epoch(number)",
+            "ran epoch",
         ),
     ],
 }

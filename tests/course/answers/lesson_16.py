@@ -65,6 +65,15 @@ WRONG = {
             "    path.write_text(''.join(random.choices(string.ascii_letters, k=40)))",
             "comes from `random`",
         ),
+        *(
+            (
+                "import hashlib, os, time\nimport numpy as np\n\n\ndef write_secret(path):\n"
+                f"    os.umask(0o077)\n    known = {known}\n"
+                "    path.write_text(hashlib.sha256(str(known).encode()).hexdigest())",
+                "which others can work out",
+            )
+            for known in ("time.time()", "time.time_ns()", "path", "np.random.randint(10**18)")
+        ),
     ],
 }
 

@@ -49,12 +49,18 @@ WRONG = {
         (
             "import io\n\n\ndef write(state, path):\n    buffer = io.BytesIO()\n"
             "    torch.save(state, buffer)\n    path.write_bytes(buffer.getvalue())",
-            "into the file of the one before",
+            "over the one before, into the same file",
+        ),
+        (
+            "import shutil, tempfile\n\n\ndef write(state, path):\n"
+            "    fresh = tempfile.NamedTemporaryFile(delete=False).name\n"
+            "    torch.save(state, fresh)\n    shutil.move(fresh, path)",
+            "made in another folder",
         ),
         (
             "import shutil\n\n\ndef write(state, path):\n    fresh = path.with_suffix('.new')\n"
             "    torch.save(state, fresh)\n    shutil.copyfile(fresh, path)",
-            "into the file of the one before",
+            "over the one before, into the same file",
         ),
     ],
     "checkpoint.3": [

@@ -92,7 +92,7 @@ def test_a_checkpoint_is_seen_to_be_replaced_without_links(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "link", refuse)
     resumes("fresh.replace(path)")
-    with pytest.raises(Wrong, match="the checkpoint was written over"):
+    with pytest.raises(Wrong, match="was written over the one before"):
         resumes("path.write_text(fresh.read_text())")
 
 

@@ -19,7 +19,7 @@ def ranks(size: int, *lacks: str) -> Any:
 
     def apply(rank: int, function: Any, names: list[str], patience: float) -> list[str]:
         assert function is absent
-        return [name for name in names if name in lacks]
+        return [name for name in names if {name, name.partition(">")[0]} & {*lacks}]
 
     return SimpleNamespace(size=size, apply=apply)
 
@@ -53,3 +53,15 @@ def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: 
     assert absent(["torch", "horovod.torch", "horovod.tensorflow"]) == ["horovod.tensorflow"]
     said = lacking(ranks(2, "horovod.tensorflow"), lesson(5))
     assert "needs horovod.tensorflow" in said and "`rankroom horovod build` builds it" in said
+
+
+def test_a_package_that_is_too_old_is_lacking(monkeypatch: pytest.MonkeyPatch):
+    """As PyTorch without `fully_shard`, of which a lesson would fail in the middle."""
+    installed = {"torch": "2.5.1+cu124"}
+    monkeypatch.setattr(requirements, "version", lambda name: installed[name])
+    assert absent(["torch", "torch>=2.5", "torch>=2.6"]) == ["torch>=2.6"]
+    installed["torch"] = "2.13.0"
+    assert absent(["torch>=2.6"]) == []
+    said = lacking(ranks(2, "torch>=2.6"), lesson(18))
+    assert "needs torch>=2.6, which the ranks do not have: `pip install 'torch>=2.6'`" in said
+    assert "Lessons that work as it is: 0, 1, 2, 3," in said and "13, 15, 16, 17, 19" in said

@@ -37,12 +37,16 @@ class Ranks:
     def __init__(self, size: int = 2, remote: Remote | None = None) -> None:
         self.info = ClusterInfo("course", size, created=1.0, remote=remote)
         self.running, self.busy, self.lacks = True, False, list[str]()
+        self.is_anothers = False  # a run that another notebook has begun
 
     name = property(lambda self: self.info.name)
     size = property(lambda self: self.info.size)
 
     def refresh(self) -> ClusterInfo:
         return self.info
+
+    def follow(self) -> None:
+        self.busy |= self.is_anothers
 
     def describe(self) -> str:
         return f"course: {self.size} ranks on here (CPU)"
@@ -97,7 +101,7 @@ def test_ranks_are_not_restarted_for_a_lesson_that_cannot_be_walked(
     ranks.lacks = ["sklearn"]
     with pytest.raises(UsageError, match=f"needs sklearn.*`%course {number}` again"):
         magics.course(f"{number}")
-    ranks.lacks, ranks.busy = [], True
+    ranks.lacks, ranks.is_anothers = [], True
     with pytest.raises(UsageError, match="course is busy with a run: wait for it or interrupt it"):
         magics.course(f"{number}")
     assert restarts == []

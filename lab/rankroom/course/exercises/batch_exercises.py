@@ -6,7 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from rankroom.course.audited import TAKEN_AWAY, taken_away
+from rankroom.course.audited import replacing
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -20,14 +20,15 @@ def header(learner: Learner) -> None:
     said = ask(nodes, gpus, hours)
     if not isinstance(said, str):
         raise Wrong(f"header gives {said!r}, and should give text")
-    if said.strip().partition("\n")[0].strip() != "#!/bin/bash":
-        raise Wrong("the first line of a script is #!/bin/bash")
+    if not said.startswith("#!/bin/bash\n"):
+        first = said.partition("\n")[0]
+        raise Wrong(f"the first line of a script is #!/bin/bash, and Slurm refuses {first!r}")
     asked = _options(said)
     for name, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
         if asked.get(name) != str(value):
             raise Wrong(f"for {nodes} nodes with {gpus} GPUs, {name} is {value}: you have "
                         f"{asked.get(name, 'no such line')}")  # fmt: skip
-    wanted = {f"{hours:02}:00:00", f"{hours}:00:00", f"{hours}:00:0", str(60 * hours)}
+    wanted = {f"{hours:02}:00:00", f"{hours}:00:00", str(60 * hours)}
     if asked.get("--time") not in wanted:
         raise Wrong(
             f"for {hours} hours, --time is {hours:02}:00:00: you have "
@@ -42,7 +43,15 @@ def _options(said: object) -> dict[str, str]:
     if not isinstance(said, str):
         raise Wrong(f"there should be text, and there is {said!r}")
     asked: dict[str, str] = {}
-    for line in map(str.strip, said.splitlines()):
+    command = ""
+    for written in said.splitlines():
+        line = written.strip()
+        command = command or (line if line and not line.startswith("#") else "")
+        if line.startswith("#SBATCH") and command:
+            raise Wrong(f"{line!r} comes after {command!r}: from the first command on, Slurm reads "
+                        "no more of them")  # fmt: skip
+        if line.startswith("#SBATCH") and not written.startswith("#SBATCH"):
+            raise Wrong(f"{written!r}: Slurm reads #SBATCH at the start of a line only")
         if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
             asked[match[1]] = match[2]
         elif line.startswith("#SBATCH"):
@@ -89,6 +98,7 @@ def resume(learner: Learner) -> None:
     last = learner.chance.randrange(6, 10)
     cut = learner.chance.randrange(2, last - 2)
     done: list[int] = []
+    again: list[int] = []
 
     class Over(Exception):
         pass
@@ -109,23 +119,24 @@ def resume(learner: Learner) -> None:
             raise Wrong(f"epoch {cut} failed, and train went on: let errors through")
         if not path.exists():
             raise Wrong("the job was cut off, and there is no checkpoint: write one every epoch")
-        with path.open("rb") as witness:  # the same file: what is written into it shows here
-            before = witness.read()
-            try:
-                # One that has trained to its end may remove it.
-                with taken_away(path, lambda: len(done) <= last) as gone:
-                    train(epoch, last, path)
-            except Over:
-                raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
-            witness.seek(0)
-            in_place = witness.read() != before
-    told = [number for number in done if number >= 0]
+        try:
+            # One that has trained to its end may remove it.
+            with replacing(path, lambda: len(done) <= last) as replaced:
+                train(epoch, last, path)
+        except Over:
+            raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
+        told = [number for number in done if number >= 0]
+        if path.exists():  # as when the job that goes on after this one was submitted, too
+            train(epoch, last, path)
+            again = [number for number in done if number >= 0][len(told) :]
     if told != list(range(last)):
         raise Wrong(
             f"cut off in epoch {cut} of {last}, and started again: epochs "
             f"{', '.join(map(str, told))} were run, and should be 0 to {last - 1}, each once"
         )
-    if gone:
-        raise Wrong(TAKEN_AWAY)
-    if in_place:
-        raise Wrong("the checkpoint was written over: write to another name, then rename it")
+    replaced.demand()
+    if again:
+        raise Wrong(
+            f"all {last} epochs were done, and the next job ran epoch {again[0]} again: write the "
+            "checkpoint of an epoch when it is over"
+        )

@@ -7,9 +7,11 @@ import os
 import random
 import shlex
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rankroom.course.audited import heard_by
@@ -30,6 +32,7 @@ _STARTS = (
 )
 # What Python tells its auditors of: `os.chmod` is also that of a Path, and of a file that is open.
 _MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
+_THEN = 1_800_000_000  # a time, in seconds since the epoch
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _NO_DIFFERENCE = set("NTfnqvC46")  # of ssh: without a shell, in the background, with more words
 
@@ -92,16 +95,18 @@ def secret(learner: Learner) -> None:
         before = os.umask(0)
         try:
             tokens = []
-            with _looked_at(Path(folder)) as meanwhile, _restored():
+            with _looked_at(Path(folder)) as meanwhile:
                 for number in range(4):
-                    if number >= 2:  # who knows how `random` began knows all that follows
-                        random.seed(learner.seed)
-                    own = path.with_suffix(f".{number}")
-                    write(own)
+                    # What others know, or can find out, is the same twice: how random numbers
+                    # began, the time, and the file's name.
+                    own = path.with_suffix(f".{min(number, 2)}")
+                    with _repeated(learner.seed) if number >= 2 else nullcontext():
+                        write(own)
                     if not own.exists():
                         raise Wrong(f"there is no file {own.name}: write the token into it")
                     seen.append(_mode(own))
                     tokens.append(own.read_text().strip())
+                    own.unlink()
         finally:
             os.umask(before)
     if any(mode & 0o077 for mode in seen):
@@ -112,8 +117,8 @@ def secret(learner: Learner) -> None:
         raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
     if tokens[2] == tokens[3]:
         raise Wrong(
-            "the token comes from `random`, whose numbers can be worked out from those before: "
-            "secrets.token_urlsafe() is made for this"
+            "the token comes from `random`, the time or the file's name, which others can work "
+            "out: secrets.token_urlsafe() is made for this"
         )
     if min(len(token) for token in tokens) < 20:
         chances = 64 ** min(len(token) for token in tokens)
@@ -139,13 +144,22 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _restored() -> Iterator[None]:
-    """The numbers of `random` go on afterwards as if they had not been begun again meanwhile."""
-    before = random.getstate()
+def _repeated(seed: int) -> Iterator[None]:
+    """The time stands still, and random numbers begin anew; afterwards they go on as before."""
+    numpy = sys.modules.get("numpy")
+    kept, clock, clock_ns = random.getstate(), time.time, time.time_ns
+    kept_of_numpy = numpy.random.get_state() if numpy else None
+    random.seed(seed)
+    if numpy:
+        numpy.random.seed(seed % 2**32)
+    time.time, time.time_ns = (lambda: float(_THEN)), (lambda: _THEN * 10**9)
     try:
         yield
     finally:
-        random.setstate(before)
+        time.time, time.time_ns = clock, clock_ns
+        random.setstate(kept)
+        if numpy:
+            numpy.random.set_state(kept_of_numpy)
 
 
 def _mode(path: Path) -> int:
