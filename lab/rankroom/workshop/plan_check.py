@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rankroom.course.lessons import lesson
+from rankroom.course.requirements import absent
 from rankroom.display.words import counted
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site as sites
@@ -131,8 +132,9 @@ async def _lessons(plan: Plan) -> Step:
     lessons = [lesson(number) for number, _ in plan.lessons]
     if many := next((each for each in lessons if each.ranks > plan.ranks), None):
         raise UsageError(f"{many.name} needs {many.ranks} ranks, and a seat has {plan.ranks}")
-    packages = {name.partition(".")[0] for each in lessons for name in each.needs}
-    gone = sorted(name for name in packages if find_spec(name) is None)
+    needs = {name for each in lessons for name in each.needs}
+    packages = {name if ">" in name else name.partition(".")[0] for name in needs}
+    gone = sorted(absent(sorted(packages)))
     if gone:
         return Step("lessons", "warned", f"the Python that runs this has no {', '.join(gone)}")
     return Step("lessons", "ok", "their packages are there" if packages else "they need none")
@@ -187,6 +189,9 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
         site = replace(site, name="hub")
     for doubt in _shared_gpus(plan.ranks, site.job.gpus_per_node):
         yield Step("GPUs", "warned", doubt)
+    if site.job.gpus_per_node > plan.ranks:
+        words = MANY_GPUS.format(gpus=site.job.gpus_per_node, ranks=counted(plan.ranks, "rank"))
+        yield Step("GPUs", "warned", words)
     if left := _left_behind(plan, site):
         file = sites.profile_of(plan.site)
         yield Step("profile", "warned", PRIVATE.format(file=file, keys=", ".join(left)))
@@ -222,6 +227,9 @@ def _left_behind(plan: Plan, site: Site) -> list[str]:
         "scratch": site.scratch != Site(site.name).scratch,
         "interface": site.interface,
     }
+    # What a plan can say, and is not handed on from a profile: it may be the teacher's own.
+    personal = ("account", "qos", "reservation")
+    values |= {key: getattr(site.job, key) for key in personal if not getattr(plan, key)}
     return [key for key, value in values.items() if value]
 
 
@@ -265,7 +273,10 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
     if users != ["(null)"] and found.get("Accounts", "(null)") == "(null)" and out:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
     nodes = counted(_moment(found.get("NodeCnt", "")), "node")
-    return Step("reservation", "ok", f"{plan.reservation} has {nodes} until {_clock(end)}")
+    said = f"{plan.reservation} has {nodes} until {_clock(end)}"
+    if plan.starts and begin > plan.starts.timestamp() - EARLY_S:
+        return Step("reservation", "warned", f"{said}; {LATE.format(begin=_clock(begin))}")
+    return Step("reservation", "ok", said)
 
 
 def _moment(text: str) -> int:
@@ -333,6 +344,11 @@ PRIVATE = (
     "only you have {file}: the jobs of learners go without its {keys}. Have it put where all find "
     "it, beside those that come with Rankroom, or send it to them"
 )
+LATE = (
+    "it begins {begin}, and learners may join from an hour before the workshop: their jobs wait "
+    "until then"
+)
+MANY_GPUS = "each learner's job takes {gpus} GPUs for {ranks}: say `gpus`, or more `ranks`"
 HIDDEN = "their jobs may be refused. Ask the centre, as associations may only be hidden from you"
 FEW_GPUS = "it has {there}, and each learner is to have {gpus}: correct `gpus`"
 SHARED = (

@@ -266,7 +266,8 @@ site = "{site}"
 # The accounts that may take a seat. Without this line: everybody who knows the folder.
 # learners = ["alice", "bob"]
 
-# What each learner's job asks for; what is left out is as the site's profile has it.
+# What each learner's job asks for; what is left out is as the site's profile has it, but for the
+# account, the qos and the reservation: yours are not theirs.
 ranks = 2
 # gpus = 2
 # cpus = 4               # for each rank
