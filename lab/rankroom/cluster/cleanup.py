@@ -132,10 +132,11 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
         return
 
     def clean() -> None:
-        _demand_unchanged(paths, info)
-        process_tree.end(left)
-        if not kept:
-            paths.remove()
+        with launch.one_at_a_time():  # a start of its name would lose its folder
+            _demand_unchanged(paths, info)
+            process_tree.end(left)
+            if not kept:
+                paths.remove()
 
     if kept:
         yield Finding(what, "ends what is left", "ended what was left", clean)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,10 @@ async def run(
         start_new_session=not terminal,
     )
     given = asyncio.ensure_future(_give(process, input)) if input is not None else None
-    lines: list[str] = []
+    lines = _Lines(keep)
     timed_out = False
     try:
-        await asyncio.wait_for(_collect(process, lines, on_line, keep), timeout)
+        await asyncio.wait_for(_collect(process, lines, on_line), timeout)
     except asyncio.TimeoutError:
         timed_out = True
     finally:
@@ -97,7 +98,7 @@ async def run(
         process._transport.close()  # type: ignore[attr-defined]
     # One that a dead disk holds has been killed, though its end is not seen yet.
     code = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Completed(words, code, "".join(lines)[-keep:], timed_out)
+    return Completed(words, code, "".join(lines.kept)[-keep:], timed_out)
 
 
 def run_sync(argv: Sequence[str | os.PathLike[str]], **how: Any) -> Completed:
@@ -105,18 +106,31 @@ def run_sync(argv: Sequence[str | os.PathLike[str]], **how: Any) -> Completed:
     return asyncio.run(run(argv, **how))
 
 
+class _Lines:
+    """What a command has written: so much of its end, and how many lines in all."""
+
+    def __init__(self, keep: int) -> None:
+        self.kept: deque[str] = deque()
+        self.count = 0
+        self._size, self._most = 0, 2 * keep
+
+    def add(self, text: str) -> None:
+        self.kept.append(text)
+        self.count += 1
+        self._size += len(text)
+        while self._size > self._most:
+            self._size -= len(self.kept.popleft())
+
+
 async def _collect(
-    process: asyncio.subprocess.Process,
-    lines: list[str],
-    on_line: Callable[[str], None] | None,
-    keep: int,
+    process: asyncio.subprocess.Process, lines: _Lines, on_line: Callable[[str], None] | None
 ) -> None:
-    reader = asyncio.ensure_future(_read(process, lines, on_line, keep))
+    reader = asyncio.ensure_future(_read(process, lines, on_line))
     try:
         while not reader.done():
-            over, had = process.returncode is not None, len(lines)
+            over, had = process.returncode is not None, lines.count
             await asyncio.wait({reader}, timeout=0.2)
-            if over and len(lines) == had:
+            if over and lines.count == had:
                 break  # something it left in the background (ssh's master) holds the pipe open
         if reader.done():
             reader.result()
@@ -126,19 +140,12 @@ async def _collect(
 
 
 async def _read(
-    process: asyncio.subprocess.Process,
-    lines: list[str],
-    on_line: Callable[[str], None] | None,
-    keep: int,
+    process: asyncio.subprocess.Process, lines: _Lines, on_line: Callable[[str], None] | None
 ) -> None:
     assert process.stdout is not None
-    kept = 0
     while chunk := await _line(process.stdout):
         text = chunk.decode("utf-8", "replace")
-        lines.append(text)
-        kept += len(text)
-        while kept > 2 * keep:
-            kept -= len(lines.pop(0))
+        lines.add(text)
         if on_line:
             on_line(text.rstrip("\r\n"))
 
