@@ -149,7 +149,7 @@ def test_a_scratch_that_is_not_ours(check: Say):
 def test_a_scratch_that_compute_nodes_do_not_see(machines: Machines, check: Say):
     said = check("--job", top='login = "login"\nscratch = "/tmp/room"\n')
     assert "✓ scratch: /tmp/room can be written to" in said
-    assert "the compute node does not see /tmp/room as the login node does" in said
+    assert "log in /tmp/room is missing or empty: the compute node does not see that" in said
     assert machines.run("login", ["ls", "/tmp/room"], "alice") == ""
 
 

@@ -135,7 +135,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
     assert servers["ada"][3] not in shown
     searched = machines.run(
         "login",
-        ["grep", "-rls", "-D", "skip", servers["ada"][3], "/home", "/tmp", "/dev/shm"],
+        ["grep", "-rls", "-D", "skip", "-e", servers["ada"][3], "/home", "/tmp", "/dev/shm"],
         "bob",
     )
     assert searched == ""

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.batch import batch_job, notebook_script, runner
-from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.batch_folder import MARK, BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
 from rankroom.batch.runner import Runner
 from rankroom.cli import batch_command, main
@@ -32,6 +32,7 @@ from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted_jobs import Submitted
 from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import LocalHost
+from rankroom.system import process_tree
 from rankroom.system.commands import Completed
 from rankroom.system.polling import poll_until
 from record_makers import start_record
@@ -73,8 +74,10 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def ready(job, home) -> Iterator[Callable[..., Runner]]:
+def ready(job, home, monkeypatch) -> Iterator[Callable[..., Runner]]:
     """Makes what runs such a job."""
+    for name in (MARK, process_tree.JOB):  # which it sets for this process
+        monkeypatch.setenv(name, "")
     made: list[Runner] = []
 
     def make(script: str = "# %% [2]\n1\n", copy: str = "") -> Runner:
