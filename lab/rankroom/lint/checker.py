@@ -194,7 +194,7 @@ def _other_order(ways: list[list[Call]]) -> list[Warning]:
     """The same collectives, met in another order: each waits for the others in its own."""
     for way in ways[1:]:
         for mine, other in zip(ways[0], way, strict=True):
-            if mine.name != other.name and "async" not in mine.name + other.name:
+            if mine.name != other.name and "async" not in mine.written + other.written:
                 return [
                     Warning(
                         mine.line,

@@ -233,7 +233,7 @@ class Expressions:
             if result is not None:
                 return Value(True, result, differs, self.text(node))
         plain = OPPOSITES.get(operation, operation)
-        if differs:
+        if differs and not _tells_whether(operation, left, right):
             # With what, is not known: take it that it holds on the first rank, or all but that.
             return Value(True, (self.rank == 0) == (plain is operation), True, thing=GUESS)
         text = f"{left.text} {plain.__name__} {right.text}"
@@ -315,6 +315,18 @@ class Expressions:
             yield
         finally:
             self.under, self.path = under, path
+
+
+def _tells_whether(operation: type, left: Value, right: Value) -> bool:
+    """Whether a comparison is of what no rank is, as in `rank = -1` where there are no others: it
+    asks whether there are."""
+    known = left if left.known else right
+    if not known.known or (left.known and right.known) or known.differs:
+        return False
+    value = known.value
+    if not isinstance(value, int):
+        return value is None or isinstance(value, str)
+    return value < 0 or (value == 0 and operation in (ast.GtE, ast.Lt))
 
 
 @lru_cache(maxsize=256)  # every rank asks for the same nodes
