@@ -15,9 +15,8 @@ from rankroom.errors import UsageError
 Notebook = dict[str, Any]
 _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
 # Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
-_STARTS = re.compile(
-    r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>(?!.*--dry-run).*)"
-)
+_STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
+_DRY_RUN = re.compile(r"\s--dry-run\b")
 _LESSON = re.compile(r"\s*%course\s+\d.*")  # starts ranks where there are none
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
 # Cell magics that run a cell as it is.
@@ -109,21 +108,28 @@ def adapted(source: str, granted: bool, ranks: int = 0) -> str:
     if source.lstrip().startswith("%%") and not _WRAPPERS.match(source.lstrip()):
         return source
     lines = []
+    for written, line in _whole(source):
+        new = _start(line, granted, ranks)
+        lines += written if new == line else [f"# In the notebook: {line.strip()}", new]
+    return "\n".join(lines)
+
+
+def _whole(source: str) -> Iterator[tuple[list[str], str]]:
+    """The lines of a cell, a magic's that goes on over several as one: as written, and as it is."""
     rest = source.split("\n")
     while rest:
         written = [rest.pop(0)]
         while rest and _CONTINUED.fullmatch(written[0]) and written[-1].endswith("\\"):
             written.append(rest.pop(0))
-        line = " ".join([each.removesuffix("\\") for each in written[:-1]] + written[-1:])
-        new = _start(line, granted, ranks)
-        lines += written if new == line else [f"# In the notebook: {line.strip()}", new]
-    return "\n".join(lines)
+        yield written, " ".join([e.removesuffix("\\") for e in written[:-1]] + written[-1:])
 
 
 def _start(line: str, granted: bool, ranks: int) -> str:
     match = _STARTS.fullmatch(line)
     if match is None:
         return line
+    if _DRY_RUN.search(match["rest"]):
+        return f"{match['indent']}pass"
     kept = _LOCAL_OPTIONS if granted else _LOCAL_OPTIONS | {"--ranks": True}
     try:
         words = shlex.split(match["rest"]) if match["word"] == "start" else []
@@ -144,13 +150,18 @@ def _start(line: str, granted: bool, ranks: int) -> str:
 def _added(cells: list[tuple[int, str]]) -> int:
     """The first cell that needs ranks, if none before it starts them; else 0."""
     for number, source in cells:
-        lines = source.split("\n")
-        starts = any(_STARTS.fullmatch(line) or _LESSON.fullmatch(line) for line in lines)
-        if starts or "Cluster.local" in source:
+        lines = [line for _, line in _whole(source)]
+        if any(map(_starts_ranks, lines)) or "Cluster.local" in source:
             return 0
         if any(_NEEDS_RANKS.match(line.lstrip()) for line in lines):
             return number
     return 0
+
+
+def _starts_ranks(line: str) -> bool:
+    if _LESSON.fullmatch(line):
+        return True
+    return _STARTS.fullmatch(line) is not None and not _DRY_RUN.search(line)
 
 
 def _code(notebook: Notebook) -> Iterator[tuple[int, str]]:

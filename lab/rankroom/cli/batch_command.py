@@ -118,7 +118,9 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
         done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo, grace=ENDS_S)
     except KeyboardInterrupt:
         progress = asyncio.run(sent.progress())
-        click.echo(f"{progress.words}\nthe executed notebook: {progress.copy or folder.executed}")
+        click.echo(f"ended: it {progress.words}")
+        if progress.cell:
+            click.echo(f"the executed notebook: {progress.copy or folder.executed}")
         raise SystemExit(INTERRUPTED) from None
     progress = asyncio.run(sent.progress())
     if progress.state not in ("done", "failed"):
