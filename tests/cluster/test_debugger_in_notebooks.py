@@ -52,7 +52,7 @@ def in_debugger(other: Cluster, ranks: tuple[int, ...]) -> Run:
     """The run that is on, once just these ranks ask for a command."""
     deadline = time.monotonic() + SOON_S
     while True:
-        other._follow()
+        other.follow()
         run = other.latest
         if run is not None and tuple(p.rank for p in run.prompts) == ranks:
             return run

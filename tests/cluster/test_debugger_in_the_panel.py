@@ -83,7 +83,7 @@ def asking(cluster: Cluster, after: int = 0) -> tuple[Run, Prompt]:
     """The run that is on, and what it asks, once that is numbered higher than `after`."""
     deadline = time.monotonic() + SOON_S
     while True:
-        cluster._follow()
+        cluster.follow()
         run = cluster.latest
         if run is not None and run.prompts and run.prompts[0].number > after:
             return run, run.prompts[0]

@@ -55,7 +55,9 @@ def test_a_cluster_that_another_kernel_has_left_is_named(started):
     started.run("from rankroom.cluster.base import AnyCluster; AnyCluster.current.close()")
     try:
         shown = started.run("%cluster start --ranks 1 --name again").stdout
-        assert "lesson (2 ranks) runs as well, and no notebook holds it: `%cluster attach" in shown
+        assert (
+            "lesson (2 ranks) is there as well, and no notebook holds it: `%cluster attach" in shown
+        )
         assert "`%cluster stop lesson` ends it" in shown
     finally:
         started.run("%cluster stop again")

@@ -70,29 +70,28 @@ def start(line: str) -> None:
             print(f"{current.describe()} (already running)")
         return
     if site is None:
-        start_here(chosen.ranks, chosen.name, chosen.auto_restart, chosen.preload)
-        if current is not None:
-            current.close()
+        how = (chosen.ranks, chosen.name, None, chosen.auto_restart)
+        _started(launch.launch(*how, preload=chosen.preload), current)
         return
     if in_batch_job() and site.scheduler != "none":
         raise UsageError(FROM_JOB.format(site=site.name))
+    made = RemoteCluster.start(site, chosen.name, chosen.auto_restart)
     if current is not None:
         current.close()
-    _tell_left()
-    site_start.start(site, chosen.name, chosen.auto_restart)
+    _tell_left(made.name)
+    site_start.wait(made)
 
 
-def start_here(
-    ranks: int | None, name: str | None, auto_restart: bool = False, preload: str = ""
+def _started(
+    launched: tuple[ClusterPaths, subprocess.Popen[bytes]], before: AnyCluster | None = None
 ) -> None:
-    """Start ranks on this machine, or in this job, and say so."""
-    _started(launch.launch(ranks, name, None, auto_restart, preload=preload))
-
-
-def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
+    """Wait for ranks of this machine, or of this job, in the place of the cluster that this
+    notebook had `before`, and say so."""
     begun = time.monotonic()
     with progress() as tell:
         cluster = Cluster.ready(*launched, tell)
+    if before is not None:
+        before.close()
     print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
     for line in (*cluster.info.notes, cluster.warning(), horovod_line(features())):
         if line:
@@ -100,22 +99,20 @@ def _started(launched: tuple[ClusterPaths, subprocess.Popen[bytes]]) -> None:
     _tell_left(cluster.name)
 
 
-def _tell_left(name: str = "") -> None:
-    """Name what runs and no notebook holds, but for the cluster called `name`."""
+def _tell_left(name: str) -> None:
+    """Name what no notebook holds, beside the cluster called `name`."""
     for other in clusters_in_use():
         if other.name != name and not held(ClusterPaths(other.name).folder / "lease"):
-            print(LEFT.format(name=other.name, ranks=count_ranks(other.size)))
+            print(LEFT.format(name=other.name, about=_about(other)))
 
 
 def _demand_same(current: AnyCluster, site: Site | None, chosen: Any) -> None:
     """Raise UsageError where what is asked for is not the cluster that runs."""
     info = current.refresh()
-    if site is None:
-        is_same = chosen.ranks in (None, info.size)
-    else:
-        is_same = info.remote is not None and site_start.site_of(current) == site
-    if not is_same:
-        resize = f"`%cluster resize {chosen.ranks}` or " if chosen.ranks else ""
+    is_more = chosen.ranks not in (None, info.size)
+    is_here = site is None or (info.remote is not None and info.remote.site == site.name)
+    if is_more or not is_here or not (site is None or site_start.is_as_asked(current, site)):
+        resize = f"`%cluster resize {chosen.ranks}` or " if is_more and is_here else ""
         raise UsageError(OTHER.format(name=info.name, ranks=count_ranks(info.size), resize=resize))
     unlike = ["--auto-restart"] if chosen.auto_restart and not info.auto_restart else []
     if site is None and chosen.preload and chosen.preload != info.preload:
@@ -286,7 +283,7 @@ ACTIONS = {
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
 LEFT = (
-    "{name} ({ranks}) runs as well, and no notebook holds it: `%cluster attach {name}` goes on "
+    "{name} ({about}) is there as well, and no notebook holds it: `%cluster attach {name}` goes on "
     "with it, `%cluster stop {name}` ends it"
 )
 OTHER = "{name} is running with {ranks}: {resize}`%cluster stop` first"

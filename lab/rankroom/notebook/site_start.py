@@ -42,11 +42,6 @@ def dry_run(found: Site | None, chosen: argparse.Namespace) -> str:
     return start_request.script(found, chosen.name or "", chosen.auto_restart)
 
 
-def start(found: Site, name: str | None, auto_restart: bool) -> None:
-    """Submit a job, and wait until its ranks are ready."""
-    wait(RemoteCluster.start(found, name, auto_restart))
-
-
 def attach_waiting(name: str | None) -> RemoteCluster | None:
     """Go on waiting for a cluster on a site that is not ready, if it is that one."""
     info = lookup.find(name)
@@ -62,11 +57,17 @@ def attach_waiting(name: str | None) -> RemoteCluster | None:
     return cluster
 
 
-def site_of(cluster: AnyCluster) -> Site | None:
-    """The site of a cluster, with what it was asked for; None if that cannot be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return remote.site_of(cluster.paths)
-    return None
+def is_as_asked(cluster: AnyCluster, asked: Site) -> bool:
+    """Whether a cluster on a site is what is asked for now, however its ranks were counted."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, UsageError):
+        found = remote.site_of(cluster.paths)
+        return _counted(found) == _counted(asked)
+    return False
+
+
+def _counted(site: Site) -> Site:
+    """The same, with the number of ranks said, which a profile may leave open."""
+    return site.with_ranks(site.job.nodes * site.ranks_per_node)
 
 
 def wait(cluster: RemoteCluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from rankroom.cluster import lookup
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RankroomError, SshError, StartError, UsageError
 from rankroom.notebook import cluster_magic, site_start
-from rankroom.record.cluster_file import ClusterInfo, Remote
+from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.scheduler.site import Site
 
@@ -178,10 +180,23 @@ class Begun(RemoteCluster):
 def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> Begun:
     cluster = Begun(on_site("running", state="running"))
     monkeypatch.setattr(AnyCluster, "current", cluster)
-    monkeypatch.setattr(site_start, "site_asked", lambda chosen: Site("hpc", login=chosen.site))
-    monkeypatch.setattr(site_start, "site_of", lambda cluster: Site("hpc", login="hpc"))
+
+    def asked(chosen: Any) -> Site:
+        found = Site("hpc", login=chosen.site)
+        return found if chosen.ranks is None else found.with_ranks(chosen.ranks)
+
+    monkeypatch.setattr(site_start, "site_asked", asked)
+    cluster.paths = ClusterPaths("far")
+    cluster.paths.make(0)
+    site = dataclasses.asdict(Site("hpc", login="hpc"))
+    (cluster.paths.folder / "site.json").write_text(json.dumps(site))
+
+    def begin(site: Site, *how: Any) -> Begun:
+        cluster.done.append("started")
+        return cluster
+
+    monkeypatch.setattr(RemoteCluster, "start", begin)
     monkeypatch.setattr(site_start, "wait", lambda cluster: cluster.done.append("waited for"))
-    monkeypatch.setattr(site_start, "start", lambda site, *how: cluster.done.append("started"))
     return cluster
 
 
@@ -189,8 +204,9 @@ def test_the_same_start_again_submits_no_second_job(
     begun: Begun, capsys: pytest.CaptureFixture[str]
 ):
     """As "Run All" does."""
-    cluster_magic.start("--site hpc")
-    assert capsys.readouterr().out == "far: 2 ranks (already running)\n"
+    for line in ("--site hpc", "--site hpc --ranks 2"):
+        cluster_magic.start(line)
+        assert capsys.readouterr().out == "far: 2 ranks (already running)\n"
     begun._looked = replace(begun._looked, state="starting")
     cluster_magic.start("--site hpc")
     assert begun.done == ["waited for"]
@@ -201,19 +217,20 @@ def test_another_start_is_refused_and_advises_nothing_that_gives_the_same(begun:
     with pytest.raises(UsageError, match=f"^{said}$"):
         cluster_magic.start("--site other")
     with pytest.raises(UsageError, match="`%cluster resize 8` or `%cluster stop` first"):
-        cluster_magic.start("--site other --ranks 8")
+        cluster_magic.start("--site hpc --ranks 8")
 
 
 def test_under_another_name_there_is_another_one(begun: Begun):
     """The one before goes on, for the notebook that has it as well."""
     cluster_magic.start("--site hpc --name mine")
-    assert begun.done == ["closed", "started"]
+    assert begun.done == ["started", "closed", "waited for"]
 
 
 def test_a_job_that_no_notebook_holds_is_named_before_another_is_submitted(
     begun: Begun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(AnyCluster, "current", None)
-    monkeypatch.setattr(cluster_magic, "clusters_in_use", lambda: [begun._looked])
+    before = replace(begun._looked, name="before")
+    monkeypatch.setattr(cluster_magic, "clusters_in_use", lambda: [before, begun._looked])
     cluster_magic.start("--site hpc")
-    assert capsys.readouterr().out.startswith("far (2 ranks) runs as well, and no notebook holds")
+    assert capsys.readouterr().out.startswith("before (2 ranks) is there as well, and no")
