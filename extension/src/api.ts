@@ -113,7 +113,7 @@ export class Api {
     signal?: AbortSignal
   ): Promise<Chunk> {
     const query: Query = { after, wait, limit, ...(changed ? { changed } : {}) };
-    const response = await this.ask('GET', ['runs', id, 'events'], query, signal, undefined, wait * 1_000 + EXTRA_MS);
+    const response = await this.ask('GET', ['runs', id, 'events'], query, signal, undefined, Math.max(PATIENCE_MS, wait * 1_000 + EXTRA_MS));
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
@@ -210,7 +210,10 @@ export class Api {
     const url = this.url(parts, query);
     const ending = new AbortController();
     const end = (): void => ending.abort();
-    signal?.addEventListener('abort', end, { once: true });
+    signal?.addEventListener('abort', end);
+    if (signal?.aborted) {
+      end();
+    }
     const late = Number.isFinite(patience) ? setTimeout(end, patience) : undefined;
     const init: RequestInit = { method, signal: ending.signal };
     if (body) {
@@ -226,7 +229,9 @@ export class Api {
       }
       throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
     } finally {
+      // Once an answer begins, all of it is read.
       clearTimeout(late);
+      signal?.removeEventListener('abort', end);
     }
     this.setClock(Date.parse(response.headers.get('Date') ?? ''), asked);
     if (!response.ok) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jupyter_core.utils import ensure_async
+
 from rankroom.server.handler import Handler, allowed
 from rankroom.ssh import questions
 
@@ -12,12 +14,13 @@ class Questions(Handler):
     @allowed
     async def get(self) -> None:
         # Who may not answer is not asked.
-        if not self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource):
+        asked = self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource)
+        if not await ensure_async(asked):
             self.finish({"questions": []})
             return
         found = await self.threads.state("questions", questions.pending)
-        asked = [{key: getattr(question, key) for key in SHOWN} for question in found]
-        self.finish({"questions": asked})
+        told = [{key: getattr(question, key) for key in SHOWN} for question in found]
+        self.finish({"questions": told})
 
 
 class Answer(Handler):

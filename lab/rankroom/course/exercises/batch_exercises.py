@@ -20,9 +20,10 @@ def header(learner: Learner) -> None:
     said = ask(nodes, gpus, hours)
     if not isinstance(said, str):
         raise Wrong(f"header gives {said!r}, and should give text")
-    if not said.startswith("#!/bin/bash\n"):
-        first = said.partition("\n")[0]
-        raise Wrong(f"the first line of a script is #!/bin/bash, and Slurm refuses {first!r}")
+    first = said.partition("\n")[0]
+    if first.rstrip() != "#!/bin/bash":
+        refused = "" if first.startswith("#!") else ", and Slurm refuses the script as it is"
+        raise Wrong(f"the first line of a script is #!/bin/bash: you have {first!r}{refused}")
     asked = _options(said)
     for name, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
         if asked.get(name) != str(value):

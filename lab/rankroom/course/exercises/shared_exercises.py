@@ -32,7 +32,6 @@ _STARTS = (
 )
 # What Python tells its auditors of: `os.chmod` is also that of a Path, and of a file that is open.
 _MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
-_THEN = 1_800_000_000  # a time, in seconds since the epoch
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _NO_DIFFERENCE = set("NTfnqvC46")  # of ssh: without a shell, in the background, with more words
 
@@ -92,7 +91,7 @@ def secret(learner: Learner) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "token"
         seen: list[int] = []
-        before = os.umask(0)
+        before, now = os.umask(0), time.time_ns()
         try:
             tokens = []
             with _looked_at(Path(folder)) as meanwhile:
@@ -100,7 +99,7 @@ def secret(learner: Learner) -> None:
                     # What others know, or can find out, is the same twice: how random numbers
                     # began, the time, and the file's name.
                     own = path.with_suffix(f".{min(number, 2)}")
-                    with _repeated(learner.seed) if number >= 2 else nullcontext():
+                    with _repeated(learner.seed, now) if number >= 2 else nullcontext():
                         write(own)
                     if not own.exists():
                         raise Wrong(f"there is no file {own.name}: write the token into it")
@@ -144,15 +143,16 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
 
 
 @contextmanager
-def _repeated(seed: int) -> Iterator[None]:
-    """The time stands still, and random numbers begin anew; afterwards they go on as before."""
+def _repeated(seed: int, now: int) -> Iterator[None]:
+    """It is `now` (nanoseconds since the epoch) for all who ask, and random numbers begin anew;
+    afterwards they go on as before."""
     numpy = sys.modules.get("numpy")
     kept, clock, clock_ns = random.getstate(), time.time, time.time_ns
     kept_of_numpy = numpy.random.get_state() if numpy else None
     random.seed(seed)
     if numpy:
         numpy.random.seed(seed % 2**32)
-    time.time, time.time_ns = (lambda: float(_THEN)), (lambda: _THEN * 10**9)
+    time.time, time.time_ns = (lambda: now / 1e9), (lambda: now)
     try:
         yield
     finally:
