@@ -180,6 +180,26 @@ def test_an_interrupt_ends_ranks_that_wait_for_each_other(ready):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
+def test_ranks_that_are_released_by_hand_may_meet_again_in_the_same_cell(ready):
+    """Nobody has failed: as elastic training goes on."""
+    run = ready.run("""
+from horovod.common.exceptions import HorovodInternalError
+try:
+    hvd.allreduce(ones, name=f"of rank {rank}")
+except HorovodInternalError:
+    hvd.shutdown()
+    hvd.init()
+hvd.allreduce(ones, op=hvd.Sum).tolist()
+""")
+    deadline = time.monotonic() + 60
+    while run.info.hang is None:  # both wait
+        assert not run.wait(0.05) and time.monotonic() < deadline
+    ready.release()
+    assert run.wait(60)
+    assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
 def test_a_join_that_fails_is_not_repeated_into_a_crash(home):
     cluster = Cluster.local(ranks=2)
     try:

@@ -310,7 +310,8 @@ class RankKernel(IPythonParallelKernel):
         if looks_released(failure["ename"], failure["evalue"]):
             # Also where it failed before: it may feel another's release before its own request.
             return "released"
-        return "released" if self.let_go and not self.failed_before else "error"
+        let_go = self.let_go or self.recovery.began_let_go
+        return "released" if let_go and not self.failed_before else "error"
 
     def _abort_queues(self, *args: Any, **kwargs: Any) -> None:
         """Each run stands alone: a failed cell does not cancel another kernel's request."""
@@ -364,8 +365,9 @@ class RankKernel(IPythonParallelKernel):
         if question["do"] == "complete":
             return self.prompts.complete(question["prompt"], question["text"])
         if question["do"] == "release":
+            parted = bool(question.get("parted"))
             if busy not in (None, question["run"]):
-                return {"released": self.recovery.release(question["run"])}
+                return {"released": self.recovery.release(question["run"], parted)}
             first = busy is not None and not self.released
             if first:
                 self.failed_before = bool(self.shell.failing)
@@ -377,7 +379,8 @@ class RankKernel(IPythonParallelKernel):
                 if is_cut_off and not self.reporter.end_cell(ReleasedError(CUT_OFF)):
                     recorder.note(NOT_ENDED.format(rank=self.world.rank))
             # Released once already, it may be asked again to leave a debugger.
-            done = self.recovery.release(question["run"]) if first or busy is None else []
+            is_new = first or busy is None
+            done = self.recovery.release(question["run"], parted) if is_new else []
             if question.get("prompts"):
                 done = [*self.prompts.release(), *done]
             if first:

@@ -58,8 +58,11 @@ class Recovery:
         self._subworld = Subworld(world)
         self._reported = False
         self._early = "", 0  # a run that has not begun here, and which meeting it has come to
-        self._early_release = ""  # a run that has not begun here, and in which others are let go
-        self.began_released = False  # whether the present cell is of such a run
+        # A run that has not begun here, and in which others are let go; whether ranks have parted.
+        self._early_release = "", False
+        # Whether the present cell is of such a run, and something was let go as it began.
+        self.began_released = self.began_let_go = False
+        self._is_on = False  # within a cell
         for adapter in ADAPTERS.values():
             adapter.install(world)
         tensorboard_writers.install()
@@ -87,9 +90,10 @@ class Recovery:
             if self._early[0] == run:
                 meeting = self._early[1]
             self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
-            self.began_released = self._early_release == run
-            if self.began_released:
-                self._let_go()
+            self._is_on = True
+            early, parted = self._early_release
+            self.began_released = early == run
+            self.began_let_go = self.began_released and bool(self._let_go(parted))
         self._reported = False
         horovod_calls.mend_refused()
         smaller = self._world.size < self._world.whole
@@ -111,7 +115,9 @@ class Recovery:
         """The cell is over: until the next one, every rank is there."""
         horovod_spans.finish()
         torch_adapter.finish()
-        self._world.end()
+        with self._lock:  # who is let go after this does not meet others
+            self._is_on = False
+            self._world.end()
         self._subworld.leave(ADAPTERS)
         self.look()
 
@@ -130,17 +136,18 @@ class Recovery:
                 return []
             return horovod_adapter.regroup(self._world, meeting)
 
-    def release(self, run: str) -> list[str]:
-        """Let go of blocked collectives of this run, from any thread; what was released. If it has
-        not begun here, its cell meets nobody once it does."""
+    def release(self, run: str, parted: bool) -> list[str]:
+        """Let go of blocked collectives of this run, from any thread; what was released. Where
+        ranks have `parted`, it meets nobody any more; if it has not begun here, once it does."""
         with self._lock:
             if run != self._world.run:
-                self._early_release = run
+                self._early_release = run, parted
                 return []
-            return self._let_go()
+            return self._let_go(parted)
 
-    def _let_go(self) -> list[str]:
-        self._world.release()
+    def _let_go(self, parted: bool) -> list[str]:
+        if self._is_on:
+            self._world.release(parted)
         # torch before Horovod: what is shut down there waits until the GPU has nothing to do.
         return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
 

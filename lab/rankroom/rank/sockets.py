@@ -76,8 +76,10 @@ class Connecting:
             with noting(found):
                 yield
         finally:
+            # First: an interrupt while it waits for the lock must not leave it so.
+            self._before = None
             with self._lock:
-                self._before = None
+                pass  # who is just breaking it off is done
 
     def break_off(self, is_meant: Callable[[], bool] = lambda: True) -> bool:
         """Have it fail, if it is the one that `is_meant`; False if no such set-up goes on."""
@@ -90,7 +92,8 @@ class Connecting:
     def _break_off(self, number: int) -> None:
         while True:  # Gloo goes on to the next rank, and connects to it
             with self._lock:
-                if self._before is None or self._number != number:
+                before = self._before
+                if before is None or self._number != number:
                     return
-                break_off(open_sockets() - self._before, listening=self._listening)
+                break_off(open_sockets() - before, listening=self._listening)
             time.sleep(LOOK_S)

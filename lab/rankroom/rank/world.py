@@ -64,6 +64,7 @@ class World:
     elastic: bool = False  # within one, with its state
     _waits: str = ""
     _released: bool = False
+    _parted: bool = False  # others are known not to come any more
     _rounds: dict[str, int] = field(default_factory=dict)
     _earlier: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
@@ -134,7 +135,7 @@ class World:
         self.run, self.present, self.epoch = run, ranks, epoch
         self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
-        self._released = False
+        self._released = self._parted = False
         self._earlier.clear()
         if len(ranks) < self.size:
             # "Dummy" ones are of C++, as autograd's, which work for each cell.
@@ -145,7 +146,7 @@ class World:
         """The cell is over: until the next one, every rank is there."""
         self.size = self.whole
         self.present = tuple(range(self.whole))
-        self._released = False
+        self._released = self._parted = False
 
     def leave(self) -> None:
         """This process is a copy of the rank, of a cell that forks: what it sets up is its own."""
@@ -174,11 +175,11 @@ class World:
             return self._gather(f"{topic}/{self._scope(now)}", value, now)
 
     def check_meeting(self, topic: str, meeting: int) -> None:
-        """Raise RegroupedError if a rank has died since this meeting, ReleasedError if this one is
-        let go."""
+        """Raise RegroupedError if a rank has died since this meeting, ReleasedError if others do
+        not come any more."""
         if self.meeting != meeting:
             raise RegroupedError(DIED.format(what=topic))
-        if self._released:
+        if self._parted:
             raise ReleasedError(GIVEN_UP.format(what=topic))
 
     def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
@@ -191,14 +192,14 @@ class World:
                     do="gather", topic=topic, round=number, size=self.size, value=value
                 )
                 number = int(answer["round"])
-                if answer["complete"] and not self._released:
+                if answer["complete"] and not self._parted:
                     self._rounds[topic] = number
                     values: list[Any] = answer["values"]
                     return values
                 missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
                 if self.meeting != meeting:
                     raise RegroupedError(DIED.format(what=_words(topic)))
-                if self._released:
+                if self._released or self._parted:
                     words = NEVER_CAME if missing else GIVEN_UP
                     raise ReleasedError(words.format(what=_words(topic), ranks=named(missing)))
                 if time.monotonic() > told:
@@ -211,9 +212,10 @@ class World:
         finally:
             self._waits = ""
 
-    def release(self) -> None:
-        """Let this rank's main thread go if it waits in `gather`; called from another thread."""
-        self._released = True
+    def release(self, parted: bool) -> None:
+        """Let this rank's main thread go if it waits in `gather`; called from another thread. Where
+        ranks have `parted`, it meets nobody any more in this cell, though all had come."""
+        self._released, self._parted = True, parted
         if self._waits:
             self._ask(do="leave", topic=self._waits)
 

@@ -116,6 +116,8 @@ class Writer:
         data = b"\n" + lines if self._torn else lines
         rest = memoryview(data)
         try:
+            if self._fd < 0:  # it was finished, but for run.json, for which there was no room
+                self._fd = os.open(self.paths.events, os.O_RDWR | os.O_APPEND)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
@@ -153,7 +155,7 @@ class Writer:
             raise _unwritable(self.paths.folder, error) from None
 
     def finish(self, run: RunInfo) -> None:
-        """Write the run's final state; nothing is appended after this."""
+        """Write the run's final state; what is appended after this opens the file again."""
         if trouble := self.close():
             run.notes = [*run.notes, MISSING.format(trouble=trouble)]
         self.update(run)

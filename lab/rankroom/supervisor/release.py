@@ -63,6 +63,7 @@ class Release:
         self._looks = False  # at what the others do, soon: once for all that fail until then
         self._asked: list[Future[Any]] = []
         self._signals: list[Future[Any]] = []  # on their way to ranks
+        self._sending = 0  # signals that are just being sent
         self._signalled_by = 0.0  # until when they may come; monotonic
         self._unconfirmed = 0  # of those asked
         self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
@@ -83,9 +84,9 @@ class Release:
             # A rank whose node is cut off never confirms, and may be given up much later.
             if self._unconfirmed > 0 and now < self._confirmed_by:
                 return True
-            is_on_its_way = any(not each.done() for each in self._signals)
+            is_on_its_way = self._sending or any(not each.done() for each in self._signals)
             # To a node that is cut off none comes.
-            return is_on_its_way and now < self._signalled_by and not self._given_up
+            return bool(is_on_its_way) and now < self._signalled_by and not self._given_up
 
     def interrupt(self) -> None:
         """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
@@ -106,9 +107,11 @@ class Release:
         with self._lock:
             if not self._running() or (self._asked and not (prompts and self._is_held())):
                 return self._asked
+            # Who has left the cell, or is about to, joins in nothing more.
+            is_whole = len(self._running()) == len(self._ranks) and not self._raised
             about = {
                 "run": self._run, "raised": sorted(self._raised), "prompts": prompts,
-                "interrupted": self.interrupted,
+                "interrupted": self.interrupted, "parted": self.interrupted or not is_whole,
             }  # fmt: skip
             asked: list[Future[Any]] = []
             with contextlib.suppress(RankroomError, OSError):
@@ -131,12 +134,14 @@ class Release:
     def _signal(self, ranks: Sequence[int]) -> None:
         """Interrupt ranks; the run does not end before that has come to them."""
         with self._lock:
-            sent = self._connections.signal(ranks, "SIGINT")
-            waited_for = [each for each in self._signals if not each.done()]
-            self._signals = [*waited_for, *sent]
+            self._sending += 1
             self._signalled_by = time.monotonic() + SIGNALLED_S
-        for future in sent:
-            future.add_done_callback(lambda future: self._confirmed())
+        sent = self._connections.signal(ranks, "SIGINT")
+        with self._lock:
+            self._sending -= 1
+            self._signals = [*(each for each in self._signals if not each.done()), *sent]
+        for future in sent:  # which an agent's thread does
+            future.add_done_callback(lambda done: self._connections.later(0.0, self._confirmed))
         self._connections.later(SIGNALLED_S, self._confirmed)
 
     def _confirm(self, future: Future[Any]) -> None:

@@ -48,21 +48,41 @@ def test_a_release_that_comes_before_the_cell_is_for_the_cell(rank: World, relea
     of_rank = Recovery(rank)
     of_rank.begin("one", [0, 1], 0, False)
     of_rank.end()
-    assert of_rank.release("two") == [] and released == []
+    assert of_rank.release("two", True) == [] and released == []
     of_rank.begin("two", [0, 1], 0, False)
-    assert of_rank.began_released and released == ["released"]
+    assert of_rank.began_released and of_rank.began_let_go and released == ["released"]
     with pytest.raises(ReleasedError, match="was given up: another rank has failed"):
         rank.gather("hvd.init()", None)
     of_rank.end()
     of_rank.begin("three", [0, 1], 0, False)
-    assert not of_rank.began_released and released == ["released"]
+    assert not (of_rank.began_released or of_rank.began_let_go) and released == ["released"]
     assert rank.gather("hvd.init()", None) == [1, 2]
+
+
+def test_after_a_release_by_hand_ranks_may_meet_again_in_the_same_cell(
+    rank: World, released: list[str]
+):
+    """Nobody has left: as elastic training does, and `except HorovodInternalError`."""
+    of_rank = Recovery(rank)
+    of_rank.begin("one", [0, 1], 0, False)
+    assert of_rank.release("one", False) == ["it"]
+    rank.check_meeting("hvd.init()", 0)
+    assert rank.gather("hvd.init()", None) == [1, 2]
+
+
+def test_a_release_after_the_cell_is_for_no_later_one(rank: World, released: list[str]):
+    """As of a rank that has failed itself, when the others are let go."""
+    of_rank = Recovery(rank)
+    of_rank.begin("one", [0, 1], 0, False)
+    of_rank.end()
+    assert of_rank.release("one", True) == ["it"]
+    assert rank.gather("hvd.init()", None) == [1, 2]  # of another client's request
 
 
 def test_a_rank_that_is_let_go_does_not_go_on_with_one_that_is_gone(rank: World):
     """Both had come, and one of them was killed then."""
     rank.begin("one", (0, 1), 0)
-    rank.release()
+    rank.release(True)
     with pytest.raises(ReleasedError):
         rank.gather("hvd.init()", None)
     with pytest.raises(ReleasedError):

@@ -7,6 +7,7 @@ import pytest
 from rankroom.errors import RecordError
 from rankroom.record import patient_writer
 from rankroom.record.patient_writer import PatientWriter
+from rankroom.record.store import Writer
 from record_makers import log, start_record
 
 LINES = [log(0, f"line {i}\n", seq=i) for i in range(8)]
@@ -92,3 +93,21 @@ def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
     room(0)
     for line in LINES[5:8]:
         writer.append(line)  # there is room in memory again
+
+
+def test_what_comes_late_is_written_though_only_the_end_had_no_room(record, monkeypatch):
+    """All events had fitted, and their file was closed."""
+    store, run, writer = record
+    writer.append(LINES[0])
+
+    def full(self, run):
+        raise RecordError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(RecordError):
+        patch.setattr(Writer, "update", full)
+        writer.finish(run)
+    writer.append(LINES[1])
+    run.state = "done"
+    writer.finish(run)
+    assert texts(store, run) == ["line 0\n", "line 1\n"]
+    assert store.load(run.id).state == "done"

@@ -177,8 +177,11 @@ def test_a_run_does_not_end_before_its_interrupt_has_come(
         ranks.receive(*ended(rank))
     assert made.running == [] and not made.is_over
     sent[0].set_result(None)
+    ranks.tick()
     assert not made.is_over
     sent[1].set_result(None)
+    assert not made.is_over  # in an agent's thread; it ends in the server's
+    ranks.tick()
     assert made.wait(0)
 
 
