@@ -17,7 +17,7 @@ from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
-BUSY_S = 8.0  # whatever runs beside it; by itself Gloo waits for 30 s, and torch for many minutes
+BUSY_S = 15.0  # whatever runs beside it; by itself Gloo waits for 30 s, and torch for many minutes
 SETUP = """
 import os, time
 import torch, torch.distributed as dist

@@ -91,7 +91,7 @@ def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
 
 
 def test_release_lets_a_waiting_rank_go(worlds):
-    threading.Timer(0.1, worlds[0].release).start()
+    threading.Timer(0.1, worlds[0].release, [True]).start()
     with pytest.raises(ReleasedError, match="topic was given up: rank 1 failed before"):
         worlds[0].gather("topic", 0)
 
@@ -99,7 +99,7 @@ def test_release_lets_a_waiting_rank_go(worlds):
 def test_ranks_that_failed_at_different_places_meet_again(worlds):
     """Rank 0 came twice and gave up, rank 1 never came: they still meet in the same round."""
     for _ in range(2):
-        threading.Timer(0.05, worlds[0].release).start()
+        threading.Timer(0.05, worlds[0].release, [True]).start()
         with pytest.raises(ReleasedError):
             worlds[0].gather("topic", "stale")
         worlds[0].begin("next run", (0, 1), epoch=0)
@@ -109,7 +109,7 @@ def test_ranks_that_failed_at_different_places_meet_again(worlds):
 
 
 def test_an_epoch_does_not_meet_the_one_before(worlds):
-    threading.Timer(0.05, worlds[0].release).start()
+    threading.Timer(0.05, worlds[0].release, [True]).start()
     with pytest.raises(ReleasedError):
         worlds[0].gather("topic", "old")
     for each in worlds:
@@ -122,7 +122,7 @@ def test_ranks_that_are_regrouped_meet_again_without_one_that_is_gone(worlds):
     threading.Timer(0.1, worlds[0].regroup, [1]).start()
     with pytest.raises(RegroupedError):
         worlds[0].gather("topic", "old")
-    threading.Timer(0.3, gone.release).start()
+    threading.Timer(0.3, gone.release, [True]).start()
     with pytest.raises(ReleasedError):
         gone.gather("topic", "gone")
     worlds[1].begin("", (0, 1), 0, meeting=1, back="was killed")
