@@ -118,7 +118,8 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
         done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo, grace=ENDS_S)
     except KeyboardInterrupt:
         progress = asyncio.run(sent.progress())
-        click.echo(f"ended: it {progress.words}")
+        is_told = progress.state in ("done", "failed")
+        click.echo(progress.words if is_told else f"it was ended, and last it {progress.words}")
         if progress.cell:
             click.echo(f"the executed notebook: {progress.copy or folder.executed}")
         raise SystemExit(INTERRUPTED) from None

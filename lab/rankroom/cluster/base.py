@@ -349,7 +349,7 @@ class AnyCluster:
     # -- how
 
     def follow(self) -> None:
-        """Learn of the run that is on, whoever began it."""
+        """Take the run that is on for this process's latest one, whichever client started it."""
         if info := self._ask("follow")["run"]:
             self._take(info)
 

@@ -47,8 +47,8 @@ class Replaced:
 
 @contextmanager
 def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator[Replaced]:
-    """Watches how the file at `path` is written anew; that it is removed only while it `counts()`,
-    as it may be at the end of a training."""
+    """Watches how the file at `path` is replaced. Taking it away is noted while it `counts()`: a
+    training may remove it at its end."""
     found = Replaced()
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:

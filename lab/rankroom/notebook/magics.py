@@ -423,5 +423,5 @@ class EveryCell:
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
 TOO_LATE = "interrupted when the run was over"
-UNTIMED = "--detach and --timeout: nobody waits who could end it; leave out one of them"
+UNTIMED = "--timeout is for cells that the notebook waits for: leave out --detach or --timeout"
 UNATTENDED = "%debug passed over: no one can answer here"

@@ -137,8 +137,11 @@ class Recovery:
             return horovod_adapter.regroup(self._world, meeting)
 
     def release(self, run: str, parted: bool) -> list[str]:
-        """Let go of blocked collectives of this run, from any thread; what was released. Where
-        ranks have `parted`, it meets nobody any more; if it has not begun here, once it does."""
+        """Let go of blocked collectives of this run, from any thread; what was released.
+
+        `parted` says that some ranks have left the cell, so that a later set-up in it must fail. A
+        run that has not begun here is released as it begins.
+        """
         with self._lock:
             if run != self._world.run:
                 self._early_release = run, parted

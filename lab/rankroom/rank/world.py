@@ -213,8 +213,11 @@ class World:
             self._waits = ""
 
     def release(self, parted: bool) -> None:
-        """Let this rank's main thread go if it waits in `gather`; called from another thread. Where
-        ranks have `parted`, it meets nobody any more in this cell, though all had come."""
+        """Let this rank's main thread go if it waits in `gather`; called from another thread.
+
+        If some ranks have left the cell (`parted`), every later `gather` in it fails, too, even one
+        that all ranks had come to.
+        """
         self._released, self._parted = True, parted
         if self._waits:
             self._ask(do="leave", topic=self._waits)

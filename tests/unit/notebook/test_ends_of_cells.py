@@ -116,7 +116,7 @@ def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
 
 
 def test_a_cell_that_nobody_waits_for_has_no_time_limit(cells: RankroomMagics):
-    with pytest.raises(UsageError, match="--detach and --timeout: nobody waits"):
+    with pytest.raises(UsageError, match="--timeout is for cells that the notebook waits"):
         cells.distributed("--detach --timeout 5", "1")
 
 

@@ -144,8 +144,8 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
 
 @contextmanager
 def _repeated(seed: int, now: int) -> Iterator[None]:
-    """It is `now` (nanoseconds since the epoch) for all who ask, and random numbers begin anew;
-    afterwards they go on as before."""
+    """The clock stands at `now` (epoch nanoseconds), and random numbers start from `seed`;
+    both are restored afterwards."""
     numpy = sys.modules.get("numpy")
     kept, clock, clock_ns = random.getstate(), time.time, time.time_ns
     kept_of_numpy = numpy.random.get_state() if numpy else None
