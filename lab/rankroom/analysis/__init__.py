@@ -1,4 +1,4 @@
-"""What follows from the spans of a record: timeline, collectives, profile, scaling, export.
+"""What is computed from the spans of a record: timeline, collectives, profile, scaling, export.
 
 Imports the rooms record, system and text.
 """

@@ -1,4 +1,4 @@
-"""What all plots have in common: Vega-Lite, which JupyterLab renders by itself, light and dark."""
+"""The base of all plots: Vega-Lite, which JupyterLab renders itself, in light and dark themes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from rankroom.record.model import Json
 
 VEGA = "application/vnd.vegalite.v5+json"
-_GREY = "#777777"  # is read on both
+_GREY = "#777777"  # readable on light and on dark
 _INK = {
     "title": {"color": _GREY},
     "axis": {"labelColor": _GREY, "titleColor": _GREY, "gridColor": "#77777744"},
@@ -17,6 +17,6 @@ _INK = {
 
 
 def chart(**parts: Any) -> Json:
-    """A plot of these parts of Vega-Lite; the page's own ground shows through."""
+    """Return a Vega-Lite chart with these top-level properties and a transparent background."""
     schema = "https://vega.github.io/schema/vega-lite/v5.json"
     return {"$schema": schema, "background": None, "config": _INK, **parts}

@@ -1,8 +1,8 @@
-"""Collectives: operations matched across ranks, with who came last and what each rank waited.
+"""Collectives: operations matched across ranks, with the straggler and each rank's wait.
 
-The n-th time that a rank calls an operation on a tensor belongs to the n-th time of the others;
-where ranks died in an elastic run and were met again, it is counted from there. A run may have
-millions of them, so they are columns; `Collective` is one, to look at.
+A rank's n-th call of an operation on a tensor is matched with the n-th call of the other ranks; the
+calls after each regrouping of an elastic run are matched among themselves. A run may have millions
+of collectives, so they are stored in columns; `Collective` is one of them, for inspection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CATEGORY = "collective"
 
 
 class Key(NamedTuple):
-    """What the spans of one collective have in common, besides their number."""
+    """What all spans of one collective have in common, besides its number `n`."""
 
     library: str
     group: str
@@ -30,11 +30,12 @@ class Key(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """The `n`-th of a key. `ranks` took part, with `arrivals` and `ends` in that order (µs).
+    """The `n`-th collective of a key: its `ranks`, with `arrivals` and `ends` in that order (µs).
 
-    `last` is when the last rank arrived, and `straggler` that rank, the lowest of several; `spread`
-    is from the first arrival to the last, `cost` how much later the straggler came than the others
-    did in the middle. Of `ranks`, those `given_up` waited for `absent` ones until they failed.
+    `last` is the latest arrival, and `straggler` the rank that arrived then, the lowest of a tie.
+    `spread` is the time from the first arrival to the last, `cost` the time from the median arrival
+    of the other ranks to the last. `absent` are the ranks that were expected but did not take part;
+    the ranks in `given_up` waited for them until they failed.
     """
 
     key: Key
@@ -50,29 +51,29 @@ class Collective(NamedTuple):
     cost: int
 
     def to_json(self) -> Json:
-        """As in tests/support/traces/*/expected.json."""
+        """Return the collective in the format of tests/support/traces/*/expected.json."""
         rest = self._asdict()
         return {**rest.pop("key")._asdict(), **rest}
 
 
 @dataclass
 class Calls:
-    """The collectives of one rank in the order of their starts; times in µs."""
+    """One rank's calls of collectives, in columns, in order of their starts; times in µs."""
 
-    numbers: Column  # of their names
-    of: Column  # which of the run's collectives each belongs to
+    numbers: Column  # of the names in the rank's table
+    of: Column  # index of the collective that each belongs to
     start: Column
     end: Column
-    until: Column  # when its wait was over, and the transfer began
+    until: Column  # when the wait ended and the transfer began
 
     @property
     def newest(self) -> int:
-        """When the last of them began; the rank got out of what had ended by then."""
+        """The start of the last call. The rank completed every call that ended by then."""
         return int(self.start[-1]) if len(self.start) else 0
 
 
 class Collectives:
-    """The collectives of a run by first arrival, then key and number."""
+    """All collectives of a run, sorted by first arrival, then by key and `n`."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._ranks, self._doubt = timeline.ranks, timeline.doubt
@@ -109,12 +110,12 @@ class Collectives:
         )  # fmt: skip
 
     def to_json(self) -> Json:
-        """All of them as `runs/<id>/collectives` gives them, in a few bytes each.
+        """Return all collectives as `runs/<id>/collectives` serves them, in a few bytes each.
 
-        Readers that know the spans work the times out, and whether they know the same spans: for
-        each rank in `calls`, `check` is the exclusive or of the low 32 bits of all starts, and `of`
-        how much further than the call before it each call's collective is; by `doubt` µs its times
-        may be off those of other hosts.
+        Clients that have the spans compute the times themselves. For each rank in `calls`, `check`
+        lets them verify that they have the same spans: it is the XOR of the low 32 bits of all
+        starts. `of` has the index of each call's collective, as the difference from the call
+        before. `doubt` is by how many µs the rank's times may differ from those of other hosts.
         """
         return {
             "keys": [key._asdict() for key in self.keys],
@@ -137,16 +138,16 @@ class Collectives:
 
     @property
     def shared(self) -> npt.NDArray[np.bool_]:
-        """Whether more than one rank took part in each."""
+        """For each collective, whether more than one rank took part."""
         return self.count > 1
 
     @property
     def has_given_up(self) -> bool:
-        """Whether some rank waited for others that did not come any more."""
+        """Whether a rank waited, until it failed, for ranks that never arrived."""
         return any(bool(self._given_up(self.calls[rank]).any()) for rank in self._failed)
 
     def _number(self, named: dict[int, _Named]) -> None:
-        """Tell which collective each call belongs to, and put them in order."""
+        """Assign each call to a collective, and sort the collectives."""
         place = {key: i for i, key in enumerate(self.keys)}
         met = np.unique(np.concatenate([[0], *(each.meetings for each in named.values())]))
         count = len(self.keys) * len(met)
@@ -176,7 +177,7 @@ class Collectives:
             self.calls[rank] = Calls(each.number, where[at], each.start, each.end, each.end)
 
     def _compare(self) -> None:
-        """Bring together who took part in each, and find who came last."""
+        """Collect the ranks that took part in each collective, and find its straggler."""
         total = len(self.first)
         self.count = np.zeros(total, np.int64)
         self.last = self.first.copy()
@@ -193,7 +194,7 @@ class Collectives:
             at = free[calls.of]
             free[calls.of] += 1
             self._taking_part[at], self._arrivals[at], self._ends[at] = rank, calls.start, calls.end
-            # Who left before the last one came did not wait for it, as with a broadcast or a send.
+            # A rank that left before the last one arrived did not wait for it (broadcast or send).
             last = self.last[calls.of]
             left = calls.end + self._doubt[rank] < last
             calls.until = np.where(left, calls.start, np.minimum(last, calls.end))
@@ -203,13 +204,13 @@ class Collectives:
             if count > 1:
                 at = np.flatnonzero(self.count == count)
                 arrivals = self._arrivals[self._rows[at][:, None] + np.arange(count)]
-                # The straggler's is the greatest: without it, the others' middle.
+                # The straggler's arrival sorts last: this is the median of the others.
                 arrivals.sort(axis=1)
                 middle = (arrivals[:, (count - 2) // 2] + arrivals[:, (count - 1) // 2]) // 2
                 self.cost[at] = self.last[at] - middle
 
     def _look_for_absent(self, named: dict[int, _Named], failed: set[int]) -> None:
-        """Find where ranks are absent; the failed ones waited for them in vain."""
+        """Find collectives that lack expected ranks; failed ranks waited in them to the end."""
         said = (members for each in named.values() for members in each.members if members)
         self._expected = list(dict.fromkeys([frozenset(self._ranks), *said]))
         self._failed = failed & self.calls.keys()
@@ -234,7 +235,10 @@ class Collectives:
             calls.until = np.where(self._given_up(calls), calls.end, calls.until)
 
     def _given_up(self, calls: Calls) -> npt.NDArray[np.bool_]:
-        """What a failed rank did not get out of: others may be missing in the record only."""
+        """Select the calls that a failed rank never completed.
+
+        Where it did complete the call, the absent ranks may only be missing from the record.
+        """
         found: npt.NDArray[np.bool_] = self.has_absent[calls.of] & (calls.end > calls.newest)
         return found
 
@@ -243,7 +247,7 @@ class Collectives:
 
 
 class _Named:
-    """A rank's collectives in the order of their starts; what each distinct name says."""
+    """One rank's collectives in order of their starts; key and members of each distinct name."""
 
     def __init__(self, timeline: Timeline, rank: int) -> None:
         self.number, self.start, self.end = timeline.lane(rank, CATEGORY).columns()
@@ -258,9 +262,9 @@ class _Named:
 
 
 def _occurrences(keys: Column, count: int) -> tuple[Column, Column]:
-    """How many of its key came before each, and how many there are of each key in all."""
+    """Return how many equal keys precede each key, and how often each key occurs in all."""
     if count < 1 << 16:
-        order = np.argsort(keys.astype(np.uint16), kind="stable")  # by radix
+        order = np.argsort(keys.astype(np.uint16), kind="stable")  # a radix sort
     else:
         order = np.argsort(keys, kind="stable")
     counts = np.bincount(keys, minlength=count)
@@ -270,7 +274,7 @@ def _occurrences(keys: Column, count: int) -> tuple[Column, Column]:
 
 
 def key_of(named: Json) -> Key:
-    """The key of a span from its name and arguments; what is left out is empty."""
+    """Return a span's key. A missing argument counts as empty, a missing `op` as the name."""
     library, group, op, tensor = (_text(named.get(k)) for k in Key._fields)
     return Key(library, group, op if isinstance(named.get("op"), str) else named["name"], tensor)
 

@@ -1,8 +1,8 @@
 """A run's timeline as Chrome JSON, which Perfetto opens: one process per rank.
 
-What importers of such files ask for, and quietly drop events over, is held here: spans of a thread
-lie within one another or apart, no time is negative, threads are told apart by their number alone,
-and text is what a strict parser takes. tests/support/perfetto_rules.py says it again, as a check.
+The file keeps the rules of importers, which silently drop events that break them: the spans of a
+thread nest or do not overlap, no time is negative, thread numbers are unique across processes, and
+text is valid for a strict parser. tests/support/perfetto_rules.py checks the same rules.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rankroom.analysis.timeline import TEN_YEARS_US, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
 from rankroom.record.store import Store
 
-MOST_ROWS = 32  # of spans that overlap, in one category; more go without a thread
-DEEPEST = 500  # spans within one another; importers stop somewhat above
-LATE_US = 1000  # µs that a rank comes after the others to be marked
-MOST_FLOWS = 20_000  # arrows from who came last to who waited; the costliest collectives have them
-PHASES = "phase"  # of collectives: they lie within these, where that can be
+MOST_ROWS = 32  # of overlapping spans in one category; further ones get no thread
+DEEPEST = 500  # levels of nested spans; importers allow a few more
+LATE_US = 1000  # µs; a rank that costs the others less is not marked
+MOST_FLOWS = 20_000  # arrows from stragglers to waiting ranks; the costliest collectives come first
+PHASES = "phase"  # category of the phases of collectives, drawn inside these where they fit
 _PIECE = 1 << 18
 _KIND, _SAMPLE = b'{"kind":"', b'{"kind":"sample"'  # as `event_line` writes them
 _EXACT = 1 << 63
@@ -43,7 +43,7 @@ _Sample = tuple[int, int, dict[str, float]]
 
 
 def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
-    """The timeline in pieces of some 256 KiB. Raises RecordError when there is no such record."""
+    """Yield the timeline in pieces of some 256 KiB. Raises RecordError if the record is missing."""
     run = store.load(run_id)
     timeline = Timeline.read(run, store.paths(run_id).events)
     samples = list(_samples(run, store.paths(run_id).events))
@@ -58,14 +58,14 @@ def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
 
 
 def zero_of(timeline: Timeline) -> int:
-    """The earliest time: a run begins at 0, and what is before it, by a clock that errs, would be
-    dropped."""
+    """Return the earliest time, at most 0: a run begins at 0, but an inaccurate clock may put spans
+    before that, which importers would drop."""
     starts = [min(lane.start) for lanes in timeline.lanes.values() for lane in lanes.values()]
     return min([0, *starts])
 
 
 def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same, as a gzip file."""
+    """Yield the same bytes as a gzip file."""
     pack = zlib.compressobj(6, wbits=31)
     for piece in pieces:
         if data := pack.compress(piece):
@@ -74,7 +74,7 @@ def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _about(run: RunInfo, zero: int) -> Json:
-    """What lets the file be read back as it was; its times count from `start` + `zero`."""
+    """Return what an import needs to restore the record; times count from `start` + `zero`."""
     ranks = [{"rank": r.rank, "host": r.host, "device": r.device} for r in run.ranks]
     return {"run": run.id, "start": run.start, "zero": zero, "title": run.title, "ranks": ranks}
 
@@ -84,13 +84,13 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
     width = len(str(max((rank.rank for rank in run.ranks), default=0)))
     for rank in run.ranks:
         yield from _process(rank, width)
-    where: dict[tuple[int, int, int], int] = {}  # the thread of a collective's span
+    where: dict[tuple[int, int, int], int] = {}  # the thread of each collective's span
     for number in timeline.ranks:
         lanes = timeline.lanes[number]
         own = [cat for cat in lanes if cat not in OURS]
         for category in lanes:
             if category == PHASES and CATEGORY in lanes:
-                continue  # with those
+                continue  # exported together with the collectives
             place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
             threads = Threads(number, place, stride)
             together = [category]
@@ -112,7 +112,7 @@ def _process(rank: RankInfo, width: int) -> Iterator[str]:
     number = rank.rank
     where = " on ".join(filter(None, (rank.device, rank.host)))
     for what, args in (
-        ("process_name", {"name": f"rank {number:{width}}"}),  # names are put in order as text
+        ("process_name", {"name": f"rank {number:{width}}"}),  # padded, as names are sorted as text
         ("process_sort_index", {"sort_index": number}),
         ("process_labels", {"labels": where}),
     ):
@@ -124,9 +124,9 @@ def _described(what: str, pid: int, tid: int, args: Json) -> str:
 
 
 class Threads:
-    """The threads of one category of a rank: a row each, with a number that no other rank has.
+    """The threads of one category of a rank, one per row, with numbers that no other rank has.
 
-    The first thread of a rank, that of its cells, has the number of its process.
+    A rank's first thread, that of its cells, has the number of its process.
     """
 
     def __init__(self, rank: int, place: int, stride: int) -> None:
@@ -136,7 +136,7 @@ class Threads:
         self._ends: list[list[int]] = []
 
     def take(self, start: int, end: int) -> int:
-        """The row for a span: -1 if there is none. Spans come by start, longer ones first."""
+        """Return a span's row, -1 if there is none. Spans come by start, longer ones first."""
         for row, ends in enumerate(self._ends):
             while ends and ends[-1] <= start:
                 ends.pop()
@@ -160,7 +160,7 @@ def _spans(
     zero: int,
     where: dict[tuple[int, int, int], int],
 ) -> Iterator[str]:
-    """The spans of categories that share threads; `where` learns those of collectives."""
+    """Yield the spans of categories that share threads; add those of collectives to `where`."""
     lanes = [timeline.lanes[rank][category] for category in categories]
     heads = [f'"cat":{text(category)},"pid":{rank}' for category in categories]
     names: dict[int, str] = {}
@@ -196,10 +196,10 @@ def _spans(
 
 
 def _straggler(collective: Collective, zero: int) -> str:
-    """The moment at which the last rank came to a collective, and what that cost the others.
+    """Return an instant event at the last rank's arrival, with what that cost the others.
 
-    In a row above all ranks: Perfetto shows the processes with the most events first, and ranks are
-    in order only while they have as many.
+    It is global, in a row above all ranks: Perfetto shows the processes with the most events first,
+    so ranks stay in order only while they have equally many.
     """
     rank, key = collective.straggler, collective.key
     what = " ".join(filter(None, (f"rank {rank} last in", key.op, key.tensor)))
@@ -216,7 +216,7 @@ def _flows(
     where: dict[tuple[int, int, int], int],
     zero: int,
 ) -> Iterator[str]:
-    """Arrows from the last rank's arrival at a collective to the spans of those that waited."""
+    """Yield arrows from the straggler's arrival at a collective to the spans of waiting ranks."""
     count = 0
     for place in places.tolist():
         one = found[place]
@@ -241,7 +241,7 @@ def _flows(
 
 
 def _samples(run: RunInfo, events: Path) -> Iterator[_Sample]:
-    """Rank, time and values of each sample of utilisation."""
+    """Yield rank, time and values of each sample of utilization."""
     offsets = {rank.rank: rank.clock.offset if rank.clock else 0 for rank in run.ranks}
     with contextlib.suppress(FileNotFoundError), events.open("rb") as lines:
         for line in lines:
@@ -274,12 +274,12 @@ def text(value: Any) -> str:
 
 
 def _outer(value: Any) -> str:
-    # Beside the events, a delete character is taken for the end of the world.
+    # A raw DEL character outside the events makes Perfetto reject the file.
     return text(value).replace("\x7f", "\\u007f")
 
 
 def _sound(value: Any) -> Any:
-    """The same without numbers that JSON does not know."""
+    """Return a copy in which numbers that JSON cannot hold are text."""
     if isinstance(value, dict):
         return {str(key): _sound(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,9 +1,9 @@
-"""A level of detail of a long run's timeline: seen at once, while its spans are read.
+"""The overview of a long run's timeline: a coarse level of detail, shown while its spans are read.
 
-The run is divided into equal parts of time, about as many as a picture has pixels. A span that
-lasts as long as a part or longer is itself in the overview. The shorter ones that begin in the same
-part, at the same depth, are one block: it has the name of the longest of them, and `busy` says how
-much of it they cover. record.schema.json has the format.
+The run is divided into parts of equal length, about as many as a picture has pixels. A span that
+lasts at least as long as a part appears in the overview itself. Shorter ones that begin in the same
+part, at the same depth, are merged into one block: it has the name of the longest of them, and
+`busy` says how much of it they cover. record.schema.json defines the format.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rankroom.analysis.collectives import CATEGORY, Calls, Collectives
 from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
-RULES = 2  # of what a block is; an overview that followed others is not taken
-LEAST_SPANS = 250_000  # with fewer, the spans themselves are there as soon
+RULES = 2  # version of what a block is; an overview of another version is ignored
+LEAST_SPANS = 250_000  # with fewer, the spans themselves load as fast
 MOST_PARTS, FEWEST_PARTS = 2048, 128
-BLOCKS = 400_000  # about so many in all: some megabytes
-DEEPEST = 8  # spans nested deeper share a block with those that contain them
-WAIT, TRANSFER = 0, 1  # the names of the parts of a collective
+BLOCKS = 400_000  # approximate total: some megabytes
+DEEPEST = 8  # levels; spans nested deeper share blocks with those that contain them
+WAIT, TRANSFER = 0, 1  # name numbers of the parts of a collective
 _PART_NAMES = [{"name": "wait"}, {"name": "transfer"}]
-_SHOWN = ("name", "tensor")  # what a picture needs of a name
+_SHOWN = ("name", "tensor")  # the fields of a name that a picture needs
 
-Columns = tuple[Column, Column, Column]  # names, starts and ends, in the order of the starts
+Columns = tuple[Column, Column, Column]  # names, starts and ends, in order of the starts
 
 
 def overview_lines(timeline: Timeline, collectives: Collectives, read: int) -> Iterator[str]:
-    """The lines of overview.jsonl for a record of `read` bytes: first the head, then the lanes."""
+    """Yield the lines of overview.jsonl for a record of `read` bytes: header first, then lanes."""
     head = {"rules": RULES, "read": read, "spans": timeline.count, "dropped": timeline.dropped}
     yield _line(head)
     width = part_width(timeline)
@@ -49,7 +49,7 @@ def overview_lines(timeline: Timeline, collectives: Collectives, read: int) -> I
 
 
 def part_width(timeline: Timeline) -> int:
-    """Microseconds of a part: fewer and longer parts the more lanes there are."""
+    """Return the length of a part in µs: the more lanes, the fewer and longer the parts."""
     lanes = [lane for lanes in timeline.lanes.values() for lane in lanes.values() if len(lane)]
     if not lanes:
         return 1
@@ -60,16 +60,16 @@ def part_width(timeline: Timeline) -> int:
 
 
 def blocks(columns: Columns, width: int, base: int = 0) -> Json:
-    """A lane's spans, none of which is short and has a neighbour in the same part of `width` µs.
+    """Return a lane's spans, with short ones in the same part of `width` µs merged into one block.
 
-    Columns as in a `spans` event, and `busy`; `base` is added to the numbers of names.
+    The columns are those of a `spans` event, and `busy`; `base` is added to the name numbers.
     """
     name, start, end = columns
     depth = _depths(start, end)
     levels = (depth == level for level in range(int(depth.max(initial=0)) + 1))
     found = [_merged((name[at], start[at], end[at]), width) for at in levels]
     merged = np.concatenate(found, axis=1)
-    # What contains the others comes first where they begin together.
+    # Of spans that begin together, the one that contains the others comes first.
     name, start, dur, busy = merged[:, np.argsort(merged[1], kind="stable")]
     return {
         "name": (name + base).tolist(),
@@ -80,7 +80,7 @@ def blocks(columns: Columns, width: int, base: int = 0) -> Json:
 
 
 def _depths(start: Column, end: Column) -> Column:
-    """How many spans each lies in, DEEPEST - 1 at most."""
+    """Return how many spans contain each span, DEEPEST - 1 at most."""
     if (start[1:] >= end[:-1]).all():
         return np.zeros(len(start), np.int64)
     begun = np.arange(len(start))
@@ -90,13 +90,13 @@ def _depths(start: Column, end: Column) -> Column:
 
 
 def _merged(columns: Columns, width: int) -> npt.NDArray[np.int64]:
-    """Names, starts, durations and busy times of spans that are all at one depth."""
+    """Merge the short spans of one depth; return names, starts, durations and busy times."""
     name, start, end = columns
     if not len(start):
         return np.empty((4, 0), np.int64)
     dur = end - start
     each = np.arange(len(start))
-    # Long spans are in parts of their own, which no short one is in.
+    # Each long span gets a part number of its own, so that nothing is merged with it.
     part = np.where(dur < width, start // width, np.iinfo(np.int64).min + each)
     heads = np.flatnonzero(np.concatenate(([True], part[1:] != part[:-1])))
     longest = np.maximum.reduceat(dur, heads)
@@ -109,7 +109,7 @@ def _merged(columns: Columns, width: int) -> npt.NDArray[np.int64]:
 
 
 def _cut(calls: Calls) -> Columns:
-    """A rank's collectives, each cut where its wait was over and the transfer began."""
+    """Return a rank's collectives, each split into its wait and its transfer."""
     waits = calls.until > calls.start
     moves = (calls.end > calls.until) | ~waits
     start = np.concatenate((calls.start[waits], calls.until[moves]))
@@ -120,7 +120,7 @@ def _cut(calls: Calls) -> Columns:
 
 
 def _renumbered(timeline: Timeline, rank: int, columns: Columns) -> tuple[Columns, list[Json]]:
-    """The columns with the numbers of their names from 0 on, and those names."""
+    """Return the columns with their names numbered from 0, and those names."""
     name, start, end = columns
     numbers, which = np.unique(name, return_inverse=True)
     named = (timeline.named(rank, number) for number in numbers.tolist())

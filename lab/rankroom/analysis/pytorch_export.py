@@ -1,7 +1,7 @@
-"""A run's timeline as PyTorch's profiler writes traces: a file for each rank, all on one clock.
+"""A run's timeline in the format of PyTorch's profiler: a file per rank, all on one clock.
 
-HolisticTraceAnalysis and others that read such files tell a GPU's work by its category and by the
-arguments `device` and `stream`. `tools/holistic.py` reads what is written here with the first.
+HolisticTraceAnalysis and similar readers identify GPU work by its category and by the arguments
+`device` and `stream`. `tools/holistic.py` reads these files with HolisticTraceAnalysis.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.store import Store
 
-HOST_PID = 1 << 20  # plus the rank; the process of a GPU's events is the GPU's number
-_THREAD = re.compile(r"GPU (\d+) stream (\d+)")  # as --profile names a kernel's
+HOST_PID = 1 << 20  # plus the rank; a GPU's events have its number as their process
+_THREAD = re.compile(r"GPU (\d+) stream (\d+)")  # how --profile names the thread of a kernel
 _MEMORY = (("Memcpy", "gpu_memcpy"), ("Memset", "gpu_memset"))
 
 
 class PytorchTraces:
-    """The traces of a run's ranks. Raises RecordError when there is no such record."""
+    """The traces of a run's ranks. Raises RecordError if there is no such record."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._run = store.load(run_id)
         self._timeline = Timeline.read(self._run, store.paths(run_id).events)
 
     def __iter__(self) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Each rank and its trace, in pieces."""
+        """Yield each rank and its trace, in pieces."""
         zero = zero_of(self._timeline)
         for rank in self._run.ranks:
             yield rank.rank, _trace(self._run, rank, self._timeline, zero)
 
     @property
     def have_kernels(self) -> bool:
-        """Whether anything of a GPU is in them: readers have little to say of others."""
+        """Whether any trace has GPU kernels: others are of little use to readers."""
         return any("kernel" in lanes for lanes in self._timeline.lanes.values())
 
 
 def _trace(run: RunInfo, rank: RankInfo, timeline: Timeline, zero: int) -> Iterator[bytes]:
-    # One reader looks for `"rank": 0` with this blank, in a line.
+    # One reader searches for `"rank": 0`, with this space and on one line.
     info = {"backend": "nccl" if rank.device != "cpu" else "gloo", "rank": rank.rank,
             "world_size": len(run.ranks)}  # fmt: skip
     head = {
@@ -79,13 +79,13 @@ def _events(rank: RankInfo, timeline: Timeline, zero: int) -> Iterator[str]:
             start, end = int(starts[i]), int(ends[i])
             count += 1
             event = _event(category, timeline.named(number, int(names[i])), own, count)
-            if "pid" not in event:  # rows of spans that cross one another are told apart
+            if "pid" not in event:  # overlapping spans go to different threads
                 event |= {"pid": host, "tid": threads.tid(max(0, threads.take(start, end)))}
             yield text({"ph": "X", "ts": start - zero, "dur": end - start, **event})
 
 
 def _event(category: str, named: Json, own_gpu: int, count: int) -> Json:
-    """What a span is called there, and on a GPU where it ran."""
+    """Return a span's fields in this format, with process and thread if it ran on a GPU."""
     name, args = named["name"], {key: value for key, value in named.items() if key != "name"}
     kernel = named.get("kernel") if category == "collective" else None
     if category != "kernel" and not isinstance(kernel, str):
@@ -96,7 +96,7 @@ def _event(category: str, named: Json, own_gpu: int, count: int) -> Json:
     device, stream = (int(found[1]), int(found[2])) if found else (
         _number(named.get("device"), own_gpu), _number(named.get("stream"), 0))  # fmt: skip
     cat = next((cat for word, cat in _MEMORY if said.startswith(word)), "kernel")
-    # No launch has this number, as records do not have those; that a kernel has one is asked for.
+    # Readers require a correlation number; no launch has it, as records do not hold launches.
     args |= {"device": device, "stream": stream, "correlation": count}
     if kernel:
         args["Collective name"] = name

@@ -1,6 +1,6 @@
 """How a cell's time changes with the number of ranks: times, speed-up, efficiency, and causes.
 
-A cell's time is from when the last rank began with its first line to when the last one was done.
+A cell's time counts from when the last rank started its first line to when the last rank ended.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import Json
 from rankroom.text.amounts import duration
 
-FITS = 0.1  # of a time; a law that is farther from one of them says nothing
-# Okabe and Ito's, which colour-blind people tell apart, on white and on black.
+FITS = 0.1  # relative error of each time up to which Amdahl's law fits
+# Okabe and Ito's palette, safe for color-blind readers, on white and on black.
 COLOURS = {
     "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
     "idle": "#c9c9c9",
@@ -30,7 +30,7 @@ COLOURS = {
 
 @dataclass
 class Measured:
-    """One run: microseconds, and how they were spent by a rank on average."""
+    """One run: its time in µs, and how a rank spent it on average."""
 
     time: int
     causes: dict[str, int]
@@ -38,7 +38,7 @@ class Measured:
 
     @classmethod
     def of(cls, timeline: Timeline, run: str = "") -> Measured:
-        """What a run's spans say; no time at all if it has none."""
+        """Measure a run by its spans; the time is 0 if there are none of the cell."""
         cells = {rank: timeline.lane(rank, "cell") for rank in timeline.ranks}
         begins = [min(cell.start) for cell in cells.values() if len(cell)]
         ends = [max(cell.end) for cell in cells.values() if len(cell)]
@@ -48,20 +48,20 @@ class Measured:
         shares = Shares(timeline)
         causes = dict.fromkeys(PARTS, 0)
         for rank, times in shares.ranks.items():
-            # A rank that is done sooner than the last one has nothing to do any more.
+            # A rank that ends before the last one is idle from then on.
             end = max([window[0], *cells[rank].end])
             for part in PARTS:
                 causes[part] += length(both(getattr(times, part), one(window[0], end)))
             causes["idle"] += length(both(shares.window, one(end, window[1])))
         time = window[1] - window[0]
-        # Of a run that is too long to be recorded whole, what is recorded stands for all of it.
+        # If a run was too long to be recorded whole, scale what was recorded up to all of it.
         recorded = len(shares.ranks) * max(1, length(both(shares.window, one(*window))))
         return cls(time, {k: v * time // recorded for k, v in causes.items()}, run)
 
 
 @dataclass
 class Size:
-    """The runs on one number of ranks; the first of them may have been left out as a warm-up."""
+    """The runs on one number of ranks; the first may have been left out as a warm-up."""
 
     ranks: int
     runs: list[Measured] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Size:
 
     @property
     def time(self) -> float:
-        """The median."""
+        """The median time."""
         return median(self.times)
 
     @property
     def causes(self) -> dict[str, float]:
-        """Of the run in the middle, or the mean of two, so that they add up to the median."""
+        """How the median run (the mean of the middle two) spent its time; adds up to `time`."""
         runs = sorted(self.runs, key=lambda run: run.time)
         middle = runs[(len(runs) - 1) // 2], runs[len(runs) // 2]
         return {part: sum(run.causes[part] for run in middle) / 2 for part in PARTS}
@@ -86,7 +86,7 @@ class Size:
 class Scaling:
     """A cell's runs on different numbers of ranks.
 
-    With `weak`, the work grows with the ranks: then the same time is the best there can be.
+    With `weak`, the work grows with the number of ranks: a constant time is then perfect scaling.
     """
 
     def __init__(self, weak: bool = False) -> None:
@@ -94,20 +94,20 @@ class Scaling:
         self.sizes: list[Size] = []
 
     def add(self, ranks: int, run: Measured) -> None:
-        """One more run that counts."""
+        """Add a run on this number of ranks."""
         if not self.sizes or self.sizes[-1].ranks != ranks:
             self.sizes.append(Size(ranks))
         self.sizes[-1].runs.append(run)
 
     @property
     def base(self) -> Size | None:
-        """What others are compared with: the fewest ranks."""
+        """The size that others are compared with: the fewest ranks."""
         return min(self.sizes, key=lambda size: size.ranks, default=None)
 
     def speed_up(self, size: Size, time: float | None = None) -> float:
-        """How many times as much is done in the same time as on one rank.
+        """Return how many times as much work is done per time as on one rank; NaN without a time.
 
-        Where there was no run on one rank, the fewest there were count as perfect.
+        If there was no run on one rank, the smallest size is taken to scale perfectly.
         """
         time = size.time if time is None else time
         base = self.base
@@ -117,11 +117,11 @@ class Scaling:
         return base.time / time * work
 
     def efficiency(self, size: Size) -> float:
-        """Of what perfect scaling would give: 1 is perfect."""
+        """Return the speed-up as a fraction of perfect scaling."""
         return self.speed_up(size) / size.ranks
 
     def rows(self) -> list[Json]:
-        """One dictionary per number of ranks; times in seconds."""
+        """Return one dictionary per number of ranks; times in seconds."""
         return [
             {
                 "ranks": size.ranks,
@@ -138,15 +138,15 @@ class Scaling:
         ]
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, where pandas is installed."""
+        """Return the rows as a pandas DataFrame, if pandas is installed."""
         import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         return pd.DataFrame(self.rows())
 
     def serial(self) -> float | None:
-        """The share of the work on one rank that more ranks do not make shorter (Amdahl's law).
+        """Return the share of the work that more ranks do not make shorter (Amdahl's law).
 
-        None where the times do not follow that law, or are too few to tell.
+        None if the times do not follow that law, or are too few to tell.
         """
         base = self.base
         if self.weak or base is None or base.ranks != 1 or len(self.sizes) < 3 or base.time <= 0:
@@ -159,7 +159,7 @@ class Scaling:
         return share if fits else None
 
     def remarks(self) -> list[str]:
-        """What to say beside the table."""
+        """Return the sentences to show with the table."""
         said = []
         share = self.serial()
         if share is not None:
@@ -171,7 +171,7 @@ class Scaling:
         return said
 
     def cause(self) -> str:
-        """Where the time went that the largest number of ranks lost against the fewest."""
+        """Name the main cause of what the most ranks lose against the fewest; empty if none."""
         base, last = self.base, max(self.sizes, key=lambda size: size.ranks, default=None)
         if base is None or last is None or last is base or self.efficiency(last) > 0.95:
             return ""
@@ -185,7 +185,7 @@ class Scaling:
         return f"on {last.ranks} ranks, {share} % of what is lost is {WORDS[part]}"
 
     def table(self) -> Table:
-        """Times, speed-up, efficiency and causes side by side."""
+        """Return times, speed-up, efficiency and causes side by side."""
         head = ["ranks", "time", "spread", "speed-up", "efficiency", *WORDS.values()]
         return Table(head, [self._cells(size) for size in self.sizes])
 
@@ -217,7 +217,7 @@ class Scaling:
         return remarks + self.table().html()
 
     def chart(self) -> Json:
-        """A Vega-Lite picture: the speed-up beside the perfect one, and where the time went."""
+        """Return a Vega-Lite chart: speed-up next to the perfect one, and where the time went."""
         return chart(
             hconcat=[self._speed_chart(), self._cause_chart()],
             resolve={"scale": {"color": "independent"}},
@@ -279,16 +279,16 @@ class Scaling:
 
 
 def said(micros: float) -> str:
-    """A time with three digits, as a speed-up is judged by them."""
+    """Format a time with three digits, as speed-ups are judged by it."""
     if micros < 999_500:
         return f"{micros / 1000:.3g} ms"
     return f"{micros / 1e6:.2f} s" if micros < 59_950_000 else duration(int(micros))
 
 
 def counts(text: str, size: int) -> list[int]:
-    """Numbers of ranks as written in `1,2,4`, or 1, 2, 4 … up to `size` if nothing is.
+    """Parse numbers of ranks such as `1,2,4`; without a text, return 1, 2, 4 … and `size`.
 
-    Raises ValueError with a message in words.
+    Raises ValueError with a message for the user.
     """
     if not text:
         return sorted({size, *(1 << n for n in range(size.bit_length()))})
@@ -303,7 +303,7 @@ def counts(text: str, size: int) -> list[int]:
 
 
 def bundle(scaling: Scaling, notes: Sequence[str] = ()) -> Mapping[str, Any]:
-    """The table as a notebook shows it, with `notes` under it."""
+    """Return the table as a notebook shows it, followed by `notes`."""
     from html import escape
 
     text = "\n".join([str(scaling), *notes])

@@ -1,6 +1,6 @@
 """The spans of a record, in columns: what each rank did, and when, on one clock.
 
-What cannot be a span is dropped and counted, never an error; docs/profile-rules.md has the rules.
+Invalid spans are dropped and counted, never an error; docs/profile-rules.md has the rules.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from rankroom.record.model import Json, RunInfo, parse_event
 
-TEN_YEARS_US = 315_576_000_000_000  # ten years: no moment of a run is farther from its start
-_EXACT = 1 << 53  # where other languages' numbers begin to skip
-NO_NAME = -1  # the number of a name that no table can hold
+TEN_YEARS_US = 315_576_000_000_000  # no time of a run may be farther from its start
+_EXACT = 1 << 53  # from here on, JavaScript's numbers skip integers
+NO_NAME = -1  # stands for a number that no table of names can have
 _UNKNOWN: Json = {"name": "?"}
-# How `event_line` writes what matters here; what begins otherwise is parsed to find out.
+# How `event_line` begins the lines that matter here; a line without _KIND has to be parsed.
 _KIND = b'{"kind":"'
 _MATTERS = tuple(b'{"kind":"' + kind for kind in (b"spans", b"status", b"mark", b"sample"))
 _CAT, _DEFINE = b'"cat":"', b'"define"'
@@ -36,7 +36,7 @@ def _column() -> array[int]:
 
 @dataclass
 class Lane:
-    """The spans of one category of one rank as they stand in the record; times in µs."""
+    """The spans of one category of one rank, in the order of the record; times in µs."""
 
     name: array[int] = field(default_factory=_column)
     start: array[int] = field(default_factory=_column)
@@ -46,7 +46,7 @@ class Lane:
         return len(self.start)
 
     def columns(self) -> tuple[Column, Column, Column]:
-        """Names, starts and ends in the order of the starts, as copies."""
+        """Return copies of the names, starts and ends, sorted by start."""
         name, start, end = (np.array(each, np.int64) for each in (self.name, self.start, self.end))
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
@@ -55,38 +55,38 @@ class Lane:
 
 
 class Timeline:
-    """All spans of a run. `dropped` counts by reason what was none."""
+    """All spans of a run. `dropped` counts the invalid ones by reason."""
 
     def __init__(self, run: RunInfo) -> None:
         self.ranks = sorted({rank.rank for rank in run.ranks})
-        # Ranks on which the cell did not end by itself.
+        # Ranks on which the cell did not end normally.
         self.failed = {rank.rank for rank in run.ranks if rank.state not in (None, "running", "ok")}
         self.lanes: dict[int, dict[str, Lane]] = {rank: {} for rank in self.ranks}
         self.begun: dict[int, int] = {}
         self.ended: dict[int, int] = {}
-        # Of ranks that died in an elastic run: since when, and from when to when they were away.
+        # Ranks that died in an elastic run: since when they are absent, and their past absences.
         self._left: dict[int, int] = {}
         self.away: dict[int, list[tuple[int, int]]] = {}
-        # When a rank heard that ranks meet again in such a run, and for which time.
+        # When each rank was notified of a regrouping of such a run, and the regrouping's number.
         self.regrouped: dict[int, list[tuple[int, int]]] = {}
-        # When each rank was sampled, with its memory and that of its GPU in bytes, or -1.
+        # Time, memory and GPU memory of each sample, in bytes; -1 where the latter is unknown.
         self.samples: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in self.ranks}
-        self.latest = -TEN_YEARS_US  # the latest time that a rank reported spans at
+        self.latest = -TEN_YEARS_US  # the latest time at which a rank reported spans
         self.dropped: dict[str, int] = {}
-        self.version = 0  # counts what was taken in
+        self.version = 0  # grows with each `spans` or `status` event
         self._names: dict[int, dict[int, Json]] = {rank: {} for rank in self.ranks}
         self._offset = dict.fromkeys(self.ranks, 0)
         for rank in run.ranks:
             if rank.clock is not None and abs(rank.clock.offset) <= TEN_YEARS_US:
                 self._offset[rank.rank] = rank.clock.offset
-        # How far a rank's times may be off those of any rank on another host.
+        # By how many µs each rank's times may differ from those of ranks on other hosts.
         self.doubt = _doubts(run)
 
     @classmethod
     def of(cls, run: RunInfo, lines: Iterable[bytes], only: str = "") -> Timeline:
-        """The timeline of a record's lines; those of logs and the like are passed over unread.
+        """Return the timeline of a record's lines; lines of logs and the like are skipped unparsed.
 
-        With `only`, so are spans of other categories than that, but for the names they define.
+        With `only`, so are lines with spans of other categories, unless they define names.
         """
         timeline = cls(run)
         timeline.take(_only(lines, only) if only else lines)
@@ -94,7 +94,7 @@ class Timeline:
 
     @classmethod
     def read(cls, run: RunInfo, events: Path, only: str = "") -> Timeline:
-        """The timeline of an events.jsonl; an empty one if there is no such file."""
+        """Read the timeline of an events.jsonl; return an empty one if there is no such file."""
         try:
             with events.open("rb") as file:
                 return cls.of(run, file, only)
@@ -102,7 +102,7 @@ class Timeline:
             return cls(run)
 
     def take(self, lines: Iterable[bytes]) -> None:
-        """Take in more lines of the record."""
+        """Add more lines of the record."""
         for line in lines:
             if line.startswith(_KIND) and not line.startswith(_MATTERS):
                 continue
@@ -110,7 +110,7 @@ class Timeline:
                 self.add(event)
 
     def add(self, event: Json) -> None:
-        """Take in one event of the record."""
+        """Add one event of the record."""
         rank, kind = event["rank"], event["kind"]
         self.version += kind in ("spans", "status")
         if kind == "spans":
@@ -124,7 +124,7 @@ class Timeline:
                 t = event["t"] - self._offset[rank]
                 self.begun.setdefault(rank, t)
             else:
-                # A rank that is lost cannot say so itself: the writer of the record does.
+                # A lost rank cannot report this itself: the record's writer does, on its own clock.
                 lost = event["state"] == "lost"
                 self.ended[rank] = t = event["t"] - (0 if lost else self._offset[rank])
             if rank in self._left:
@@ -140,26 +140,26 @@ class Timeline:
     def _add_mark(self, rank: int, event: Json) -> None:
         match event:
             case {"name": "away", "t": t}:
-                self._left[rank] = t  # the writer of the record says it
+                self._left[rank] = t  # set by the record's writer, on its own clock
             case {"name": "regrouped", "t": t, "args": {"meeting": int(meeting)}}:
                 self.regrouped.setdefault(rank, []).append((t - self._offset[rank], meeting))
 
     def named(self, rank: int, number: int) -> Json:
-        """What a number in a lane's column of names stands for."""
+        """Return the name and arguments that a number in a lane's column of names stands for."""
         return self._names[rank].get(number, _UNKNOWN)
 
     def lane(self, rank: int, cat: str) -> Lane:
-        """The spans of a category; an empty lane if there are none."""
+        """Return the spans of a category; an empty lane if there are none."""
         return self.lanes[rank].get(cat) or Lane()
 
     @property
     def count(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return sum(len(lane) for lanes in self.lanes.values() for lane in lanes.values())
 
     @property
     def wall(self) -> tuple[int, int]:
-        """From when to when the cell ran on any rank, or as far as is known by now."""
+        """When the cell began on the first rank and ended on the last, as far as is known yet."""
         if not self.begun:
             return self._extent()
         begin = min(self.begun.values())
@@ -171,14 +171,14 @@ class Timeline:
         return begin, max(ends)
 
     def _extent(self) -> tuple[int, int]:
-        """From the first span's start to the last one's end."""
+        """Return the earliest start and the latest end of all spans."""
         lanes = [lane for lanes in self.lanes.values() for lane in lanes.values() if lane.start]
         if not lanes:
             return 0, 0
         return min(min(lane.start) for lane in lanes), max(max(lane.end) for lane in lanes)
 
     def active(self, rank: int, wall: tuple[int, int]) -> tuple[int, int]:
-        """From when to when the rank ran the cell, within `wall`; no time if it did not."""
+        """Return when the rank began and ended the cell, within `wall`; no time if it did not."""
         begin, end = wall
         if self.begun:
             begin, end = self.begun.get(rank, end), self.ended.get(rank, end)
@@ -222,11 +222,11 @@ class Timeline:
         lane.end.extend([place + dur for place, dur in zip(places, durs, strict=True)])
 
     def _sound(self, names: list[Any], starts: list[Any], durs: list[Any]) -> Iterator[list[int]]:
-        """Number, place and duration of the spans that are some; counts the others."""
+        """Yield name number, start and duration of the valid spans; count the others."""
         place = 0
         for at, (number, start, dur) in enumerate(zip(names, starts, durs, strict=True)):
             if not whole(start):
-                self._drop("number", len(starts) - at)  # where the rest is, is unknown
+                self._drop("number", len(starts) - at)  # the positions of the rest are unknown
                 return
             place += int(start)
             if abs(start) >= _EXACT or abs(place) >= _EXACT:
@@ -268,7 +268,7 @@ def _doubts(run: RunInfo) -> dict[int, int]:
 
 
 def _only(lines: Iterable[bytes], cat: str) -> Iterator[bytes]:
-    """The lines that may have spans of a category, or define names: found without parsing any."""
+    """Select, without parsing, the lines that may have spans of a category or define names."""
     wanted = _CAT + cat.encode() + b'"'
     return (line for line in lines if wanted in line or _DEFINE in line or _CAT not in line)
 
@@ -278,8 +278,8 @@ def _is_size(value: Any) -> TypeGuard[float]:
 
 
 def whole(value: Any) -> TypeGuard[float]:
-    """True for a number without a fraction."""
-    # Other languages do not tell 4000.0 from 4000; True is an int to Python only.
+    """True for a number without a fractional part."""
+    # Other languages do not distinguish 4000.0 from 4000; True is an int only in Python.
     if isinstance(value, float):
         return value.is_integer()
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""A batch job's folder: one class names its files, and one file says how it stands."""
+"""A batch job's folder: one class names its files, and one file has the job's progress."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rankroom.errors import RankroomError
 from rankroom.system.files import write_atomically
 
 State = Literal["waiting", "running", "done", "failed"]
-# In the environment of all that a batch job starts: its folder.
+# In the environment of all processes that a batch job starts: its folder.
 MARK = "RANKROOM_BATCH"
 
 
 def in_batch_job() -> bool:
-    """Whether this process was started by a batch job, which ends with its last cell."""
+    """Whether this process belongs to a batch job, which ends with its last cell."""
     return bool(os.environ.get(MARK))
 
 
 class BatchFolder:
-    """The names of the files; the folder may be on another machine."""
+    """The paths of the files; the folder may be on another machine."""
 
     def __init__(self, path: str | PurePosixPath) -> None:
         self.path = PurePosixPath(path)
@@ -40,9 +40,9 @@ class BatchFolder:
 
 @dataclass
 class Progress:
-    """How a batch job stands: `cell` of `cells` is on, or was the last one; `why` it failed.
+    """The progress of a batch job: `cell` of `cells` is running, or was the last; `why` it failed.
 
-    `runs` are the ids of its records; `copy` is where the executed notebook is put as well.
+    `runs` are the ids of its records; `copy` is where the executed notebook is also written.
     """
 
     state: State = "waiting"
@@ -57,7 +57,7 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """The progress in one line for users."""
         if self.state == "waiting":
             return "has not begun"
         if self.state == "running":
@@ -71,7 +71,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, text: str) -> Progress:
-        """The inverse; a job that has written nothing yet waits."""
+        """The inverse of `to_json`; a job that has written nothing valid yet is `waiting`."""
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             known = {each.name for each in dataclasses.fields(cls)}
             return cls(**{key: value for key, value in json.loads(text).items() if key in known})
@@ -83,9 +83,9 @@ class Progress:
 
 
 def named(notebook: Path, now: float | None = None) -> str:
-    """The name of a job, its folder and its executed notebook: the notebook's, and the time.
+    """Return the name of a job, its folder and its executed notebook: the notebook's and the time.
 
-    Its end is random: several notebooks may be submitted at once, and differ in their folder only.
+    It ends in random characters, as notebooks of the same name may be submitted at the same time.
     """
     stem = re.sub(r"[^\w.-]+", "-", notebook.stem, flags=re.ASCII).strip("-.") or "notebook"
     at = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
@@ -93,4 +93,4 @@ def named(notebook: Path, now: float | None = None) -> str:
 
 
 class BatchFailed(RankroomError):
-    """A batch job has ended without having run all its cells."""
+    """A batch job failed: not all of its cells have run, or its files could not be copied."""

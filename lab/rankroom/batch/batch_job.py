@@ -1,4 +1,4 @@
-"""A batch job as seen from where it was sent: its files there, how it stands, what it brought."""
+"""A batch job as seen from where it was submitted: its files there, its progress, its results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rankroom.system import commands
 
 CALL_S = 30.0
 PUT_S = 300.0
-LOOK_S = 1.0  # each look is a command on the login node
-COMES_S = 10.0  # for what a job that has ended has written to be seen, on a shared file system
-LINE = 65_536  # characters of a line of what is brought
+LOOK_S = 1.0  # poll interval; each poll runs a command on the login node
+COMES_S = 10.0  # for the files of a job that has ended to become visible on a shared file system
+LINE = 65_536  # characters in a line of the base64 text that is fetched
 
 
 class BatchJob:
@@ -40,7 +40,7 @@ class BatchJob:
         self.folder = folder
 
     async def put(self, files: dict[str, str]) -> None:
-        """Make the folder, private to the user, with these files. Raises BatchFailed."""
+        """Create the folder, private to the user, with these files. Raises BatchFailed."""
         for path, text in files.items():
             code = f'{own_folder.MAKE} && cat >"$2"'
             done = await self._run_at_site(code, PurePosixPath(path).name, input=text)
@@ -49,22 +49,23 @@ class BatchJob:
                 raise BatchFailed(NOT_PUT.format(path=path, said=said))
 
     async def progress(self) -> Progress:
-        """How far the cells are, as the job last wrote it. Raises SchedulerError while that cannot
-        be read, which says nothing of the job."""
+        """Return the progress that the job last wrote. Raises SchedulerError while that cannot be
+        read, which says nothing about the job."""
         done = await self._inside('[ ! -e "$2" ] || cat "$2"', self.folder.state.name)
         if not done.ok:
             raise SchedulerError(done.failure(f"cat {self.folder.state}", self.place.name))
         return Progress.from_json(done.output)
 
     async def log(self, job: str, lines: int = 20) -> str:
-        """The end of what the job said."""
+        """Return the end of the job's log."""
         code = f'tail -n {lines} ./*"$2"*.log "$2".*OU 2>/dev/null; true'
         return (await self._inside(code, job)).output.strip()
 
     async def bring(self, progress: Progress, copy: Path, store: Store) -> int:
-        """Copy the executed notebook to `copy`, and records to `store`; how many of those.
+        """Copy the executed notebook to `copy`, and new records to `store`; return how many
+        records.
 
-        Raises BatchFailed if what comes is not whole.
+        Raises BatchFailed if what arrives is incomplete.
         """
         with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
             root = Path(temporary).resolve()
@@ -76,7 +77,7 @@ class BatchJob:
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
             config.private(store.runs)
             for run in new:
-                # A record appears whole, and stays if the next one cannot be brought.
+                # A record appears whole, and stays if the next one cannot be copied.
                 await self._unpack(f"{progress.home}/runs", run, root)
                 beside = store.runs / f".{run}.brought"
                 shutil.copytree(root / run, beside, dirs_exist_ok=True)
@@ -90,7 +91,7 @@ class BatchJob:
             try:
                 with tarfile.open(fileobj=file, mode="r:gz") as archive:
                     for member in archive:
-                        # Files and folders of their own only, whatever the other side packs.
+                        # Only files and folders below `root`, whatever the archive contains.
                         target = (root / member.name).resolve()
                         if (member.isfile() or member.isdir()) and root in target.parents:
                             archive.extract(member, root, set_attrs=False)
@@ -98,7 +99,7 @@ class BatchJob:
                 raise BatchFailed(NOT_BROUGHT.format(what=name, why=error)) from None
 
     async def _fetch(self, folder: str, name: str, file: IO[bytes]) -> None:
-        # Lines, as a place gives lines; long ones, as there may be many.
+        # As text, since a host returns lines; in long lines, to have fewer of them.
         code = f'set -o pipefail; enter "$0" && tar -czf - -- "$1" | base64 -w {LINE}'
         said: deque[str] = deque(maxlen=20)
 
@@ -109,14 +110,14 @@ class BatchJob:
                 said.append(line)
 
         words = ["bash", "-c", own_folder.ENTER + code, folder, name]
-        # However long that takes: a connection that is lost ends it.
+        # Without a timeout: it ends if the connection is lost.
         done = await self.place.run(words, on_line=take)
         if not done.ok:
             why = "\n".join(said) or f"status {done.returncode}"
             raise BatchFailed(NOT_BROUGHT.format(what=name, why=why))
 
     async def _inside(self, code: str, argument: str) -> commands.Completed:
-        """Run `code` in the folder, if it is there. Raises BatchFailed if it is not the user's."""
+        """Run `code` in the folder, if that exists. Raises BatchFailed if it is not the user's."""
         done = await self._run_at_site(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
         if done.returncode == own_folder.REFUSED:
             raise BatchFailed(done.tail())
@@ -133,7 +134,7 @@ class BatchJob:
 async def follow(
     sent: BatchJob, scheduler: Scheduler, job: str, show: Callable[[str], None]
 ) -> Progress:
-    """Wait until the job is over; how it ended. `show(words)` tells how it stands."""
+    """Wait until the job is over; return how it ended. `show(words)` is called with its state."""
 
     async def look() -> tuple[JobStatus, Progress]:
         status = await scheduler.status(job)
@@ -154,7 +155,7 @@ async def follow(
 
 
 async def outcome(sent: BatchJob, job: str, status: JobStatus) -> Progress:
-    """What came of a job that is over, by what it wrote, and if it could not, by its scheduler."""
+    """Return how a job that is over ended: from what it wrote, or else from the scheduler."""
     for _ in range(int(COMES_S / LOOK_S)):
         progress = await sent.progress()
         if progress.state in ("done", "failed"):
@@ -168,7 +169,7 @@ async def outcome(sent: BatchJob, job: str, status: JobStatus) -> Progress:
 
 
 def files(folder: BatchFolder, notebook: Notebook, script: str, job: str) -> dict[str, str]:
-    """What a batch job consists of before it runs: of outputs, none is sent."""
+    """Return the files of a batch job before it runs, the text by path; no outputs are sent."""
     empty: Notebook = {"outputs": [], "execution_count": None}
     cells = [each | empty if each["cell_type"] == "code" else each for each in notebook["cells"]]
     return {
@@ -182,7 +183,7 @@ def _decoded(line: str) -> bytes:
     try:
         return base64.b64decode(line, validate=True)
     except ValueError:
-        return b""  # a message in between; what is broken by it does not unpack
+        return b""  # a message among the lines; data that it breaks will not unpack
 
 
 _ENTER = own_folder.ENTER + 'enter "$1" || exit'

@@ -1,4 +1,4 @@
-"""The script of a batch job: what it runs, under a scheduler or on this machine."""
+"""The script of a batch job, to be run by a scheduler or on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rankroom.system import python_command
 
 
 def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
-    """What the job runs in the site's environment: the cells, with `cwd` as their folder.
+    """Return the shell lines that run the cells in the site's environment, in the folder `cwd`.
 
-    `copy` is where the executed notebook is put, too, if anywhere.
+    The executed notebook is also written to `copy`, unless that is empty.
     """
     options = [*(["--cwd", cwd] if cwd else []), *(["--copy", copy] if copy else [])]
-    # Its ranks are in the site's container, if there is one, and the notebook is outside of it.
+    # The ranks run in the site's container, if it has one, and the notebook outside of it.
     play = python_command.command("rankroom.batch.runner", ".", *options, python=[])
     return [
         *own_folder.ENTER.splitlines(),
@@ -30,8 +30,8 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
 
 
 def _python(site: Site) -> str:
-    """The job's Python as a word of its shell. On this machine, where the profile names none and
-    loads nothing, it is this one: `python` may be another's, or not there."""
+    """Return the job's Python as a word of its shell. Without a scheduler, if the profile sets no
+    environment, it is this Python: `python` may be a different one, or missing."""
     own = replace(site.environment, preload="")
     if site.scheduler == "none" and own == Environment():
         return shlex.quote(sys.executable)
@@ -39,5 +39,5 @@ def _python(site: Site) -> str:
 
 
 def local_script(site: Site, folder: BatchFolder, cwd: str, copy: str) -> str:
-    """The script for a machine without a scheduler."""
+    """Return the script for a machine without a scheduler."""
     return "\n".join(["#!/bin/bash", *body(site, commands(site, folder, cwd, copy))])

@@ -1,4 +1,4 @@
-"""What the kernel of a batch job does about the signal that ends all of the job's processes."""
+"""How the kernel of a batch job handles SIGTERM, which ends all of the job's processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from types import FrameType
 
 
 def outlive_sigterm() -> None:
-    """Let SIGTERM pass this process by, and none that it starts.
+    """Make this process survive SIGTERM, but not the processes that it starts.
 
-    What is ignored stays so in all that a process starts: those could not be ended any more, not
-    even by the `multiprocessing.Pool` whose workers they are. A handler is gone in programs that
-    are started.
+    Child processes inherit an ignored signal: they could not be ended any more, not even workers by
+    their `multiprocessing.Pool`. A handler instead is reset when a program is executed.
     """
     signal.signal(signal.SIGTERM, _pass_by)
     signal.siginterrupt(signal.SIGTERM, False)

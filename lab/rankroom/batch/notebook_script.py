@@ -1,4 +1,4 @@
-"""A notebook's cells as a script that people can read, and the cells of such a script again."""
+"""Converts a notebook's cells to a readable script, and such a script back to cells."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rankroom.errors import UsageError
 
 Notebook = dict[str, Any]
 _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
-# Lines of a cell that have to do with where ranks run: in a job that is where the job runs.
+# Lines of a cell that say where ranks run: in a job, they run where the job does.
 _STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
 _DRY_RUN = re.compile(r"\s--dry-run\b")
-_LESSON = re.compile(r"\s*%course\s+\d.*")  # starts ranks where there are none
+_LESSON = re.compile(r"\s*%course\s+\d.*")  # starts ranks if there are none
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
-# Cell magics that run a cell as it is.
+# Cell magics that run their cell unchanged.
 _WRAPPERS = re.compile(r"%%(?:time|timeit|capture|prun|local)\b")
 _CONTINUED = re.compile(r"\s*%cluster\b.*\\")
 _LOCAL_OPTIONS = {
@@ -32,14 +32,14 @@ _START = "%load_ext rankroom\n%cluster start"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell to run: `number` counts the notebook's cells from 1, 0 is one that was added."""
+    """A cell to run: `number` is its position in the notebook from 1, or 0 if it was added."""
 
     number: int
     source: str
 
 
 def read(path: Path) -> Notebook:
-    """The notebook. Raises UsageError if it cannot be read as one."""
+    """Read a notebook. Raises UsageError if the file cannot be read, or is not a notebook."""
     try:
         data = json.loads(path.read_text("utf-8"))
         cells = data["cells"]
@@ -56,10 +56,10 @@ def read(path: Path) -> Notebook:
 
 
 def script(notebook: Notebook, title: str, granted: bool, ranks: int = 0) -> str:
-    """The script of a notebook. With `granted`, ranks are `ranks`, or as many as the job's nodes
-    have.
+    """Return the script of a notebook. If the ranks are `granted` by a scheduler, there are `ranks`
+    of them, or as many as the job's nodes provide.
 
-    Raises UsageError for a notebook without code.
+    Raises UsageError for a notebook without code, or with a line that looks like a cell mark.
     """
     parts = [HEAD.format(title=title)]
     cells = list(_code(notebook))
@@ -82,7 +82,7 @@ def script(notebook: Notebook, title: str, granted: bool, ranks: int = 0) -> str
 
 
 def cells_of(text: str) -> list[Cell]:
-    """The cells of a script to run, in order."""
+    """Return the cells of a script that are to be run, in order."""
     found: list[Cell] = []
     number: int | None = None
     lines: list[str] = []
@@ -104,7 +104,8 @@ def cells_of(text: str) -> list[Cell]:
 
 
 def adapted(source: str, granted: bool, ranks: int = 0) -> str:
-    """A cell's source for a job: what it says of a site, and of a cluster to attach to, is over."""
+    """Return a cell's source for use in a job: `%cluster start` and `attach` lines are replaced by
+    a start without a site, and dry runs by `pass`; the original line becomes a comment."""
     if source.lstrip().startswith("%%") and not _WRAPPERS.match(source.lstrip()):
         return source
     lines = []
@@ -115,7 +116,8 @@ def adapted(source: str, granted: bool, ranks: int = 0) -> str:
 
 
 def _whole(source: str) -> Iterator[tuple[list[str], str]]:
-    """The lines of a cell, a magic's that goes on over several as one: as written, and as it is."""
+    """Yield the lines of a cell: each as written, and as one logical line. A `%cluster` magic may
+    be continued over several written lines."""
     rest = source.split("\n")
     while rest:
         written = [rest.pop(0)]
@@ -134,7 +136,7 @@ def _start(line: str, granted: bool, ranks: int) -> str:
     try:
         words = shlex.split(match["rest"]) if match["word"] == "start" else []
     except ValueError:
-        return line  # the magic itself says what is wrong
+        return line  # the magic will report the error
     options = ["--ranks", str(ranks)] if granted and ranks else []
     for index, word in enumerate(words):
         name, is_, value = word.partition("=")
@@ -148,7 +150,7 @@ def _start(line: str, granted: bool, ranks: int) -> str:
 
 
 def _added(cells: list[tuple[int, str]]) -> int:
-    """The first cell that needs ranks, if none before it starts them; else 0."""
+    """Return the number of the first cell that needs ranks, or 0 if ranks are started before it."""
     for number, source in cells:
         lines = [line for _, line in _whole(source)]
         if any(map(_starts_ranks, lines)) or "Cluster.local" in source:
@@ -172,12 +174,12 @@ def _code(notebook: Notebook) -> Iterator[tuple[int, str]]:
 
 def _commented(line: str) -> str:
     commented = f"# {line}".rstrip()
-    # One that looks like a mark is moved aside, as text begins no cell.
+    # A line that would look like a mark gets another space, so that it does not begin a cell.
     return f"#  {line}" if _MARK.fullmatch(commented) else commented
 
 
 def _source(cell: dict[str, Any]) -> str:
-    """A cell's source, with the ends of lines that the script has when it is read."""
+    """Return a cell's source with line feeds as line ends, as a script has when it is read."""
     source = cell["source"]
     text = "".join(source) if isinstance(source, list) else str(source)
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,7 +1,7 @@
-"""Runs the cells of a batch job, in the job: `python -m rankroom.batch.runner FOLDER`.
+"""Runs the cells of a batch job, within the job: `python -m rankroom.batch.runner FOLDER`.
 
-All cells run in one kernel, as in JupyterLab, which starts ranks and writes records as it does
-there. The executed notebook is written after each cell; the first cell that fails is the last.
+As in JupyterLab, all cells run in one kernel, ranks are started from it, and runs are recorded. The
+executed notebook is written after each cell; the job ends at the first cell that fails.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from rankroom.system.log_line import escape_what_cannot_be_shown, say
 from rankroom.system.polling import poll_until
 
 START_S = 180  # for the kernel to start
-OUTPUT_S = 3600  # for what a cell has written to be read to its end, once it has ended
-ROOM_S = 30.0  # for a disk that is full to have room for the notebook, at the end
-INTERRUPT_S = 1.0  # for a cell on ranks to end with them, when the job is ended
-END_S = 1.0  # for what a kernel that died has left running
+OUTPUT_S = 3600  # for reading the rest of a cell's output, once the cell has ended
+ROOM_S = 30.0  # at the end, for a full disk to have space for the notebook again
+INTERRUPT_S = 1.0  # when the job is ended, for a cell on ranks to end with them
+END_S = 1.0  # for processes to end that a dead kernel has left running
 
 
 class Runner:
-    """One batch job: its kernel, its notebook, and how far it is."""
+    """One batch job: its kernel, its notebook, and its progress."""
 
     def __init__(self, folder: Path, cwd: str, copy: str) -> None:
         self.folder = BatchFolder(str(folder))
@@ -66,11 +66,11 @@ class Runner:
             home=str(config.home()),
         )  # fmt: skip
         self.begun = time.time_ns() // 1000
-        self.ending = ""  # why, once this has to end
-        self.unwritten = ""  # why the notebook could not be written last
+        self.ending = ""  # why the job is being ended, if it is
+        self.unwritten = ""  # why the last attempt to write the notebook failed
         job = os.environ.get("SLURM_JOB_ID", "")
         self.job_end = JobEnd(job, 0.0) if job else None
-        # Between two processes of one user no port is needed; a socket's path has to be short.
+        # Two processes of one user need no port; the path of a Unix socket has to be short.
         self.sockets = tempfile.mkdtemp(prefix="rankroom-batch-", dir="/tmp")
         private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
         self.client = NotebookClient(
@@ -81,13 +81,13 @@ class Runner:
         )  # fmt: skip
 
     def run(self) -> int:
-        """Run the cells; the exit status of the job."""
+        """Run the cells; return the exit status of the job."""
         os.environ[MARK] = str(self.folder.path)
         os.environ[process_tree.JOB] = process_tree.job(os.environ)
         if self.job_end:
             self.job_end.follow()
-        # When a job ends, every process of it gets a signal. The kernel takes no notice of it: it
-        # lives on until its ranks have ended, and what they said is in the records.
+        # When a job ends, every process of it gets a signal. The kernel ignores that: it stays
+        # until its ranks have ended and their output is in the records.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         signal.signal(signal.SIGUSR1, self.warn)
         try:
@@ -110,7 +110,7 @@ class Runner:
         return int(self.progress.state != "done")
 
     def all_cells(self) -> Literal["done", "failed"]:
-        """Run one cell after the other, until one fails."""
+        """Run the cells in order, until one fails; return the job's final state."""
         for count, (cell, shown) in enumerate(zip(self.cells, self.shown, strict=True), 1):
             magic, _, body = cell.source.partition("\n")
             title = (magic.startswith("%%") and title_of(body)) or title_of(cell.source)
@@ -127,9 +127,10 @@ class Runner:
         return "done"
 
     def placed(self) -> list[Any]:
-        """The notebook's cell for each of the script's; one that was added stands before the next.
+        """Return the notebook's cell for each cell of the script; added cells are inserted into the
+        notebook before the cell that follows them.
 
-        Raises UsageError for a script that was changed beyond that.
+        Raises UsageError if the script has a cell that the notebook does not have.
         """
         cells = self.notebook.cells
         numbered = {n: each for n, each in enumerate(cells, 1) if each.cell_type == "code"}
@@ -138,7 +139,7 @@ class Runner:
             if not cell.number:
                 shown = nbformat.v4.new_code_cell(cell.source)
                 if self.notebook.nbformat_minor < 5:
-                    shown.pop("id", None)  # which these versions of the format do not have
+                    shown.pop("id", None)  # these versions of the format have no ids
                 following = next((each.number for each in self.cells[count:] if each.number), 0)
                 after = numbered.get(following)
                 cells.insert(len(cells) if after is None else self.index(after), shown)
@@ -148,11 +149,11 @@ class Runner:
         return placed
 
     def index(self, cell: Any) -> int:
-        """Where a cell is in the notebook: that one, and not one that says the same."""
+        """Return the index of a cell in the notebook, by identity: others may be equal to it."""
         return next(at for at, each in enumerate(self.notebook.cells) if each is cell)
 
     def one_cell(self, cell: Cell, shown: Any) -> str:
-        """Run a cell, which the notebook has as `shown`; why it failed, or nothing."""
+        """Run a cell, which is `shown` in the notebook; return why it failed, if it did."""
         shown.source = cell.source
         try:
             self.client.execute_cell(shown, self.index(shown))
@@ -161,19 +162,19 @@ class Runner:
         except DeadKernelError:
             return "the kernel died"
         finally:
-            with contextlib.suppress(OSError):  # a log without room
+            with contextlib.suppress(OSError):  # the log's disk is full
                 print(said(shown.outputs), end="", flush=True)
         return ""
 
     def save(self) -> bool:
-        """Write the notebook and how far it is; whether the notebook is written. A disk without
-        room ends no job: it is tried again after the next cell."""
+        """Write the notebook and the progress; return whether the notebook was written. A full disk
+        does not end the job: writing is retried after the next cell."""
         self.progress.runs = self.runs()
         text = nbformat.writes(self.notebook) + "\n"
         is_saved = self.write(str(self.folder.executed), text)
         if self.copy:
             is_copied = self.write(self.copy, text)
-            # Without it, it is in the job's folder.
+            # If that failed, the notebook is in the job's folder.
             self.progress.copy = self.copy if is_copied or not is_saved else ""
             is_saved |= is_copied
         self.write_progress()
@@ -189,11 +190,11 @@ class Runner:
         return True
 
     def write_progress(self) -> None:
-        with contextlib.suppress(OSError):  # it is said at the end, too
+        with contextlib.suppress(OSError):  # the job's log also has the outcome
             self.progress.write(Path(self.folder.state))
 
     def runs(self) -> list[str]:
-        """The records of runs that the kernel has asked for, oldest first."""
+        """Return the ids of the runs that the kernel has submitted, oldest first."""
         kernel = getattr(getattr(self.client.km, "provisioner", None), "pid", None)
         found, store = list(self.progress.runs), Store()
         for run_id in store.ids():
@@ -208,15 +209,15 @@ class Runner:
                     found.append(run_id)
         return sorted(found)
 
-    # -- how it ends
+    # -- end of the job
 
     def warn(self, number: int, frame: FrameType | None) -> None:
         say("the time of this job is nearly over")
 
     def end(self, number: int, frame: FrameType | None) -> None:
-        """The job is ended: there are seconds left, so first comes what is there by now."""
+        """Handle SIGTERM: the job ends within seconds, so first save what there is by now."""
         if self.progress.state != "running":
-            return  # all cells have run, or this was said before
+            return  # all cells have run, or this has been handled
         self.ending = "the job was ended"
         self.progress.state, self.progress.why = "failed", self.why_ended()
         self.save()
@@ -227,7 +228,7 @@ class Runner:
         return f"{self.ending}: in cell {about.cell} of {about.cells}, {about.title}"
 
     def follow_end(self) -> None:
-        """Find out why, and end the cell if it does not end with its ranks."""
+        """Find out why the job is ended; interrupt the cell if it does not end with its ranks."""
         if self.job_end:
             self.ending = self.job_end.why() or self.ending
         say(self.ending)
@@ -238,7 +239,7 @@ class Runner:
             os.kill(self.client.km.provisioner.pid, signal.SIGINT)
 
     def clear(self) -> None:
-        """End what the cells have started and not ended, and complete the records."""
+        """End clusters and processes that the cells have left running; complete the records."""
         marked = {each.pid for each in self.left()}
         for info in lookup.running_clusters():
             if info.supervisor in marked and info.host == self.progress.host:
@@ -249,7 +250,7 @@ class Runner:
             repair.complete_all(Store())
 
     def left(self) -> set[Any]:
-        """The processes of this job, but for itself."""
+        """Return the other processes of this job."""
         return {
             each for each, value in process_tree.belonging(MARK) if value == str(self.folder.path)
         }
@@ -270,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     return runner.run()
 
 
-# One line, which leaves no name behind.
+# One expression, which leaves no name in the user's namespace.
 OUTLIVE = "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
 NOT_KEPT = "the executed notebook could not be written ({why})"
 NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"

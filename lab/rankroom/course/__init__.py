@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "check":  # what a rank imports from here must not load the cluster
+    if name == "check":  # not above: ranks import this package, and must not load the cluster
         from rankroom.course.trial import check
 
         return check

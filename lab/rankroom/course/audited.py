@@ -1,4 +1,4 @@
-"""What Python tells its auditors of while an answer is tried: changes of files, and programs."""
+"""Python's audit events while an answer is tried: changes of files, and programs started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _heard_by: list[Hear] = []
 
 @contextmanager
 def heard_by(hear: Hear) -> Iterator[None]:
-    """Call `hear(event, arguments)` meanwhile, before each thing happens."""
+    """Within the block, call `hear(event, arguments)` for each audit event, before it happens."""
     _audit()
     _heard_by.append(hear)
     try:
@@ -29,14 +29,15 @@ def heard_by(hear: Hear) -> Iterator[None]:
 
 @dataclass
 class Replaced:
-    """What was seen of how a checkpoint took the place of the one before."""
+    """How a new checkpoint took the place of the old one, as far as was observed."""
 
-    was_taken_away: bool = False  # for a moment, at least, there was none of its name
-    was_elsewhere: bool = False  # the new one came from another folder
-    was_overwritten: bool = False  # the old file has the new one's bytes, or some of them
+    was_taken_away: bool = False  # no file had its name, at least for a moment
+    was_elsewhere: bool = False  # the new file came from another folder
+    was_overwritten: bool = False  # the new checkpoint was written into the old file
 
     def demand(self) -> None:
-        """Raise Wrong where a job that is ended in the middle of it would leave none, or half."""
+        """Raise Wrong if a job killed during the replacement would leave half a checkpoint, or
+        none."""
         if self.was_taken_away:
             raise Wrong(TAKEN_AWAY)
         if self.was_overwritten:
@@ -47,8 +48,8 @@ class Replaced:
 
 @contextmanager
 def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator[Replaced]:
-    """Watches how the file at `path` is replaced. Taking it away is noted while it `counts()`: a
-    training may remove it at its end."""
+    """Watch how the file at `path` is replaced within the block. Its removal is noted only while
+    `counts()` is true: training may remove it at the end."""
     found = Replaced()
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -57,7 +58,7 @@ def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator
         if event == "os.rename" and str(arguments[1]) == str(path):
             found.was_elsewhere |= Path(str(arguments[0])).resolve().parent != path.resolve().parent
 
-    with path.open("rb") as witness:  # the same file: what is written into it shows here
+    with path.open("rb") as witness:  # the old file, in which an overwrite shows
         before = witness.read()
         with heard_by(hear):
             yield found
@@ -67,7 +68,7 @@ def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator
 
 @cache
 def _audit() -> None:
-    """Once, as Python keeps its auditors for good."""
+    """Add the audit hook, once: Python cannot remove it again."""
 
     def tell(event: str, arguments: tuple[Any, ...]) -> None:
         for hear in list(_heard_by):

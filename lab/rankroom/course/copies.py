@@ -1,4 +1,4 @@
-"""A reader's own copies of the notebooks: made once, and never written over."""
+"""A reader's own copies of the notebooks: made once, and never overwritten."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rankroom.errors import UsageError
 
 
 def copy_to(into: Path, of_learner: bool = False) -> dict[str, bool]:
-    """Copy the notebooks of all lessons to a folder, which is made; whether each was copied, or
-    existed already and was kept. Raises UsageError.
+    """Copy the notebooks of all lessons to a folder, which is created if needed. Return for each
+    file whether it was copied; if not, it existed already and was kept. Raises UsageError.
 
-    A folder that is made for the learner of a workshop may be entered by that account only, as
-    homes are often open to all; and what teachers are told is left out.
+    For a workshop's learner, the folder is created with access for that account only, as homes are
+    often open to all, and the README for teachers is left out.
     """
     done = {}
     names = [*(each.file for each in LESSONS), *([] if of_learner else ["README.md"])]
@@ -35,9 +35,10 @@ def copy_to(into: Path, of_learner: bool = False) -> dict[str, bool]:
 
 
 def start_over(notebook: Path) -> Path:
-    """Put a fresh copy of a lesson in the place of the reader's, which is renamed; its new path.
+    """Replace the reader's copy of a lesson by a fresh one. Return the path that the old copy was
+    renamed to.
 
-    Raises UsageError where it is no lesson of the course, or cannot be renamed.
+    Raises UsageError if it is not a lesson of the course, or cannot be replaced.
     """
     lesson = next((each for each in LESSONS if each.file == notebook.name), None)
     if lesson is None:
@@ -57,8 +58,8 @@ def start_over(notebook: Path) -> Path:
 
 @contextlib.contextmanager
 def _written(source: Path, to: Path) -> Iterator[Path]:
-    """A copy without outputs beside `to`, which it may replace in one step: half a notebook would
-    count as the reader's."""
+    """Write a copy without outputs beside `to`, for the caller to rename in one step: half a
+    notebook at `to` would pass for the reader's."""
     fresh = to.with_name(f".{to.name}.part")
     try:
         if source.suffix == ".ipynb":

@@ -1,4 +1,4 @@
-"""What lessons train on: images and text that are here already. Nothing is ever downloaded.
+"""What lessons train on: images and text that are on the machine already. Nothing is downloaded.
 
 Images are scikit-learn's digits unless RANKROOM_DATA names a folder: with MNIST's or
 Fashion-MNIST's four idx files (`.gz` or not), with CIFAR-10's or CIFAR-100's binary files, or in
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from rankroom.errors import UsageError
 
-PIXELS = 32  # an ImageNet image is scaled to so many, squared: lessons are about ranks
-MOST = 20_000  # images of a part; those of folders are spread evenly over the classes
-CHARACTERS = 1_000_000  # of a text that RANKROOM_TEXT names, at most
-FEWEST = 30_000  # so that its last tenth is enough to test with
+PIXELS = 32  # images of folders are scaled down to so many squared: lessons are about ranks
+MOST = 20_000  # images of a part; those from folders are spread evenly over the classes
+CHARACTERS = 1_000_000  # read at most from the file that RANKROOM_TEXT names
+FEWEST = 30_000  # characters, so that the last tenth is enough to test with
 _KINDS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _ENDS = (".jpeg", ".jpg", ".png")
 _CIFAR_PIXELS = 3 * 32 * 32
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What to learn from, what to test with, and where it is from."""
+    """Images to train on and to test with, the name of their source, and the number of classes."""
 
     train: Part
     test: Part
@@ -42,7 +42,7 @@ class Data(NamedTuple):
 
 
 class Text(NamedTuple):
-    """`train` and `test` are int64, a character's place in `characters` each."""
+    """`train` and `test` are int64: the index of each character in `characters`."""
 
     train: Any
     test: Any
@@ -51,7 +51,7 @@ class Text(NamedTuple):
 
 
 def load_images(folder: str | os.PathLike[str] | None = None, channels_last: bool = False) -> Data:
-    """The images in `folder`, or in RANKROOM_DATA, or the digits.
+    """Return the images in `folder`, else in RANKROOM_DATA, else the digits.
 
     Their shape is (count, channels, rows, columns), as PyTorch's layers take them; with
     `channels_last` (count, rows, columns, channels), as TensorFlow's do. Raises UsageError.
@@ -62,18 +62,20 @@ def load_images(folder: str | os.PathLike[str] | None = None, channels_last: boo
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Data:
-    """The same with a row of pixels for each image, for networks without convolutions."""
+    """Return what `load_images` does, but each image as a row of pixels, for networks without
+    convolutions."""
     return _each(load_images(folder), lambda images: images.reshape(len(images), -1))
 
 
 def digits() -> Data:
-    """The digits, whatever RANKROOM_DATA says, with a row of 64 pixels for each."""
+    """Return the digits, whatever RANKROOM_DATA says, each as a row of 64 pixels."""
     return _each(_digits(), lambda images: images.reshape(len(images), -1))
 
 
 def load_text(path: str | os.PathLike[str] | None = None) -> Text:
-    """The text in `path`, or in RANKROOM_TEXT, or what `help("topics")` shows of Python's language
-    reference; its last tenth to test. Characters beyond ASCII are left out. Raises UsageError."""
+    """Return the text in `path`, else in RANKROOM_TEXT, else the part of Python's language
+    reference that `help("topics")` shows; its last tenth is for testing. Characters beyond ASCII
+    are left out. Raises UsageError."""
     import numpy
 
     chosen = path or os.environ.get("RANKROOM_TEXT")
@@ -104,7 +106,7 @@ def _file(path: Path) -> tuple[str, str]:
 
 
 def _each(data: Data, change: Any) -> Data:
-    """The data with `change` applied to the images of both parts."""
+    """Return the data with `change` applied to the images of both parts."""
     import numpy
 
     train, test = (
@@ -124,7 +126,7 @@ def _in_folder(path: Path) -> Data:
 
 
 def _digits() -> Data:
-    """1,797 handwritten digits of 8 × 8 pixels, which come with scikit-learn; a fifth to test."""
+    """Return scikit-learn's 1,797 handwritten digits of 8 × 8 pixels; a fifth is for testing."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -136,7 +138,7 @@ def _digits() -> Data:
 
 
 def idx_files(folder: Path) -> Data:
-    """MNIST or Fashion-MNIST in the format they are published in."""
+    """Return MNIST or Fashion-MNIST, read from the idx files in which they are published."""
     parts = [
         Part(
             read_idx(_only(folder, f"{which}-images"))[:, None],
@@ -154,7 +156,8 @@ def idx_files(folder: Path) -> Data:
 
 
 def read_idx(path: Path) -> Any:
-    """The array in an idx file: two zero bytes, a kind, the dimensions, then the values."""
+    """Return the array in an idx file: two zero bytes, a type code, the number of dimensions, the
+    dimensions, then the values. Raises UsageError."""
     import numpy
 
     try:
@@ -168,8 +171,8 @@ def read_idx(path: Path) -> Any:
 
 
 def cifar_files(folder: Path) -> Data:
-    """CIFAR-10 or CIFAR-100 as published for C programs: each image is its label (CIFAR-100 has a
-    coarse one before it), then 1,024 bytes each of red, green and blue."""
+    """Return CIFAR-10 or CIFAR-100, read from the binary files for C programs: each image is its
+    label (in CIFAR-100 after a coarse one), then 1,024 bytes each of red, green and blue."""
     names = {10: ("data_batch_*.bin", "test_batch.bin"), 100: ("train.bin", "test.bin")}
     classes = 10 if (folder / "test_batch.bin").is_file() else 100
     before = 1 if classes == 10 else 2
@@ -193,7 +196,7 @@ def _cifar(folder: Path, names: str, before: int) -> Part:
 
 
 def _of_bytes(parts: list[Part], name: str) -> Data:
-    """The data of images whose pixels are 0 to 255."""
+    """Return the data of images whose pixels are 0 to 255, scaled to 0 to 1."""
     train, test = (
         Part(part.images[:MOST].astype("float32") / 255, part.labels[:MOST]) for part in parts
     )
@@ -202,7 +205,7 @@ def _of_bytes(parts: list[Part], name: str) -> Data:
 
 
 def image_folders(folder: Path) -> Data:
-    """Folders of images by class, as ImageNet comes; in colour and small."""
+    """Return images from a folder per class, in ImageNet's layout; in color and scaled down."""
     classes = sorted(each.name for each in (folder / "train").iterdir() if each.is_dir())
     if not classes:
         raise UsageError(f"{folder}/train has no folders: each class has one, with its images")
@@ -233,7 +236,7 @@ def _images(folder: Path, classes: list[str]) -> Part:
 
 
 def _order(count: int) -> Any:
-    """The same shuffle on every rank and on every day."""
+    """Return a permutation that is the same on every rank and on every day."""
     import numpy
 
     return numpy.random.default_rng(0).permutation(count)

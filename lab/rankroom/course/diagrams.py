@@ -1,6 +1,6 @@
-"""Drawings that lessons explain with: a ring, buckets, a pipeline, who keeps what, a tunnel.
+"""Diagrams for the lessons: a ring, buckets, a pipeline, ZeRO's stages, a split layer, a tunnel.
 
-Each is drawn from numbers, so that it can be drawn for others; without a browser, it is told.
+Each is drawn from its parameters; without a browser, it is described in words.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rankroom.course.figures import COLOURS, TEXT
 
 _LINE = "var(--jp-ui-font-color2, #888)"
 _EMPTY = "none"
-_STEP = 56  # of a grid
+_STEP = 56  # pixels: the largest width of a grid's column
 
 
 class Diagram:
-    """One drawing: `parts` are SVG within width × height, `words` say what is to be seen."""
+    """One diagram: `parts` are SVG elements within width × height (pixels), `words` describe it."""
 
     def __init__(self, title: str, words: str, width: int, height: int, parts: Iterable[str]):
         self.title, self.words = title, words
@@ -37,14 +37,14 @@ class Diagram:
 
 
 def ring(ranks: int = 4) -> Diagram:
-    """Ranks in a ring, each of which sends to the next."""
+    """Draw ranks in a ring, each of which sends to the next."""
     middle, radius = 150, 105
     places = [
         (middle + 40 + radius * math.sin(turn), middle - radius * math.cos(turn))
         for turn in (2 * math.pi * rank / ranks for rank in range(ranks))
     ]
     parts = []
-    if ranks > 1:  # a line to where it begins has no direction
+    if ranks > 1:  # an arrow to its own start has no direction
         for (x, y), (to_x, to_y) in zip(places, [*places[1:], places[0]], strict=True):
             parts.append(_arrow(x, y, to_x, to_y, cut=38))
     for rank, (x, y) in enumerate(places):
@@ -54,7 +54,7 @@ def ring(ranks: int = 4) -> Diagram:
 
 
 def buckets(layers: int = 4) -> Diagram:
-    """Gradients of the last layers are sent while those of the first are computed."""
+    """Draw how the gradients of the last layers are sent while those of the first are computed."""
     wide, begin = 84, 96
     parts = [_text(0, 34, "computing"), _text(0, 78, "all-reduce")]
     for place in range(layers):
@@ -78,7 +78,7 @@ def buckets(layers: int = 4) -> Diagram:
 
 
 def pipeline(stages: int = 4, micro: int = 4) -> Diagram:
-    """Which stage works on which micro-batch, slot by slot; empty slots are the bubble."""
+    """Draw which stage works on which micro-batch, slot by slot; empty slots are the bubble."""
     slots = micro + stages - 1
     begin, wide, high = 70, min(_STEP, 700 // slots), 30
     parts = []
@@ -100,7 +100,7 @@ def pipeline(stages: int = 4, micro: int = 4) -> Diagram:
 
 
 def shared_out(ranks: int = 4) -> Diagram:
-    """What each rank keeps of weights, gradients and optimizer, by ZeRO's stage."""
+    """Draw what each rank keeps of weights, gradients and optimizer state in each ZeRO stage."""
     kinds = (("optimizer", 12, 1), ("gradients", 2, 2), ("weights", 2, 3))
     begin, wide, scale, told = 74, 30, 9, []
     parts = []
@@ -129,7 +129,7 @@ def shared_out(ranks: int = 4) -> Diagram:
 
 
 def split_layer(ranks: int = 2) -> Diagram:
-    """A pair of layers: the first by columns, the second by rows, and one sum at the end."""
+    """Draw two layers: the first split by columns, the second by rows, then one all-reduce."""
     parts, wide = [], 34
     size = wide * ranks
     for rank in range(ranks):
@@ -154,7 +154,7 @@ def split_layer(ranks: int = 2) -> Diagram:
 
 
 def tunnel(here: int = 8888, port: int = 20100) -> Diagram:
-    """From the browser on a laptop to a server on a compute node."""
+    """Draw the path from the browser on a laptop to a server on a compute node."""
     places = ("your laptop", "login node", "compute node")
     inside = (f"browser, localhost:{here}", "ssh", f"JupyterLab, port {port}")
     parts = []
@@ -192,7 +192,7 @@ def _text(x: float, y: float, words: str, weight: str = "normal") -> str:
 
 
 def _arrow(x: float, y: float, to_x: float, to_y: float, cut: float = 0.0) -> str:
-    """A line with a head, which is shorter by `cut` at both ends."""
+    """Return a line with an arrowhead, shortened by `cut` (pixels) at both ends."""
     length = math.hypot(to_x - x, to_y - y)
     along = (to_x - x) / length, (to_y - y) / length
     begin = x + cut * along[0], y + cut * along[1]

@@ -1,5 +1,5 @@
-"""On a rank: try the reader's answer, after their cell. A rank that finds a fault lets the others
-go by raising it, as any cell's error does."""
+"""On a rank: examine the reader's answer after their cell. A rank that finds a fault raises it,
+which releases the others, as with any error in a cell."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rankroom.course.exercise import Learner, Wrong, find
 
 
 class Right:
-    """What the cell shows on each rank whose answer holds."""
+    """What the cell displays on each rank whose answer is right."""
 
     def __repr__(self) -> str:
         return "✓ right"
 
 
 def examine(name: str, variables: Mapping[str, Any], seed: int) -> Right:
-    """Raises Wrong with what is wrong."""
+    """Run the exercise `name` on the reader's variables. Raises Wrong with what is wrong."""
     rank, size = int(os.environ["RANKROOM_RANK"]), int(os.environ["RANKROOM_SIZE"])
-    # The reader's functions use these variables, and a loop may have taken one for itself.
+    # The reader's functions use these variables, and a loop may have overwritten one.
     for own, is_now, variable in (("rank", rank, "RANK"), ("size", size, "WORLD_SIZE")):
         found = variables.get(own)
         if str(found) != str(is_now):

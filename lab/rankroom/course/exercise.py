@@ -1,7 +1,7 @@
-"""An exercise: what is asked of the reader's cell, and how the ranks find out whether it holds.
+"""An exercise: which answer it expects of the reader's cell, and how the ranks check it.
 
-Each exercise is a function that runs on every rank after the reader's cell, in one module a topic
-in `course/exercises`; it raises Wrong with what is wrong.
+Each exercise is a function that runs on every rank after the reader's cell and raises Wrong if the
+answer is wrong; `course/exercises` has one module per topic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Wrong(RankroomError):
 
 
 class Learner:
-    """The reader's variables on one rank, and chance that cannot be known beforehand.
+    """The reader's variables on one rank, and random numbers that cannot be known in advance.
 
     `chance` gives the same numbers on all ranks, `own` different ones on each.
     """
@@ -37,11 +37,11 @@ class Learner:
 
     @property
     def device(self) -> str:
-        """This rank's: `cpu` or `cuda:1`. NCCL takes nothing but what is on a GPU."""
+        """This rank's device: `cpu` or `cuda:1`. NCCL accepts only tensors on a GPU."""
         return str(self.variables.get("device", "cpu"))
 
     def get(self, name: str) -> Any:
-        """The variable of that name. Raises Wrong if the cell has not made it."""
+        """Return the variable of that name. Raises Wrong if the cell has not set it."""
         if name not in self.variables:
             raise Wrong(f"there is no `{name}`: your cell should define it")
         value = self.variables[name]
@@ -50,7 +50,7 @@ class Learner:
         return value
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of that name. Raises Wrong if it is none."""
+        """Return the function of that name. Raises Wrong if it is not callable."""
         value = self.get(name)
         if not callable(value):
             raise Wrong(f"`{name}` is {type(value).__name__}, and should be a function")
@@ -60,9 +60,10 @@ class Learner:
 
 @dataclass(frozen=True)
 class Exercise:
-    """`run` examines the answer on one rank. `answer` is the variable or function it looks at, for
-    `check(name, answer)`; `ranks` are the fewest it can be tried on. Where there is a `script`, the
-    reader's cell is one: it is written into the file of that name, and `answer` is its text."""
+    """`run` examines the answer on one rank. `answer` is the name of the variable or function that
+    it examines, which `check(name, answer)` sets; `limit` is in seconds; `ranks` is the smallest
+    number of ranks it works on. With a `script`, the reader's cell is a script: it is written into
+    the file of that name, and the variable `answer` holds its text."""
 
     name: str
     run: Callable[[Learner], None]
@@ -83,7 +84,7 @@ _FOUND: dict[str, Exercise] = {}
 def exercise(
     name: str, answer: str, limit: float = LIMIT_S, ranks: int = 2, script: str = ""
 ) -> Callable[[Callable[[Learner], None]], Callable[[Learner], None]]:
-    """Make a function the exercise `TOPIC.NUMBER`."""
+    """Register a function as the exercise `TOPIC.NUMBER`."""
 
     def take(run: Callable[[Learner], None]) -> Callable[[Learner], None]:
         _FOUND[name] = Exercise(name, run, answer, limit, ranks, script)
@@ -93,7 +94,7 @@ def exercise(
 
 
 def find(name: str) -> Exercise:
-    """The exercise of that name. Raises UsageError with those there are."""
+    """Return the exercise of that name. Raises UsageError with the valid topics or names."""
     topic = name.partition(".")[0]
     if topic not in TOPICS:
         raise UsageError(f"there is no exercise {name!r}; the topics are {', '.join(TOPICS)}")
@@ -105,7 +106,7 @@ def find(name: str) -> Exercise:
 
 
 def every() -> dict[str, Exercise]:
-    """All exercises, in the order of the course."""
+    """Return all exercises by name, in the order of the course."""
     for topic in TOPICS:
         import_module(f"rankroom.course.exercises.{topic}_exercises")
     order = {topic: place for place, topic in enumerate(TOPICS)}

@@ -1,4 +1,4 @@
-"""Which exercises a lesson has, as its notebook tells."""
+"""Which exercises a lesson has, according to its notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHECKED = re.compile(r"^%%check (\S+)", re.MULTILINE)
 
 @cache
 def exercises_of(lesson: Lesson) -> tuple[str, ...]:
-    """The exercises that are checked in a lesson, in its order; none if it cannot be read."""
+    """Return the exercises that a lesson checks, in order; none if the notebook cannot be read."""
     try:
         cells = json.loads((folder() / lesson.file).read_text("utf-8"))["cells"]
     except (OSError, ValueError, KeyError):

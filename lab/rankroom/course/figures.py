@@ -1,6 +1,7 @@
-"""Pictures that lessons draw from what their own cells found.
+"""Figures that lessons draw from the results of their own cells.
 
-Who has what before and after a collective, as SVG; curves by Vega-Lite, which JupyterLab renders.
+What each rank holds before and after a collective is drawn as SVG; curves are drawn by Vega-Lite,
+which JupyterLab renders.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any
 
 from rankroom.analysis.chart import VEGA, chart
 
-# Eight colours that colour-blind people tell apart, readable under black text.
+# Eight colors that color-blind people can tell apart, readable under black text.
 COLOURS = ("#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6", "#ffe08a", "#fb9a99", "#9fd8cb", "#d9d9d9")
 _CELL, _HIGH, _GAP, _NAME = 44, 26, 6, 56
 TEXT = "var(--jp-ui-font-color1, currentColor)"
 
 
 class Curve:
-    """Named series of points (x, y) in one plot, in JupyterLab's own colours, light or dark."""
+    """Named series of points (x, y) in one plot, in JupyterLab's own colors, light or dark."""
 
     def __init__(
         self,
@@ -70,8 +71,8 @@ class Curve:
 class WhoHasWhat:
     """What each rank holds before and after a collective, drawn side by side.
 
-    `before` and `after` are by rank: a number, a list of numbers, or None for nothing. A number is
-    coloured by the rank that brought it, which is what its tens say; others are left white.
+    `before` and `after` are by rank: a number, a list of numbers, or None for nothing. A number has
+    the color of the rank that contributed it, which its tens identify; others stay white.
     """
 
     def __init__(self, title: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> None:
@@ -146,8 +147,8 @@ def _boxes(x: int, y: int, row: Sequence[Any], ranks: int) -> list[str]:
 
 
 def _colour(value: Any, ranks: int) -> str:
-    """Numbers of rank r are 10 (r + 1) to 10 (r + 1) + 9; sums of them belong to nobody, and those
-    of all ranks are larger."""
+    """Return the color of the rank r whose numbers are 10 (r + 1) to 10 (r + 1) + 9. Sums over all
+    ranks are larger than those: they belong to no rank, and are white."""
     coloured = min(ranks, len(COLOURS))
     if isinstance(value, (int, float)) and 10 <= value < 10 * (coloured + 1):
         return COLOURS[int(value) // 10 - 1]

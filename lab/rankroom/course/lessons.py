@@ -1,4 +1,4 @@
-"""The lessons of the course: in which order, how long, and what each needs."""
+"""The lessons of the course: their order, how long they take, and what each needs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rankroom.errors import UsageError
 
 @dataclass(frozen=True)
 class Lesson:
-    """One notebook. `needs` are the packages that its cells import, `name>=version` where older
-    ones will not do; `ranks` the fewest it makes sense on; `minutes` how long it takes, by the rule
-    in tests/course/reading_time.py; `fresh` why it needs ranks that have run nothing yet, if it
-    does."""
+    """One notebook. `needs` are the packages that its cells import, as `name>=version` where older
+    ones do not work; `ranks` is the smallest number of ranks on which it makes sense; `minutes` is
+    how long it takes, by the rule in tests/course/reading_time.py; `fresh` is why it needs ranks
+    that have not run anything yet, empty if it does not."""
 
     number: int
     file: str
@@ -91,7 +91,7 @@ LESSONS = (
 
 
 def lesson(number: int) -> Lesson:
-    """The lesson of that number. Raises UsageError with those there are."""
+    """Return the lesson of that number. Raises UsageError with the valid numbers."""
     for each in LESSONS:
         if each.number == number:
             return each
@@ -100,7 +100,8 @@ def lesson(number: int) -> Lesson:
 
 
 def folder() -> Path:
-    """Where the notebooks are: in the package when it was installed, else in the checkout."""
+    """Return the folder of the notebooks: in the package if it was installed, else in the checkout.
+    Raises UsageError if they are in neither."""
     for base in (Path(__file__).parents[1], Path(__file__).parents[3]):
         found = base / "notebooks"
         if (found / LESSONS[0].file).is_file():

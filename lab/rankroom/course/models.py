@@ -1,5 +1,5 @@
 """The two networks that the course trains: one for images, which lesson 4 shows, and one for text,
-which lesson 8 shows. Later lessons take them from here. PyTorch is imported by who uses them."""
+which lesson 8 shows. Later lessons import them from here. PyTorch is imported when one is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cnn(channels: int, classes: int, seed: int) -> Any:
-    """Two convolutions and a linear layer, for images of 8 × 8 pixels or more."""
+    """Return two convolutions and a linear layer, for images of 8 × 8 pixels or more."""
     import torch
     from torch import nn
 
@@ -27,12 +27,12 @@ def cnn(channels: int, classes: int, seed: int) -> Any:
 def gpt(
     characters: int, context: int = 64, width: int = 64, heads: int = 4, blocks: int = 2
 ) -> Any:
-    """After each character of a text, a score for each character that may come next."""
+    """Return a network that scores, after each character of a text, every possible next one."""
     import torch
     from torch import nn
 
     class Block(nn.Module):
-        """Attention to what came before, then two linear layers; each adds to what it gets."""
+        """Causal attention, then two linear layers; each is added to its input."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -71,7 +71,7 @@ def gpt(
 
 
 def clock(device: str) -> float:
-    """Seconds on the wall, once a GPU has done all that it was given."""
+    """Return the time (s, perf_counter) once a GPU has finished all that was submitted to it."""
     if device.startswith("cuda"):
         import torch
 

@@ -1,4 +1,4 @@
-"""Troubles that lessons plant, to be found."""
+"""Faults that lessons plant for the reader to find."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _slow: list[int] = []
 def loader(
     batches: Iterable[T], rank: int, size: int, secret: int, seconds: float = 0.02
 ) -> Iterator[T]:
-    """The batches; on one rank, which `secret` decides, each takes `seconds` to come."""
+    """Yield the batches; on one rank, which `secret` determines, delay each by `seconds`."""
     chosen = random.Random(secret).randrange(size)
     _slow[:] = [chosen]
     for batch in batches:
@@ -24,5 +24,5 @@ def loader(
 
 
 def planted() -> int | None:
-    """The rank that was slow, if there was one: for the exercise that asks who it was."""
+    """Return the rank that was slowed down, for the exercise that asks for it; None if none was."""
     return _slow[0] if _slow else None

@@ -1,4 +1,4 @@
-"""How far a reader has come: a small file of theirs, which a teacher can collect."""
+"""A reader's progress: a small file of their own, which a teacher can collect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rankroom import config
 from rankroom.errors import with_remedy
 from rankroom.system.files import write_atomically
 
-MOST_TRIES = 10**9  # of an exercise, in a file that somebody else may have written
+MOST_TRIES = 10**9  # of an exercise: a limit, as others may have written the file
 
 
 @dataclass
 class Progress:
-    """The exercises tried, with how often, and those passed, with the day; the lesson that was
-    begun last, and the exercise tried last, with when (epoch s). -1 and empty: none yet."""
+    """How often each exercise was tried, and the day on which it was passed; the lesson begun last;
+    and the exercise tried last, with its result and time (epoch s). -1 and empty: none yet."""
 
     user: str = ""
     tries: dict[str, int] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class Progress:
 
 
 def file() -> Path:
-    """Where the reader's own progress is kept."""
+    """Return the path of the reader's own progress file."""
     return config.home() / "course.json"
 
 
 def read(path: Path | None = None) -> Progress:
-    """The progress in a file; none in one that cannot be read, or holds something else."""
+    """Return the progress in a file; empty if it cannot be read or is not a progress file."""
     try:
         return load(path or file())
     except (OSError, ValueError):
@@ -47,10 +47,10 @@ def read(path: Path | None = None) -> Progress:
 
 
 def load(path: Path) -> Progress:
-    """The progress in a file; none where there is no file.
+    """Return the progress in a file; empty if there is no file.
 
-    Raises OSError where that cannot be told: what is there must not be replaced then. Raises
-    ValueError for a file that holds something else.
+    Raises OSError if the file cannot be read, and must therefore not be replaced. Raises ValueError
+    if it holds something else.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -58,7 +58,7 @@ def load(path: Path) -> Progress:
             str(data["user"]),
             {str(name): _tries(count) for name, count in data["tries"].items()},
             {str(name): str(day) for name, day in data["passed"].items()},
-            # Earlier versions had none of these.
+            # Files of earlier versions lack these.
             int(data.get("lesson", -1)),
             str(data.get("last", "")),
             data.get("last_passed") is True,
@@ -77,7 +77,7 @@ def _tries(count: Any) -> int:
 
 
 def note(exercise: str, passed: bool) -> None:
-    """Remember a try."""
+    """Record an attempt at an exercise."""
 
     def change(now: Progress) -> None:
         now.last, now.last_passed, now.last_at = exercise, passed, time.time()
@@ -87,13 +87,13 @@ def note(exercise: str, passed: bool) -> None:
 
 
 def note_all(passed: Mapping[str, bool]) -> str:
-    """Remember a try of each question of a quiz, and which were right; why that cannot be kept, if
-    so."""
+    """Record an attempt at each question of a quiz, and which were right. Return why that could not
+    be stored; empty if it was."""
     return _change(lambda now: _count(now, passed))
 
 
 def begin(lesson: int) -> None:
-    """Remember the lesson that the reader is at."""
+    """Record the lesson that the reader has begun."""
 
     def change(now: Progress) -> None:
         now.lesson = lesson
@@ -109,12 +109,12 @@ def _count(now: Progress, passed: Mapping[str, bool]) -> None:
 
 
 def _change(change: Callable[[Progress], None]) -> str:
-    """Change the progress; why that cannot be kept, if so. A disk that is full or away must not
-    spoil a lesson."""
+    """Change the progress file. Return why that was not possible; empty if it was. A full or
+    missing disk must not interrupt a lesson."""
     path = file()
     try:
         now = Progress()
-        with contextlib.suppress(ValueError):  # a spoiled file is begun again
+        with contextlib.suppress(ValueError):  # a damaged file is started over
             now = load(path)
         before = json.dumps(now.__dict__)
         change(now)
@@ -134,8 +134,8 @@ def _user() -> str:
 
 
 def collect(folder: Path) -> tuple[list[Progress], dict[Path, str]]:
-    """The progress of everybody whose file is in `folder`, also in folders below it; and files that
-    are left out, each with the reason."""
+    """Return the progress in all files in and below `folder`, and the files left out, each with the
+    reason."""
     found, left_out = [], {}
     for path in sorted(folder.rglob("*.json")):
         try:

@@ -1,8 +1,8 @@
-"""The quiz before and after a workshop: how much was learnt, question by question.
+"""The quiz before and after a workshop, which shows what was learned, question by question.
 
-It needs no ranks. Those of a workshop ask for what its lessons teach. The first answers count, and
-are kept with the exercises, as `before.3` and `after.3` for the third of all questions; what a
-teacher collects has them, too.
+It needs no ranks. A workshop's quiz asks about what its lessons teach. The first answers count.
+They are stored with the results of the exercises, as `before.3` and `after.3` for the third of all
+questions, and are part of what a teacher collects.
 """
 
 from __future__ import annotations
@@ -21,34 +21,33 @@ from rankroom.record.model import Json
 When = Literal["before", "after"]
 WHEN: tuple[When, ...] = ("before", "after")
 UNKNOWN = "?"
-FEWEST = 3  # questions that are a quiz
+FEWEST = 3  # questions of a quiz
 _ANSWER = re.compile(rf"\s*(\d+)\s*[.:)]?\s*([{LETTERS}{UNKNOWN}])\s*", re.IGNORECASE)
 
 
 def named(name: str) -> When | None:
-    """Which quiz `quiz.before` and `quiz.after` name; None for what is none."""
+    """Return the quiz that `quiz.before` or `quiz.after` names; None for any other name."""
     return next((when for when in WHEN if name == f"quiz.{when}"), None)
 
 
 def is_quiz(exercise: str) -> bool:
-    """Whether a name in somebody's progress is a question of the quiz."""
+    """Return whether a name in a learner's progress is that of a quiz question."""
     return exercise.partition(".")[0] in WHEN
 
 
 def form(question: Question, when: When) -> Form:
-    """A question as it is asked then."""
+    """Return the form in which a question is asked before or after the workshop."""
     return question.before if when == "before" else question.after
 
 
 def about(lessons: Collection[int]) -> Sequence[Question]:
-    """The questions about what these lessons teach; all, where they are too few or none are
-    named."""
+    """Return the questions about these lessons; all questions if there are fewer than FEWEST."""
     found = [each for each in QUESTIONS if each.lesson in lessons]
     return found if len(found) >= FEWEST else QUESTIONS
 
 
 def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
-    """The questions, in Markdown."""
+    """Return the questions as Markdown."""
     parts = [f"**{len(questions)} questions.** {HOW}"]
     for number, each in enumerate(questions, 1):
         answers = zip(LETTERS, form(each, when).shown, strict=True)
@@ -58,13 +57,13 @@ def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
 
 
 def sheet(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
-    """The cell for the answers."""
+    """Return the source of the cell for the answers."""
     lines = [f"{number} {UNKNOWN}" for number in range(1, len(questions) + 1)]
     return "\n".join([f"%%check quiz.{when}", *lines])
 
 
 class Marked:
-    """What came of the answers, for the notebook."""
+    """The result of marking the answers, for the notebook."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = words
@@ -73,14 +72,14 @@ class Marked:
         return "\n".join(self.words)
 
     def bundle(self) -> Json:
-        """For the notebook."""
+        """Return the MIME bundle that the notebook displays."""
         return {"text/html": f"<p>{'<br>'.join(map(html.escape, self.words))}</p>",
                 "text/plain": repr(self)}  # fmt: skip
 
 
 def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> Marked:
-    """Mark a filled sheet, and keep the result. Raises UsageError for one that is not filled or has
-    no answer, and where it was done before."""
+    """Mark a completed sheet, and store the result. Raises UsageError if the sheet is untouched or
+    cannot be read, or if this quiz was taken before."""
     done = progress.read()
     if (before := score(done, when)) is not None:
         raise UsageError(DONE.format(when=when, right=before, of=size(done, when)))
@@ -97,7 +96,7 @@ def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> 
         return Marked([*words, LATER])
     if (first := score(progress.read(), "before")) is not None:
         words[0] += f"; before it: {first}"
-        if (of := size(progress.read(), "before")) != len(questions):  # of another workshop
+        if (of := size(progress.read(), "before")) != len(questions):  # in another workshop
             words[0] += f" of {of}"
     for number, each in enumerate(questions, 1):
         if not right[number - 1]:
@@ -109,8 +108,8 @@ def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> 
 
 
 def read(text: str, last: int = len(QUESTIONS)) -> dict[int, str]:
-    """The letter for each question's number, 1 to `last`. Raises UsageError for a line that is no
-    answer, and for what is missing."""
+    """Return the letter for each question's number, 1 to `last`. Raises UsageError for a line that
+    is not an answer, and for a question that is answered twice or not at all."""
     given: dict[int, str] = {}
     for line in text.splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -127,13 +126,13 @@ def read(text: str, last: int = len(QUESTIONS)) -> dict[int, str]:
 
 
 def score(of: Progress, when: When) -> int | None:
-    """How many were right; None where the quiz was not done."""
+    """Return how many answers were right; None if the quiz was not taken."""
     names = _answered(of, when)
     return sum(name in of.passed for name in names) if names else None
 
 
 def size(of: Progress, when: When) -> int:
-    """How many questions somebody's quiz had."""
+    """Return how many questions a learner's quiz had; 0 if it was not taken."""
     return len(_answered(of, when))
 
 
@@ -142,7 +141,7 @@ def _answered(of: Progress, when: When) -> list[str]:
 
 
 def gains(everybody: Sequence[Progress]) -> list[str]:
-    """Lines for a teacher: how a class did before and after, over all and for each question."""
+    """Return lines for a teacher: a class's results before and after, in all and by question."""
     scores = {when: [n for each in everybody if (n := score(each, when)) is not None]
               for when in WHEN}  # fmt: skip
     if not any(scores.values()):

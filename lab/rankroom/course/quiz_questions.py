@@ -1,6 +1,6 @@
-"""The questions of the quiz: each in two forms that ask for the same with other words and numbers.
+"""The questions of the quiz, each in two forms that ask the same with different words and numbers.
 
-The right answer stands first here, and `place` says where it is shown.
+The right answer comes first here; `place` is the position at which it is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Form:
 
     text: str
     answers: tuple[str, str, str, str]  # the right one first
-    place: int  # of the right one, as it is shown
+    place: int  # position of the right one as shown, from 0
 
     @property
     def shown(self) -> list[str]:
@@ -33,7 +33,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, in a few words for the teacher's table; `lesson` teaches it."""
+    """A question. `topic` labels it in the teacher's table; `lesson` is the one that teaches it."""
 
     topic: str
     lesson: int

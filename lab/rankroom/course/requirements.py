@@ -1,5 +1,5 @@
-"""What a lesson needs that is not here: said at its beginning, in words, instead of by a traceback
-from deep inside some library later."""
+"""What a lesson needs and the ranks lack, reported at its beginning instead of by a traceback from
+deep inside a library later."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.horovod_build.features import features
 
-if TYPE_CHECKING:  # a rank, which imports this module for `absent`, has no cluster
+if TYPE_CHECKING:  # ranks import this module for `absent`, but not the cluster
     from rankroom.cluster.base import AnyCluster
 
-ASK_S = 60.0  # the first look at packages on a slow file system
+ASK_S = 60.0  # finding packages for the first time may take long on a slow file system
 _INSTALL = {
     "horovod.torch": "`rankroom horovod build` builds it for the frameworks there are",
     "horovod.tensorflow": "`rankroom horovod build` builds it for the frameworks there are",
@@ -28,7 +28,7 @@ _INSTALL = {
 
 
 def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
-    """Why this lesson cannot be walked on these ranks, and what can; empty if it can."""
+    """Return why this lesson cannot be taken on these ranks, and which can; empty if it can."""
     if cluster.size < lesson.ranks:
         return FEW.format(
             lesson=lesson.name, needs=lesson.ranks, size=cluster.size, number=lesson.number
@@ -48,31 +48,31 @@ def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
 
 
 def missing(cluster: AnyCluster, names: Sequence[str]) -> list[str]:
-    """Which packages the ranks do not have. Raises RankroomError if they do not say, as while a run
-    is on."""
+    """Return the packages that the ranks lack. Raises RankroomError if rank 0 does not answer, for
+    instance because a run is active."""
     found: list[str] = cluster.apply(0, absent, list(names), patience=ASK_S) if names else []
     return found
 
 
 def absent(names: Sequence[str]) -> list[str]:
-    """On a rank: those that cannot be imported, or not in a version that is new enough."""
+    """Return the packages that cannot be imported in this process, or only in too old a version."""
     return [name for name in names if not _is_there(*name.partition(">=")[::2])]
 
 
 def _is_there(name: str, least: str) -> bool:
-    """Looked for without importing it: torch alone takes seconds."""
+    """Look for a package without importing it: importing torch alone takes seconds."""
     try:
         if find_spec(name) is None:
             return False
     except ImportError:
         return False
     if least:
-        with suppress(PackageNotFoundError):  # what is imported is not always called so
+        with suppress(PackageNotFoundError):  # the distribution's own name may differ
             return _numbers(version(name)) >= _numbers(least)
     package, _, framework = name.partition(".")
     if package != "horovod" or not framework:
         return True
-    # Horovod comes with the Python files of all frameworks, and works with those it was built for.
+    # Horovod has the Python files of all frameworks, but works only with those it was built for.
     built = features()
     return built is not None and framework in built.frameworks
 

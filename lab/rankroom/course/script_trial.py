@@ -1,5 +1,5 @@
-"""Scripts of the reader's, started as they would be: by `rankroom run`, in a folder of their own,
-where one of their ranks may be killed on the way."""
+"""Trials of the reader's scripts: each is started by `rankroom run`, in a folder of its own, and
+one of its ranks may be killed on the way."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from rankroom.course.slow_images import NOTES
 from rankroom.system import python_command
 
 _LOOK_S = 0.02
-_START_S = "120"  # on a machine that is busy with the reader's own ranks
-_MOST_STARTS = 4  # of a job that tries again and again
+_START_S = "120"  # for a machine that is busy with the reader's own ranks
+_MOST_STARTS = 4  # of the training, for a job that keeps restarting it
 _TIDY_S = 30.0  # for a launcher to end its ranks
-_TOLD = 400  # characters of what a script wrote last
+_TOLD = 400  # characters of the end of a script's output
 
 
 class ScriptTrial:
-    """`source` as train.py in `folder`, on two ranks; what they read and saved, by their notes."""
+    """Runs `source` as train.py in `folder` on two ranks, and finds what they read and saved in the
+    notes that they leave."""
 
     def __init__(self, folder: Path, source: str) -> None:
         self.folder = folder
@@ -36,9 +37,10 @@ class ScriptTrial:
         self.was_killed = False
 
     def run(self, kill: tuple[int, int] | None = None) -> None:
-        """Until it ends. With `kill`, (rank, images), that rank is killed when it has read so many.
+        """Run the script until it ends. With `kill`, (rank, images), kill that rank once it has
+        read so many images.
 
-        Each run has a record, as any other: `%runs` shows it.
+        Each run has a record, like any other: `%runs` shows it.
         """
         self.was_killed = False
         with _started(
@@ -55,20 +57,20 @@ class ScriptTrial:
         self.status = process.returncode
 
     def forget(self) -> None:
-        """The notes so far: what is asked from now on is of the next run alone."""
+        """Delete the notes so far: later queries are then about the next run alone."""
         for path in self._notes.iterdir():
             path.unlink()
 
     def read_by(self, rank: int) -> int:
-        """How many images."""
+        """Return how many images a rank has read."""
         return sum(note["images"] for _, note in self._noted(rank) if "images" in note)
 
     def saved_by(self) -> set[int]:
-        """The ranks that called torch.save."""
+        """Return the ranks that called torch.save."""
         return {rank for rank in (0, 1) for _, note in self._noted(rank) if "saves" in note}
 
     def told(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of the script's output."""
         return (self.folder / "output").read_text("utf-8", "replace").strip()[-_TOLD:]
 
     def _processes(self, rank: int) -> set[int]:
@@ -77,19 +79,19 @@ class ScriptTrial:
     def _noted(self, rank: int) -> Iterator[tuple[int, Any]]:
         for path in self._notes.iterdir():
             for line in path.read_text().splitlines():
-                with suppress(ValueError):  # one that is being written
+                with suppress(ValueError):  # a line that is being written
                     note = json.loads(line)
                     if note["rank"] == rank:
                         yield int(path.stem), note
 
 
 def run_job(folder: Path, text: str, failures: int) -> tuple[int, int, set[int]]:
-    """Run a job script here, beside a train.py that is killed the first `failures` times: the exit
-    status, how often training was started, and on how many ranks."""
+    """Run a job script here, beside a train.py that is killed the first `failures` times. Return
+    the exit status, how often training was started, and on which numbers of ranks."""
     (folder / "job.sh").write_text(text)
     (folder / "train.py").write_text(_TRAIN.format(failures=failures))
     path, sizes = folder / "starts", list[int]()
-    # What trains there imports nothing, so nothing is imported for it beforehand.
+    # This train.py imports no framework, so none is preloaded.
     with _started(["bash", "job.sh"], folder, {"RANKROOM_PRELOAD": "none"}) as process:
         while process.poll() is None and len(sizes) // max(sizes, default=1) < _MOST_STARTS:
             time.sleep(_LOOK_S)
@@ -99,7 +101,7 @@ def run_job(folder: Path, text: str, failures: int) -> tuple[int, int, set[int]]
 
 
 def _sizes(path: Path) -> list[int]:
-    """One line of each rank at each start: the number of ranks."""
+    """Return the numbers of ranks in the file: one line per rank and start."""
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
@@ -107,9 +109,9 @@ def _sizes(path: Path) -> list[int]:
 def _started(
     command: list[str], folder: Path, env: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a folder, which ends with the block at the latest."""
+    """Start a program in a folder, and end it with the block at the latest."""
     own = Path(sys.executable).parent  # where this environment's `rankroom` is
-    # Beside this rank, in its folder: not over the nodes of its job, nor with its own numbers.
+    # It runs beside this rank: not on the nodes of its job, nor with its rank and size.
     own_env = {name: value for name, value in os.environ.items() if name not in _NOT_ITS}
     env = {"RANKROOM_START_SECONDS": _START_S} | own_env | env
     env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -122,7 +124,7 @@ def _started(
             yield process
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)  # a job's shell, and what it has started
+                os.killpg(process.pid, signal.SIGTERM)  # the job's shell, and what it has started
                 try:
                     process.wait(_TIDY_S)
                 except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The capstone's images: on a disk that takes its time, with a note of what was read, and when."""
+"""The capstone's images, on a simulated slow disk that notes what was read and when."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from rankroom.course.data import digits
 from rankroom.reporting.spans import span
 
-SECONDS = 0.001  # for each image
-NOTES = "RANKROOM_COURSE_NOTES"  # a folder, where scripts leave their notes for an exercise
-_newest: weakref.ref[Any] | None = None  # network
+SECONDS = 0.001  # per image
+NOTES = "RANKROOM_COURSE_NOTES"  # the folder where scripts leave notes for an exercise
+_newest: weakref.ref[Any] | None = None  # the newest network
 
 
 class Read(NamedTuple):
-    """Images that were read together: from when to when (seconds), which, and the sum of the
-    newest network's weights at that time."""
+    """Images that were read together: begin and end (monotonic s), their numbers, and the sum of
+    the newest network's weights at that time."""
 
     begin: float
     end: float
@@ -33,8 +33,8 @@ class Read(NamedTuple):
 
 
 class SlowImages:
-    """The digits, `part` "train" or "test". `images[numbers]` are pictures and labels as tensors,
-    and `images[number]` is one of each; either takes SECONDS for each image."""
+    """The digits; `part` is "train" or "test". `images[numbers]` are pictures and labels as
+    tensors, and `images[number]` is one of each; both take SECONDS per image."""
 
     def __init__(self, part: str = "train") -> None:
         import torch
@@ -42,18 +42,18 @@ class SlowImages:
         self._pictures, self._labels = map(torch.from_numpy, getattr(digits(), part))
         self._reads: list[Read] = []
         self._notes = _notes()
-        # A DataLoader's workers are other processes, each with a copy of this.
+        # A DataLoader's workers are other processes, each with a copy of this object.
         self._process = os.getpid()
         self._by_workers = Path(tempfile.gettempdir(), f"rankroom-reads-{secrets.token_hex(16)}")
         weakref.finalize(self, _remove, self._by_workers, self._process)
 
     @property
     def reads(self) -> list[Read]:
-        """All that was read, in this process and in a DataLoader's workers."""
+        """All reads so far, in this process and in a DataLoader's workers, ordered by begin."""
         found = list(self._reads)
         with suppress(FileNotFoundError):
             for line in self._by_workers.read_text().splitlines():
-                with suppress(ValueError):  # of a worker that was ended in the middle of it
+                with suppress(ValueError):  # cut off when its worker was killed
                     found.append(Read(*json.loads(line)))
         return sorted(found, key=lambda read: read.begin)
 
@@ -80,8 +80,8 @@ class SlowImages:
 
 
 def network(seed: int | None = None) -> Any:
-    """A small network for the digits: with other weights on each rank and each time, or with those
-    of `seed`. Other random numbers stay as they are."""
+    """Return a small network for the digits, with weights that differ on each rank and at each
+    call, or with those of `seed`. Torch's random state stays as it was."""
     global _newest
     import torch
 
@@ -100,7 +100,8 @@ def _sum_of_weights() -> float:
 
 @functools.cache
 def _notes() -> Path | None:
-    """Where this process notes what it reads and saves, if an exercise has started it."""
+    """Return the file in which this process notes its reads and saves, and note saves from now on;
+    None if no exercise started the process."""
     import torch
 
     if NOTES not in os.environ:
@@ -118,7 +119,7 @@ def _notes() -> Path | None:
 
 
 def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not where a worker lets go of its copy
+    if os.getpid() == owner:  # not when a worker's copy is finalized
         path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""The solutions of a lesson, as its notebook has them, for a reader who has fallen behind."""
+"""The solutions in a lesson's notebook, for a reader who has fallen behind."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rankroom.errors import UsageError
 
 _CHECK = re.compile(r"%%check (\S+)")
 _SOLUTION = re.compile(r"<summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
-LIMIT_S = 60.0  # for one of them: an import may be among them
-# What defines names only, and takes no time.
+LIMIT_S = 60.0  # for one solution, which may import a framework
+# Statements that only define names, and take no time.
 _DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What ranks run to have an exercise's solution: first what cells above it import and define,
-    as `preparation`."""
+    """What ranks run to define an exercise's solution: `preparation`, which is what the cells above
+    it import and define, then `source`."""
 
     exercise: str
     preparation: str
@@ -31,7 +31,8 @@ class Solution:
 
 
 def solutions(lesson: Lesson) -> list[Solution]:
-    """The solutions of a lesson's exercises, in order. Raises UsageError if it cannot be read."""
+    """Return the solutions of a lesson's exercises, in order. Raises UsageError if the notebook
+    cannot be read."""
     try:
         cells = json.loads((folder() / lesson.file).read_text("utf-8"))["cells"]
     except (OSError, ValueError, KeyError) as error:
@@ -51,8 +52,8 @@ def solutions(lesson: Lesson) -> list[Solution]:
 
 
 def solutions_until(lesson: Lesson, exercise: str) -> list[Solution]:
-    """Those up to an exercise; all of the lesson without one. Raises UsageError with those there
-    are."""
+    """Return the solutions up to `exercise`; all of the lesson if it is empty. Raises UsageError
+    with the lesson's exercises if it is not one of them."""
     found = solutions(lesson)
     names = [each.exercise for each in found]
     if exercise and exercise not in names:
@@ -62,8 +63,8 @@ def solutions_until(lesson: Lesson, exercise: str) -> list[Solution]:
 
 
 def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
-    """Put solutions on the ranks, one after the other; a sentence about each exercise. Nothing is
-    noted as passed."""
+    """Run solutions on the ranks, one after the other, and yield a sentence about each. The
+    exercises are not recorded as passed."""
     for each in solved:
         if script := find(each.exercise).script:
             yield SCRIPT.format(name=each.exercise, script=script)
@@ -73,7 +74,7 @@ def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
             if not run.wait(LIMIT_S):
                 run.interrupt()
                 run.wait(LIMIT_S)
-        except KeyboardInterrupt:  # ■: the ranks are free again, and the rest is left
+        except KeyboardInterrupt:  # the stop button: release the ranks, and skip the rest
             run.interrupt()
             run.wait(LIMIT_S)
             raise
@@ -86,10 +87,10 @@ def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
 
 
 def _definitions(source: str) -> str:
-    """The imports, functions and classes at the top of a cell."""
+    """Return the source of the imports, functions and classes at the top level of a cell."""
     try:
         parts = ast.parse(source).body
-    except SyntaxError:  # IPython's own
+    except SyntaxError:  # IPython's own syntax
         return ""
     lines = source.splitlines()
     kept = []

@@ -1,4 +1,4 @@
-"""Check an answer: run it on all ranks with its exercise behind it, for a limited time."""
+"""Check an answer: run it on all ranks, followed by its exercise, with a time limit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rankroom.record.model import Hang
 from rankroom.run.run import Run
 
 LOOK_S = 0.2
-STAYS_S = 2.0  # a hang that does not pass by itself within this stays
-TIDY_S = 20.0  # for ranks to let go after they were interrupted
-# Ranks that come to no collective any more by themselves. One that computes, sleeps, is in C code
-# or in a debugger may still come to the one that others wait in.
+STAYS_S = 2.0  # a hang that lasts longer than this will not resolve by itself
+TIDY_S = 20.0  # for ranks to stop after an interrupt
+# States in which a rank enters no other collective by itself. One that computes, sleeps, is in C
+# code or in a debugger may still enter the collective that others wait in.
 _COMES_NO_MORE = {"waits", "ended"}
 
 
 def check(name: str, answer: Any) -> Verdict:
     """Try `answer`, a value or a function, on all ranks of this process's cluster.
 
-    `%%check NAME` above a cell does the same with the cell. Raises UsageError for exercises that
-    there are not and for functions without a `def`, NoClusterError without ranks.
+    `%%check NAME` above a cell does the same with the cell. Raises UsageError for an unknown
+    exercise and for a function without a `def`, NoClusterError without a cluster.
     """
     exercise = find(name)
     if callable(answer):
@@ -43,22 +43,23 @@ def check(name: str, answer: Any) -> Verdict:
 
 
 def _source(function: Any) -> str:
-    """The `def` of a function. Raises UsageError where it has none that ranks could run."""
+    """Return the source of a function. Raises UsageError without a `def` that ranks could run."""
     if inspect.isfunction(function) and function.__name__ != "<lambda>":
-        with contextlib.suppress(OSError):  # typed where nothing keeps the lines
+        with contextlib.suppress(OSError):  # typed where the source is not kept
             return textwrap.dedent(inspect.getsource(function))
     raise UsageError(NO_DEF)
 
 
 def ranks() -> AnyCluster:
-    """The cluster that answers are tried on. Raises NoClusterError."""
+    """Return the cluster that answers are tried on. Raises NoClusterError."""
     if AnyCluster.current is None:
         raise NoClusterError(NO_CLUSTER)
     return AnyCluster.current
 
 
 def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
-    """Send the reader's cell with the exercise behind it; of a script, its text."""
+    """Start a run of the reader's cell, followed by the exercise; a script's text is assigned to a
+    variable instead of being run. Raises UsageError if there are too few ranks."""
     cluster = ranks()
     if cluster.size < exercise.ranks:
         raise UsageError(
@@ -72,7 +73,7 @@ def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
 
 
 def examination(exercise: Exercise) -> str:
-    """The lines that follow the reader's cell."""
+    """Return the lines that follow the reader's cell, and examine it."""
     seed = secrets.randbelow(1 << 30)
     return (
         "from rankroom.course.examine import examine as _examine\n"
@@ -81,12 +82,12 @@ def examination(exercise: Exercise) -> str:
 
 
 def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda run: None) -> Verdict:
-    """Wait for the run, end it if it hangs for good or takes too long, and judge it.
+    """Wait for the run, interrupt it if it is stuck for good or takes too long, and judge it.
 
-    While a rank is held by a debugger, the exercise's time stands still.
+    While a rank waits for input or is held by a debugger, its time limit is suspended.
     """
     left, looked = exercise.limit, time.monotonic()
-    since = 0.0  # when a hang for good was first seen
+    since = 0.0  # when the run was first seen to be stuck for good
     hang = stood = ""
     try:
         while not run.wait(LOOK_S):
@@ -103,7 +104,7 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
                 run.wait(TIDY_S)
                 break
     except KeyboardInterrupt:
-        with contextlib.suppress(KeyboardInterrupt):  # pressed again: it is not waited for
+        with contextlib.suppress(KeyboardInterrupt):  # pressed again: wait no longer
             run.interrupt()
             run.wait(TIDY_S)
     show(run)
@@ -114,7 +115,7 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
 
 
 def _is_for_good(hang: Hang) -> bool:
-    """Whether ranks wait in collectives that no other rank will come to."""
+    """Return whether ranks wait in collectives that no other rank will enter."""
     states = {place.state for place in hang.places}
     return "waits" in states and states <= _COMES_NO_MORE
 

@@ -1,4 +1,4 @@
-"""What came of an exercise, from the run of the reader's cell on all ranks, in words."""
+"""The verdict on an answer, in words, from the run of the reader's cell on all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK = {"right": "✓"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an answer did. `words` say what is wrong with it, and where."""
+    """The result of an exercise. `words` say what is wrong with the answer, and where."""
 
     exercise: str
     state: State
@@ -31,7 +31,7 @@ class Verdict:
         return f"{_MARK.get(self.state, '✗')} {self.exercise}: {self.words}"
 
     def bundle(self) -> Json:
-        """For the notebook."""
+        """Return the MIME bundle that the notebook displays."""
         colour = "var(--jp-success-color1, #2e7d32)" if self.passed else (
             "var(--jp-error-color1, #c62828)"
         )  # fmt: skip
@@ -46,10 +46,11 @@ class Verdict:
 
 
 def judge(name: str, run: RunInfo, hang: str, limit: float | None, stood: str = "") -> Verdict:
-    """The verdict on a run that is over.
+    """Return the verdict on a run that has ended, or that did not stop when interrupted.
 
-    `hang` is why it was stuck for good, and `limit` (seconds) how long it was given, where it was
-    ended for that; `stood`, where its ranks were then, if some of them stood still.
+    If the run was interrupted, `hang` is why it was stuck for good, else empty; `limit` is the time
+    limit (seconds) that it exceeded, else None; and `stood` is where its ranks were stuck then,
+    empty if none were.
     """
     if run.state == "done":
         return Verdict(name, "right", "right, on every rank")

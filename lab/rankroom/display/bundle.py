@@ -1,7 +1,7 @@
 """A run as a cell's output: a MIME bundle of bounded size, whatever the run wrote.
 
 JupyterLab shows `application/vnd.rankroom.run+json` live; nbconvert, VS Code and terminals show
-the static HTML and text. Together they stay below 64 KiB in the notebook file, at 64 ranks.
+the static HTML and text. Together they stay below 64 KiB in the notebook file, even with 64 ranks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from rankroom.text.amounts import duration
 from rankroom.text.rank_ranges import format_ranks
 
 MIME = "application/vnd.rankroom.run+json"
-# Below 64 KiB by what the output of a running cell weighed before this one took its place.
+# 64 KiB, less the size of the running cell's output, which this one replaces.
 _TOTAL = 51 << 10
 _RUN_MOST = 18 << 10
 _TEXT_MOST = 9 << 10
-# Of the HTML.
+# Share of the HTML's bytes.
 _PICTURE_SHARE = 0.45
 
 
 def running_bundle(run: RunInfo) -> Json:
-    """The first output of a cell, before a rank has said anything; costs some 50 µs."""
+    """Return the first output of a cell, before a rank has reported; takes some 50 µs."""
     text, html = Text(1_000), Html(2_500)
     for page in (text, html):
         page.headline(run)
@@ -46,9 +46,9 @@ def running_bundle(run: RunInfo) -> Json:
 
 
 def bundle(run: RunInfo, store: Store | None = None) -> Json:
-    """The output that stays: the run, as JSON, as HTML and as text.
+    """Return the final output of a cell: the run, as JSON, as HTML and as text.
 
-    What it wrote is read from its record in `store`; of a large one, only both ends.
+    The run's own output is read from its record in `store`; of a large one, only both ends.
     """
     file = None if store is None else store.paths(run.id).events
     parts = digest(run, file)
@@ -66,7 +66,7 @@ def bundle(run: RunInfo, store: Store | None = None) -> Json:
 
 
 def runs_table(runs: Sequence[RunInfo]) -> str:
-    """Runs as lines of text, one each, under a heading."""
+    """Return runs as lines of text, one each, under a heading."""
     rows = [("id", "when", "state", "ranks", "time", "lines", "cell")]
     for run in runs:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start / 1e6))
@@ -98,7 +98,7 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: Metri
         page.hang(run.hang)
     if parts.errors:
         cause = parts.errors[0]
-        # A rank that was killed has no error of its own: those of the others followed from that.
+        # A killed rank has no error of its own: the others' errors are a consequence.
         is_cause = run.failure is None or run.failure.rank == cause["rank"]
         order = " first" if len(parts.errors) > 1 and is_cause else ""
         what = "was interrupted" if run.state == "interrupted" else f"failed{order}"
@@ -119,14 +119,14 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: Metri
 
 
 def _run(run: RunInfo) -> tuple[Json, int]:
-    """run.json within bounds, and what it weighs in a notebook file.
+    """Return run.json within bounds, and its size in a notebook file.
 
-    The view asks the server for the run anyway; this is for the moment before, and without one.
+    The view requests the run from the server anyway; this is for before, and without a server.
     """
     data = run.to_json()
     for key, most in (("title", 200), ("name", 60), ("cluster", 60)):
         data[key] = data[key] and _short(data[key], most)
-    data.pop("prompts", None)  # who could answer them asks the server
+    data.pop("prompts", None)  # a client that could answer them asks the server
     data["notes"] = [_short(str(text), 200) for text in run.notes[:10]]
     if data["failure"]:
         data["failure"]["ename"] = _short(data["failure"]["ename"], 80)
@@ -145,14 +145,14 @@ def _run(run: RunInfo) -> tuple[Json, int]:
     if used > _RUN_MOST:
         notes, data["notes"] = data["notes"], []
         ranks, data["ranks"] = data["ranks"], []
-        if _weight(data) + _weight(ranks) > _RUN_MOST:  # which they are counts more than where
+        if _weight(data) + _weight(ranks) > _RUN_MOST:  # the ranks matter more than their hosts
             ranks = [
                 {k: v for k, v in each.items() if k != "clock"} | {"host": ""} for each in ranks
             ]
         room, weight = _RUN_MOST - _weight(data), _weight(ranks)
         if weight <= room:
             data["ranks"] = ranks
-        elif len(ranks) < run.size:  # of all, the first would look like a part; none stand for all
+        elif len(ranks) < run.size:  # an empty list means all; some would mislead
             data["ranks"] = ranks[: max(len(ranks) * room // weight * 9 // 10, 0)]
         if _weight(data) + _weight(notes) <= _RUN_MOST:
             data["notes"] = notes
@@ -166,5 +166,5 @@ def _short(text: str, most: int) -> str:
 
 def _weight(data: Any) -> int:
     text = json.dumps(data, ensure_ascii=False)
-    # A notebook file puts each item on a line of its own, about a dozen spaces in.
+    # A notebook file puts each item on a line of its own, indented by about a dozen spaces.
     return len(text.encode()) + 14 * (text.count(",") + text.count("{") + text.count("["))

@@ -1,4 +1,4 @@
-"""The runs that a run is compared with, for where the view cannot run: last values side by side."""
+"""The runs that a run is compared with, where the view cannot run: last values side by side."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
 from rankroom.text.amounts import step_number
 
-NAMED = 5  # metrics of a run that has none of those that are shown
+NAMED = 5  # metrics that are listed of a run with none of those shown
 NONE = "–"
 
 
 class Other(NamedTuple):
-    """A run that another is compared with, under a letter."""
+    """A run that another is compared with, and its letter."""
 
     letter: str
     run: RunInfo
@@ -39,7 +39,7 @@ class Other(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The runs that can be shown, and a sentence for each of which there is something to say."""
+    """The runs that can be shown, and notes on those that need one."""
 
     others: list[Other]
     notes: list[str]
@@ -53,8 +53,8 @@ class Comparison(NamedTuple):
 def comparison(
     store: Store, run: RunInfo, names: Sequence[str], most: int | None = None
 ) -> Comparison:
-    """The runs that `run`, whose metrics have these names, is compared with; those whose metrics
-    take more than `most` bytes to read are only named."""
+    """Return the runs that `run`, whose metrics have these names, is compared with. Runs whose
+    metrics take more than `most` bytes to read only get a note."""
     others: list[Other] = []
     notes: list[str] = []
     for place, run_id in enumerate(run.compare):
@@ -82,7 +82,7 @@ def comparison(
 
 
 def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other], most: int) -> str:
-    """The last values of each metric in this run and in the others: means over ranks."""
+    """Return a table of each metric's last values in this run and the others: means over ranks."""
     head = ["metric", "this run", "step"]
     for other in others:
         head += [other.letter, "step", f"this − {other.letter}"]
@@ -103,7 +103,7 @@ def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other]
 
 
 def _last(curves: Mapping[int, Curve]) -> tuple[float | None, float]:
-    """The mean of the ranks' last values, and the step of the last; None without any."""
+    """Return the mean of the ranks' last values, and the highest last step; None without any."""
     if not curves:
         return None, 0.0
     mean = sum(curve.last / len(curves) for curve in curves.values())
@@ -115,7 +115,7 @@ def _cells(value: float | None, step: float) -> list[str]:
 
 
 def _weight(paths: RecordPaths) -> int:
-    """Bytes to be read for the metrics."""
+    """Return the bytes to read for a run's metrics."""
     for path in (paths.metrics, paths.events):
         try:
             return path.stat().st_size

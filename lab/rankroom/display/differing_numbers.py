@@ -1,9 +1,9 @@
-"""Lines that differ only in their numbers: what they have in common, and all in one text.
+"""Lines that differ only in their numbers: what they have in common, and all of them in one text.
 
-Digits at the end of a word count (`GPU0`, `layer_3`), those inside of one do not. Of a line with
-several numbers, the first must be the same if it is a whole one, lest `step 5` stand with `step 6`;
-the number of a rank, as in `[GPU1]`, is passed over there. The view has the same rules
-(`extension/src/log/numbers.ts`), and tests/support/collapse.json holds both to it.
+Digits at the end of a word are numbers (`GPU0`, `layer_3`), those inside a word are not. In a line
+with several numbers, the first must be the same if it is whole, so that `step 5` is not joined with
+`step 6`; the number of a rank, as in `[GPU1]`, is skipped there. The view has the same rules
+(`extension/src/log/numbers.ts`), and tests/support/collapse.json tests both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rankroom.display.text import clean
 
-# So many ranks' numbers stand side by side; of more, the lowest and the highest.
+# Up to this many ranks' numbers are shown side by side; of more, the lowest and the highest.
 SIDE_BY_SIDE = 4
 _NUMBER = re.compile(
     r"(?<![0-9A-Za-z_])0x[0-9a-fA-F]+"
@@ -25,12 +25,12 @@ _RANK_BEFORE = re.compile(
     r"(?:rank|gpu|cuda|device|worker|process|proc|replica|task)[ :=#_-]{0,3}\Z", re.IGNORECASE
 )
 _SPACES = re.compile(" +")
-# The longest word of a rank, and what may stand between it and the number.
+# Characters before a number in which a word such as `rank` is searched for.
 _BEFORE = 10
 
 
 def common_text(text: str, rank: int) -> str:
-    """Equal for lines that differ only in numbers; `rank` wrote this one."""
+    """Return a text that is equal for lines that differ only in numbers; `rank` wrote this one."""
     shown = clean(text)
     counted = []
     for match in _NUMBER.finditer(shown):
@@ -40,12 +40,12 @@ def common_text(text: str, rank: int) -> str:
     if not numbers:
         return text
     first = counted[0] if len(counted) > 1 and _WHOLE.match(counted[0]) else ""
-    # Numbers are padded to columns.
+    # Numbers may be padded to columns.
     return f"{_SPACES.sub(' ', common).rstrip(' ')}\0{first}"
 
 
 def side_by_side(texts: Sequence[str]) -> str:
-    """Such lines as one: `loss 0.41|0.43`, or `loss 0.39…0.45` of many; in the order given."""
+    """Return such lines as one: `loss 0.41|0.43` in the order given; of many, `loss 0.39…0.45`."""
     shown = [clean(text) for text in texts]
     columns = zip(*(_NUMBER.findall(text) for text in shown), strict=True)
     words = _NUMBER.split(shown[0])
@@ -68,7 +68,7 @@ def _value(number: str) -> float:
 
 
 def _is_of_rank(text: str, match: re.Match[str], rank: int) -> bool:
-    """`rank 1`, `cuda:1`, or the rank's own number at the line's start: `[1]`, `1:`."""
+    """Whether it is a rank's: `rank 1`, `cuda:1`, or its own at the line's start, `[1]`, `1:`."""
     before = text[max(match.start() - _BEFORE, 0) : match.start()]
     if _RANK_BEFORE.search(before):
         return True

@@ -1,6 +1,6 @@
-"""What a summary shows of a run: of a long log only its two ends, as somebody waits for it.
+"""What a summary shows of a run: of a long log only both ends, as the user is waiting for it.
 
-Rich outputs and errors are searched for between them, too, unless the record is very large.
+Rich outputs and errors between them are found as well, unless the record is very large.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rankroom.record.tail import Events, line_near_end
 
 HEAD_LINES = 30
 TAIL_LINES = 70
-# How much of the log is read at either end.
+# Bytes of the log that are read at either end.
 END = 256 << 10
-# Of an events.jsonl of more bytes, only what is read at either end is looked at.
+# An events.jsonl of more bytes is only read at either end.
 SEARCHED = 32 << 20
-# A single event may be longer than that: a log event holds up to 1 MiB of text.
+# Bytes of a single event, which may be longer than END: a log event holds up to 1 MiB of text.
 _LONGEST = 8 << 20
-# So much of one event's text at either end is looked at.
+# Characters of one event's text that are used at either end.
 _TEXT = 64 << 10
-# Up to so many lines every line is compared with every rank's; beyond, only both ends.
+# Up to this many lines, all lines of all ranks are collapsed; beyond, only those at both ends.
 _ALL = 2_000
 # As `event_line` writes them.
 _SHOWN = (b'{"kind":"error"', b'{"kind":"display"')
@@ -33,7 +33,7 @@ _NOT_SHOWN = (b'{"kind":"spans"', b'{"kind":"metrics"', b'{"kind":"status"')
 
 @dataclass
 class Digest:
-    """A run's parts worth showing; `left_out` counts log lines (None: some, unknown how many)."""
+    """What is shown of a run; `left_out` counts log lines (None: some, unknown how many)."""
 
     errors: list[Json] = field(default_factory=list)
     displays: list[Json] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Digest:
 
 
 def digest(run: RunInfo, events_file: Path | None) -> Digest:
-    """Digest a run, from its events if they are there."""
+    """Return the digest of a run, from its events if there are any."""
     out = Digest()
     first: list[Json] = []
     last: list[Json] = []
@@ -61,7 +61,7 @@ def digest(run: RunInfo, events_file: Path | None) -> Digest:
 
 
 def errors_of(run: RunInfo, events: Iterable[Json]) -> list[Json]:
-    """The first error of each rank, the root cause in front, the others as they came."""
+    """Return the first error of each rank: the root cause first, then the others by time."""
     found: dict[int, Json] = {}
     for event in events:
         if event["kind"] == "error":
@@ -71,7 +71,7 @@ def errors_of(run: RunInfo, events: Iterable[Json]) -> list[Json]:
 
 
 def displays_of(events: Iterable[Json]) -> list[Json]:
-    """Rich outputs after all updates and clearings."""
+    """Return the rich outputs after all updates and clearings."""
     shown: list[Json] = []
     pending: set[int] = set()
     for event in events:
@@ -81,7 +81,7 @@ def displays_of(events: Iterable[Json]) -> list[Json]:
         if clear == "next":
             pending.add(rank)
         name, update = event.get("display_id"), event.get("update")
-        # What is to be cleared by the next output stays when one is updated.
+        # A pending clear waits for the next output; an update of an earlier one does not count.
         if clear == "now" or (rank in pending and event["data"] and not update):
             pending.discard(rank)
             shown = [e for e in shown if e["rank"] != rank]
@@ -103,7 +103,7 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
     head = list(lines_of(_clipped(first, 0 if gap else None)))
     total = run.lines if gap else len(head)
     most = max(Counter(line.rank for line in head).values(), default=0)
-    # Where no rank has more lines than this, its first and its last ones would be the same.
+    # If no rank has more lines than this, its first and its last lines are all of its lines.
     if not gap and (total <= _ALL or most <= HEAD_LINES + TAIL_LINES):
         groups = list(collapse(head))
         cut = len(groups) > HEAD_LINES + TAIL_LINES
@@ -118,7 +118,7 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
 
 
 def _first_of_each(lines: Iterable[Line]) -> Iterator[Line]:
-    # A rank's n-th line is never above the n-th group: later lines cannot be among those shown.
+    # A rank's n-th line is in the n-th group or a later one, so later lines are not shown.
     count: dict[int, int] = {}
     for line in lines:
         count[line.rank] = count.get(line.rank, 0) + 1
@@ -134,7 +134,7 @@ def _last_of_each(lines: Iterable[Line]) -> list[Line]:
 
 
 def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
-    """The events, of a long text only whole lines at its start (`end` 0) or at its end (1)."""
+    """Yield the events, long texts cut to whole lines at their start (`end` 0) or end (1)."""
     for event in events:
         if end is None or event["kind"] != "log" or len(event["text"]) <= _TEXT:
             yield event
@@ -147,8 +147,9 @@ def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
 
 
 def _parts(path: Path) -> tuple[list[Json], list[Json], list[Json], bool]:
-    """Log events at the start and at the end of the file, errors and rich outputs, and whether log
-    events between are missing: as many bytes at either end, however many spans are among them."""
+    """Return log events at the start and at the end of the file, errors and rich outputs, and
+    whether log events in between are missing: as many bytes at either end, however many spans are
+    among them."""
     try:
         size = path.stat().st_size
         if size > SEARCHED:
@@ -185,7 +186,7 @@ def _searched(file: Iterable[bytes]) -> tuple[list[Json], list[Json], list[Json]
 
 
 def _both_ends(path: Path) -> tuple[list[Json], list[Json]]:
-    """What is shown of a very large file. Raises OSError."""
+    """Return what is shown of a very large file. Raises OSError."""
     head = Events(path, 0, END, longest=_LONGEST, passed=_NOT_SHOWN)
     first = list(head)
     start = max(line_near_end(path, END, 8 * END, _LONGEST), head.at)

@@ -1,8 +1,8 @@
-"""From log events to lines, and lines that several ranks wrote alike to one.
+"""Assembles log events into lines, and collapses lines that several ranks wrote alike into one.
 
 The view collapses by the same rule (`extension/src/log/collapse.ts`), and both are tested against
 `tests/support/collapse.json`: a line joins the earliest group of the same text and stream that
-stands after its rank's last group. What only this rank wrote in between moves in front of that
+comes after its rank's last group. Lines that only this rank wrote in between move in front of that
 group, as a reader expects:
 
     0–1 │ hello
@@ -10,9 +10,9 @@ group, as a reader expects:
     1   │ I am rank 1
     0–1 │ done
 
-No rank's lines ever change their order. Start-up messages of TensorFlow that a rank wrote one after
-the other count as one line, which all ranks write alike; and on demand, lines are taken for equal
-that differ only in numbers.
+The lines of one rank never change their order. Consecutive start-up messages of TensorFlow on a
+rank count as one line, which is the same on all ranks; on demand, lines that differ only in numbers
+are taken to be equal.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from rankroom.display.startup_messages import folded_words, is_startup_message
 from rankroom.record.model import Json
 
 WINDOW = 20_000
-MOVABLE = 16  # so many lines of one rank can move in front of a group that it joins
+MOVABLE = 16  # lines of one rank that can move in front of a group that it joins
 FOLD_MOST = 64  # start-up messages of one rank that are folded into one line
-# A group that was moved has a fraction below the key of the group it stands in front of; with two
-# levels of fractions, keys are exact, and the same as the view's.
+# A moved group's key is a fraction below the key of the group that it was moved in front of; with
+# two levels of fractions, keys are exact, and the same as the view's.
 STEP = 2.0**-10
 FINE_STEP = 2.0**-20
 
 
 class Line(NamedTuple):
-    """One line of one rank, carriage returns resolved, colours kept."""
+    """One line of one rank, with carriage returns resolved and colors kept."""
 
     rank: int
     stream: str
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A line and all ranks that wrote it, `lines` in all: of a fold, several by each."""
+    """A line and all ranks that wrote it, `lines` in all: for a fold, several per rank."""
 
     ranks: list[int]
     stream: str
@@ -54,7 +54,7 @@ class Group(NamedTuple):
 
 
 class Assembly:
-    """Puts the pieces of text that a rank reports together to lines."""
+    """Assembles the pieces of text that ranks report into lines."""
 
     def __init__(self) -> None:
         self.clear()
@@ -64,7 +64,7 @@ class Assembly:
         self._screens: dict[tuple[int, str], Screen] = {}
 
     def add(self, event: Json) -> Iterator[Line]:
-        """The lines that this event completes."""
+        """Yield the lines that this event completes."""
         if event["kind"] != "log":
             return
         rank, stream = event["rank"], event["stream"]
@@ -74,14 +74,14 @@ class Assembly:
             yield Line(rank, stream, text)
 
     def rest(self) -> Iterator[Line]:
-        """What stands in unfinished lines."""
+        """Yield what the unfinished lines hold."""
         for (rank, stream), screen in self._screens.items():
             for text in screen.rest():
                 yield Line(rank, stream, text)
 
 
 def lines_of(events: Iterable[Json]) -> Iterator[Line]:
-    """The lines of all log events in the order in which they were completed."""
+    """Yield the lines of all log events in the order in which they were completed."""
     assembly = Assembly()
     for event in events:
         yield from assembly.add(event)
@@ -91,9 +91,9 @@ def lines_of(events: Iterable[Json]) -> Iterator[Line]:
 def collapse(
     lines: Iterable[Line], window: int = WINDOW, *, by_numbers: bool = False
 ) -> Iterator[Group]:
-    """Groups of equal lines, in order; a group can be joined while `window` lines come after it.
+    """Yield groups of equal lines, in order; each can be joined by the next `window` lines.
 
-    `by_numbers` joins lines that differ only in numbers, too.
+    With `by_numbers`, lines that differ only in numbers are joined, too.
     """
     order = _Order(window, by_numbers)
     for line in lines:
@@ -108,7 +108,7 @@ _Key = tuple[str, str | None]
 
 
 class _Open:
-    """A group that may still change. It is named by the number of its first line."""
+    """A group that may still change. It is identified by the number of its first line."""
 
     __slots__ = ("key", "number", "rank", "ranks", "same", "stream", "text", "texts")
 
@@ -117,8 +117,8 @@ class _Open:
         self.key = float(number)  # its place in the order
         self.rank, self.stream, self.text = line
         self.same = same
-        self.ranks = [self.rank]  # of each line
-        self.texts: list[str] | None = None  # of each line, where they may differ
+        self.ranks = [self.rank]  # one for each line
+        self.texts: list[str] | None = None  # one for each line, where they may differ
 
     def closed(self) -> Group:
         ranks, lines = sorted(self.ranks), len(self.ranks)
@@ -135,24 +135,24 @@ class _Open:
 
 
 class _Place:
-    """Where one rank stands in the order."""
+    """The position of one rank in the order."""
 
     __slots__ = ("fixed", "fold", "folded", "movable")
 
     def __init__(self) -> None:
-        self.fixed = -1.0  # key of the last group that does not move any more
+        self.fixed = -1.0  # key of the last group that can no longer move
         self.movable: list[_Open] = []  # later groups of this rank alone: they may still move
         self.fold: _Open | None = None  # the fold that its last line is in
-        self.folded = 0  # its lines in there
+        self.folded = 0  # its lines in that fold
 
     def settle(self, last: int) -> None:
-        """The movable groups up to the one called `last` stay where they are."""
+        """Fix the movable groups up to the one with the number `last` where they are."""
         while self.movable and self.movable[0].number <= last:
             self.fixed = max(self.fixed, self.movable.pop(0).key)
 
 
 class _Order:
-    """The groups in order, the older ones ready to be flushed."""
+    """The groups in order; old ones can be flushed."""
 
     def __init__(self, window: int, by_numbers: bool) -> None:
         self._by_numbers = by_numbers
@@ -165,7 +165,7 @@ class _Order:
         self._moved_in_front: dict[float, int] = {}
 
     def add(self, line: Line) -> None:
-        """Take in the next line."""
+        """Add the next line."""
         number, self.count = self.count, self.count + 1
         rank, stream, text = line
         if (place := self._places.get(rank)) is None:
@@ -186,7 +186,7 @@ class _Order:
             place.fold, place.folded = group, 1
 
     def _enter(self, number: int, line: Line, key: _Key, place: _Place) -> _Open:
-        """The group that the line joins, or begins."""
+        """Return the group that the line joins or begins."""
         same = self._same.get(key)
         group = self._match(same, number, place) if same else None
         if group is not None and self._move_in_front_of(group, place):
@@ -214,9 +214,9 @@ class _Order:
         return group.number >= number - self._window
 
     def flush(self) -> list[Group]:
-        """The groups that no line can change any more."""
-        # One within the window may have been moved in front of one a window older, and that one in
-        # front of another.
+        """Remove and return the groups that later lines can no longer change."""
+        # A group within the window may have been moved in front of one a window older, and that one
+        # in front of another.
         oldest, bound = self.count - self._window, self.count - 3 * self._window - 1
         self._groups.sort(key=_key)
         end = bisect_left(self._groups, bound, key=_key)
@@ -231,11 +231,11 @@ class _Order:
         return done
 
     def rest(self) -> list[Group]:
-        """All that is left, in order."""
+        """Return all groups that are left, in order."""
         return [group.closed() for group in sorted(self._groups, key=_key)]
 
     def _match(self, same: list[_Open], number: int, place: _Place) -> _Open | None:
-        """The earliest of these groups that the rank at `place` can join."""
+        """Return the earliest of these groups that the rank at `place` can join."""
         oldest = number - self._window
         first = bisect_left(same, max(place.fixed, oldest - 2 * self._window - 1), key=_key)
         for at in range(first, len(same)):  # islice would go through those before
@@ -245,7 +245,7 @@ class _Order:
         return None
 
     def _move_in_front_of(self, group: _Open, place: _Place) -> bool:
-        """Move what the rank alone wrote in front of `group`; False if there is no room."""
+        """Move what the rank alone wrote in front of `group`; False if keys do not suffice."""
         key = group.key
         moving = [own for own in place.movable if own.key > key]
         if moving:
@@ -255,7 +255,7 @@ class _Order:
                 return False
             self._moved_in_front[key] = before + len(moving)
             for at, own in enumerate(moving, before + 1):
-                # Not sorted again: it may be one of tens of thousands of equal lines.
+                # Moved, not sorted again: there may be tens of thousands of equal lines.
                 same = self._same.get(own.same, [])
                 place_in_same = bisect_left(same, own.key, key=_key)
                 own.key = key - room + at * step

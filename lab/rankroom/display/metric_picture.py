@@ -1,8 +1,8 @@
 """A run's curves as a static SVG, its last values as a table: for where the view cannot run.
 
-A panel for each of the first metrics: a line for each of few ranks, of more, and of runs that are
-compared, their mean between the lowest and the highest. No script; what has no colour of its own
-has that of the text.
+A panel for each of the first metrics: a line per rank if there are few; for more ranks, and to
+compare runs, their mean between the lowest and the highest. No scripts; what has no color of its
+own has that of the text.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.display.compared_metrics import Other
 
 MOST = 2 << 20  # bytes of events with metrics: some 80,000 points
-ROOM = 9_000  # of a picture
+ROOM = 9_000  # bytes of a picture
 PANELS, FEW_RANKS, ROWS = 6, 4, 12
 FEWEST_POINTS = 16  # of a line
 WIDTH, PANEL, GAP, LEFT, PLOT = 720, 340, 40, 52, 90
 _TOP, _PITCH = 20, 144  # of a panel: where its plot begins, and the next row of panels
-# Okabe and Ito's, which colour-blind people tell apart, on white and on black.
+# Okabe and Ito's palette, safe for color-blind readers, on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
-# Of the lines of runs that are compared.
+# Dashes of the lines of the runs compared with.
 _DASHES = ("6 3", "2 2", "8 2 2 2", "1 3")
 _METRICS = b'{"kind":"metrics"'
 # In these states run.json says whether a run has metrics.
@@ -50,7 +50,7 @@ class MetricSummary(NamedTuple):
 
 
 def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
-    """The summary of a run, from its record if that is there."""
+    """Return the summary of a run's metrics, from its record if there is one."""
     if store is None or (run.state in _SAYS and not has_metrics(store, run)):
         return MetricSummary()  # most cells
     events = store.paths(run.id).events
@@ -74,7 +74,7 @@ def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
 
 
 def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int = ROWS) -> str:
-    """A table of the last values of each metric; "" if there are none."""
+    """Return a table of the last values of each metric; "" if there are none."""
     from rankroom.analysis.profile.tables import Table
     from rankroom.display.compared_metrics import compared_values
 
@@ -94,7 +94,7 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
             cells = [f"{values[rank]:.5g}" if rank in values else "–" for rank in ranks]
         else:
             mean = sum(values.values()) / len(values)
-            # No order holds for NaN.
+            # NaN has no order.
             finite = [value for value in values.values() if math.isfinite(value)] or [math.nan]
             cells = [f"{each:.5g}" for each in (mean, min(finite), max(finite))]
         rows.append([one_line(name, 40), step_number(step), *cells])
@@ -103,7 +103,7 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
 
 
 def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = ()) -> str:
-    """The SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
+    """Return the SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
     from rankroom.analysis.metrics.curve_answer import Asked, answer
 
     names = list(found.metrics.curves)
@@ -159,7 +159,7 @@ def _panel(said: Json, name: str) -> str:
 
 
 def _compared(said: Json, others: Sequence[tuple[str, Json]], name: str) -> str:
-    """This run's mean between its lowest and its highest rank, over the means of the others."""
+    """Draw this run's mean between its lowest and its highest rank, over the others' means."""
     every = [("this run", said), *others]
     drawn = [(words, curve) for words, each in every if (curve := _mean(each, name)) is not None]
     scale, out = _framed([curve for _, curve in drawn], name, [each for _, each in every])
@@ -181,7 +181,7 @@ def _compared(said: Json, others: Sequence[tuple[str, Json]], name: str) -> str:
 
 
 def _mean(said: Json, name: str) -> Json | None:
-    """The mean of the ranks that have this metric, or the curve of the only one."""
+    """Return the mean over the ranks that have this metric, or the curve of the only one."""
     curves = (each for key in ("over_ranks", "curves") for each in said[key])
     return next((each for each in curves if each["name"] == name), None)
 
@@ -189,7 +189,7 @@ def _mean(said: Json, name: str) -> Json | None:
 def _framed(
     drawn: Sequence[Json], name: str, said: Sequence[Json]
 ) -> tuple[_Scale | None, list[str]]:
-    """The scale on which these curves are drawn, None if there is no value; title and axes."""
+    """Return the scale for these curves, None if there is no value; and title and axes."""
     values = [v for c in drawn for key in ("low", "high") for v in c[key] if v is not None]
     places = [x for c in drawn for x in c["x"]]
     out = [_text(LEFT, 12, one_line(name, 24), "start")]
@@ -208,7 +208,7 @@ class _Scale(NamedTuple):
     high: float
 
     def x(self, place: float) -> float:
-        # Halved, as the difference of two large numbers may be too large.
+        # Halved, as the difference of two large numbers may overflow.
         width = self.right / 2 - self.left / 2
         share = (place / 2 - self.left / 2) / width if width else 0.5
         return LEFT + (PANEL - LEFT) * share
@@ -234,14 +234,14 @@ def _axes(scale: _Scale, steps: Sequence[float]) -> str:
 def _strokes(
     places: Sequence[float], values: Sequence[float | None], scale: _Scale
 ) -> Iterator[str]:
-    """A line through the values, broken where one is missing."""
+    """Yield a line through the values, broken where one is missing."""
     command = "M"
     for place, value in zip(places, values, strict=True):
         if value is None:
             command = "M"
             continue
         yield f"{command}{scale.x(place):.1f} {scale.y(value):.1f}"
-        if command == "M":  # a point between two gaps is seen as well
+        if command == "M":  # makes a point between two gaps visible
             yield "h.1"
         command = "L"
 
@@ -264,7 +264,7 @@ def _text(x: float, y: float, words: str, anchor: str = "end") -> str:
 
 
 def _lines(events: Path) -> list[bytes] | None:
-    """The lines with metrics; None if the file, or what matters of it, is too large."""
+    """Return the lines with metrics; None if the file or these lines are too large."""
     kept, size = [], 0
     try:
         if events.stat().st_size > SEARCHED:

@@ -1,4 +1,4 @@
-"""The static page of a run, as HTML and as text; neither outgrows the room it was given."""
+"""The static page of a run, as HTML and as text, each within a given size."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rankroom.record.model import Hang, Json, RunInfo
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
 
-# Characters of one line that are shown, and lines of one value and of one traceback.
+# Limits: characters of a line, lines of a value, and lines of a traceback at either end.
 _LINE = 300
 _VALUE_LINES = 30
 _TRACE_LINES = 200
-# What each part may take of a page's room; figures get what is left.
+# The share of a page's room that each part may take; figures get what is left.
 _TRACE_SHARE, _ERRORS_SHARE, _LOG_SHARE, _VALUES_SHARE = 0.25, 0.08, 0.34, 0.15
 _NOTES_ROOM = 1_500
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
 
 class Page:
-    """Order and bounds, the same for HTML and text; `cut` says whether something was left out.
+    """Order and limits of a page, the same for HTML and text, in `room` bytes of a notebook file.
 
-    `table` and `picture` are of the run's timeline, `metrics` are a table and a picture of its
-    curves; their room is theirs.
+    `table` and `picture` show the run's timeline, `metrics` are a table and a picture of its
+    curves; they are never shortened. `cut` says whether something else was left out.
     """
 
     def __init__(
@@ -42,44 +42,44 @@ class Page:
         self._out: list[str] = []
 
     def done(self) -> str:
-        """The page."""
+        """Return the page."""
         return "".join(self._out)
 
     def headline(self, run: RunInfo) -> None:
-        """State, time and cause in one line."""
+        """Add state, time and cause in one line."""
         raise NotImplementedError
 
     def note(self, text: str) -> None:
-        """A remark in one line."""
+        """Add a remark in one line."""
         self._add([self._quiet(clip(clean(text), _LINE))])
 
     def finding(self, text: str) -> None:
-        """What held the ranks up, in one sentence."""
+        """Add the sentence on what held the ranks up."""
         self._add([self._row("", text)])
 
     def timeline(self) -> None:
-        """Where each rank's time went, as a table and as a picture."""
+        """Add where each rank's time went, as a table and as a picture."""
         if self._timeline:
             self._out.append(self._timeline)
 
     def metrics(self) -> None:
-        """What the ranks reported: the last values as a table, curves as a picture."""
+        """Add what the ranks reported: the last values as a table, curves as a picture."""
         if self._metrics:
             self._out.append(self._metrics)
 
     def hang(self, hang: Hang) -> None:
-        """Why a live run is stuck, in one line."""
+        """Add why a live run is stuck, in one line."""
         self._add([self._strong(f"! {one_line(hang.text, _LINE)}")])
 
     def traceback(self, title: str, error: Json) -> None:
-        """The traceback that explains the failure: whole, unless it is huge."""
+        """Add the traceback that explains the failure: whole, unless it is huge."""
         lines = [line for part in error["traceback"] for line in str(part).split("\n")]
         if not lines:
             lines = [error_words(error["ename"], error["evalue"], _LINE)]
         first, last = lines[:_TRACE_LINES], lines[_TRACE_LINES:][-_TRACE_LINES:]
         rows, rest = [self._row("", line) for line in first], [self._row("", t) for t in last]
         cut = len(lines) - len(first) - len(last)
-        if not rest:  # where it was raised stands at the end
+        if not rest:  # the place where it was raised is at the end
             middle = len(rows) // 3
             rows, rest = rows[:middle], rows[middle:]
         kept, after = _ends(rows, rest, int(self._whole * _TRACE_SHARE))
@@ -90,7 +90,7 @@ class Page:
         self._add([*kept, *gap, *after])
 
     def other_errors(self, errors: Sequence[Json]) -> None:
-        """The ranks that failed after the first, one line for each kind of failure."""
+        """Add the ranks that failed after the first, one line for each kind of failure."""
         same: dict[str, list[int]] = {}
         for error in errors:
             if released := error.get("released"):
@@ -106,7 +106,7 @@ class Page:
         self._add(kept)
 
     def log(self, head: Sequence[Group], tail: Sequence[Group], left_out: int | None) -> None:
-        """Both ends of the log, and how much stands between them."""
+        """Add both ends of the log, and how many lines between them are left out."""
         if not tail and head and left_out == 0:
             third = len(head) // 3
             head, tail = head[:third], head[third:]
@@ -131,7 +131,7 @@ class Page:
         self._add([*first, *gap, *last])
 
     def values(self, events: Iterable[Json]) -> None:
-        """Rich outputs and the last expression's values, equal ones once."""
+        """Add rich outputs and the last expressions' values, equal ones once."""
         same: dict[tuple[str, str], list[int]] = {}
         for event in events:
             data = event["data"]
@@ -141,7 +141,7 @@ class Page:
             same.setdefault(key, []).append(event["rank"])
         share = int(self._whole * _VALUES_SHARE)
         for place, ((png, plain), ranks) in enumerate(same.items()):
-            name = label(set(ranks))  # one may show the same twice
+            name = label(set(ranks))  # a rank may show the same twice
             if png and self._figure(name, png, self._room - share - _NOTES_ROOM):
                 continue
             lines = plain.split("\n", _VALUE_LINES + 1)
@@ -163,7 +163,7 @@ class Page:
             self._add(kept)
 
     def _add(self, rows: list[str]) -> None:
-        """Add what fits: everything, as long as the shares above are kept."""
+        """Add the rows if they fit, as they do while each part keeps to its share."""
         cost = sum(map(weight, rows))
         if rows and cost <= self._room:
             self._room -= cost
@@ -187,12 +187,12 @@ class Page:
         raise NotImplementedError
 
     def _figure(self, name: str, png: str, room: int) -> bool:
-        """Show the figure if it takes less than `room`; say whether it did."""
+        """Add the figure if it takes less than `room` bytes; return whether it did."""
         raise NotImplementedError
 
 
 class Text(Page):
-    """For terminals, and where HTML cannot be shown."""
+    """A page for terminals, and for viewers that cannot show HTML."""
 
     def headline(self, run: RunInfo) -> None:
         self._add([self._strong(f"● {headline(run)}")])
@@ -216,8 +216,8 @@ class Text(Page):
 
 
 class Html(Page):
-    """For nbconvert, VS Code and viewers without the extension: no script, no class, no colour
-    that needs a light or a dark background."""
+    """A page for nbconvert, VS Code and viewers without the extension: no scripts, no classes, no
+    color that needs a light or a dark background."""
 
     def __init__(
         self, room: int, table: str = "", picture: str = "", metrics: tuple[str, str] = ("", "")
@@ -266,7 +266,7 @@ class Html(Page):
 
 
 def weight(text: str) -> int:
-    """Bytes of `text` in a notebook file, where each line is a string on a line of its own."""
+    """Return the bytes of `text` in a notebook file, in which each line is a string of its own."""
     return (
         len(text.encode("utf-8", "replace"))
         + text.count('"')
@@ -276,7 +276,7 @@ def weight(text: str) -> int:
 
 
 def _ends(head: list[str], tail: list[str], room: int) -> tuple[list[str], list[str]]:
-    """The first rows of `head` and the last of `tail` that fit: a third, then two thirds."""
+    """Return the first rows of `head` and the last of `tail` that fit: a third, then two thirds."""
     first, left = _fitting(head, room // 3 if tail else room)
     room += left - (room // 3 if tail else room)
     last, room = _fitting(tail[::-1], room)
@@ -294,7 +294,7 @@ def _fitting(rows: list[str], room: int) -> tuple[list[str], int]:
 
 
 _GREY = "#8a939c"
-_MONO = "font-family:monospace;padding:0"  # nbconvert's pages have another for <pre>
+_MONO = "font-family:monospace;padding:0"  # nbconvert's own style of <pre> differs
 _PRE = f"{_MONO};white-space:pre-wrap;word-break:break-word;margin:2px;font-size:90%"
 _TABLE = f"{_MONO};white-space:pre;overflow-x:auto;margin:6px 2px;font-size:85%"
 _DOTS = {

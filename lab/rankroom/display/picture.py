@@ -1,8 +1,8 @@
 """The timeline of a run as a static SVG: one lane per rank, for where the view cannot run.
 
-Each lane shows what the rank did, and in a thin strip below what its collectives did. Where spans
-are thinner than a pixel, a column is filled by their shares; the picture is never heavier than the
-room that it is given. No script, no class; what has no colour of its own has that of the text.
+Each lane shows what the rank did and, in a thin strip below, what its collectives did. Where spans
+are thinner than a pixel, columns are filled by their shares instead; the picture never exceeds the
+size that it is given. No scripts, no classes; what has no color of its own has that of the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rankroom.analysis.profile.intervals import Intervals, length, union, withou
 from rankroom.display.page import weight
 from rankroom.display.words import counted
 
-# After Okabe and Ito, told apart by colour-blind eyes, and seen on white and on black.
+# After Okabe and Ito's palette: safe for color-blind readers, visible on white and on black.
 COLOURS = {
     "compute": "#8d99a3",
     "data": "#009e73",
@@ -34,15 +34,15 @@ WORDS = {
 }
 WIDTH, LEFT, TOP = 720, 44, 22
 _PLOT = WIDTH - LEFT - 6
-_GRID = 2  # units in a pixel: all coordinates are whole numbers
+_GRID = 2  # units in a pixel, so that all coordinates are whole numbers
 _COLUMNS = (240, 180, 120, 90, 60, 45, 30, 20, 12, 8, 5, 3, 1)
-_LEVELS = 10  # steps in which a share is drawn
+_LEVELS = 10  # steps of height in which a share is drawn
 _TICKS = 6
-_FEW = 8  # of so many ranks the lanes are tall
+_FEW = 8  # up to this many ranks, the lanes are tall
 
 
 class Strip(NamedTuple):
-    """A part of a lane: `layers` from the bottom of the stack, in units of the grid."""
+    """A part of a lane, in units of the grid; `layers` are stacked from the bottom."""
 
     top: int
     height: int
@@ -50,7 +50,7 @@ class Strip(NamedTuple):
 
 
 def picture(shares: Shares, title: str, room: int) -> str:
-    """The SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
+    """Return the SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
     if not shares.wall or not shares.ranks:
         return ""
     strips, bottom = _strips(shares)
@@ -75,7 +75,7 @@ def picture(shares: Shares, title: str, room: int) -> str:
 
 
 def _strips(shares: Shares) -> tuple[list[Strip], int]:
-    """The strips of all lanes from top to bottom, and where the last one ends."""
+    """Return the strips of all lanes from top to bottom, and where the last one ends."""
     count = len(shares.ranks)
     lane = 22 if count <= _FEW else 12 if count <= 24 else 7
     gap = 5 if count <= _FEW else 2
@@ -97,7 +97,7 @@ def _strips(shares: Shares) -> tuple[list[Strip], int]:
 
 
 def _bars(strips: Sequence[Strip], begin: int, scale: float) -> str:
-    """Every interval as a stroke; those nearer than a unit run into one."""
+    """Draw every interval as a stroke; those less than a unit apart are merged."""
     pens: dict[tuple[str, int], list[str]] = {}
     for strip in strips:
         for name, layer in strip.layers:
@@ -116,14 +116,14 @@ def _bars(strips: Sequence[Strip], begin: int, scale: float) -> str:
 
 
 def _on_grid(layer: Intervals, begin: int, scale: float) -> list[tuple[int, int]]:
-    """The intervals in units, each of one at least."""
+    """Return the intervals in units, each at least one unit long."""
     units = ((layer - begin) * scale).astype(np.int64)
     begins = units[:, 0]
     return [(a, b) for a, b in union(begins, np.maximum(units[:, 1], begins + 1)).tolist()]
 
 
 def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str:
-    """Columns filled by the shares of the layers, one over the other."""
+    """Draw columns that are filled by the shares of the layers, one above the other."""
     areas: dict[str, list[str]] = {}
     edges = [_PLOT * _GRID * i // columns for i in range(columns + 1)]
     for strip in strips:
@@ -133,7 +133,7 @@ def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str
             levels = [low + share for low, share in zip(levels, shares, strict=True)]
             if any(shares):
                 areas.setdefault(name, []).append(_outline(strip, levels, edges))
-    # Each reaches down to the lane's bottom: those above are painted first, and then covered.
+    # Each layer reaches down to the lane's bottom: upper ones are painted first, then covered.
     return "".join(
         f"<path fill={COLOURS[name]} stroke=none d='{''.join(areas[name])}'></path>"
         for name in COLOURS
@@ -142,7 +142,7 @@ def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str
 
 
 def _per_column(layer: Intervals, begin: int, wall: int, columns: int) -> list[float]:
-    """How much of each column the layer fills."""
+    """Return how much of each column the layer fills."""
     out = [0.0] * columns
     scale = columns / wall
     for a, b in layer.tolist():
@@ -159,7 +159,7 @@ def _per_column(layer: Intervals, begin: int, wall: int, columns: int) -> list[f
 
 
 def _outline(strip: Strip, levels: list[float], edges: list[int]) -> str:
-    """The outline of columns that are filled up to `levels`."""
+    """Return the outline of columns that are filled up to `levels`."""
     steps = min(strip.height // 2, _LEVELS)
     out = [f"M{LEFT * _GRID} {strip.top + strip.height}"]
     at, height = 0, 0
@@ -173,7 +173,7 @@ def _outline(strip: Strip, levels: list[float], edges: list[int]) -> str:
 
 
 def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
-    """What stands around the lanes: words for who cannot see, legend, labels, time axis."""
+    """Return what surrounds the lanes: words for screen readers, legend, labels, time axis."""
     height = bottom // _GRID + 16
     units = f"0 0 {WIDTH * _GRID} {height * _GRID}"
     head = [
@@ -214,7 +214,7 @@ def _text(x: int, y: int, words: str) -> str:
 
 
 def _ticks(wall: int) -> tuple[int, int, str]:
-    """The unit of the time axis in microseconds, the distance of its ticks, and its name."""
+    """Return the time axis's unit in microseconds, the distance of its ticks, and its name."""
     every = 1
     while wall / every > _TICKS:
         every *= 10
@@ -229,7 +229,7 @@ def _ticks(wall: int) -> tuple[int, int, str]:
 
 
 def in_words(shares: Shares) -> str:
-    """What the picture shows, for who cannot see it."""
+    """Describe what the picture shows, for screen readers."""
     total = max(1, shares.wall * len(shares.ranks))
     parts = []
     for name, words in WORDS.items():

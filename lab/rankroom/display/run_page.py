@@ -1,8 +1,8 @@
 """A run as one page of HTML, for people without Rankroom: it needs no server and no network.
 
 The page holds JupyterLab's view of a run (extension/src/page) and the record, and shows logs,
-metrics, timeline and profile as the notebook does. Its policy has the browser run that one script
-and load nothing, whatever the ranks' outputs contain.
+metrics, timeline and profile as the notebook does. Its content security policy lets the browser run
+only that script and load nothing, whatever the ranks' outputs contain.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from rankroom.analysis.metrics.metrics_of_run import Metrics
 
 SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
-_PIECE = 1 << 20  # bytes that are read at once
-_METRICS = 100  # of which the page has curves
-_ANSWERS = 8  # of so many of the server's answers it has as many curves as may be in them
-_NAMED = 5  # metrics of a run without any of those
+_PIECE = 1 << 20  # bytes read at once
+_METRICS = 100  # metrics of which the page holds curves
+_ANSWERS = 8  # it holds no more curves than fit into this many of the server's replies
+_NAMED = 5  # metrics that are listed of a run with none of those
 _AXES: tuple[Literal["step", "time"], ...] = ("step", "time")
 
 
 def run_page(store: Store, run: RunInfo) -> Iterator[bytes]:
-    """The page in pieces. Raises UsageError for a run that is on, RankroomError where the
-    extension was not built."""
+    """Return the page in pieces. Raises UsageError for a run that is still running, RankroomError
+    if the extension was not built."""
     if run.state == "running":
         raise UsageError(f"run {run.id} is still on: a page can be made of it when it is over")
     try:
-        # In an element of its own, nothing of it may look like that element's end.
+        # Nothing in the script may look like the end of its own element.
         script = SCRIPT.read_text("utf-8").replace("</script", "<\\/script")
     except OSError as error:
         raise RankroomError(f"{SCRIPT}: {error.strerror}; `make lab` builds it") from None
@@ -72,14 +72,14 @@ def _head(store: Store, run: RunInfo, script: str) -> str:
         name=html.escape(name),
         about=html.escape(f"{run.id} · {began} · Rankroom {__version__}"),
         cell=cell,
-        # For readers without scripts, and until the view is there.
+        # For browsers without scripts, and until the view has loaded.
         summary=bundle(run, store)["text/html"],
     )
 
 
 def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
-    """What the server answers about the run, by the names that extension/src/page has for it."""
-    # NumPy comes with them.
+    """Yield the server's replies about the run, by the names that extension/src/page uses."""
+    # These load NumPy.
     from rankroom.analysis.collectives import CATEGORY, Collectives
     from rankroom.analysis.export import chrome_json
     from rankroom.analysis.profile.of_run import profile_of, stored_overview
@@ -98,7 +98,7 @@ def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
 
 
 def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
-    """Along steps and along time, of no more metrics than the page has room for."""
+    """Yield curves along steps and along time, of as many metrics as the page has room for."""
     from rankroom.analysis.metrics.curve_answer import Asked, answer
     from rankroom.analysis.metrics.metrics_of_run import metrics_of
 
@@ -121,7 +121,7 @@ def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]
 
 
 def _few(metrics: Metrics, names: list[str]) -> tuple[str, ...]:
-    """The first of these names, of whose curves for all ranks there is room; one at least."""
+    """Return as many of these names as fit, with the curves of all ranks; at least the first."""
     from rankroom.analysis.metrics.curve_answer import CURVES_AT_ONCE
 
     counts = accumulate(len(metrics.curves[name]) for name in names)
@@ -129,7 +129,7 @@ def _few(metrics: Metrics, names: list[str]) -> tuple[str, ...]:
 
 
 def _with_names(said: Json, names: list[Json]) -> Json:
-    """An answer without other names than these, which says how many there are."""
+    """Return a reply with only these names, and a note on how many there are."""
     count = len(said["names"])
     more = [MORE.format(names=len(names), count=count)] if len(names) < count else []
     return said | {"names": names, "notes": [*more, *said["notes"]]}

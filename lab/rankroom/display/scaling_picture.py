@@ -1,7 +1,7 @@
-"""A scaling as a static SVG, beside the plot that JupyterLab draws: for pages made of a notebook.
+"""A scaling as a static SVG, for pages made from a notebook; JupyterLab draws its own plot.
 
-On the left the speed-up beside the perfect one, on the right where a rank's time went. No script;
-its ink is read on white and on black.
+On the left the speed-up next to the perfect one, on the right where a rank's time went. No scripts;
+its colors are readable on white and on black.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INK, _GRID = "#777777", "#77777744"
 
 
 def picture(scaling: Scaling) -> str:
-    """The SVG; "" without a run."""
+    """Return the SVG; "" without a run."""
     if not scaling.sizes:
         return ""
     title = "weak scaling" if scaling.weak else "strong scaling"
@@ -70,7 +70,7 @@ def _speed(scaling: Scaling, title: str) -> str:
 
 
 def _drawn(speed: float) -> float:
-    """Of a cell that took no time, nothing."""
+    """Return the speed-up, 0 for a cell that took no time."""
     return 0.0 if math.isnan(speed) else speed
 
 
@@ -108,7 +108,7 @@ def _legend(parts: Sequence[str]) -> list[str]:
 
 
 def _axis(left: int, top: float, title: str, unit: str) -> str:
-    """A panel's title, its frame, and what its upper edge and its middle stand for."""
+    """Return a panel's title, its frame, and the values at its upper edge and its middle."""
     out = [_text(left, TOP - 12, title), _text(left + WIDE, TOP + PLOT + 32, "ranks", "end")]
     for share in (0.0, 0.5, 1.0):
         y = TOP + PLOT * (1 - share)

@@ -1,7 +1,7 @@
-"""The lines that one stream of one rank may still change: the one it is writing and, for bars below
-one another (tqdm's, with a position), those it goes back up to.
+"""The lines that one stream of one rank may still change: the one being written and, for progress
+bars below one another (tqdm's, with a position), those above to which the cursor moves back.
 
-The view does alike (`extension/src/log/screen.ts`), and both are tested against
+The view does the same (`extension/src/log/screen.ts`), and both are tested against
 `tests/support/bars.json`.
 """
 
@@ -13,25 +13,25 @@ from collections.abc import Iterator
 from rankroom.display.text import TIMES, clean, overprint
 
 _UP = re.compile(r"\x1b\[(\d*)A")
-_HIGHEST = 20  # lines that a stream can go back up
-_LONG = 1 << 20  # characters that are kept before they become lines, so that none fill the memory
+_HIGHEST = 20  # lines that a stream can move back up
+_LONG = 1 << 20  # characters held until they are forced to become lines, to bound memory
 
 
 class Screen:
-    """Takes what a stream writes, and gives its lines once they are final."""
+    """Takes the output of a stream, and yields its lines once they are final."""
 
     def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
-        self._lines: list[list[str]] = [[]]  # each in the pieces in which it came
+        self._lines: list[list[str]] = [[]]  # each in the pieces in which it arrived
         self._at = 0  # the line that is being written
-        self._height = 0  # how far up the stream is known to go
-        self._since_up = 0  # lines that were ended since it last went up
+        self._height = 0  # how far up the stream is known to move
+        self._since_up = 0  # lines ended since it last moved up
         self._held = 0
 
     def feed(self, text: str) -> Iterator[str]:
-        """Take more output; the lines that are final by it."""
+        """Take more output; yield the lines that become final."""
         first, *moves = _UP.split(text)
         if moves:
             up = max(sum(map(_number, _UP.findall(line))) for line in text.split("\n"))
@@ -46,7 +46,7 @@ class Screen:
                 yield from self.rest()
 
     def rest(self) -> list[str]:
-        """The lines as they stand, without empty ones at the end; nothing stands there then."""
+        """Return the remaining lines, without empty ones at the end, and start over."""
         while self._lines and not self._lines[-1]:
             self._lines.pop()
         left = [overprint("".join(line)) for line in self._lines]
@@ -54,7 +54,7 @@ class Screen:
         return left
 
     def _forget_overwritten(self) -> None:
-        """Let go of what a bar has written over by now: it may go on for hours in one line."""
+        """Drop what a progress bar has overwritten: it may use one line for hours."""
         for line in filter(None, self._lines):
             line[:] = ["\r".join("".join(line).split("\r")[-TIMES:])]
         self._held = sum(len(piece) for line in self._lines for piece in line)
@@ -69,7 +69,7 @@ class Screen:
         self._append(rest)
 
     def _go_up(self, count: int) -> None:
-        """The column stays as it is: what rich writes at a line's begin is so above, too."""
+        """Move up in the same column; as in rich's output, a line's beginning stays a beginning."""
         is_at_begin = _is_at_begin(self._lines[self._at])
         self._at = max(0, self._at - count)
         self._since_up = 0
@@ -82,13 +82,13 @@ class Screen:
             self._held += len(text)
 
     def _final(self) -> Iterator[str]:
-        """The lines that the stream cannot go back up to from the next line's begin."""
+        """Yield the lines that are out of reach from the beginning of the next line."""
         if self._at == len(self._lines):
             self._lines.append([])
         elif self._lines[self._at]:
             self._lines[self._at].append("\r")
         if self._since_up > self._height + 1:
-            # No bars any more: lines are final at once again.
+            # The bars are gone: lines are final at once again.
             self._height = 0
         while len(self._lines) > self._height + 1 and self._at > 0:
             line = "".join(self._lines.pop(0))
@@ -98,7 +98,7 @@ class Screen:
 
 
 def _is_at_begin(pieces: list[str]) -> bool:
-    """Whether what follows these pieces of a line is written at its begin."""
+    """Whether what follows these pieces of a line is written at the line's beginning."""
     for piece in reversed(pieces):
         _, back, last = piece.rpartition("\r")
         if clean(last):

@@ -1,8 +1,8 @@
-"""The messages with which TensorFlow starts on every rank, which a log folds into one line.
+"""TensorFlow's start-up messages on every rank, which a log folds into one line.
 
-Only what says nothing about the cell is among them: information, and the warnings and errors that
-TensorFlow's own builds give on any machine. That a GPU cannot be used stays in sight. The view
-knows the same ones (`extension/src/log/startup.ts`); tests/support/collapse.json holds both to it.
+They include only what says nothing about the cell: information, and the warnings and errors that
+TensorFlow's own builds print on any machine. That a GPU cannot be used stays visible. The view
+knows the same ones (`extension/src/log/startup.ts`); tests/support/collapse.json tests both.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _KNOWN = re.compile(f"{_STAMP}(?:{'|'.join(_FROM)})|(?:{'|'.join(_WHOLE)})$", re
 
 
 def is_startup_message(text: str) -> bool:
-    """Whether a line of stderr is one of them."""
+    """Whether a line of stderr is a start-up message."""
     return _KNOWN.match(text) is not None
 
 
 def folded_words(lines: int) -> str:
-    """What stands for so many of them."""
+    """Return the line that replaces this many of them."""
     return f"TensorFlow's start-up messages: {lines:,} {'line' if lines == 1 else 'lines'}"

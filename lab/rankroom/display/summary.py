@@ -1,6 +1,6 @@
 """The profile and the picture in a run's output, if there is something to see and it is quick.
 
-Of large timelines only where to look: a cell does not wait for its picture.
+For large timelines, it only says where to look, so that a cell does not wait for its picture.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rankroom.record.model import RunInfo
 if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.profile import Shares
 
-# Spans of so many bytes are looked at: some 200,000, and half a second.
+# Most bytes of spans that are read: some 200,000 spans, in half a second.
 MOST = 2 << 20
-# A run without collectives is worth a picture from so many microseconds on.
+# A run without collectives gets a picture if it lasts at least this many microseconds.
 LONG = 1_000_000
-# Of so many ranks each has a row.
+# Up to this many ranks, each has a row.
 MOST_ROWS = 8
-# What a profile needs, but for samples.
+# The events that a profile needs, except samples.
 _MATTERS = b'{"kind":"spans"', b'{"kind":"status"', b'{"kind":"mark"'
 _COLLECTIVE = b'"cat":"collective"'
 
 
 class Summary(NamedTuple):
-    """What a run's output says of its timeline."""
+    """What a run's output shows of its timeline."""
 
     sentence: str = ""
     table: str = ""
@@ -35,14 +35,14 @@ class Summary(NamedTuple):
     note: str = ""
 
     def picture(self, room: int) -> str:
-        """The SVG, in at most `room` bytes."""
+        """Return the SVG, in at most `room` bytes."""
         from rankroom.display.picture import in_words, picture
 
         return picture(self.shares, in_words(self.shares), room) if self.shares else ""
 
 
 def summary(run: RunInfo, events: Path | None) -> Summary:
-    """The summary of a run, from its events if they are there."""
+    """Return the summary of a run, from its events if there are any."""
     lines = [] if events is None else _lines(events)
     if lines is None or sum(map(len, lines)) > MOST:
         return Summary(note=LARGE.format(id=run.id))
@@ -64,7 +64,7 @@ def summary(run: RunInfo, events: Path | None) -> Summary:
 
 
 def _lines(events: Path) -> list[bytes] | None:
-    """The lines that matter; None if the file, or what matters of it, is too large."""
+    """Return the lines that a profile needs, up to a limit; None if the file is too large."""
     try:
         if events.stat().st_size > SEARCHED:
             return None
@@ -84,7 +84,7 @@ def _up_to(most: int, lines: Iterable[bytes]) -> Iterable[bytes]:
 
 
 def _is_busy(shares: Shares) -> bool:
-    """True if there is more to see than that the cell ran."""
+    """True if there are other spans than those of the cell."""
     return any(lanes.keys() - {"cell"} for lanes in shares.timeline.lanes.values())
 
 

@@ -1,4 +1,4 @@
-"""What a terminal would show of a rank's bytes: colours, carriage returns, odd characters."""
+"""What a terminal would show of a rank's output: colors, carriage returns, control characters."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 _SGR_WHOLE = re.compile("(\x1b\\[[0-9;:]*m)")
 _ERASE = re.compile("\x1b\\[0?K")
 _WIPE = "\x1b[2K"
-# Control characters, those that turn the direction of text, and halves of surrogate pairs (which
-# no JSON encoder between here and the notebook file would take). Tab and line end stay.
+# Control characters, those that change the direction of text, and lone surrogates (which no JSON
+# encoder between here and the notebook file accepts). Tab and line feed stay.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-# A carriage return goes back over at most this many characters, and these many times.
+# Limits of carriage returns: characters that one goes back over, and how many there may be.
 _WIDTH = 2_000
 TIMES = 1_000
 
 
 def clean(text: str) -> str:
-    """`text` without escape sequences; control characters become visible signs."""
+    """Return `text` without escape sequences; control characters become visible signs."""
     return _ODD.sub(_sign, _ESCAPE.sub("", text))
 
 
 def keep_colours(text: str) -> str:
-    """`text` for a terminal: colours stay, whatever else would move or command it goes."""
+    """Return `text` for a terminal: with its colors, without other escape sequences."""
     if "\x1b" not in text:
         return clean(text)
     pieces = _SGR_WHOLE.split(text)
@@ -37,17 +37,17 @@ def keep_colours(text: str) -> str:
 
 
 def keep_lines(text: str) -> str:
-    """Each line of a text with its colours: what commands a terminal takes no other with it."""
+    """Apply `keep_colours` to each line, so that an unfinished escape sequence affects no other."""
     return "\n".join(map(keep_colours, text.split("\n")))
 
 
 def clip(text: str, most: int) -> str:
-    """At most `most` characters of `text`; an ellipsis stands for the rest."""
+    """Return at most `most` characters of `text`; an ellipsis stands for the rest."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
 
 
 def one_line(text: str, most: int) -> str:
-    """The first line of `text` that says something, clean and clipped."""
+    """Return the first line of `text` that is not blank, cleaned and clipped."""
     for line in text[: 8 * most].split("\n"):
         if said := clean(line).strip():
             return clip(said, most)
@@ -55,10 +55,10 @@ def one_line(text: str, most: int) -> str:
 
 
 def overprint(line: str) -> str:
-    """What is left to see of one line after its carriage returns and backspaces."""
+    """Return what remains visible of a line after its carriage returns and backspaces."""
     if "\b" in line:
         line = "\r".join(map(_retyped, line.split("\r")))
-    line = line.rstrip("\r")  # an end of a line as on Windows, or a bar that waits
+    line = line.rstrip("\r")  # a line end as on Windows, or a progress bar that pauses
     if "\r" not in line:
         return line
     shown = ""
@@ -67,20 +67,20 @@ def overprint(line: str) -> str:
             continue
         part = part[:_WIDTH]
         before, is_wiped, rest = part.rpartition(_WIPE)
-        if is_wiped:  # all that stood in the line by then is gone
+        if is_wiped:  # what the line held before is erased
             shown, part = "", " " * len(_ESCAPE.sub("", before)) + rest
             if not rest:
                 continue
         if _ERASE.search(part):
             shown = part
         else:
-            # What sticks out behind the new text loses its colour; its column is kept.
+            # What extends beyond the new text loses its color, but keeps its column.
             shown = part + _ESCAPE.sub("", shown)[len(_ESCAPE.sub("", part)) :]
     return shown
 
 
 def to_html(line: str, most: int) -> str:
-    """One line as HTML: escaped, colours as spans, `most` visible characters at the most."""
+    """Return one line as HTML: escaped, colors as spans, at most `most` visible characters."""
     if "\x1b" not in line:
         return html.escape(clip(clean(line), most))
     out = []
@@ -97,7 +97,7 @@ def to_html(line: str, most: int) -> str:
 
 
 def styled(line: str) -> Iterator[tuple[str, str]]:
-    """Pieces of a line with the CSS of their SGR state; other escapes stay in the text."""
+    """Yield pieces of a line with the CSS of their SGR state; other escapes stay in the text."""
     style: dict[str, str] = {}
     pieces = _SGR.split(line)
     yield "", pieces[0]
@@ -124,8 +124,8 @@ def _apply(style: dict[str, str], codes: str) -> None:
 
 
 def _numbers(part: str) -> list[int]:
-    """The numbers of one code as if it had no colons: the space of a colour is left out, as is the
-    kind of an underline."""
+    """Return the numbers of one code as if it had no colons: a color's color space and the style of
+    an underline are left out."""
     first, *more = (int(n[-4:] or 0) for n in part.split(":"))
     if more and first in (38, 48):
         return [first, more[0], *more[-3 if more[0] == 2 else -1 :]]
@@ -154,7 +154,7 @@ def _hex(red: int, green: int, blue: int) -> str:
 
 
 def _retyped(text: str) -> str:
-    """`text` with what was typed over after its backspaces; these alone remove nothing."""
+    """Return `text` as overwritten after its backspaces, which remove nothing by themselves."""
     cells: list[str] = []
     column, colour = 0, ""
     for token in _TOKEN.findall(text):
@@ -175,7 +175,7 @@ def _sign(match: re.Match[str]) -> str:
     return "␡" if code == 0x7F else "\ufffd"
 
 
-# The 16 colours in shades that can be read on white and on black.
+# The 16 colors in shades that are readable on white and on black.
 _COLOURS = (
     *("#6e7781", "#cf3a3a", "#2f9e44", "#b7791f", "#2b7de9", "#a855c7", "#1296a8", "#8a939c"),
     *("#8a939c", "#e5534b", "#46b35a", "#c98a2b", "#539bf5", "#b97fd6", "#2fb3c4", "#a4acb4"),

@@ -1,4 +1,4 @@
-"""The variables of all ranks as one table, with where ranks differ, and their memory as another."""
+"""Tables of the variables on all ranks, with where ranks differ, and of the ranks' memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
 
 HEAD = ["name", "ranks", "type", "shape or value", "dtype", "device", "bytes", "values"]
-MOST = 3  # groups of ranks with equal values that are named, and devices
+MOST = 3  # groups of ranks with equal values, shapes, or devices that are listed
 EQUAL, UNKNOWN = "equal", "–"
 
 Ranks = Mapping[int, Mapping[str, Variable]]
 
 
 def table(found: Ranks, names: Collection[str] = ()) -> Table:
-    """A row for each name, or several where ranks have different things under it."""
+    """Return a row for each name, or several where ranks have different things under it."""
     every = sorted({name for each in found.values() for name in each})
     rows = []
     for name in every:
@@ -28,7 +28,7 @@ def table(found: Ranks, names: Collection[str] = ()) -> Table:
 
 
 def memory_table(found: Mapping[int, OwnMemory]) -> Table:
-    """A row for each rank: what it has in memory, and how much of that its variables are."""
+    """Return a row for each rank: its memory, and how much of that its variables take."""
     head = ["memory of rank", "in all", "unshared", "in these names"]
     rows = [
         [str(rank), *map(_size, (each.resident, each.unshared, each.named))]
@@ -49,7 +49,7 @@ def _size(count: int | None) -> str:
 def _rows(name: str, on: Mapping[int, Variable]) -> list[list[str]]:
     alike: dict[tuple[object, ...], list[int]] = {}
     for rank, each in on.items():
-        # Each rank has a device of its own, and a value of few bytes is shown as its shape.
+        # Not the device, as each rank has its own, nor a small value, which is shown as a shape.
         key = (each.type, each.shape if each.dtype or not each.mark else "", each.dtype)
         alike.setdefault(key, []).append(rank)
     return [_row(name, {rank: on[rank] for rank in ranks}) for ranks in alike.values()]
@@ -67,7 +67,7 @@ def _row(name: str, on: Mapping[int, Variable]) -> list[str]:
 
 
 def _values(on: Mapping[int, Variable]) -> str:
-    """Where the values are equal: `equal`, or `differ: 0,2–3 | 1`."""
+    """Return on which ranks the values are equal: `equal`, or `differ: 0,2–3 | 1`."""
     marks: dict[str, list[int]] = {}
     for rank, each in on.items():
         marks.setdefault(each.mark, []).append(rank)

@@ -1,4 +1,4 @@
-"""The phrases a run is described with, the same in a notebook, a terminal and the CLI."""
+"""The phrases that describe a run, the same in a notebook, a terminal and the CLI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankroom.text.rank_ranges import name_ranks
 
 
 def headline(run: RunInfo) -> str:
-    """One line on how the run went: `4 ranks · done in 12.4 s`."""
+    """Return one line on how the run went: `4 ranks · done in 12.4 s`."""
     parts = [who(run), how(run)]
     if run.failure is not None:
         why = error_words(run.failure.ename, run.failure.evalue, 200)
@@ -23,13 +23,13 @@ def headline(run: RunInfo) -> str:
 
 
 def error_words(name: str, value: str, most: int) -> str:
-    """`ValueError: no such rank`; an error without a message is its name alone."""
+    """Return `ValueError: no such rank`; of an error without a message, only its name."""
     said = one_line(value, most)
     return f"{one_line(name, 80)}: {said}" if said else one_line(name, 80)
 
 
 def who(run: RunInfo) -> str:
-    """`4 ranks`, or `ranks 0,2 of 4` when the run left some out."""
+    """Return `4 ranks`, or `ranks 0,2 of 4` if the run left some out."""
     count = len(run.ranks) or run.size
     if count < run.size:
         return f"{label(rank.rank for rank in run.ranks)} of {run.size}"
@@ -37,7 +37,7 @@ def who(run: RunInfo) -> str:
 
 
 def how(run: RunInfo) -> str:
-    """The state in words, with the time it took."""
+    """Return the state in words, with the time it took."""
     if run.state == "lost":
         return "lost: the process that wrote this record ended before the run did"
     if run.state == "running":
@@ -50,7 +50,7 @@ def how(run: RunInfo) -> str:
 
 
 def asking(run: RunInfo) -> str:
-    """Who waits for an answer, and where; empty if nobody does."""
+    """Return which ranks wait for the user, and where; empty if none does."""
     groups: dict[tuple[bool, str], list[int]] = {}
     for prompt in run.prompts if run.state == "running" else ():
         place = f" at {one_line(prompt.place, 60)}" if prompt.place else ""
@@ -62,12 +62,12 @@ def asking(run: RunInfo) -> str:
 
 
 def label(ranks: Iterable[int]) -> str:
-    """`rank 2` or `ranks 0–3`."""
+    """Return `rank 2` or `ranks 0–3`."""
     return clip(name_ranks(list(ranks)), 66)
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 more line` or `1,200 more lines`."""
+    """Return `1 more line` or `1,200 more lines`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -78,5 +78,5 @@ _ASKS = {
 
 
 def whole_log(run: RunInfo) -> str:
-    """The command that shows everything."""
+    """Return the command that shows everything."""
     return f"rankroom runs show {run.id}"

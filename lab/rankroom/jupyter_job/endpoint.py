@@ -1,4 +1,4 @@
-"""Where a lab's server listens, and the token that opens it: what it writes for its user alone."""
+"""Where a lab's server listens, and its token: from a file that only its user can read."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """As its own node sees it."""
+    """The server's address on its own node, and its token."""
 
     host: str
     port: int
     token: str = field(repr=False)
 
     def url(self, port: int, page: str = "lab") -> str:
-        """The address to open, where `port` of this machine leads there; `page` is its path."""
+        """Return the URL to open, where `port` of this machine leads there; `page` is its path."""
         return f"http://127.0.0.1:{port}/{quote(page)}?token={self.token}"
 
 
 def read(text: str) -> Endpoint | None:
-    """Where a server listens, by its own file; None if that is not written yet."""
+    """Return where a server listens, from the text of its file; None if that is incomplete."""
     try:
         about = json.loads(text)
         return Endpoint(str(about["hostname"]), int(about["port"]), str(about["token"]))
@@ -39,7 +39,7 @@ def read(text: str) -> Endpoint | None:
 async def answers(endpoint: Endpoint, port: int) -> bool:
     """Whether the server answers at `port` of this machine.
 
-    Raises UselessJob if it answers to those who do not know the token.
+    Raises UselessJob if it also accepts requests without the token.
     """
     if await _status(port, endpoint.token) != 200:
         return False
@@ -49,12 +49,12 @@ async def answers(endpoint: Endpoint, port: int) -> bool:
 
 
 async def _status(port: int, token: str) -> int:
-    """The HTTP status of a request, 0 if there is no answer."""
+    """Return the HTTP status of a request, 0 if there is no reply."""
     headers = {"Authorization": f"token {token}"} if token else {}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/api/status", headers=headers)
 
     def ask() -> int:
-        # What a proxy is set for is elsewhere.
+        # No proxy: the address is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=ANSWER_S) as answer:

@@ -1,4 +1,4 @@
-"""From a submitted job to an open page, and on until the job is over: messages on the way."""
+"""Follows a lab's job from its submission to an open page and until its end, with messages."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from rankroom.scheduler.scheduler_client import as_soon_as_known
 from rankroom.ssh.connection import ConnectionState, SshConnection
 
 LOOK_S = 0.5
-UP_S = 300.0  # a Python of many files on a slow file system takes its time
+UP_S = 300.0  # for JupyterLab to start: many Python files on a slow file system take long
 ANSWERS_S = 30.0
-NEVER_S = 7.0  # by then Slurm has been asked twice: at first it gives one reason for many
-ENDS_S = 60  # a job that ends so near to its limit has reached it
+NEVER_S = 7.0  # by then Slurm has been polled twice: at first it gives one reason for many limits
+ENDS_S = 60  # a job that ends within this time of its limit is taken to have reached it
 
 
 class Teller(Protocol):
-    """Who tells the user."""
+    """Shows messages to the user."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
 
     def show(self, text: str) -> None:
-        """How it stands: in the place of what was shown before."""
+        """Show the present state, in place of what was shown before."""
 
     def page(self, url: str) -> None:
-        """The page is there to be opened."""
+        """Offer the page, which can now be opened."""
 
 
 async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) -> None:
-    """Wait for the job, open the way to its server, and stay until it is over, which is looked for
-    each `look_s` seconds.
+    """Wait for the job, open the way to its server, and then poll every `look_s` seconds until the
+    job is over.
 
-    Raises UselessJob if the job will never start or its server is no good, and other errors of ours
-    if the job has failed or cannot be reached from here.
+    Raises UselessJob if the job will never start or its server is unusable, and other
+    RankroomErrors if the job has failed or cannot be reached from here.
     """
     keeping: dict[str, asyncio.Task[None]] = {}
     login = lab.scheduler.place
@@ -68,7 +68,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) 
                 if status.state != "pending":
                     return
             tell.say(f"job {lab.job} is back in the queue: the scheduler has requeued it")
-            with contextlib.suppress(RankroomError):  # the job itself removes it, too
+            with contextlib.suppress(RankroomError):  # the job removes its old files, too
                 await lab.clear(log=False)
     finally:
         for task in keeping.values():
@@ -78,7 +78,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) 
 
 
 async def queue(lab: Lab, tell: Teller) -> JobStatus:
-    """Wait until the job runs."""
+    """Wait until the job runs. Raises JobOver if it has ended, UselessJob if it can never start."""
     begun, hopeless = time.monotonic(), 0.0
     while True:
         status = await as_soon_as_known(lab.status, lab.job, tell.show)
@@ -96,8 +96,9 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
 
 
 async def server(lab: Lab, tell: Teller) -> Endpoint:
-    """Wait until the server of the running job says where it listens. Raises Requeued."""
-    waited = 0.0  # s in which the site could be reached
+    """Wait until the running job's server has written where it listens. Raises Requeued, JobOver,
+    and UselessJob if it takes longer than UP_S."""
+    waited = 0.0  # seconds during which the site could be reached
 
     async def look() -> tuple[JobStatus, Endpoint | None, float]:
         begun = time.monotonic()
@@ -121,14 +122,14 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
 
 
 async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection) -> None:
-    """See that the server answers through the tunnel, and only to those who know its token.
+    """Wait until the server answers through the tunnel, and check that it requires its token.
 
-    Raises Requeued.
+    Raises Requeued, UselessJob if it needs no token, LabError if it does not answer.
     """
     deadline = time.monotonic() + ANSWERS_S
     while True:
-        is_up = await line.alive()  # else `keep` opens it again, and what goes through it
-        # Without it the port may be another user's by now, who would be told the token.
+        is_up = await line.alive()  # if not, `keep` reopens it with its tunnel
+        # Without it, the port may belong to another user by now, to whom the token would be sent.
         if is_up and await endpoint.answers(opened, lab.saved.port):
             return
         if not is_up or time.monotonic() > deadline:
@@ -141,9 +142,8 @@ async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection)
 
 
 async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
-    """Tell how long the job has yet, until it is back in the queue. Raises LabError if it failed.
-
-    Its state when it does not run any more.
+    """Show how much time the job has left, until it is over or back in the queue; return its state
+    then. Raises JobOver if it failed.
     """
     until = 0.0
     while True:
@@ -166,12 +166,12 @@ async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
 
 
 class Requeued(Exception):
-    """The job is back in the queue."""
+    """The scheduler has put the job back in the queue."""
 
 
 async def demand_on(lab: Lab, status: JobStatus) -> None:
-    """Raise Requeued if a job that ran is in the queue, JobOver if it has ended. One that is ending
-    may still be either: Slurm clears the nodes of a job that it requeues first."""
+    """Raise Requeued if a job that ran is back in the queue, JobOver if it has ended. For a job
+    that is ending, neither is known yet: Slurm first cleans up its nodes, also before a requeue."""
     if status.state == "pending":
         raise Requeued
     if status.state in ("ended", "gone"):
@@ -179,7 +179,7 @@ async def demand_on(lab: Lab, status: JobStatus) -> None:
 
 
 class JobOver(LabError):
-    """The job has ended before its time; `said` is its log's end."""
+    """The job has ended early; `said` is the end of its log."""
 
     def __init__(self, message: str, said: str) -> None:
         super().__init__(message)
@@ -187,7 +187,7 @@ class JobOver(LabError):
 
 
 async def over(lab: Lab, status: JobStatus) -> JobOver:
-    """What is to be said of a job that has ended by itself; nothing of it is left then."""
+    """Return the error that reports a job that ended by itself; remove its files but the log."""
     said = ""
     for _ in range(3):
         try:
@@ -202,8 +202,8 @@ async def over(lab: Lab, status: JobStatus) -> JobOver:
 
 
 async def keep(line: SshConnection, tell: Teller, job: str = "") -> None:
-    """Keep a line open for ever, telling when it is lost and open again, with the tunnel to `job`,
-    if it leads to one."""
+    """Keep a connection open until cancelled, and report when it is lost and open again; with
+    `job`, it carries the tunnel to that job."""
     lost = False
 
     def told(state: ConnectionState, words: str) -> None:
@@ -224,7 +224,7 @@ async def keep(line: SshConnection, tell: Teller, job: str = "") -> None:
 
 
 def clock(seconds: float) -> str:
-    """Hours and minutes, or minutes and seconds of less than an hour."""
+    """Format a duration: hours and minutes, or minutes and seconds if it is below an hour."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -1,4 +1,4 @@
-"""A lab: the job that runs JupyterLab on a compute node, and the way to it from here."""
+"""A lab: a job that runs JupyterLab on a compute node, and the tunnel to it from here."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
 CALL_S = 20.0
-END_S = 60.0  # for a job to end that was cancelled
+END_S = 60.0  # for a cancelled job to end
 LOOPBACK = "127.0.0.1"
-LOGS = '"lab-$2.log" "$2".*.OU'  # Slurm's, and PBS's own name for it
+LOGS = '"lab-$2.log" "$2".*.OU'  # the log's name under Slurm, and under PBS
 
 
 class Lab:
-    """The job `saved.job` of a site; `labs` is the folder there that holds servers' files."""
+    """The job `saved.job` of a site; `labs` is the folder there with the files of all labs."""
 
     def __init__(self, scheduler: Scheduler, labs: str, saved: SavedLab) -> None:
         self.scheduler = scheduler
@@ -36,14 +36,14 @@ class Lab:
         self.labs = labs
         self.saved = saved
         self.job = saved.job
-        self.page = "lab"  # what is opened of it
-        self._tunnel: SshConnection | None = None  # that the tunnel goes through
+        self.page = "lab"  # the path of the page to open
+        self._tunnel: SshConnection | None = None  # the connection that carries the tunnel
 
     @classmethod
     async def submit(cls, scheduler: Scheduler) -> Lab:
-        """Submit the job; it is cancelled again if the caller is while it waits for the answer.
+        """Submit the job; if the caller is cancelled while it waits for the reply, cancel the job.
 
-        Raises LabError if it should be, and cannot.
+        Raises LabError if that fails.
         """
         labs = await folder(scheduler)
         text = scheduler.script(lab_script.NAME, labs, lab_script.commands(scheduler.site, labs))
@@ -67,22 +67,23 @@ class Lab:
         return lab
 
     async def status(self) -> JobStatus:
-        """How the job stands. Raises SchedulerError and SshError while that is not known."""
+        """Return the job's state. Raises SchedulerError and SshError while that is not known."""
         return await self.scheduler.status(self.job)
 
     async def endpoint(self) -> Endpoint | None:
-        """Where the server listens; None until it does."""
+        """Return where the server listens; None until it does."""
         done = await self._run_at_site('enter "$1/$2" && cat server.json')
         return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:
-        """The end of the log of a job that has failed; empty where it has not."""
+        """Return the end of the log of a job that has failed; empty if it has not."""
         done = await self._run_at_site(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
         said = done.output.strip()
         return "" if said.endswith(lab_script.OVER) else said
 
     async def cancel(self) -> None:
-        """End the job, see that it ends, and remove what it may have left."""
+        """Cancel the job, wait until it has ended, and remove the files it may have left. Raises
+        LabError if it does not end within END_S."""
         await self.scheduler.cancel(self.job)
         deadline = time.monotonic() + END_S
         while not await self._has_ended():
@@ -98,13 +99,13 @@ class Lab:
         return False
 
     async def clear(self, log: bool = True) -> None:
-        """Remove what a job that is over may have left: it does so itself, unless it was killed."""
+        """Remove files left by a job that is over: it removes them itself unless it was killed."""
         await self._run_at_site('enter "$1" && rm -rf "$2"' + (f" && rm -f {LOGS}" if log else ""))
 
     async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
-        """Forward a port of this machine, `saved.port`, to the server; the connection it goes over.
+        """Forward a port of this machine to the server; return the connection that carries it.
 
-        It is another one than was asked for if that is taken. Raises SshError.
+        The port, stored as `saved.port`, differs from `asked` if that is taken. Raises SshError.
         """
         await self.close()
         port = free_port(asked or self.saved.port or to.port)
@@ -117,27 +118,27 @@ class Lab:
         return connection
 
     def _connection_to(self, nodes: str) -> SshConnection:
-        """The connection from whose other end the server is reached."""
+        """Return the connection from whose far end the server can be reached."""
         login = self.scheduler.place
         assert isinstance(login, SshConnection)
         return SshConnection(login.name, node=expand(nodes)[0]) if self.site.ssh_to_nodes else login
 
     def command(self, to: Endpoint, nodes: str) -> str:
-        """What to type on a laptop to reach the server, for those who are on the login node."""
+        """Return what a user of the login node has to type on a laptop to reach the server."""
         login = self.site.login or socket.getfqdn()
         way = ["-J", login, expand(nodes)[0]] if self.site.ssh_to_nodes else [login]
         port = self.saved.port or to.port
         return shlex.join(["ssh", "-N", "-L", f"{port}:{to.host}:{to.port}", *way])
 
     async def close(self) -> None:
-        """Close the tunnel, and forget the page that leads through it."""
+        """Close the tunnel, and remove the redirect page that leads through it."""
         self.saved.page.unlink(missing_ok=True)
         if self._tunnel is not None:
             await self._tunnel.close()
             self._tunnel = None
 
     async def _run_at_site(self, code: str) -> commands.Completed:
-        """Run `code` at the site: $1 is the folder `labs`, $2 the job."""
+        """Run shell `code` at the site: $1 is the folder `labs`, $2 the job."""
         code = own_folder.marked(f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}')
         words = ["bash", "-c", code, "bash", self.labs, self.job]
         done = await self.scheduler.place.run(words, timeout=CALL_S)
@@ -145,16 +146,16 @@ class Lab:
 
 
 async def folder(scheduler: Scheduler) -> str:
-    """Where servers keep their files at the site; closed to other users. Raises NotPrivateError."""
+    """Return the folder of labs' files at the site, private to the user. Raises NotPrivateError."""
     return await scheduler.own_folder("labs")
 
 
 async def alive(scheduler: Scheduler, labs: str) -> list[str]:
-    """The jobs at the site that run a lab or will, the newest first, wherever they were started.
+    """Return the site's jobs that run or will run a lab, wherever they were started, newest first.
 
-    What is left of others that are saved here is cleared away, here and there, but of one that is
-    so new that it need not be listed yet. The folder may have those of another site, too, of which
-    this one's scheduler knows nothing.
+    Files of other labs that were saved on this machine are removed, here and at the site, except
+    those of a job so new that the scheduler need not list it yet. The folder may also hold labs of
+    another site, which this site's scheduler does not know.
     """
     known = {each.job: each for each in all_saved(scheduler.site.name)}
     done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
@@ -170,7 +171,7 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
 
 
 def free_port(wanted: int) -> int:
-    """A port of loopback that is free: `wanted`, or another one."""
+    """Return a free port of loopback: `wanted` if possible. Raises LabError if there is none."""
     for port in (wanted, 0):
         with contextlib.suppress(OSError):
             return _bound(port)
@@ -178,7 +179,7 @@ def free_port(wanted: int) -> int:
 
 
 def demand_free(port: int) -> None:
-    """Raises LabError if `port` of loopback cannot be had."""
+    """Raise LabError unless `port` of loopback can be bound."""
     try:
         _bound(port)
     except PermissionError:
@@ -188,7 +189,7 @@ def demand_free(port: int) -> None:
 
 
 def _bound(port: int) -> int:
-    """The port that is bound for `port`, where 0 is any, and free again."""
+    """Bind `port` of loopback (0: any) and release it again; return its number. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((LOOPBACK, port))

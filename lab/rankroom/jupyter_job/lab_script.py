@@ -1,4 +1,4 @@
-"""The batch job: slurm/lab.sbatch with what a site's profile says in place of its first part."""
+"""The batch job: slurm/lab.sbatch, with its first part replaced by settings of a site's profile."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 from rankroom.scheduler.site import Site, expand, shipped_folder
 
-NAME = "lab"  # of the job
-OVER = "JupyterLab is over."  # the last line of its log, unless it has failed
+NAME = "lab"  # the job's name
+OVER = "JupyterLab is over."  # the last line of the log, unless the job has failed
 SUBMITTED_FROM = "$USER@${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
-_PART = "# -- 2."  # where that file's second part begins
+_PART = "# -- 2."  # begins the second part of slurm/lab.sbatch
 
 
 def commands(site: Site, labs: str) -> list[str]:
-    """What the job runs within the site's environment; `labs` is the folder for servers' files."""
+    """Return the shell lines that the job runs within the site's environment; `labs` is the folder
+    for labs' files."""
     return [
         f'python="{expand(site.environment.python)}"',
         f"login={shlex.quote(site.login) if site.login else SUBMITTED_FROM}",
@@ -26,5 +27,5 @@ def commands(site: Site, labs: str) -> list[str]:
 
 
 def template() -> Path:
-    """slurm/lab.sbatch: in the package when it was installed, else in the checkout."""
+    """Return the path of slurm/lab.sbatch: in the installed package, or else in the checkout."""
     return shipped_folder().parent / "lab.sbatch"

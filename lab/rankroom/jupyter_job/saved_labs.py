@@ -1,4 +1,4 @@
-"""What is kept here of each lab, so that it is found again: its job and port, and no secret."""
+"""What is saved here of each lab, in order to find it again: its job and port, but no secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankroom.system.files import read_all, write_atomically
 
 @dataclass(frozen=True)
 class SavedLab:
-    """A lab that was started or attached from here; `port` of this machine leads to it."""
+    """A lab that was started or attached to from here; `port` of this machine leads to it."""
 
     site: str
     job: str
@@ -29,11 +29,11 @@ class SavedLab:
 
     @property
     def page(self) -> Path:
-        """A page that leads a browser to the lab: so the token stays off command lines."""
+        """A page that redirects a browser to the lab, which keeps the token off command lines."""
         return self._file.with_suffix(".html")
 
     def write(self) -> None:
-        """Keep it. A disk that is full ends no job, which its site knows as well."""
+        """Save it, if possible: a full disk must not end the job, which its site lists as well."""
         with contextlib.suppress(OSError, NotPrivateError):
             config.private(folder())
             write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
@@ -44,7 +44,7 @@ class SavedLab:
         return self.page
 
     def remove(self) -> None:
-        """Forget it: its job is over."""
+        """Delete what was saved, as the job is over."""
         self._file.unlink(missing_ok=True)
         self.page.unlink(missing_ok=True)
 
@@ -54,6 +54,6 @@ def folder() -> Path:
 
 
 def all_saved(site: str = "") -> list[SavedLab]:
-    """Those of `site`, or of all, the newest first."""
+    """Return the saved labs of `site` (default: of all sites), newest first."""
     found = [kept for kept in read_all(folder(), SavedLab) if site in ("", kept.site)]
     return sorted(found, key=lambda kept: kept.created, reverse=True)

@@ -1,7 +1,7 @@
-"""What runs on a rank: standard library, ipykernel, and whatever framework the user imported.
+"""Code that runs inside a rank, on the standard library, ipykernel and what the user imported.
 
-A rank gets cells and questions over its own connection to the supervisor, and reports there what
-the room reporting makes of its output.
+A rank receives cells and requests over its own connection to the supervisor, and sends back the
+events that the package `reporting` makes of its output.
 Nothing here imports torch, TensorFlow or Horovod by itself; the adapters act when the user's own
 code imports them.
 """

@@ -1,6 +1,6 @@
-"""What a rank shows to ipyparallel's own clients: published to them, as any engine does it.
+"""Publish a rank's output to ipyparallel's own clients, as any engine does.
 
-A run's output goes to its record instead. `%%px` and the views of a client are no runs.
+A run's output goes to its record instead; `%%px` and the views of a client are not runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ipykernel.iostream import OutStream
 
 
 class ClientStream(OutStream):
-    """Publishes while a request of a client is on; a logger that keeps it writes to `own` later."""
+    """Publishes what is written while a client's request runs, and passes it to `own` otherwise.
+
+    A logger may keep this stream, and write to it, after the request.
+    """
 
     def __init__(self, session: Any, publisher: Any, name: str, own: Any) -> None:
         super().__init__(session, publisher, name, watchfd=False)
@@ -30,7 +33,7 @@ class ClientStream(OutStream):
 
 
 class ClientOutput:
-    """Streams for requests of such clients; made when the first of them comes."""
+    """The streams for requests of these clients; created at the first request."""
 
     def __init__(self, session: Any, publisher: Any, engine_id: int) -> None:
         self._session = session
@@ -40,7 +43,7 @@ class ClientOutput:
 
     @contextlib.contextmanager
     def published(self) -> Iterator[None]:
-        """What is printed in here is published; what C code or a child writes is not."""
+        """Publish what is printed in the block, but not what C code or child processes write."""
         for name in ("stdout", "stderr"):
             stream = self._streams.get(name) or self._made(name)
             stream.is_on = True

@@ -1,6 +1,7 @@
-"""What computes for a rank while its main thread stands still: other threads, child processes.
+"""Find what computes for a rank while its main thread is idle: other threads, child processes.
 
-A cell that compiles, or that has a framework's threads work on one long operation, is not stuck.
+A cell that compiles, or that waits for a framework's threads to finish one long operation, is not
+stuck.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import contextlib
 import os
 import time
 
-SHARE = 0.1  # of one core: who uses more, computes; on a busy machine it does not get a whole one
-MOST_CHILDREN = 500  # that are looked at
+SHARE = 0.1  # of one core: using more counts as computing; a busy machine grants no whole core
+MOST_CHILDREN = 500  # processes that are examined
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Of the fields in /proc/PID/stat that follow the name: processor time, with that of children that
-# have ended, in ticks.
+# The fields with processor time in /proc/PID/stat, counted after the name: user and system time, of
+# the process and of its children that have ended, in ticks.
 _USED = slice(11, 15)
 
 
 class Computing:
-    """Compares two looks at the processor time of this process and of those it has started."""
+    """Compares successive samples of the processor time of this process and its descendants."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -26,13 +27,14 @@ class Computing:
         self._children: dict[int, float] = {}
 
     def forget(self) -> None:
-        """The main thread moves: nothing is to be compared with."""
+        """Discard the last sample, as the main thread has moved."""
         self._at = 0.0
 
     def look(self, main: float) -> str | None:
-        """What has computed since the last look; `main` is the main thread's own time in seconds.
+        """Return what has computed since the last sample, in words.
 
-        None if nothing has, or this is the first look.
+        `main` is the main thread's own processor time in seconds. None if nothing has computed, or
+        if this is the first sample.
         """
         now = time.monotonic()
         threads = time.process_time() - main
@@ -51,15 +53,15 @@ class Computing:
 
 
 def child_times() -> dict[int, tuple[float, str]]:
-    """Seconds of processor time and the name of each process below this one, by its id.
+    """Return seconds of processor time and the name of each descendant of this process, by id.
 
-    Empty where the system does not tell who a process's children are.
+    Empty where the system does not list the children of a process.
     """
     found: dict[int, tuple[float, str]] = {}
     parents = [os.getpid()]
     while parents and len(found) < MOST_CHILDREN:
         for child in _children(parents.pop()):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it may end meanwhile
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it may have ended
                 before, _, after = _read(f"/proc/{child}/stat").rpartition(b") ")
                 used = sum(map(int, after.split()[_USED])) / _TICKS
                 found[child] = used, before.partition(b"(")[2].decode("utf-8", "replace")

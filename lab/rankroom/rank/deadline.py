@@ -1,7 +1,7 @@
-"""How much time there is until the job ends, for code that wants to save something before.
+"""How much time is left until the job ends, for code that saves something before that.
 
-On a rank its cluster's supervisor knows, in any other process of a Slurm job Slurm does. A thread
-asks again, as the time of a job may be changed; it exists only where somebody wants to know.
+A rank asks its cluster's supervisor; any other process of a Slurm job asks Slurm. A thread repeats
+the request, as a job's time limit may be changed; it is started at the first use.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from rankroom.reporting.spans import recorder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
-ASK_S = 10.0  # between two questions to a supervisor
+ASK_S = 10.0  # between two requests to a supervisor
 PATIENCE_S = 5.0
-_SIGNAL = signal.SIGRTMIN + 6  # what has a call made by the main thread
+_SIGNAL = signal.SIGRTMIN + 6  # makes the main thread make the calls that are due
 
 
 def time_left() -> float | None:
-    """Seconds until the job's time is over; None where nothing ends. Costs next to nothing.
+    """Return the seconds until the job's time limit, None if there is none. Costs next to nothing.
 
-    Ranks may see it a moment apart: where all of them are to act alike, let one decide and
-    broadcast what it decided.
+    Ranks may see slightly different times: if all of them must act alike, let one decide and
+    broadcast its decision.
     """
     return _limit.left()
 
 
 def on_time_limit(call: Callable[[], object], before: float = 120.0) -> None:
-    """Have `call()` called when `before` seconds are left of the job's time, to save a checkpoint.
+    """Call `call()` when `before` seconds of the job's time are left, to save a checkpoint.
 
-    It is called in the main thread, between two steps of whatever runs there, and so may use the
-    same variables; collectives do not belong in it, as other ranks are elsewhere just then. What it
-    raises is printed, and the cell goes on. A function of the same name takes an earlier one's
-    place, so that a cell can be run again; methods of several objects are all called, until another
-    cell names one of them again. Where nothing ends, it is never called. Raises UsageError outside
-    of the main thread.
+    It is called in the main thread, between two steps of whatever runs there, so it may use the
+    same variables. It must not call collectives, as the other ranks are elsewhere at that moment.
+    An exception that it raises is printed, and the cell continues. A function replaces an earlier
+    one of the same name, so that a cell can be run again. Methods of several objects are all
+    called, until a later cell registers a method of the same name. Without a time limit, `call` is
+    never called. Raises UsageError outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("on_time_limit can only be used in the main thread, as in a cell")
@@ -52,7 +52,7 @@ def on_time_limit(call: Callable[[], object], before: float = 120.0) -> None:
 
 
 class Call:
-    """What is to be called, and whether it has been for the limit as it is now."""
+    """A function to call, and whether it was called for the current time limit."""
 
     def __init__(self, call: Callable[[], object], before: float) -> None:
         self.call = call
@@ -63,13 +63,13 @@ class Call:
         self._name: object = call if "<lambda>" in name else (getattr(call, "__module__", ""), name)
 
     def replaces(self, other: Call) -> bool:
-        """Whether this is the same again: by its name, and a method of the same object, unless that
-        was of an earlier cell."""
+        """Return whether this call replaces `other`, which must have the same name. A method of
+        another object is replaced only if another run registered it."""
         mine, others = (getattr(each.call, "__self__", None) for each in (self, other))
         return self._name == other._name and (mine is others or self._run != other._run)
 
     def due(self, left: float | None) -> bool:
-        """Whether to call now; a limit that was moved away counts again."""
+        """Return whether to call now; after a limit was extended, the call becomes due again."""
         near = left is not None and left <= self.before
         if not near:
             self.made = False
@@ -77,37 +77,37 @@ class Call:
 
 
 class Limit:
-    """The time limit of this process's job; `until` is 0 while there is none."""
+    """The time limit of this process's job; `until` is in epoch seconds, 0 while there is none."""
 
     def __init__(self) -> None:
         self.until = 0.0
         self.calls: list[Call] = []
-        self._pid = 0  # whose thread follows; a forked child has none
+        self._pid = 0  # of the process whose thread polls the limit; a forked child has none
         self._lock = threading.Lock()
 
     def left(self) -> float | None:
-        """Seconds until then, as last heard."""
+        """Return the seconds until the limit as last reported, None if there is none."""
         self.follow()
         return max(0.0, self.until - time.time()) if self.until else None
 
     def add(self, call: Call) -> None:
-        """Have it called, in the place of what it replaces."""
+        """Add a call, in place of those that it replaces."""
         self.calls = [*(each for each in self.calls if not call.replaces(each)), call]
 
     def follow(self) -> None:
-        """Ask now, and then again and again in a thread."""
+        """Request the limit now and then repeatedly in a thread, unless that is running."""
         if self._pid == os.getpid():
             return
         with self._lock:
             if self._pid != os.getpid() and _ends():
                 if self._pid:
-                    self.calls = []  # the parent makes them
+                    self.calls = []  # the parent process makes them
                 self._pid = os.getpid()
                 self._ask()
                 threading.Thread(target=self._follow, name="rankroom-deadline", daemon=True).start()
 
     def make_calls(self) -> None:
-        """Call what is due; in the main thread."""
+        """Make the calls that are due; runs in the main thread."""
         left = self.left()
         for each in self.calls:
             if each.due(left):
@@ -133,8 +133,8 @@ class Limit:
     def _have_called(self) -> None:
         if callable(signal.getsignal(_SIGNAL)):
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
-            time.sleep(1.0)  # it is made when C code returns to Python
-        else:  # a library has taken our handler away, as Lightning does after a training
+            time.sleep(1.0)  # Python runs the handler once C code has returned
+        else:  # a library has replaced our handler, as Lightning does after training
             self.make_calls()
 
     def _ask(self) -> None:
@@ -142,7 +142,7 @@ class Limit:
             if said := job_end.asked(os.environ.get("SLURM_JOB_ID", "")):
                 self.until = job_end.end_time(said)
             return
-        # A supervisor that does not answer for a moment changes nothing.
+        # If the supervisor does not reply, the last known limit stays.
         with contextlib.suppress(OSError):
             rpc, key = os.environ["RANKROOM_RPC"], os.environ["RANKROOM_RPC_KEY"]
             self.until = float(ask(rpc, key, PATIENCE_S, do="until")["until"])
@@ -153,7 +153,7 @@ def _on_rank() -> bool:
 
 
 def _ends() -> bool:
-    """Whether there may be a limit: in a job."""
+    """Return whether there may be a time limit: on a rank, or in a Slurm job."""
     return _on_rank() or "SLURM_JOB_ID" in os.environ
 
 

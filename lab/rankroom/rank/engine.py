@@ -27,7 +27,7 @@ from rankroom.system import process_tree, python_command
 from rankroom.system.internals import demand
 
 WRITTEN_S = 5.0
-# What ipyparallel and ipykernel call, or are called by, in a rank; here and in kernel.py only.
+# Names of ipyparallel and ipykernel that a rank overrides or calls, here and in kernel.py only.
 OVERRIDDEN = ("redirect_output", "init_signal", "_signal_stop", "load_connection_file")
 OF_KERNELS = (
     "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
@@ -35,12 +35,12 @@ OF_KERNELS = (
 )  # fmt: skip
 
 
-# Where ranks are forked: what was made ready before the frameworks were imported.
+# Set in a process that forks ranks, before it imports frameworks.
 prepared: tuple[World, Recovery] | None = None
 
 
 def prepare() -> tuple[World, Recovery]:
-    """Have frameworks that are imported from now on be adapted to."""
+    """Install the hooks that adapt to the frameworks imported from now on."""
     show_imports()
     world = World.from_environment(os.environ)
     return world, Recovery(world)
@@ -53,8 +53,8 @@ class RankEngine(engine_app.IPEngine):
     _told_to_end = False
 
     def start(self) -> None:
-        """Be a rank until told to end, which stops the event loop in the middle: not an error that
-        a user should read."""
+        """Run as a rank until a signal ends it. That stops the event loop in the middle, with a
+        RuntimeError that a user should not see."""
         try:
             super().start()
         except RuntimeError:
@@ -63,9 +63,9 @@ class RankEngine(engine_app.IPEngine):
             sys.exit(1)
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Called by the engine once it has registered: from here on this process is a rank."""
+        """Turn this process into a rank; the engine calls this once it has registered."""
         world, recovery = prepared or prepare()
-        del sys.argv[1:]  # a cell that reads its arguments has none; these were the engine's
+        del sys.argv[1:]  # these are the engine's arguments, not the cell's
         self._keep_own_log()
         kernel = self.kernel
         start = int(os.environ.get(process_tree.START, "0"))
@@ -84,15 +84,15 @@ class RankEngine(engine_app.IPEngine):
         connection.ready()
 
     def init_signal(self) -> None:
-        """Ignore an interrupt between two cells. What the engine does then is write, and a handler
-        that writes may wait without end for a lock that the interrupted code holds."""
+        """Ignore interrupts between two cells. The engine's own handler writes, and a handler that
+        writes may deadlock on a lock that the interrupted code holds."""
         super().init_signal()
         signal.signal(signal.SIGINT, _do_nothing)
         self._process = os.getpid()
         os.register_at_fork(after_in_child=self._end_as_usual)
 
     def _end_as_usual(self) -> None:
-        """What a rank forks ends by SIGTERM, as `multiprocessing` ends its pools' workers."""
+        """Let SIGTERM end a process forked by a rank, as `multiprocessing` ends its workers."""
         if signal.getsignal(signal.SIGTERM) == self._signal_stop:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -101,12 +101,13 @@ class RankEngine(engine_app.IPEngine):
             self._told_to_end = True
             super()._signal_stop(number, frame)
             return
-        # A library has put a handler of its own around this one.
+        # A forked process in which a library has wrapped this handler, so it was not reset there.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def load_connection_file(self) -> None:
-        """The engine waits for the file to be there; the controller may still be writing it."""
+        """Wait until the file is complete: the engine waits only until it exists, and the
+        controller may still be writing it."""
         python_command.find_modules_beside()  # ipyparallel has just put them before all others
         until = time.monotonic() + WRITTEN_S
         while time.monotonic() < until:
@@ -118,23 +119,24 @@ class RankEngine(engine_app.IPEngine):
         super().load_connection_file()
 
     def _keep_own_log(self) -> None:
-        """The engine's log stays in the rank's log file when descriptor 2 moves to the spool."""
+        """Keep the engine's log in the rank's log file when descriptor 2 moves to the spool."""
         own = os.fdopen(os.dup(2), "w", buffering=1)
-        # Its handlers drop the rest anyway, after a record was made of each request.
+        # The handlers drop lower levels anyway, but only after creating a record for each request.
         self.log.setLevel(logging.WARNING)
         for handler in self.log.handlers:
             if isinstance(handler, logging.StreamHandler):
                 handler.setStream(own)
-                # A disk that takes no log is none of the cell's that runs meanwhile.
+                # A full disk must not show up in the cell that is running.
                 handler.handleError = _do_nothing  # type: ignore[method-assign,assignment]
 
 
 def _do_nothing(*what: Any) -> None:
-    """Unlike a signal that is ignored, this is not passed on to programs that a rank starts."""
+    """Ignore a signal, or an error of a log handler. Unlike SIG_IGN, a Python handler is not
+    inherited by programs that a rank starts."""
 
 
 def main() -> None:
-    """Start this process as a rank; its environment says which."""
+    """Run this process as the rank that its environment describes."""
     try:
         demand("ipyparallel", engine_app, ["Kernel"])
         demand("ipyparallel", engine_app.IPEngine, OVERRIDDEN)

@@ -1,4 +1,4 @@
-"""The environment of a rank: all frameworks' at once, so that none needs a launcher."""
+"""The environment variables of a rank, those of all frameworks, so that none needs a launcher."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 
-# Modules that are as good in a forked process as where they were imported: no threads, no devices.
+# Modules that are safe to import before a fork: they start no threads and open no devices.
 PRELOADABLE = ("numpy", "torch", "horovod.torch")
-NODE_RANKS = "RANKROOM_NODE_RANKS"  # how many ranks each node has, where there are several
+NODE_RANKS = "RANKROOM_NODE_RANKS"  # number of ranks on each node, set if there are several nodes
 FIRST_PORT = 10240
 GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -32,8 +32,8 @@ GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 class Wiring:
     """How ranks reach each other: addresses chosen once, when a cluster starts.
 
-    `address`, `interface` and `host` are a rank's own; `addresses` are those of all ranks, where
-    they are not all the same.
+    `address`, `interface` and `host` are a rank's own; `addresses` are those of all ranks, if they
+    differ.
     """
 
     address: str
@@ -46,7 +46,7 @@ class Wiring:
 
 @dataclass(frozen=True)
 class Position:
-    """A rank's place among all: on its node (local), and among those of its place (cross)."""
+    """A rank's position on its node (local), and among the ranks with its local rank (cross)."""
 
     local_rank: int
     local_size: int
@@ -57,7 +57,7 @@ class Position:
 
 
 def positions(counts: Sequence[int]) -> list[Position]:
-    """The positions of all ranks, node by node, on nodes with so many ranks each."""
+    """Return the positions of all ranks, node by node; `counts` has the ranks of each node."""
     found = []
     counts = [each for each in counts if each]
     for node, count in enumerate(counts):
@@ -69,7 +69,7 @@ def positions(counts: Sequence[int]) -> list[Position]:
 
 
 def of_the_first(size: int, counts: Sequence[int]) -> list[int]:
-    """How many ranks each node has of the first `size`, where they have so many in all."""
+    """Return how many of the first `size` ranks each node has; `counts` has the ranks in all."""
     before = [sum(counts[:node]) for node in range(len(counts))]
     return [max(0, min(count, size - first)) for count, first in zip(counts, before, strict=True)]
 
@@ -83,11 +83,11 @@ def rank_environment(
     own: Mapping[str, str],
     position: Position | None = None,
 ) -> dict[str, str]:
-    """What `rank` of `size` finds set; all are on one host without a `position`.
+    """Return the variables of `rank` of `size`; without a `position`, all ranks are on one host.
 
-    `devices` GPUs are visible to every rank and its own is its local_rank, as tutorials expect;
-    of instances of MIG each sees its own only. `cores` are shared out unless the user's own
-    environment `own` already limits threads.
+    Every rank sees all `devices` GPUs and uses the one of its local_rank, as tutorials expect; of
+    MIG instances, each rank sees its own only. `cores` are divided among the ranks of the node,
+    unless the user's own environment `own` already limits threads.
     """
     position = position or Position(rank, size)
     share = max(1, cores // position.local_size)
@@ -97,7 +97,7 @@ def rank_environment(
         "RANKROOM_SIZE": str(size),
         "RANKROOM_DEVICE": device(position.local_rank, devices),
         "PYTHONUNBUFFERED": "1",
-        # A crash in C says where: the stack goes to the rank's log.
+        # A crash in C code writes its stack to the rank's log.
         "PYTHONFAULTHANDLER": "1",
     }
     if devices and (mine := gpus.own_instance(own.get(gpus.VISIBLE, ""), position.local_rank)):
@@ -107,22 +107,22 @@ def rank_environment(
         position.cross_size, wiring.host, wiring.interface,
     )  # fmt: skip
     if not any(name.startswith("HOROVOD_STALL_") for name in own):
-        env["HOROVOD_STALL_CHECK_DISABLE"] = "1"  # who waits for whom is said under the cell
+        env["HOROVOD_STALL_CHECK_DISABLE"] = "1"  # the view under the cell reports stalls
     if timeline := own.get("HOROVOD_TIMELINE"):
-        env["HOROVOD_TIMELINE"] = timeline  # a file that the user wants
+        env["HOROVOD_TIMELINE"] = timeline  # a file that the user asked for
     env |= torch_adapter.environment(
         rank, size, position.local_rank, position.local_size, position.node, position.nodes,
         addresses[0], wiring.master_port, wiring.interface,
     )  # fmt: skip
     if wiring.interface != "lo" and (chosen := own.get("TP_SOCKET_IFNAME")):
-        env["TP_SOCKET_IFNAME"] = chosen  # between nodes, as the user or the site wants it
+        env["TP_SOCKET_IFNAME"] = chosen  # between nodes, the user's or the site's choice
     env |= {
         name: value
         for name, value in _nccl(rank, size, wiring, devices, position, own).items()
         if name not in own
     }
     if not devices and "ACCELERATE_USE_CPU" not in own:
-        # Without a GPU, Accelerate and transformers would have each rank train for itself.
+        # Without a GPU, each rank would train on its own under Accelerate and transformers.
         env["ACCELERATE_USE_CPU"] = "true"
     pairs = zip(addresses, wiring.worker_ports, strict=True)
     workers = [f"{address}:{port}" for address, port in pairs]
@@ -136,29 +136,30 @@ def rank_environment(
 def _nccl(
     rank: int, size: int, wiring: Wiring, devices: int, position: Position, own: Mapping[str, str]
 ) -> dict[str, str]:
-    """What NCCL reads: which interface ranks of one machine meet on, and how they share a GPU."""
+    """Return NCCL's variables: the interface for ranks of one machine, and what lets them share
+    a GPU."""
     env = {}
     if devices and position.local_size == size:
-        # Its own choice is one that other machines reach, loopback being its last.
+        # By itself, NCCL prefers interfaces that other machines can reach, and loopback is last.
         env["NCCL_SOCKET_IFNAME"] = f"={wiring.interface}"
     is_split = bool(gpus.own_instance(own.get(gpus.VISIBLE, ""), position.local_rank))
     if 0 < devices < position.local_size or (devices and is_split):
-        # It refuses two ranks on one GPU of a host, also on two instances of MIG of one, and has no
-        # objection to hosts of one rank each.
+        # NCCL refuses two ranks on one GPU of a host, even on two MIG instances of it. With these
+        # ids, each rank appears to be on a host of its own.
         env["NCCL_HOSTID"] = f"{wiring.host}-{rank}"
     return env
 
 
 def device(local_rank: int, devices: int) -> str:
-    """The device of a rank on a node with so many GPUs."""
+    """Return the device of a rank on a node with `devices` GPUs."""
     return f"cuda:{local_rank % devices}" if devices else "cpu"
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports on which nothing listens now. All are open together, so that no two are the same.
+    """Return `count` free ports. All are open at the same time here, so no two are the same.
 
-    They may be used minutes later. Where possible they are none that the system gives meanwhile to
-    others that ask it for any port.
+    As they may be used minutes later, ports outside the system's ephemeral range are preferred:
+    the system does not give these to other programs meanwhile.
     """
     own = range(FIRST_PORT, max(FIRST_PORT, _first_given()))
     ports = itertools.chain(random.sample(own, min(len(own), 100 * count)), itertools.repeat(0))
@@ -182,7 +183,7 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
 
 
 def _first_given() -> int:
-    """The first of the ports that the system gives to programs that ask for any."""
+    """Return the first port of the range that the system gives to programs that ask for any."""
     try:
         return int(GIVEN_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Act when the user's code imports a framework, and never import one ourselves."""
+"""Run hooks when the user's code imports a framework, without ever importing one ourselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from rankroom.reporting.spans import recorder
 
 Hook = Callable[[ModuleType], None]
-# Modules whose import takes a while: when a rank imports one, its timeline shows it.
+# Modules that are slow to import; a rank's timeline shows their imports.
 TIMED = (
     "numpy", "torch", "torchvision", "horovod.torch", "horovod.tensorflow", "tensorflow", "keras",
     "deepspeed", "transformers", "jax", "pandas", "sklearn",
@@ -21,9 +21,9 @@ TIMED = (
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the hook once the module's code has run.
+    """Loads a module with its own loader, and calls the hooks once the module's code has run.
 
-    With `own_symbols`, a module in C prefers its own to those of libraries loaded before.
+    With `own_symbols`, a C module prefers its own symbols to those of libraries loaded before it.
     """
 
     def __init__(self, loader: importlib.abc.Loader, hooks: list[Hook], own_symbols: bool) -> None:
@@ -43,7 +43,7 @@ class _Loader(importlib.abc.Loader):
             sys.setdlopenflags(flags)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Leave the module as if we had never been there: pickling and inspection look at these.
+        # Leave the module as if we had never been there: pickling and inspection read these.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
@@ -87,7 +87,7 @@ _finder = _Finder()
 
 
 def when_imported(name: str, hook: Hook) -> None:
-    """Call `hook(module)` right after module `name` was imported, or now if it already is."""
+    """Call `hook(module)` right after module `name` is imported, or now if it already is."""
     module = sys.modules.get(name)
     if module is not None:
         hook(module)
@@ -96,23 +96,23 @@ def when_imported(name: str, hook: Hook) -> None:
 
 
 def show_imports() -> None:
-    """Have the timeline show what takes long to import, where a run does so."""
+    """Record imports of slow modules as spans in the timeline of the run that imports them."""
     for name in TIMED:
         if name not in sys.modules:
             _find(name)
 
 
 def with_own_symbols(name: str) -> None:
-    """Load the C module `name`, once it is imported, so that it uses its own symbols.
+    """Make the C module `name` use its own symbols when it is imported.
 
-    Where another library has exported symbols of the same names, it would use those, and crash.
+    Otherwise it would use symbols of the same names that another library exports, and crash.
     """
     _find(name)
     _finder.own_symbols.add(name)
 
 
 def _find(name: str) -> list[Hook]:
-    """Have a module found by us; its hooks."""
+    """Make our finder handle the module `name`; return its list of hooks."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     return _finder.hooks.setdefault(name, [])

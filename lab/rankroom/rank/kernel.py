@@ -1,4 +1,4 @@
-"""The kernel of a rank: runs the cells of distributed runs, and its own engine's requests."""
+"""The kernel of a rank: runs the cells of distributed runs, and ipyparallel clients' requests."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from rankroom.reporting.samples import Sampler
 from rankroom.reporting.spans import recorder, span
 from rankroom.system import shared_memory
 
-# Only such cells are looked at twice to find out how to run them.
+# Only cells with these words are checked for how to run them; others never run asynchronously.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
-ANSWERED_S = 0.1  # for an answer to leave a process that is about to end
-DONE_S = 0.03  # after the last event of a cell, until its end is told once more
+ANSWERED_S = 0.1  # for a reply to be sent by a process that is about to end
+DONE_S = 0.03  # after the last event of a cell, until its end is reported once more
 _NO_INPUT = (
     "{what} cannot be answered on a rank here: {why}. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
@@ -51,11 +51,11 @@ _NO_INPUT = (
 
 
 class RankKernel(IPythonParallelKernel):
-    """An engine's kernel that runs the cells of Rankroom's runs, too.
+    """An engine's kernel that also runs the cells of Rankroom's runs.
 
     Such a cell is `{source, run, start, ranks, epoch, count, settle, profile, own, interactive}`.
-    One that this rank is to go on with, as its process before died in it, is `{back, meeting, seq,
-    starts}` too.
+    If a previous process of this rank died in the run, and this one is to continue it, the cell
+    also has `{back, meeting, seq, starts}`.
     """
 
     shell_class = Type(RankShell)
@@ -67,7 +67,8 @@ class RankKernel(IPythonParallelKernel):
     prompts: Prompts
     panel: PanelDebugger
     released: bool = False
-    # What was known when this rank was asked to let go, and what let go then.
+    # At the request to release: whether the cell was failing here, whether the supervisor knew
+    # that, and whether anything was released.
     failed_before: bool = False
     raised_before: bool = False
     let_go: bool = False
@@ -80,9 +81,9 @@ class RankKernel(IPythonParallelKernel):
         output: ClientOutput,
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Become a rank: called once, when the engine has registered.
+        """Become a rank; called once, when the engine has registered.
 
-        `tell(event)` has JupyterLab's debugger hear of an event of this rank's.
+        `tell(event)` sends an event of this rank to JupyterLab's debugger.
         """
         self.world = world
         os.register_at_fork(after_in_child=world.leave)
@@ -102,7 +103,7 @@ class RankKernel(IPythonParallelKernel):
             recovery.look,
             self.prompts.standing,
         )
-        # ipyparallel has a process beside each engine do it for its clients.
+        # ipyparallel uses a process beside each engine for this; ranks have none.
         self.control_handlers["signal_request"] = self._signal_request
         self._loop = asyncio.get_event_loop()
         self._context = contextvars.copy_context()
@@ -115,25 +116,25 @@ class RankKernel(IPythonParallelKernel):
         self.greet()
 
     def greet(self) -> None:
-        """The names a cell finds on every rank, unless the user defined them."""
+        """Define the names that a cell finds on every rank, unless the user defined them."""
         world = self.world
         for name in GIVEN:
             own = span if name == "span" else getattr(world, name)
             self.shell.user_ns.setdefault(name, own)
 
     def do_soon(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
-        """Have the main thread run a cell, or look at variables; called from another one."""
+        """Schedule a cell or a request about variables in the main thread; called from another."""
         self._loop.call_soon_threadsafe(self._begin, what, buffers, done, context=self._context)
 
     def _begin(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
-        # What a cell sets of context variables (decimal's precision, say) is there for the next.
+        # Context variables that a cell sets (decimal's precision, say) stay set for the next one.
         more: dict[str, Any] = {} if sys.version_info < (3, 11) else {"context": self._context}
         task = self._loop.create_task(self._do_alone(what, buffers, done), **more)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def pre_handler_hook(self) -> None:
-        """Before a cell, and before a request of one of ipyparallel's clients."""
+        """Prepare for a cell, or for a request of one of ipyparallel's clients."""
         super().pre_handler_hook()
         signal.signal(signal.SIGINT, self.reporter.interrupt)
         stacks.answer_again()
@@ -145,7 +146,7 @@ class RankKernel(IPythonParallelKernel):
             try:
                 self.pre_handler_hook()
                 if what["do"] == "execute":
-                    ignore_interrupts()  # one that comes before the cell is sent again
+                    ignore_interrupts()  # an interrupt before the cell is sent again
                     await self._run(what)
                 else:
                     found = packed_values.do(what["how"], what["name"], buffers)
@@ -156,15 +157,15 @@ class RankKernel(IPythonParallelKernel):
             finally:
                 self.post_handler_hook()
                 if what["do"] == "execute":
-                    # Its last event has said it; this is for when that does not arrive.
+                    # The last event has reported the end; this is in case that was lost.
                     self._loop.call_later(DONE_S, done, answer)
                     self._loop.call_later(DONE_S, self.reporter.prepare)
                 else:
                     done(answer, *found)
 
     async def dispatch_shell(self, *args: Any, **kwargs: Any) -> None:
-        """Have what ipyparallel's clients ask for wait for the cell of a run, and the reverse."""
-        if kwargs.get("concurrent"):  # what a cell that awaits may wait for
+        """Make requests of ipyparallel's clients wait for the cell of a run, and the reverse."""
+        if kwargs.get("concurrent"):  # a comm message, for which an async cell may be waiting
             await super().dispatch_shell(*args, **kwargs)
             return
         async with self._one_at_a_time:
@@ -172,7 +173,7 @@ class RankKernel(IPythonParallelKernel):
                 await super().dispatch_shell(*args, **kwargs)
 
     async def _run(self, run: dict[str, Any]) -> None:
-        """Run a run's cell, and report its beginning, its end and its error."""
+        """Run the cell of a run, and report its start, its error and its end."""
         self.greet()  # again, after `%reset`
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
@@ -180,7 +181,7 @@ class RankKernel(IPythonParallelKernel):
         Waiting.broken, Waiting.current = "", None
         self.released = self.failed_before = self.raised_before = self.let_go = False
         ended: int | None = None
-        # First of all: from here on, whatever goes wrong is in the record.
+        # First of all, so that whatever goes wrong from here on is in the record.
         self.reporter.begin(run["run"], run["start"], run.get("seq", 0), run.get("starts", 0))
         try:
             signal.signal(signal.SIGINT, self.reporter.interrupt)
@@ -201,10 +202,10 @@ class RankKernel(IPythonParallelKernel):
                     is_exit = isinstance(error, SystemExit)
                     end_fork(error.code if is_exit else int(error is not None))
                 if error is not None and self.shell.failure is None:
-                    self.shell.fail(error)  # some end a cell without a traceback of IPython's
+                    self.shell.fail(error)  # some end a cell without IPython showing them
                 ended = time.time_ns() // 1000
         except BaseException as error:
-            # Neither the cell's nor IPython's error: ours. Say so rather than call the run done.
+            # An error of ours, not of the cell or IPython: report it rather than call the run done.
             self.shell.tell_error(type(error), error, traceback.format_exception(error))
         finally:
             ignore_interrupts()
@@ -216,7 +217,7 @@ class RankKernel(IPythonParallelKernel):
             ):  # fmt: skip
                 try:
                     step()
-                except Exception as error:  # its end has to be told, whatever else goes wrong
+                except Exception as error:  # the cell's end must be reported, whatever else fails
                     trace = traceback.format_exception(error)
                     self.shell.tell_error(type(error), error, trace)
             failure = self.shell.failure
@@ -226,22 +227,22 @@ class RankKernel(IPythonParallelKernel):
                 recorder.note(torch_device.LOST.format(rank=self.world.rank))
             if failure is not None and failure["ename"] == "NameError" and run.get("back"):
                 recorder.note(NOT_DEFINED.format(rank=self.world.rank))
-            # What making a profile took is not the cell's.
+            # `ended` is from before the profile was made: that is not the cell's time.
             self.reporter.end(self._outcome(), ended)
 
     def _tell_regrouped(self, meeting: int) -> None:
-        """From here on, collectives are those of the ranks that meet again in an elastic run."""
+        """Mark that collectives from here on are those of the ranks regrouped in an elastic run."""
         self.reporter.emit("mark", name="regrouped", args={"meeting": meeting})
 
     def _tell_size(self, before: int) -> None:
-        """Have `size` say how many ranks there are, unless it is the user's own variable now."""
+        """Set the variable `size` to the number of ranks, unless the user has reassigned it."""
         names = self.shell.user_ns
-        own = names.get("size")  # which may be an array by now
+        own = names.get("size")  # the user may have made it an array
         if before != self.world.size and type(own) is int and own == before:
             names["size"] = self.world.size
 
     async def _run_cell(self, code: str) -> Any:
-        """What ipykernel does for a cell, for a kernel without its shell-channel thread."""
+        """Run a cell as ipykernel does, for a kernel without ipykernel's shell-channel thread."""
         shell = self.shell
         if not _MAY_AWAIT.search(code):
             return shell.run_cell(code, store_history=True, silent=False)
@@ -270,9 +271,9 @@ class RankKernel(IPythonParallelKernel):
 
     @contextlib.contextmanager
     def _interrupts(self, cell: asyncio.Task[Any]) -> Iterator[None]:
-        """Have an interrupt end a cell that awaits: where its code runs, or what it waits for.
+        """Let an interrupt end an async cell: raise it in the cell's code, or cancel its await.
 
-        Raised anywhere else it would end the event loop, and the rank with it.
+        Raised anywhere else, it would end the event loop, and the rank with it.
         """
         loop = asyncio.get_running_loop()
 
@@ -287,7 +288,7 @@ class RankKernel(IPythonParallelKernel):
             self.shell.interrupted |= ended_by is None
             self.reporter.is_interrupted |= ended_by is None
             loop.call_soon_threadsafe(cell.cancel)
-            if runs and current is not None:  # a task that the cell has made computes
+            if runs and current is not None:  # a task that the cell has created is running
                 self.reporter.interrupt(number, frame, asyncio.CancelledError)
 
         before = signal.signal(signal.SIGINT, handle)
@@ -308,16 +309,16 @@ class RankKernel(IPythonParallelKernel):
         if not (self.released or self.recovery.began_released) or self.raised_before:
             return "error"
         if looks_released(failure["ename"], failure["evalue"]):
-            # Also where it failed before: it may feel another's release before its own request.
+            # Even if it failed before the request: another rank's release may reach it first.
             return "released"
         let_go = self.let_go or self.recovery.began_let_go
         return "released" if let_go and not self.failed_before else "error"
 
     def _abort_queues(self, *args: Any, **kwargs: Any) -> None:
-        """Each run stands alone: a failed cell does not cancel another kernel's request."""
+        """Do nothing: a failed cell must not cancel requests of other kernels."""
 
     def _publish_execute_input(self, *args: Any, **kwargs: Any) -> None:
-        """Published to no one: the run holds the source."""
+        """Do nothing: the run's record holds the source."""
 
     def raw_input(self, prompt: object = "") -> str:
         __tracebackhide__ = True
@@ -340,21 +341,21 @@ class RankKernel(IPythonParallelKernel):
         super()._forward_input(False)
 
     async def _signal_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """A signal that one of ipyparallel's clients sends to this rank."""
+        """Send this rank the signal that one of ipyparallel's clients requests."""
         number = parent["content"]["sig"]
         number = getattr(signal, number) if isinstance(number, str) else number
-        # First the answer: a rank that this ends would leave its client waiting for ever.
+        # Reply first: if the signal ends this rank, the client would wait forever.
         self.session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
         if number not in (0, signal.SIGINT):
             await asyncio.sleep(ANSWERED_S)
         os.kill(os.getpid(), number)
 
     def debug(self, message: dict[str, Any], done: Done) -> None:
-        """Do what JupyterLab's debugger asks of this rank; called from any thread."""
+        """Handle a request of JupyterLab's debugger to this rank; called from any thread."""
         self.panel.take(message, done)
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answer what is asked while a cell runs or hangs; in a thread of its own."""
+        """Reply to a request while a cell runs or hangs; called in a thread of its own."""
         if question["do"] == "clock":
             return {"time": time.time_ns() // 1000}
         busy = self.reporter.run
@@ -374,11 +375,11 @@ class RankKernel(IPythonParallelKernel):
                 self.raised_before = self.reporter.rank in question.get("raised", ())
                 self.released = self.let_go = True
                 is_over = bool(question.get("interrupted")) or self.failed_before
-                # First: as soon as its GPU has nothing to do, it goes on.
+                # Before the release, as the cell continues as soon as its GPU is idle.
                 is_cut_off = not is_over and torch_adapter.is_cut_off()
                 if is_cut_off and not self.reporter.end_cell(ReleasedError(CUT_OFF)):
                     recorder.note(NOT_ENDED.format(rank=self.world.rank))
-            # Released once already, it may be asked again to leave a debugger.
+            # A rank that was released already may get a second request, to leave a debugger.
             is_new = first or busy is None
             done = self.recovery.release(question["run"], parted) if is_new else []
             if question.get("prompts"):
@@ -401,14 +402,14 @@ class RankKernel(IPythonParallelKernel):
         }
 
     def _handles_interrupts(self) -> bool:
-        """Whether the cell has a handler of its own for SIGINT: it decides what comes of one."""
+        """Return whether the cell has its own SIGINT handler, which decides what one does."""
         handler = signal.getsignal(signal.SIGINT)
         known = self.reporter.handles_interrupt, signal.default_int_handler
         return callable(handler) and handler not in known
 
     def _notice_dropped(self) -> None:
-        """Of an interrupt that is raised where Python goes on all the same, as in a destructor or
-        while it forks, the cell has not heard."""
+        """Reset `is_interrupted` when Python drops an interrupt, as in a destructor or during a
+        fork: the cell has not seen it."""
         before = sys.unraisablehook
 
         def hook(what: Any) -> None:

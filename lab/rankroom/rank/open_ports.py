@@ -1,4 +1,4 @@
-"""Says in a run, once, who else reaches the ports that a framework has opened in this rank."""
+"""Note in a run who else can reach the ports that a framework has opened on this rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _told: set[str] = set()
 
 
 def tell(framework: str) -> None:
-    """`framework` has opened ports, which do not check who connects."""
+    """Note, once per `framework`, who else can reach its ports, which do not check who connects."""
     if framework in _told:
         return
     _told.add(framework)

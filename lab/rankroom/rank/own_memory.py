@@ -1,6 +1,6 @@
-"""The memory of a rank, and how much of it the user's variables explain: for `%ranks who`.
+"""The memory of a rank, and how much of it the user's variables account for: for `%ranks who`.
 
-As with variables, frameworks are looked up, never imported, and nothing of the user's is called.
+As in `variables`, frameworks are looked up, never imported, and no user code is called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rankroom.rank.variables import CONTAINERS, is_kind, is_tensor
 from rankroom.reporting.samples import gpu_use, resident
 
-MOST = 100_000  # values within one another that are looked at
+MOST = 100_000  # nested values that are examined
 DEEPEST = 20
 HOST = "cpu"
 
@@ -23,10 +23,13 @@ Found = dict[tuple[str, int], int]  # bytes by device and address
 
 
 class OwnMemory(NamedTuple):
-    """Bytes of one rank; None where nobody knows. `resident` is of all its processes, `unshared`
-    what its own process shares with no other; `named` is in tensors and arrays of its variables, as
-    is `gpu_named` on GPUs; torch has `allocated` for tensors, out of what it has `reserved`; `used`
-    and `total` are of the whole GPU, other processes included."""
+    """The memory of one rank in bytes; None where it is unknown.
+
+    `resident` is that of all its processes, `unshared` what its main process shares with no other.
+    `named` is held by tensors and arrays in its variables on the host, `gpu_named` on GPUs.
+    `allocated` is what torch uses for tensors, out of what it has `reserved`. `used` and `total`
+    are those of the whole GPU, other processes included.
+    """
 
     resident: int
     unshared: int | None
@@ -40,7 +43,7 @@ class OwnMemory(NamedTuple):
 
 
 def own_memory(values: Iterable[Any], device: str) -> OwnMemory:
-    """What this rank has in memory, and how much of that these values are."""
+    """Return how much memory this rank uses, and how much of it `values` hold."""
     found = sizes(values)
     named = sum(size for (where, _), size in found.items() if where == HOST)
     made = OwnMemory(resident(os.getpid()), _unshared(), named, device)
@@ -56,8 +59,8 @@ def own_memory(values: Iterable[Any], device: str) -> OwnMemory:
 
 
 def sizes(values: Iterable[Any]) -> Found:
-    """Bytes of the tensors and arrays in these values, by device and address: each counts once,
-    however many views of it there are."""
+    """Return the bytes of the tensors and arrays in these values, by device and address: each
+    counts once, however many views of it there are."""
     found: Found = {}
     seen: set[int] = set()
     todo = [(value, DEEPEST) for value in values]
@@ -72,7 +75,7 @@ def sizes(values: Iterable[Any]) -> Found:
 
 
 def _look(value: Any, found: Found) -> Iterable[Any]:
-    """Note what one value is; gives what it is made of."""
+    """Add the memory of one value to `found`; return the values that it consists of."""
     if is_tensor(value):
         held = value.to_local() if hasattr(value, "to_local") else value
         if not held.is_meta:
@@ -101,7 +104,8 @@ def _look(value: Any, found: Found) -> Iterable[Any]:
 
 
 def _torch(number: int) -> tuple[int | None, int | None]:
-    """What torch has allocated and reserved on a GPU; 0 before it has used one."""
+    """Return the bytes that torch has allocated and reserved on a GPU: 0 before it has used one,
+    None without torch."""
     torch = sys.modules.get("torch")
     with contextlib.suppress(Exception):
         if torch is not None:
@@ -110,7 +114,7 @@ def _torch(number: int) -> tuple[int | None, int | None]:
 
 
 def _unshared(place: Path = Path("/proc/self/smaps_rollup")) -> int | None:
-    """Bytes of this process that are no other's; None where the kernel does not say."""
+    """Return the bytes of this process that no other shares; None if the kernel does not say."""
     try:
         lines = place.read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Variables of a rank that travel as bytes: packed and unpacked by the two that use them.
+"""Variables sent between a rank and a notebook as bytes: packed by one, unpacked by the other.
 
-What carries them in between need not know the types they are made of. Functions and classes of a
-notebook travel as ipyparallel has them travel, between Pythons of one version: a function's code is
-that of its Python, and another one ends with it. Tensors come to the notebook's processor.
+What carries them in between need not know their types. Functions and classes of a notebook are
+serialized as in ipyparallel, and only between Pythons of the same version: a function's bytecode
+crashes a Python of another one. Tensors arrive on the notebook's CPU.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rankroom.rank import variables
 from rankroom.rank.own_memory import own_memory
 from rankroom.rank.world import GIVEN
 
-# A dictionary by its keys, else what ipyparallel makes of it, or a pickle.
+# A dictionary key by key; anything else as ipyparallel serializes it, or as a pickle.
 Packed: TypeAlias = "dict[Any, Packed] | list[bytearray] | bytes"
 PART = 1 << 25  # bytes of a part of a message, at most
-PROTOCOL = 5  # which has bytearrays as they are
-TENSORS = b"_load_from_bytes"  # of torch.storage, by which a pickle names what holds a tensor
+PROTOCOL = 5  # which stores bytearrays as they are
+TENSORS = b"_load_from_bytes"  # of torch.storage: a pickle names it to load the data of a tensor
 PYTHON = tuple(sys.version_info[:2])
-_replacing = threading.RLock()  # one value may need two things replaced
+_replacing = threading.RLock()  # reentrant: one value may need two replacements
 
 
 def pack(value: Any) -> list[bytes]:
-    """A value as bytes, in parts."""
+    """Return a value as bytes, in parts of at most PART bytes."""
     data = pickle.dumps((PYTHON, _pack_one(value)), PROTOCOL)
     return [data[at : at + PART] for at in range(0, len(data), PART)]
 
@@ -40,22 +40,22 @@ def _pack_one(value: Any) -> Packed:
     from ipyparallel.serialize import serialize_object
     from ipyparallel.serialize.serialize import MAX_ITEMS
 
-    # It sorts the keys of a small dictionary.
+    # ipyparallel sorts the keys of a small dictionary.
     if type(value) is dict and len(value) < MAX_ITEMS:
         return {key: _pack_one(each) for key, each in value.items()}
     try:
-        # Arrays are made over the memory that they come in, which has to be writable. Small ones,
-        # too, travel beside what names them for that.
+        # A received array uses the memory of its buffer, which has to be writable. The threshold
+        # gives small arrays buffers of their own, too.
         return [bytearray(each) for each in serialize_object(value, buffer_threshold=0)]
-    except ValueError:  # an array of a type that no buffer has: of dates, say
+    except ValueError:  # an array whose type no buffer supports: of dates, say
         return pickle.dumps(value, PROTOCOL)
 
 
 def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
-    """The value in these parts; its functions see `names` as their globals.
+    """Return the value in these parts; its functions get `names` as their globals.
 
-    Without `names` this is the notebook's side, and tensors come to its processor. Raises
-    RankroomError for what cannot come here.
+    Without `names` this is the notebook's side, and tensors are loaded to its CPU. Raises
+    RankroomError for a value that cannot be loaded here.
     """
     data = b"".join(parts)
     python, packed = pickle.loads(data)
@@ -79,7 +79,7 @@ def _unpack_one(packed: Packed, names: dict[str, Any] | None) -> Any:
 
 @contextlib.contextmanager
 def _without_code(python: tuple[int, int]) -> Iterator[None]:
-    """Refuse what was compiled by another Python, which this one would run into the ground."""
+    """Refuse code compiled by another version of Python, which would crash this one."""
 
     def refuse(*about: Any) -> Any:
         raise RankroomError(OTHER_PYTHON.format(there=python, here=PYTHON))
@@ -90,8 +90,8 @@ def _without_code(python: tuple[int, int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_processor() -> Iterator[None]:
-    """Have tensors of GPUs come to this process's own memory: it need not have a GPU, and would
-    take some memory of each that a tensor was on."""
+    """Load GPU tensors into host memory: this process may have no GPU, and would otherwise take
+    memory on each one that a tensor was on."""
     try:
         import torch
     except ImportError:
@@ -106,7 +106,7 @@ def _on_processor() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(module: str, name: str, by: Any) -> Iterator[None]:
-    """Have what a pickle names be something else meanwhile, if that is there."""
+    """Replace a module's attribute, which pickles refer to by name, in the block, if it exists."""
     owner = importlib.import_module(module)
     with _replacing:
         before = getattr(owner, name, None)
@@ -120,13 +120,17 @@ def _replaced(module: str, name: str, by: Any) -> Iterator[None]:
 
 
 def python() -> tuple[int, ...]:
-    """The version of the Python that this runs in."""
+    """Return the version of Python that runs this."""
     return PYTHON
 
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
-    """On a rank: `take` variables, `give` the value of one (or of an attribute, `a.b`), say `who`
-    they are and how much `memory` there is, or `call` a function of a module with its arguments."""
+    """Handle a request about variables on a rank; return the packed result, if there is one.
+
+    `take` stores variables, `give` returns the value of one (or of an attribute, `a.b`), `who`
+    describes all of them, `memory` measures the rank's memory, and any other calls a function
+    `module:function` with packed arguments.
+    """
     names: dict[str, Any] = _shell().user_ns
     if how in ("who", "memory"):
         hidden = {*_shell().user_ns_hidden, *GIVEN}

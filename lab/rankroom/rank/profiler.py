@@ -1,7 +1,7 @@
-"""A cell under the profilers of the frameworks it uses: operators and kernels as spans of the run.
+"""Profile a cell with its frameworks' profilers: operators and kernels become spans of the run.
 
-A framework that is there when the cell starts is profiled from then on, one that the cell imports
-from its import on. Whatever goes wrong here is said in a line, and the cell's result stays.
+A framework that is imported before the cell is profiled from the cell's start, one that the cell
+imports from its import. Errors here are reported in one line, and the cell's result stays.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import recorder
 
 MOST = 100_000  # operators and kernels of one cell on one rank; the longest are kept
-MOST_NAMES = 20_000  # different ones
+MOST_NAMES = 20_000  # distinct names of these
 
 
-# What a profiler saw: category (op or kernel), name, start in nanoseconds since the epoch, duration
-# in nanoseconds, thread.
+# An operation in a profile: category (op or kernel), name, start in nanoseconds since the epoch,
+# duration in nanoseconds, thread.
 Row = tuple[str, str, int, int, str]
 
 
 class Profiler(Protocol):
-    """One framework's profiler, on for a cell."""
+    """The profiler of one framework, for one cell."""
 
     def start(self) -> None:
-        """Begin. Raises what the framework raises."""
+        """Start profiling. Raises what the framework raises."""
 
     def stop(self) -> None:
-        """End; called once, from the thread that began."""
+        """Stop profiling; called once, from the thread that started it."""
 
     def ops(self, most: int) -> tuple[Iterable[Row], int]:
-        """The `most` longest of what it saw, and how many there were."""
+        """Return the `most` longest operations, and the number of all of them."""
 
 
 _KINDS: dict[str, Callable[[], Profiler]] = {
@@ -48,7 +48,7 @@ _KINDS: dict[str, Callable[[], Profiler]] = {
 
 @contextlib.contextmanager
 def profiled(wanted: bool) -> Iterator[None]:
-    """Profile what runs in the block, if that is `wanted`."""
+    """Profile what runs in the block, if `wanted`."""
     if not wanted:
         yield
         return
@@ -60,7 +60,7 @@ def profiled(wanted: bool) -> Iterator[None]:
         try:
             profile.end()
         except KeyboardInterrupt:
-            # The cell itself is over: it ends as it would have.
+            # The cell itself is over: this interrupt does not change how it ended.
             say(INTERRUPTED)
 
 
@@ -75,7 +75,7 @@ class Profile:
 
     @classmethod
     def install(cls) -> None:
-        """Notice frameworks that cells import."""
+        """Hook the imports of the frameworks, so that those that a cell imports are profiled."""
         for name in _KINDS:
             when_imported(name, cls._imported)
 
@@ -85,7 +85,7 @@ class Profile:
             cls.present._start(module.__name__)
 
     def begin(self) -> None:
-        """The cell starts."""
+        """Start the profilers of the frameworks that are imported already."""
         Profile.present = self
         for name in _KINDS:
             if name in sys.modules:
@@ -94,7 +94,7 @@ class Profile:
     def _start(self, name: str) -> None:
         profiler = _KINDS[name]()
         with self._saying(name):
-            self._on[name] = profiler  # also where an interrupt ends its start
+            self._on[name] = profiler  # before its start, which an interrupt may end
             try:
                 profiler.start()
             except Exception:
@@ -102,7 +102,7 @@ class Profile:
                 raise
 
     def end(self) -> None:
-        """The cell is over: its operators become spans."""
+        """Stop the profilers, and turn the operators of the cell into spans."""
         Profile.present = None
         if not self._on and not self._failed:
             say(NOTHING)
@@ -130,7 +130,7 @@ class Profile:
 
 
 def _add(rows: Iterable[Row]) -> int:
-    """Make spans of `rows`; returns how many they are."""
+    """Turn `rows` into spans; return how many there are."""
     numbers: dict[tuple[str, str], int] = {}
     count = 0
     for cat, name, start, dur, thread in rows:
@@ -149,7 +149,7 @@ def _about(name: str, thread: str) -> dict[str, Any]:
 
 
 def say(words: str) -> None:
-    """One line of ours in the rank's log."""
+    """Print a line to the rank's log."""
     print(words, file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The frameworks of a rank taken together: released when a cell fails, in step before the next."""
+"""Release all frameworks of a rank when a cell fails; bring them in step before the next cell."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from rankroom.rank.subworld import Subworld
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-SET_UP = "Rankroom sets frameworks up again"  # the name of that time in a timeline
+SET_UP = "Rankroom sets frameworks up again"  # the name of its span in the timeline
 
 
 class Adapter(Protocol):
-    """What each framework's module offers."""
+    """The interface of each framework's adapter module."""
 
     def install(self, world: World) -> None:
         """Prepare for the framework's import."""
 
     def release(self) -> list[str]:
-        """Let go of blocked collectives, from any thread; what was released."""
+        """Release blocked collectives, from any thread; return what was released."""
 
     def state(self) -> dict[str, Any]:
-        """What the ranks compare after a cell that failed somewhere."""
+        """Return what the ranks compare after a cell that failed on some rank."""
 
     def settle(self, states: list[dict[str, Any]]) -> None:
         """Bring this rank in step, given every rank's state; all ranks do this together."""
 
     def set_aside(self) -> Any:
-        """The world changes for a cell: have `settle` make again what is on. Raises RuntimeError
-        where that cannot be."""
+        """Return what is set up, as the world changes for a cell: `settle` sets it up again for
+        that world. Raises RuntimeError if that is impossible."""
 
     def put_back(self, kept: Any) -> None:
-        """The world is whole again: have `settle` make again what was on when set aside."""
+        """Restore what `set_aside` returned, as the world is whole again; `settle` sets it up."""
 
 
 ADAPTERS: dict[str, Adapter] = {
@@ -57,10 +57,10 @@ class Recovery:
         self._lock = threading.Lock()
         self._subworld = Subworld(world)
         self._reported = False
-        self._early = "", 0  # a run that has not begun here, and which meeting it has come to
-        # A run that has not begun here, and in which others are let go; whether ranks have parted.
+        self._early = "", 0  # a run that has not started here, and its current meeting
+        # A run that was released before it started here, and whether ranks have left its cell.
         self._early_release = "", False
-        # Whether the present cell is of such a run, and something was let go as it began.
+        # Whether the current cell is of such a run, and something was released as it started.
         self.began_released = self.began_let_go = False
         self._is_on = False  # within a cell
         for adapter in ADAPTERS.values():
@@ -79,14 +79,14 @@ class Recovery:
         meeting: int = 0,
         back: str = "",
     ) -> None:
-        """A cell starts; with `settle`, a cell before it failed on some rank.
+        """Prepare for a cell; with `settle`, a cell before it failed on some rank.
 
-        All ranks of a cell get the same `settle`, so that all of them come to compare. With `own`,
-        the cell's ranks are a world of their own until it ends. `back` says how this rank had ended
-        in this very run, which the others go on with.
+        All ranks of a cell get the same `settle`, so that all of them compare their states. With
+        `own`, the cell's ranks are a world of their own until it ends. `back` says how an earlier
+        process of this rank ended in this run, which the other ranks have continued.
         """
         with self._lock:
-            # A release that is under way ends first; one that comes later is for this cell.
+            # A release in progress finishes first; a later one is meant for this cell.
             if self._early[0] == run:
                 meeting = self._early[1]
             self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
@@ -103,7 +103,7 @@ class Recovery:
         horovod_spans.begin()
 
     def _settle(self, smaller: bool) -> None:
-        """Bring the frameworks in step with those of the other ranks of this cell."""
+        """Bring the frameworks in step with those of the cell's other ranks."""
         if smaller:
             self._subworld.enter(ADAPTERS)
         mine = {name: adapter.state() for name, adapter in ADAPTERS.items()}
@@ -112,24 +112,25 @@ class Recovery:
             adapter.settle([each[name] for each in states])
 
     def end(self) -> None:
-        """The cell is over: until the next one, every rank is there."""
+        """Finish a cell, and make the world whole again until the next one."""
         horovod_spans.finish()
         torch_adapter.finish()
-        with self._lock:  # who is let go after this does not meet others
+        with self._lock:  # a later release must not end a `gather` of the world
             self._is_on = False
             self._world.end()
         self._subworld.leave(ADAPTERS)
         self.look()
 
     def look(self) -> None:
-        """Between two cells: have all ranks compare before the next one if something broke here."""
+        """Between cells, make all ranks compare their states before the next if Horovod failed."""
         if not self._reported and horovod_adapter.gave_up():
             self._reported = True
             self._world.report_out_of_step()
 
     def regroup(self, run: str, meeting: int) -> list[str]:
-        """A rank has died in an elastic run of ours: meet the others again, it among them, from any
-        thread; what was set up with it and is let go."""
+        """Make this rank meet the others again, after one has died in an elastic run and is
+        restarted; called from any thread. Returns what was released, as it was set up with the dead
+        one."""
         with self._lock:
             if run != self._world.run:
                 self._early = run, meeting
@@ -137,10 +138,10 @@ class Recovery:
             return horovod_adapter.regroup(self._world, meeting)
 
     def release(self, run: str, parted: bool) -> list[str]:
-        """Let go of blocked collectives of this run, from any thread; what was released.
+        """Release blocked collectives of this run, from any thread; return what was released.
 
         `parted` says that some ranks have left the cell, so that a later set-up in it must fail. A
-        run that has not begun here is released as it begins.
+        run that has not started here is released as it starts.
         """
         with self._lock:
             if run != self._world.run:
@@ -151,13 +152,13 @@ class Recovery:
     def _let_go(self, parted: bool) -> list[str]:
         if self._is_on:
             self._world.release(parted)
-        # torch before Horovod: what is shut down there waits until the GPU has nothing to do.
+        # torch before Horovod, whose shutdown waits until the GPU is idle.
         return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
 
 
 @contextlib.contextmanager
 def _set_up() -> Iterator[None]:
-    """What is done meanwhile is not the cell's, and is shown as such."""
+    """Record the block as a span of its own, as it is not the cell's work."""
     begin = time.time_ns() // 1000
     try:
         yield

@@ -1,4 +1,4 @@
-"""A script of the user's, run on a rank as `python script.py` would run it."""
+"""Run a user's script on a rank as `python script.py` would."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.shell import RankShell, leave
 
-# The modules of executors: what holds their threads, and what tells these that the program ends.
+# Modules of executors: the table of their threads, and the flag that tells these the program ends.
 EXECUTORS = {
     "concurrent.futures.thread": ("_threads_queues", "_shutdown"),
     "concurrent.futures.process": ("_threads_wakeups", "_global_shutdown"),
@@ -30,25 +30,25 @@ EXECUTORS = {
     "joblib.externals.loky.process_executor": ("_threads_wakeups", "_global_shutdown"),
 }
 
-LONGEST = 500  # characters of an error's words that are shown before its traceback
+LONGEST = 500  # characters of an error's message that are shown before its traceback
 
 
 class ScriptExit(Exception):
-    """The script has ended with another status than 0, or with a message in its place."""
+    """The script has ended with a nonzero exit status, or with a message in its place."""
 
 
 def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
-    """Run the script as `__main__`, or a module as `python -m` does, whose name `path` is then.
+    """Run the script at `path` as `__main__`, or the module of that name as `python -m` does.
 
-    Raises what it raises, and ScriptExit for its exit status.
+    Raises what it raises, and ScriptExit for a nonzero exit status.
     """
-    __tracebackhide__ = True  # IPython leaves it out of what the user reads
+    __tracebackhide__ = True  # IPython omits this frame from the traceback
     first = Path.cwd() if is_module else Path(path).resolve().parent
     if not is_module and not Path(path).is_file():
         raise ScriptExit(NO_FILE.format(path=path, folder=first.cwd(), host=socket.gethostname()))
     before, process = (sys.argv, sys.path[:]), os.getpid()
     rest = Rest()
-    # While a cell runs, IPython has taken them away.
+    # IPython removes these while a cell runs.
     names = {name: leave for name in ("exit", "quit") if not hasattr(builtins, name)}
     vars(builtins).update(names)
     sys.argv = [path, *arguments]
@@ -56,7 +56,7 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
     sys.path.insert(0, str(first))
     status: object = 0
     try:
-        # From the last one on, in the order in which Python ends a program.
+        # They exit last one first, in the order in which Python ends a program.
         with (
             signal_handlers(first), own_event_loop(), own_main(),
             followed_by(rest.wait_for_processes), exit_functions(first),
@@ -98,8 +98,8 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
 
 @contextlib.contextmanager
 def own_main() -> Iterator[None]:
-    """Have `__main__` be the script's until its threads and exit functions are over, too: they
-    pickle its classes. runpy would put ours back before."""
+    """Keep `__main__` the script's until its threads and exit functions are over, too, as these
+    pickle its classes. runpy would restore ours before that."""
     before, original = sys.modules["__main__"], runpy._TempModule
 
     class Kept(original):  # type: ignore[misc,valid-type]
@@ -120,8 +120,8 @@ def own_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_event_loop() -> Iterator[None]:
-    """Have this thread's event loop, which runs us, not be seen: a program has begun none yet, and
-    calls `asyncio.run`, or has `asyncio.get_event_loop()` run what it awaits."""
+    """Hide this thread's running event loop, which runs the cell: a program expects none to be
+    running, and calls `asyncio.run`, or lets `asyncio.get_event_loop()` run what it awaits."""
     loop, process = asyncio._get_running_loop(), os.getpid()
     task = asyncio.current_task(loop) if loop is not None else None
     if loop is None or task is None:
@@ -134,18 +134,18 @@ def own_event_loop() -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == process:  # a forked one would close its parent's as well
+        if os.getpid() == process:  # a forked one would close its parent's loop as well
             with contextlib.suppress(Exception):  # a daemon thread may still run it
                 own.close()
         asyncio._set_running_loop(loop)
         asyncio.tasks._enter_task(loop, task)
-        asyncio.set_event_loop(loop)  # `asyncio.run` leaves none
+        asyncio.set_event_loop(loop)  # `asyncio.run` leaves none set
 
 
 @contextlib.contextmanager
 def signal_handlers(folder: Path) -> Iterator[None]:
-    """Put back what a script in `folder` has changed: a handler that requeues its job would take
-    the end of the rank for that of the job."""
+    """Restore the signal handlers that a script in `folder` has changed: one that requeues its job
+    would take the end of the rank for the end of the job."""
     process = os.getpid()
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     try:
@@ -160,8 +160,8 @@ def signal_handlers(folder: Path) -> Iterator[None]:
 
 
 def _stays(number: int, handler: Any, folder: Path) -> bool:
-    """Whether a handler is one that a library sets once in a process: ours of the job's end, and
-    PyTorch's, which tells that a worker of a DataLoader has died."""
+    """Return whether to keep a handler, as a library sets it only once in a process: ours for the
+    job's end, and PyTorch's, which reports that a worker of a DataLoader has died."""
     is_ours = str(getattr(handler, "__module__", "")).startswith("rankroom.")
     is_of_library = callable(handler) and not _is_below(folder, handler)
     return is_ours or (number == signal.SIGCHLD and is_of_library)
@@ -169,8 +169,8 @@ def _stays(number: int, handler: Any, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def followed_by(wait: Callable[[], None]) -> Iterator[None]:
-    """Wait after the block, also where that ends with an error; not after an interrupt, which is to
-    end all of it, and not in a process that it has forked."""
+    """Call `wait` after the block, even if that raises; but not after an interrupt, which is to end
+    everything, and not in a process that the block has forked."""
     process = os.getpid()
     try:
         yield
@@ -178,7 +178,7 @@ def followed_by(wait: Callable[[], None]) -> Iterator[None]:
         raise
     except BaseException:
         if os.getpid() == process:
-            # An interrupt ends the wait; the first error is what the user is to read.
+            # An interrupt ends the wait; the user should see the first error.
             with contextlib.suppress(BaseException):
                 wait()
         raise
@@ -188,17 +188,17 @@ def followed_by(wait: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_functions(folder: Path) -> Iterator[None]:
-    """Call at the end, the last one first, what a script in `folder` has registered with atexit, or
-    a library of a function of the script's.
+    """Call at the end, last one first, what a script in `folder` has registered with atexit, and
+    those of its functions that a library has registered.
 
-    What libraries register of their own is left for the end of the process: the next run needs
-    them as they are.
+    Functions of the libraries themselves are left for the end of the process: the next run needs
+    the libraries intact.
     """
     own: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
     process, before = os.getpid(), (atexit.register, atexit.unregister)
 
     def register(function: Any, /, *args: Any, **named: Any) -> Any:
-        # Who has kept it from a script that is over registers something for the process.
+        # Code that has kept this function from an earlier script registers for the process.
         caller = sys._getframe(1).f_globals.get("__name__")
         is_own = _is_below(folder, function) or _is_own(folder, caller)
         if atexit.register is not register or not is_own:
@@ -225,14 +225,14 @@ def exit_functions(folder: Path) -> Iterator[None]:
 
 
 def _is_below(folder: Path, function: Any) -> bool:
-    """Whether a function is of the script in `folder`, or of a module of its own."""
+    """Return whether a function belongs to the script in `folder`, or to one of its own modules."""
     while isinstance(function, functools.partial):
         function = function.func
     return _is_own(folder, getattr(function, "__module__", None))
 
 
 def _is_own(folder: Path, name: Any) -> bool:
-    """Whether a module is the script in `folder`, or one below that and not installed there."""
+    """Return whether a module is the script, or lies below its `folder` and is not installed."""
     if name == "__main__":
         return True
     file = Path(getattr(sys.modules.get(name or ""), "__file__", None) or "")
@@ -242,10 +242,10 @@ def _is_own(folder: Path, name: Any) -> bool:
 
 
 class Rest:
-    """What a script has begun and not ended, and Python waits for at a program's end: what
-    executors were given (a checkpoint, perhaps), threads, processes; not daemons among these.
+    """What a script has started but not ended, and Python waits for at the end of a program: work
+    of executors (a checkpoint, perhaps), threads and processes that are not daemons.
 
-    Made before the script: what there is then is the rank's.
+    Create it before the script runs: what exists then belongs to the rank.
     """
 
     def __init__(self) -> None:
@@ -254,7 +254,8 @@ class Rest:
         self._finalizers_before = set(_finalizers())
 
     def tell_failing(self, why: str) -> None:
-        """Have the other ranks be released, and the user know, before this one waits."""
+        """Report the failure, so that other ranks are released, and tell the user, before the wait
+        for threads and processes."""
         if RankShell.initialized():
             RankShell.instance().tell_raised()
         names = [each.name for each in [*self._threads(), *self._processes()]]
@@ -263,20 +264,20 @@ class Rest:
             print(WAITS.format(why=why, names=", ".join(names)), file=sys.stderr, flush=True)
 
     def wait_for_threads(self) -> None:
-        """Wait for threads, also for those that they begin meanwhile."""
+        """Wait for threads, including those that they start meanwhile."""
         while new := self._threads():
-            _end_executors(new)  # their threads wait for work as long as there may be more
+            _end_executors(new)  # their threads do not end as long as more work may come
             for thread in new:
                 thread.join()
 
     def wait_for_processes(self) -> None:
-        """End what `multiprocessing` ends with a program, such as a Manager, and wait."""
+        """End what `multiprocessing` ends with a program, such as a Manager; wait for processes."""
         finalizers = _finalizers()
         new = [each for each in [*finalizers] if each not in self._finalizers_before]
         for key in sorted(
             (each for each in new if each[0] is not None and each[0] >= 0), reverse=True
         ):
-            if finalizer := finalizers.get(key):  # unless another has ended it
+            if finalizer := finalizers.get(key):  # unless another one has removed it
                 try:
                     finalizer()
                 except Exception:
@@ -299,12 +300,13 @@ def _children() -> list[Any]:
 
 
 def _finalizers() -> dict[Any, Any]:
-    """What `multiprocessing` calls at a program's end, by priority (None: not then) and number."""
+    """Return what `multiprocessing` calls at a program's end, by priority (None: not called) and
+    number."""
     return getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", {})
 
 
 def _end_executors(threads: Collection[threading.Thread]) -> None:
-    """Have those end whose threads these are, as Python does, once they have done their work."""
+    """Let the executors of these threads finish their work and end, as Python does at exit."""
     for name, (kept, flag) in EXECUTORS.items():
         module = vars(sys.modules[name]) if name in sys.modules else {}
         before = module.get(kept, {})
@@ -318,8 +320,8 @@ def _end_executors(threads: Collection[threading.Thread]) -> None:
 
 
 def end_tracking(code: int) -> None:
-    """Have a run of Weights & Biases be sent and ended, as at the end of a program: ranks that end
-    with their cluster are not given the time."""
+    """Send and finish a run of Weights & Biases, as at the end of a program: ranks that end with
+    their cluster are given no time for that."""
     wandb: Any = sys.modules.get("wandb")
     if getattr(wandb, "run", None) is not None:
         try:
@@ -329,22 +331,22 @@ def end_tracking(code: int) -> None:
 
 
 def _code(status: object) -> int:
-    """The exit status of a program that `sys.exit` was called in."""
+    """Return the exit status of a program that calls `sys.exit(status)`."""
     return status if isinstance(status, int) else int(status is not None)
 
 
 def end_fork(status: object) -> None:
-    """End a process that a script or a cell forked, where that ends: it is no second rank."""
+    """End a process forked by a script or a cell at the end of that, as it is not a second rank."""
     code = _code(status)
     try:
         if code != status and status is not None:
             print(status, file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also where it has closed them, or is interrupted
+    finally:  # even if the script has closed them, or an interrupt comes
         os._exit(code)
 
 
-OK = (None, 0, False)  # what `sys.exit` is given where all is well
+OK = (None, 0, False)  # arguments of `sys.exit` that mean success
 WAITS = "{why}: waits for what the script has begun ({names}); an interrupt ends the wait"
 NO_FILE = "there is no file {path} on {host} (in {folder})"

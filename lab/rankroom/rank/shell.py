@@ -33,14 +33,15 @@ from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.reporting import spans
 from rankroom.reporting.reporter import Reporter
 
-CHILD_S = 0.25  # for a child to end after an interrupt
-QUICK_SWITCH_S = 1e-4  # for which a thread that computes keeps others waiting; Python has 5 ms
-LARGEST_DISPLAY = 16 << 20  # bytes of one representation; a larger one is named, not kept
-LONGEST_ERROR = 20_000  # characters of an error's words, and of a line of its traceback
+CHILD_S = 0.25  # for a child process to end after an interrupt
+QUICK_SWITCH_S = 1e-4  # after which a computing thread yields the GIL; Python's default is 5 ms
+LARGEST_DISPLAY = 16 << 20  # characters of one representation; of a larger one, the size is kept
+LONGEST_ERROR = 20_000  # characters of an error's message, and of a line of its traceback
 
 
 def is_clients(reporter: Reporter | None) -> bool:
-    """Whether what runs now is a request of one of ipyparallel's clients: no run's cell."""
+    """Return whether a request of one of ipyparallel's clients is running, not the cell of a
+    run."""
     return reporter is not None and reporter.run is None
 
 
@@ -48,10 +49,10 @@ _print = builtins.print
 
 
 class RankDisplayHook(ZMQShellDisplayHook):
-    """The value of the last expression."""
+    """Displays the value of a cell's last expression."""
 
     reporter: Reporter | None = None
-    is_on = False  # while the value is looked at
+    is_on = False  # while a value is being displayed
 
     def start_displayhook(self) -> None:
         self.is_on = True
@@ -81,7 +82,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
 
 
 class RankDisplayPublisher(ZMQDisplayPublisher):
-    """display(), figures and clear_output()."""
+    """Publishes display(), figures and clear_output()."""
 
     reporter: Reporter | None = None
 
@@ -120,15 +121,15 @@ class RankShell(ZMQInteractiveShell):
     display_pub_class = Type(RankDisplayPublisher)
     reporter = AnyTrait(None, allow_none=True)
     failure: dict[str, Any] | None = None
-    failing: bool = False  # from the moment an error leaves the cell; its traceback takes a while
+    failing: bool = False  # from the moment an error leaves the cell; formatting it takes a while
     interrupted: bool = False  # an interrupt has cancelled what the cell awaited
-    ended_by: BaseException | None = None  # or this has, which is the cell's error then
-    _depth = 0  # of statements that run within one another
+    ended_by: BaseException | None = None  # what has cancelled it instead, and is the cell's error
+    _depth = 0  # nesting depth of the running statements
     _told_print: Any = None
 
     @property
     def debugger_cls(self) -> type:
-        """What %debug and %pdb use; imported then."""
+        """The debugger of %debug and %pdb, imported at the first use."""
         from rankroom.rank.debugging.debugger import RankDebugger
 
         return RankDebugger
@@ -140,9 +141,9 @@ class RankShell(ZMQInteractiveShell):
         self.reporter = reporter
         self.displayhook.reporter = reporter
         self.display_pub.reporter = reporter
-        # IPython's advice on how to leave a prompt.
+        # IPython's advice on how to leave a prompt, which a rank does not have.
         warnings.filterwarnings("ignore", "To exit: use 'exit'")
-        # Completion looks at the live objects here; jedi would read source and take long.
+        # Complete from the live objects; jedi would read source code, which takes long.
         self.Completer.use_jedi = False
 
     def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
@@ -150,7 +151,7 @@ class RankShell(ZMQInteractiveShell):
         return contextlib.nullcontext()
 
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
-        """One statement of a cell: IPython runs them one by one."""
+        """Run one statement of a cell and record its span; IPython runs statements one by one."""
         begin = time.time_ns()
         self._depth += 1
         try:
@@ -163,9 +164,9 @@ class RankShell(ZMQInteractiveShell):
             spans.recorder.add("cell", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
     def system(self, cmd: str) -> None:
-        """`!cmd`: a child that writes where all children do.
+        """Run `!cmd` in a child process that writes where all children do.
 
-        IPython's own way, through a pseudo-terminal, now and then loses an interrupt and waits on.
+        IPython uses a pseudo-terminal, which sometimes loses an interrupt and keeps waiting.
         """
         command = self.var_expand(cmd, depth=1)
         sys.stdout.flush()
@@ -178,12 +179,12 @@ class RankShell(ZMQInteractiveShell):
             end_group(child)
             raise
         self.user_ns["_exit_code"] = code
-        # IPython has this setting from 9.11 on.
+        # IPython has this setting since 9.11.
         if code and getattr(self, "system_raise_on_error", False):
             raise subprocess.CalledProcessError(code, command)
 
     def init_prompts(self) -> None:
-        """None: by `sys.ps1` libraries know a prompt, where one process is all that there is.
+        """Set no prompts: libraries take `sys.ps1` as the sign of a prompt, with a single process.
 
         A rank is one of several, as under a launcher; Lightning refuses to train at a prompt.
         """
@@ -193,18 +194,18 @@ class RankShell(ZMQInteractiveShell):
         self.set_hook("show_in_pager", page.as_hook(self._show_page))  # before ipykernel's
 
     def _show_page(self, data: Any, *args: Any, **kwargs: Any) -> None:
-        """`name?`: Jupyter's pager shows what is in a reply, and a rank's replies are not read."""
+        """Display `name?`: Jupyter's pager shows replies, and those of a rank are not read."""
         self.display_pub.publish(data if isinstance(data, dict) else {"text/plain": data})
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
-        # IPython's would end the rank.
+        # IPython's functions would end the rank.
         self.user_ns["exit"] = self.user_ns["quit"] = leave
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
-        except ValueError:  # there is none
+        except ValueError:  # there is no error
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
         is_cells = self._depth <= 1 and _shower(sys._getframe(1)) in _SHOW_LAST
@@ -219,13 +220,13 @@ class RankShell(ZMQInteractiveShell):
             with self._failing():
                 self._report(kind, error, trace, exc_tuple, *args, **kwargs)
         elif self._depth and exc_tuple is None and sys.exc_info()[1] is not None:
-            # Of `%run`, for example: the statements after it run, and the cell has failed.
+            # From `%run`, for example: the statements after it still run, but the cell has failed.
             self._report(kind, error, trace, exc_tuple, *args, **kwargs)
         else:
             self._mention(kind, error, trace)
 
     def _report(self, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-        if has_group(error):  # which IPython would print, and not pass on
+        if has_group(error):  # IPython would print it without calling `_showtraceback`
             self.tell_error(kind, error, traceback.format_exception(kind, error, trace))
         else:
             super().showtraceback(*args, **kwargs)
@@ -234,12 +235,12 @@ class RankShell(ZMQInteractiveShell):
         self.tell_error(type(exc), exc, [f"UsageError: {exc}"])
 
     def fail(self, error: BaseException) -> None:
-        """The cell has ended with an error that IPython has not shown."""
+        """Report an error that has ended the cell without IPython showing it."""
         with self._failing():
             self.tell_error(type(error), error, traceback.format_exception(error))
 
     def _mention(self, kind: Any, error: Any, trace: Any) -> None:
-        """Show an error that does not end the cell: of a representation, or of a callback."""
+        """Show an error that does not end the cell: one in a representation, or in a callback."""
         lines = traceback.format_exception(kind, error, trace)
         if is_clients(self.reporter):
             super()._showtraceback(kind, error, lines)
@@ -248,8 +249,8 @@ class RankShell(ZMQInteractiveShell):
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Say so before the traceback is made, and let the threads go first that tell the others
-        and release them: they may be waiting for this rank."""
+        """Report the failure before the traceback is made, and give way to the threads that tell
+        the other ranks and release them, as those may be waiting for this one."""
         interval = sys.getswitchinterval()
         sys.setswitchinterval(QUICK_SWITCH_S)
         try:
@@ -264,13 +265,13 @@ class RankShell(ZMQInteractiveShell):
         self.tell_raised()
 
     def tell_raised(self) -> None:
-        """Have the others be released: they need not wait until this rank has ended its cell."""
+        """Report that this rank has raised, so that others are released before its cell ends."""
         self.failing = True
         if self.reporter is not None:
             self.reporter.emit_now("mark", name="raised")
 
     def showsyntaxerror(self, *args: Any, **kwargs: Any) -> None:
-        # Within a statement, `showtraceback` has said whether it ends the cell.
+        # Within a statement, `showtraceback` has found out whether it ends the cell.
         with contextlib.nullcontext() if self._depth else self._failing():
             super().showsyntaxerror(*args, **kwargs)
 
@@ -280,13 +281,13 @@ class RankShell(ZMQInteractiveShell):
     def tell_error(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         """Put an error of the cell into its record.
 
-        By this name no library knows it: `rich.traceback.install` puts its own in the place of
-        IPython's methods, which shows the error and tells nothing.
+        No library replaces a method of this name: `rich.traceback.install` replaces IPython's own
+        by ones that show the error and report nothing.
         """
         if is_clients(self.reporter):
             super()._showtraceback(etype, evalue, stb)
             return
-        if os.getpid() != self._process:  # forked: its reports are dropped
+        if os.getpid() != self._process:  # forked: its events are dropped
             sys.stderr.write("\n".join(str(line) for line in stb) + "\n")
         self._last_traceback = stb
         error = {
@@ -303,8 +304,8 @@ class RankShell(ZMQInteractiveShell):
             self.reporter.emit("error", traceback=lines, **error, **more)
 
     def tell_print(self) -> None:
-        """Say once that there is another print() now: scripts for several processes have one that
-        writes on the first of them only, and the others look as if their output were lost."""
+        """Note once that print() was replaced: scripts for several processes often use one that
+        prints on the first of them only, so that the output of the others looks lost."""
         own = builtins.print
         if own in (_print, self._told_print):
             return
@@ -315,11 +316,11 @@ class RankShell(ZMQInteractiveShell):
         spans.recorder.note(OTHER_PRINT.format(name=name, where=where))
 
     def cells(self) -> set[str]:
-        """The file names that cells were compiled with."""
+        """Return the file names that cells were compiled with."""
         return set(getattr(self.compile, "_filename_map", {}))
 
     def cell_line(self, error: BaseException) -> int | None:
-        """The line of the present cell nearest to where `error` was raised, from 1."""
+        """Return the line of the current cell nearest to where `error` was raised, from 1."""
         cells = self.cells()
         present = line = None
         if isinstance(error, SyntaxError) and error.filename in cells:
@@ -337,7 +338,7 @@ def _statement(file: str, line: int) -> dict[str, Any]:
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a shell and what it started: by an interrupt, then by force."""
+    """End a shell and what it started: by an interrupt, then by SIGKILL."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
@@ -346,8 +347,8 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 def _interruptible(original: Callable[[Any], int]) -> Callable[[Any], int]:
-    """`os.system` that an interrupt ends: C's ignores it, as a terminal sends it to the command,
-    too, but a rank is sent it alone."""
+    """Return an `os.system` that an interrupt ends. C's ignores interrupts, as a terminal sends
+    them to the command, too; but on a rank, only the rank's process gets them."""
     process = os.getpid()
 
     @functools.wraps(original)
@@ -356,20 +357,20 @@ def _interruptible(original: Callable[[Any], int]) -> Callable[[Any], int]:
             return original(command)
         child = subprocess.Popen(
             ["/bin/sh", "-c", command],
-            start_new_session=True, close_fds=False, restore_signals=False,  # as C's has them
+            start_new_session=True, close_fds=False, restore_signals=False,  # as in C's
         )  # fmt: skip
         try:
             code = child.wait()
         except BaseException:
             end_group(child)
             raise
-        return code << 8 if code >= 0 else -code  # as os.wait() has it
+        return code << 8 if code >= 0 else -code  # as os.wait() returns it
 
     return system
 
 
 def ignore_interrupts() -> None:
-    """Until the next request: the kernel sets the handler again for each one."""
+    """Ignore interrupts until the next request, for which the kernel sets the handler again."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -382,13 +383,14 @@ def _text(value: Any) -> str:
 
 
 def _bounded(text: str) -> str:
-    """An error's words as they go into the record, which is told again with every change."""
+    """Return an error's text, cut for the record, which is sent again with every change."""
     more = len(text) - LONGEST_ERROR
     return f"{text[:LONGEST_ERROR]}… ({more:,} more characters)" if more > 0 else text
 
 
 def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
-    """A MIME bundle as JSON can hold it: bytes in base64, what is too large named."""
+    """Return a MIME bundle as JSON can hold it: bytes in base64, and only the size of what is too
+    large."""
     out: dict[str, Any] = {}
     named = []
     for mime, value in bundle.items():
@@ -406,7 +408,8 @@ def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain_json(value: Any) -> Any:
-    """A value as JSON can hold it, as far as Jupyter makes one of it: NumPy's numbers, NaN."""
+    """Return a value as JSON can hold it, converted as in Jupyter (NumPy's numbers, NaN), or else
+    its repr."""
     if value is None or isinstance(value, str | bool):
         return value
     try:
@@ -420,13 +423,13 @@ def plain_json(value: Any) -> Any:
 
 
 def leave(status: Any = None) -> None:
-    """`exit()` and `quit()` in a cell: it ends here, and the rank stays."""
+    """End the cell, but not the rank: `exit()` and `quit()` in a cell."""
     raise SystemExit(status)
 
 
 def has_group(error: BaseException | None) -> bool:
-    """Whether an error is a group of errors, or came about by one."""
-    group = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11 and newer
+    """Return whether an error is an exception group, or was caused by one."""
+    group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
     seen: set[int] = set()  # an error may be its own cause: `raise error from error`
     todo = [error]
     while todo:
@@ -441,7 +444,7 @@ def has_group(error: BaseException | None) -> bool:
 
 
 def _end_in_the_cell(trace: TracebackType | None) -> None:
-    """Have an interrupt's traceback end where that came, without our handler of it."""
+    """Cut an interrupt's traceback where the interrupt came, leaving out our handler."""
     last = None
     while trace is not None:
         if not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("rankroom.reporting."):
@@ -452,12 +455,13 @@ def _end_in_the_cell(trace: TracebackType | None) -> None:
 
 
 def _shower(frame: FrameType) -> Any:
-    """The code that has an error shown, from which a library may pass it on (as rich does)."""
+    """Return the code that shows an error, or its caller if a library passes the error on (as rich
+    does)."""
     is_passed_on = not str(frame.f_globals.get("__name__", "")).startswith("IPython.")
     return (frame.f_back if is_passed_on and frame.f_back else frame).f_code
 
 
-# What of IPython's shows the error that a cell ends with.
+# The functions of IPython that show the error with which a cell ends.
 _SHOW_LAST = (ZMQInteractiveShell.run_code.__code__, ZMQInteractiveShell.run_ast_nodes.__code__)
 OTHER_PRINT = (
     "`print` is no longer Python's: `{name}` of {where} has taken its place, for later cells as "

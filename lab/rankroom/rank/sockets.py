@@ -1,7 +1,7 @@
-"""The connections that a library opens between ranks: noted, and broken to end what waits on them.
+"""Track the connections that a library opens between ranks, and shut them down to end their waits.
 
-Gloo, which torch and Horovod each bring, waits for as long as a connection lasts; breaking it ends
-the wait here and on the other rank, from any thread.
+Gloo, which torch and Horovod each bundle, waits for as long as a connection lasts; shutting it down
+from any thread ends the wait on both ranks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-LOOK_S = 0.05  # between two looks at what is being connected, while that is broken off
-Socket = tuple[int, int]  # descriptor and inode, as descriptors are used again
+LOOK_S = 0.05  # poll interval for new connections, while a set-up is broken off
+Socket = tuple[int, int]  # descriptor and inode, as descriptors are reused
 
 
 def open_sockets() -> set[Socket]:
-    """Each socket this process has open."""
+    """Return all sockets that this process has open."""
     found = set()
     folder = Path("/proc/self/fd")
     for each in folder.iterdir() if folder.exists() else ():
@@ -33,7 +33,7 @@ def open_sockets() -> set[Socket]:
 
 @contextlib.contextmanager
 def noting(found: list[Socket]) -> Iterator[None]:
-    """What is connected in here is added to `found`."""
+    """Add the sockets that are opened in the block to `found`."""
     before = open_sockets()
     try:
         yield
@@ -42,33 +42,33 @@ def noting(found: list[Socket]) -> Iterator[None]:
 
 
 def break_off(sockets: Iterable[Socket], *, listening: bool = False) -> None:
-    """End these connections, those that are still open; with `listening`, sockets that wait for
-    others to connect, too: torch's Gloo ends the process when one of its own fails."""
+    """Shut down those of these connections that are still open; with `listening`, listening sockets
+    as well, which must be spared in torch's Gloo: it ends the process when one of them fails."""
     for descriptor, inode in list(sockets):
         with contextlib.suppress(OSError):
             if os.fstat(descriptor).st_ino == inode:
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     if not listening:
-                        connection.getpeername()  # raises where none has connected
+                        connection.getpeername()  # raises if it is not connected
                     connection.shutdown(socket.SHUT_RDWR)
 
 
 class Connecting:
     """The set-up of a library, in which ranks connect: another thread can break it off.
 
-    With `listening`, also where it waits for others to connect to it.
+    With `listening`, that also ends its waits for others to connect to it.
     """
 
     def __init__(self, *, listening: bool) -> None:
         self._listening = listening
         self._lock = threading.Lock()
-        self._before: set[Socket] | None = None  # what was open before, while it goes on
+        self._before: set[Socket] | None = None  # sockets open before the set-up in progress
         self._number = 0
 
     @contextlib.contextmanager
     def noting(self, found: list[Socket], check: Callable[[], None]) -> Iterator[None]:
-        """What is connected in here is added to `found`. `check()` raises where the others are
-        known not to come: after it, `break_off` ends this."""
+        """Add the sockets that are opened in the block to `found`. `check()` raises if other ranks
+        are known not to come; from then on, `break_off` can end the block."""
         with self._lock:
             check()
             self._before, self._number = open_sockets(), self._number + 1
@@ -76,13 +76,13 @@ class Connecting:
             with noting(found):
                 yield
         finally:
-            # First: an interrupt while it waits for the lock must not leave it so.
+            # Before the wait for the lock, in which an interrupt may come.
             self._before = None
             with self._lock:
-                pass  # who is just breaking it off is done
+                pass  # a `break_off` in progress has ended
 
     def break_off(self, is_meant: Callable[[], bool] = lambda: True) -> bool:
-        """Have it fail, if it is the one that `is_meant`; False if no such set-up goes on."""
+        """Make the set-up in progress fail if `is_meant()`; return False if there is none."""
         with self._lock:
             if self._before is None or not is_meant():
                 return False
@@ -90,7 +90,7 @@ class Connecting:
             return True
 
     def _break_off(self, number: int) -> None:
-        while True:  # Gloo goes on to the next rank, and connects to it
+        while True:  # Gloo continues with the next rank, and connects to it
             with self._lock:
                 before = self._before
                 if before is None or self._number != number:

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-OURS = "rankroom-"  # how the names of our own threads begin, which say nothing about the cell
-IPYKERNELS = ("IOPub", "Control")  # and ipykernel's names
+OURS = "rankroom-"  # prefix of the names of our own threads, which are not the cell's
+IPYKERNELS = ("IOPub", "Control")  # names of ipykernel's threads
 SIGNAL = signal.SIGUSR2
 
 
 class CellPosition(NamedTuple):
-    """A place in the present cell: its line, from 1, and the source that is being executed.
+    """A position in the current cell: its line, from 1, and the source line that is executed.
 
-    `code` may be a line of an earlier cell, whose function the present one calls.
+    `code` may be a line of an earlier cell, whose function the current one calls.
     """
 
     cell_line: int | None
@@ -28,12 +28,12 @@ class CellPosition(NamedTuple):
 
 
 def main_frame() -> FrameType | None:
-    """The innermost Python frame of the main thread."""
+    """Return the innermost Python frame of the main thread."""
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def place(frame: FrameType | None, cells: set[str]) -> CellPosition:
-    """Where in the cell `frame` is; `cells` are the file names that cells were compiled with."""
+    """Return where in the cell `frame` is; `cells` are the file names of compiled cells."""
     lines = [
         (number, frame.f_code.co_filename)
         for frame, number in traceback.walk_stack(frame)
@@ -47,7 +47,7 @@ def place(frame: FrameType | None, cells: set[str]) -> CellPosition:
 
 
 def stacks(cells: set[str]) -> str:
-    """The stacks of the main thread, from the cell on, and of the user's other threads."""
+    """Return the stacks of the main thread, from the cell on, and of the user's other threads."""
     frames = sys._current_frames()
     main = threading.main_thread()
     parts = []
@@ -70,22 +70,22 @@ _written: list[Any] = []
 
 
 def answer_to_signal(file: Path) -> None:
-    """Have SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
+    """Make SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
     _written[:] = [file.open("wb", buffering=0)]
-    signal.signal(SIGNAL, signal.SIG_IGN)  # what is there while it is not answered
+    signal.signal(SIGNAL, signal.SIG_IGN)  # in effect whenever faulthandler is not registered
     answer_again()
 
 
 def answer_again() -> None:
-    """The same, once more: a library that puts all handlers back as Python knows them (Lightning,
-    after each training) takes away one that is not Python's."""
+    """Register the handler of SIGUSR2 again: a library that restores all handlers that Python knows
+    (Lightning, after each training) removes this one, which Python does not know."""
     for file in _written:
-        faulthandler.unregister(SIGNAL)  # else it takes itself for registered
+        faulthandler.unregister(SIGNAL)  # else faulthandler assumes that it is still registered
         faulthandler.register(SIGNAL, file, all_threads=True)
 
 
 def handles_interrupt() -> bool:
-    """True while the main thread is in a `finally` or `except` that an interrupt led to."""
+    """Return whether the main thread is in an `except` or `finally` block due to an interrupt."""
     error: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     if isinstance(error, tuple):  # up to Python 3.11
         error = error[1]

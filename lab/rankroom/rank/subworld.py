@@ -1,7 +1,7 @@
 """A smaller world for one cell: its ranks are all there are, as if the cluster had no others.
 
-The cell finds its number of ranks in the environment, and what was set up for all ranks is set up
-for these; afterwards the next cell on all ranks sets it up for all again.
+The environment has the cell's number of ranks, and what was set up for all ranks is set up for
+these only; the next cell on all ranks sets it up for all again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLES = (
 
 
 class Subworld:
-    """What this rank had set up for all ranks while its world is a smaller one."""
+    """Keeps what this rank had set up for all ranks while its world is a smaller one."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -29,14 +29,14 @@ class Subworld:
         self._environment: dict[str, str | None] = {}
 
     def enter(self, adapters: Mapping[str, Any]) -> None:
-        """The world has just become smaller: what is on was made for another."""
+        """Set aside what was set up for the whole world, and set the environment of the smaller."""
         for name, adapter in adapters.items():
             self._set_aside[name] = adapter.set_aside()
         self._environment = {name: os.environ.get(name) for name in _VARIABLES}
         os.environ.update(environment(self._world, os.environ))
 
     def leave(self, adapters: Mapping[str, Any]) -> None:
-        """The world is whole again; nothing happens where it always was."""
+        """Restore what was set aside, as the world is whole again; if it always was, do nothing."""
         while self._set_aside:
             name, kept = self._set_aside.popitem()
             adapters[name].put_back(kept)
@@ -45,9 +45,10 @@ class Subworld:
 
 
 def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
-    """What differs in the environment of a rank of a smaller world; `whole` is that of the whole.
+    """Return the variables that differ for a rank of a smaller world; `whole` is the environment in
+    the whole world.
 
-    Ranks of one host follow one another.
+    The ranks of one host have consecutive numbers.
     """
     size = world.size
     counts = [int(count) for count in whole.get(NODE_RANKS, str(world.whole)).split(",")]

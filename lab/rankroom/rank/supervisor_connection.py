@@ -1,8 +1,8 @@
-"""A rank's connection to its supervisor: events out, cells and questions in.
+"""A rank's connection to its supervisor: events out, cells and requests in.
 
-Three threads are at work: the connection's own only passes on, so that events leave while a
-question is answered; questions are answered in a second one, whatever the cell does; cells run in
-the main thread.
+Three threads are at work. The connection's own only passes messages on, so that events are sent
+while a request is being answered; a second one answers requests, whatever the cell does; cells run
+in the main thread.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Done = Callable[..., None]
 
 
 class SupervisorConnection:
-    """Made once, when the rank is ready to run cells.
+    """Created once, when the rank is ready to run cells.
 
-    `main(content, buffers, done)` is called, in the connection's thread, with what is for the main
-    thread, a cell or a look at variables: `done(answer, *buffers)` once it is done.
-    `answer(question)` is called in a thread of its own. `debug(message, done)` is for what
-    JupyterLab's debugger asks.
+    `main(content, buffers, done)` is called in the connection's thread with work for the main
+    thread, a cell or a request about variables; it calls `done(answer, *buffers)` at the end.
+    `answer(question)` is called in a thread of its own and returns the reply.
+    `debug(message, done)` takes the requests of JupyterLab's debugger.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class SupervisorConnection:
         threading.Thread(target=self._answer_all, name="rankroom-answer", daemon=True).start()
 
     def ready(self) -> None:
-        """Tell the supervisor that cells may come."""
+        """Tell the supervisor that this rank can take cells."""
         self._client.tell(do="ready", **self._about)
 
     def send(self, header: Content, lines: bytes) -> None:
-        """Send a batch of events; the last of a cell at once, when interrupts are ignored."""
+        """Send a batch of events; a cell's last batch at once, while interrupts are ignored."""
         if ended := header["ended"]:
             header["modules"] = [name for name in PRELOADABLE if name in sys.modules]
         self._client.tell(lines, at_once=ended, do="events", **header)
 
     def tell_debugger(self, event: Content) -> None:
-        """Have the client whose debugger this rank is in hear of an event."""
+        """Send an event to the client whose debugger this rank is in."""
         self._client.tell(do="debugged", event=event, **self._about)
 
     def _take(self, content: Content, buffers: list[bytes]) -> None:

@@ -1,7 +1,6 @@
-"""What the user's variables on a rank are, so that ranks can be compared: for `%ranks who`.
+"""Describe the user's variables on a rank so that ranks can be compared: for `%ranks who`.
 
-Nothing of the user's own is called: no `__repr__`, no property. Frameworks are looked up, never
-imported.
+No user code is called: no `__repr__`, no property. Frameworks are looked up, never imported.
 """
 
 from __future__ import annotations
@@ -12,16 +11,17 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-MOST = 64 << 20  # bytes of an array that its mark is computed from; of a larger one, a sample
-ITEMS, DEPTH = 10_000, 20  # of containers within one another, that a mark is computed from
-SHORT = 40  # characters of a value that is shown
+MOST = 64 << 20  # bytes of an array that its mark is computed from; a larger one is sampled
+ITEMS, DEPTH = 10_000, 20  # of nested containers for which a mark is computed, at most
+SHORT = 40  # characters that are shown of a value
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (list, tuple, set, frozenset, dict)
 LEFT_OUT = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 class Variable(NamedTuple):
-    """`mark` is the same where values are, "" where that cannot be told; `bytes` of arrays only."""
+    """The description of a value. `mark` is a checksum, equal for equal values, "" if it cannot be
+    computed; `bytes` is set for tensors, arrays and models only."""
 
     type: str
     shape: str = ""
@@ -32,12 +32,12 @@ class Variable(NamedTuple):
 
 
 def describe(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Variable]:
-    """What the variables among `names` are, by name."""
+    """Return a description of each variable among `names`, by name."""
     return {name: of(value) for name, value in listed(names, hidden).items()}
 
 
 def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Any]:
-    """The variables among `names`: no modules, functions and classes."""
+    """Return the variables among `names`: no modules, functions or classes."""
     left_out = set(hidden)
     return {
         name: value
@@ -47,7 +47,7 @@ def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, An
 
 
 def of(value: Any) -> Variable:
-    """What one value is."""
+    """Return the description of one value."""
     for kind, fits in _KINDS:
         try:
             if fits(value):
@@ -70,14 +70,14 @@ def _container(value: Any) -> Variable:
 
 def _tensor(value: Any) -> Variable:
     dtype = str(value.dtype).removeprefix("torch.")
-    held = value.to_local() if hasattr(value, "to_local") else value  # a rank's own part
+    held = value.to_local() if hasattr(value, "to_local") else value  # this rank's shard
     size = held.numel() * held.element_size()
     mark = "" if value.is_meta else _crc(_bytes_of_tensor(held))
     return Variable(_name(value), _shape(value.shape), dtype, str(value.device), size, mark)
 
 
 def _module(value: Any) -> Variable:
-    # Not of its state_dict, which is a collective where parameters are sharded.
+    # Not from its state_dict, which needs a collective if parameters are sharded.
     tensors = [_tensor(each) for each in (*value.parameters(), *value.buffers())]
     count = sum(parameter.numel() for parameter in value.parameters())
     mark = "" if any(not each.mark for each in tensors) else _crc(_joined(tensors))
@@ -113,7 +113,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_kind(value: Any, module: str, *names: str) -> bool:
-    """Whether a value is of such a class, of a module that has been imported."""
+    """Return whether a value is of the class at `names` in a module, if that has been imported."""
     place: Any = sys.modules.get(module)
     for name in names:
         place = getattr(place, name, None)
@@ -146,7 +146,7 @@ def _bytes_of_tensor(value: Any) -> bytes:
 
 
 def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
-    """The mark of plain values within containers; "" for others, too many, and too deep ones."""
+    """Return the mark of nested plain values and arrays; "" for others, too many or too deep."""
     left[0] -= 1
     if left[0] < 0 or depth < 0:
         return ""
@@ -158,7 +158,7 @@ def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
     marks = [_mark_of(each, left, depth - 1) for each in items]
     if not all(marks):
         return ""
-    if isinstance(value, (set, frozenset, dict)):  # which are equal in any order
+    if isinstance(value, (set, frozenset, dict)):  # equal in any order
         marks.sort()
     return _crc(",".join([_name(value), *marks]).encode())
 

@@ -1,4 +1,4 @@
-"""What this rank waits for: noted by the caller of a collective, read by the watchdog."""
+"""What this rank waits for: recorded by the caller of a collective, read by the watchdog."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 from rankroom.reporting.spans import recorder
 
-# Not a wait but a look: what was waited for was there already. Of six gradients, five are.
+# A shorter wait is not recorded: the result was there already, as for five of six gradients.
 SHORTEST_S = 1e-5
 
 _main = threading.main_thread().ident
 
 
-# What a blocked collective says when another rank shut its library down or closed a connection.
+# Words in the error of a collective that was blocked when another rank shut its library down or
+# closed a connection.
 RELEASED_WORDS = (
     "Horovod has been shut down",
     "Connection closed by peer",
@@ -23,12 +24,12 @@ RELEASED_WORDS = (
     "Broken pipe",
     "Collective ops is aborted",
     "NCCL communicator was aborted",
-    "Default process group has not been initialized",  # as NCCL's is gone once it was aborted
+    "Default process group has not been initialized",  # NCCL's is gone once it was aborted
 )
 
 
 def looks_released(ename: str, evalue: str) -> bool:
-    """True for the error of a collective that ended because another rank let go."""
+    """Return whether this is the error of a collective that another rank's release has ended."""
     return ename in ("HorovodInternalError", "ReleasedError") or any(
         words in evalue for words in RELEASED_WORDS
     )
@@ -37,8 +38,8 @@ def looks_released(ename: str, evalue: str) -> bool:
 class Waiting:
     """While its block runs, the main thread of this rank waits in `what`.
 
-    One object per call costs about half a microsecond; calls of other threads are not noted, as
-    they do not keep the cell.
+    It costs about half a microsecond per call. Calls of other threads are not recorded, as they do
+    not block the cell.
     """
 
     __slots__ = ("before", "since", "what")

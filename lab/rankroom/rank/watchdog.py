@@ -1,6 +1,6 @@
-"""The watchdog of a rank, a thread: notices that the cell is stuck, and says where it is.
+"""The watchdog thread of a rank: notices that the cell is stuck, and reports where it is.
 
-It looks at the main thread twice a second; nothing is sent while the cell moves on.
+It samples the main thread twice a second; nothing is sent while the cell makes progress.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankroom.rank.waiting import Waiting
 LOOK_S = 0.5
 NOTICE_S = 1.0  # in one collective, before that is reported
 STILL_S = 2.0  # without a step of the main thread, before that is reported
-# So long it may stand while other threads or child processes compute for it, as compilers do.
+# How long it may be idle while other threads or child processes compute for it, as compilers do.
 COMPUTING_S = 300.0
 IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 
@@ -30,9 +30,9 @@ IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 class Watchdog:
     """Watches the main thread of a rank.
 
-    `running()` is the run whose cell is on, or None; `emit(name, args)` reports a mark;
-    `cells()` gives the file names of this session's cells; `idle()` is called between cells;
-    `asking()` is where the rank stands if it waits for somebody's answer.
+    `running()` returns the run whose cell is running, or None; `emit(name, args)` reports a mark;
+    `cells()` returns the file names of this session's cells; `idle()` is called between cells;
+    `asking()` returns what `standing()` does if the rank waits for a user's answer, else None.
     """
 
     def __init__(
@@ -50,29 +50,30 @@ class Watchdog:
         self._asking = asking
         main = threading.main_thread()
         self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
-        self._step: object = None  # where the main thread was when it last took a step
+        self._step: object = None  # of the main thread, at the last sample
         self._since = time.monotonic()
-        self._line: object = None  # the same without how often it had the processor, and since when
+        self._line: object = None  # `_step` without the count of time slices
         self._line_since = self._since
         self._cpu = 0.0
         self._computing = Computing()
-        self._beside: str | None = None  # what computed while it stood still, and when last
+        self._beside: str | None = None  # what computed last while the main thread was idle
         self._computed = 0.0
         self._over = threading.Event()
-        self._told: str | None = None  # the run that was told that it is stuck
+        self._told: str | None = None  # the run that was reported as stuck
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         self._over = threading.Event()
         watch = threading.Thread(target=self._watch, name="rankroom-watchdog", daemon=True)
         watch.start()
 
     def stop(self) -> None:
-        """End the thread: what it costs is measured so."""
+        """Stop the thread, to measure what it costs."""
         self._over.set()
 
     def standing(self) -> dict[str, Any]:
-        """Where the rank stands now: state, what it waits in, for how many seconds, the place."""
+        """Return where the rank is now: its state, what it waits in, for how many seconds, and the
+        place in the cell."""
         if self._running() is None:
             return {"state": "ended"}
         if asks := self._asking():
@@ -84,9 +85,9 @@ class Watchdog:
         now = time.monotonic()
         if wait is not None:
             return {"state": "waits", "what": wait.what, "seconds": now - wait.since, **about}
-        # It may have moved since the thread looked.
+        # It may have moved since the last sample.
         moved = _step(frame) != self._step
-        # A wait in native code is not noted; but the main thread stands, and this is not done.
+        # Native code records no `Waiting`; but the main thread is idle, and this is pending.
         found = _in_flight() if not moved and now - self._since > STILL_S else None
         if found := found or self._waits_on_gpu(frame, now):
             what, seconds = found
@@ -101,7 +102,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         over = self._over
-        # All ranks at the same moment: a rank that looks keeps those waiting that train with it.
+        # All ranks at the same moment: while one samples, those that train with it have to wait.
         while not over.wait(LOOK_S - time.time() % LOOK_S):
             run = self._running()
             if run is None:
@@ -118,7 +119,7 @@ class Watchdog:
                 self._emit("moves", {})
 
     def _look(self) -> None:
-        """Note when the main thread last took a step, or used the processor."""
+        """Sample the main thread: note when it last took a step, or used the processor."""
         now = time.monotonic()
         frame = stacks.main_frame()
         step = _step(frame)
@@ -130,17 +131,18 @@ class Watchdog:
         if moved:
             self._since = now
             self._computing.forget()
-        # Early enough for two looks until then.
+        # Early enough for two samples before STILL_S is over.
         elif now - self._since > STILL_S - 2.5 * LOOK_S and (beside := self._computing.look(cpu)):
             self._beside, self._computed = beside, now
 
     def _still(self, now: float) -> float:
-        """For how many seconds the main thread has stood, and nothing has computed for it."""
+        """Return for how many seconds the main thread has been idle and nothing has computed for
+        it; what computes no longer counts after COMPUTING_S."""
         still = now - self._since
         return still if still > COMPUTING_S else min(still, now - self._computed)
 
     def _is_stuck(self) -> bool:
-        if self._asking():  # who is asked knows it already
+        if self._asking():  # the user who is asked knows it already
             return False
         now = time.monotonic()
         wait = Waiting.current
@@ -153,9 +155,10 @@ class Watchdog:
         return self._still(now) > STILL_S or _in_flight() is not None
 
     def _waits_on_gpu(self, frame: FrameType | None, now: float) -> tuple[str, float] | None:
-        """What its GPU waits in, if the main thread waits for its GPU: that uses the processor.
+        """Return what the GPU waits in, and for how many seconds, if the main thread waits for it,
+        which uses the processor.
 
-        A GPU is not asked while the thread moves: it may be recording a graph, which that ends.
+        The GPU is not queried while the thread moves: a query would end the recording of a graph.
         """
         if _step(frame)[:2] == self._line and now - self._line_since > STILL_S:
             return torch_device.waits_in()
@@ -167,17 +170,17 @@ def _in_flight() -> tuple[str, float] | None:
 
 
 def is_running() -> bool:
-    """True if the main thread has the processor or waits for it, not for anything else."""
+    """Return whether the main thread runs or waits for a processor, not for anything else."""
     with contextlib.suppress(OSError), open(_of_main("stat"), "rb") as file:  # noqa: PTH123
-        # Behind the name, which may hold anything.
+        # After the name, which may contain anything.
         return file.read().rpartition(b")")[2].split()[:1] == [b"R"]
     return False
 
 
 def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
-    """What changes whenever the main thread does something.
+    """Return a value that changes whenever the main thread does something.
 
-    A loop may be found in the same place twice: how often the system let it run tells.
+    A loop may be found in the same place twice, but not with the same count of time slices.
     """
     slices = b""
     with contextlib.suppress(OSError), open(_of_main("schedstat"), "rb") as file:  # noqa: PTH123 - twice a second
@@ -186,7 +189,7 @@ def _step(frame: FrameType | None) -> tuple[int, int, bytes]:
 
 
 def _of_main(what: str) -> str:
-    """A file of the system about the main thread, which has the process's id.
+    """Return the path of the file `what` in /proc on the main thread, whose id is the process's.
 
     The last number in `schedstat` counts its time slices.
     """

@@ -1,4 +1,4 @@
-"""Who this rank is, who the others are, and which of them the present cell runs on."""
+"""This rank, the other ranks, and which of them the current cell runs on."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ class SubsetError(Exception):
 
 
 class ReleasedError(RuntimeError):
-    """This rank waited for others that will not come, as one of them has failed."""
+    """This rank waited for others that will not join, as one of them has failed."""
 
 
 class RegroupedError(RuntimeError):
-    """This rank waited for others with one that has died: they are to meet again."""
+    """This rank waited for others, one of which has died: they are to meet again."""
 
 
 @dataclass
 class World:
-    """This rank among the others. `epoch` counts how often the ranks were wired again.
+    """This rank among the others. `epoch` counts how often the ranks got a new wiring.
 
-    `size` is less than `whole`, the number of ranks there are, during a cell for which some of them
-    are all.
+    `size` is less than `whole`, the number of all ranks, during a cell that runs on some of them as
+    a world of their own.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     device: str = "cpu"
-    rpc: str = ""  # where the supervisor listens, and the key to ask it
+    rpc: str = ""  # the address of the supervisor; below, its key
     rpc_key: str = ""
     epoch: int = 0
     present: tuple[int, ...] = ()
     run: str = ""
     whole: int = 1
-    is_copy: bool = False  # this process was forked from the rank: it has no part in its world
-    # In an elastic run of which ranks have died: how often, how this one did if it has not got the
-    # others' state yet, and the first rank that has it.
+    is_copy: bool = False  # this process was forked from the rank: it is not part of its world
+    # In an elastic run: how often ranks have died; how this one has, until it has received the
+    # others' state; and the first rank that has the state.
     meeting: int = 0
     behind: str = ""
     first_with_state: int = 0
-    elastic: bool = False  # within one, with its state
+    elastic: bool = False  # within an elastic run, with its state
     _waits: str = ""
     _released: bool = False
-    _parted: bool = False  # others are known not to come any more
+    _parted: bool = False  # other ranks are known to have left the cell
     _rounds: dict[str, int] = field(default_factory=dict)
     _earlier: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
@@ -73,7 +73,7 @@ class World:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> World:
-        """The world as the process that started this rank described it."""
+        """Create the world as the process that started this rank has described it in `env`."""
         size = int(env["RANKROOM_SIZE"])
         return cls(
             rank=int(env["RANKROOM_RANK"]),
@@ -87,9 +87,9 @@ class World:
 
     @property
     def partial(self) -> bool:
-        """True while a cell runs on some of the ranks only, for what is that cell's.
+        """True while a cell runs on some of the ranks only, except in threads of earlier cells.
 
-        What an earlier one has begun in a thread, as an asynchronous checkpoint, goes on meanwhile
+        What an earlier cell has started in a thread, such as an asynchronous checkpoint, continues
         on the other ranks as well.
         """
         is_whole = len(self.present) >= self.size
@@ -101,19 +101,20 @@ class World:
         return self.whole == 1 or not self.rpc
 
     def report_out_of_step(self) -> None:
-        """Have the next cell on all ranks begin with a comparison of what they have."""
+        """Make the next cell on all ranks start with a comparison of their states."""
         with contextlib.suppress(OSError):
             self._ask(do="out of step")
 
     def note_elastic(self, inside: bool) -> None:
-        """Have others that die waited for; or no more."""
+        """Report whether this rank is in an elastic run, in which ranks that die are waited for."""
         self.elastic = inside
         if not self.alone:
             with contextlib.suppress(OSError):
                 self._ask(do="elastic", run=self.run, inside=inside)
 
     def regroup(self, meeting: int) -> None:
-        """Have this rank's main thread meet the others again if it waits; from another thread."""
+        """Note a new meeting, and make this rank's main thread meet the others again if it waits;
+        called from another thread."""
         self.meeting = meeting
         if self._waits:
             self._ask(do="leave", topic=self._waits)
@@ -127,10 +128,10 @@ class World:
         meeting: int = 0,
         back: str = "",
     ) -> None:
-        """A cell starts on `ranks`; `epoch` differs from before when ranks were wired again.
+        """Prepare for a cell on `ranks`; `epoch` has changed if the ranks got a new wiring.
 
         With `own`, these ranks (0, 1, …) are the whole world of the cell. `meeting` and `back` are
-        for a rank that died in it and is there again.
+        for a rank that has died in the run and was restarted.
         """
         self.run, self.present, self.epoch = run, ranks, epoch
         self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
@@ -138,24 +139,24 @@ class World:
         self._released = self._parted = False
         self._earlier.clear()
         if len(ranks) < self.size:
-            # "Dummy" ones are of C++, as autograd's, which work for each cell.
+            # "Dummy" threads are those of C++, such as autograd's, which work for every cell.
             named = (each for each in threading.enumerate() if not each.name.startswith("Dummy-"))
             self._earlier.update(each for each in named if each is not threading.main_thread())
 
     def end(self) -> None:
-        """The cell is over: until the next one, every rank is there."""
+        """Make the world whole again after a cell, until the next one."""
         self.size = self.whole
         self.present = tuple(range(self.whole))
         self._released = self._parted = False
 
     def leave(self) -> None:
-        """This process is a copy of the rank, of a cell that forks: what it sets up is its own."""
+        """Make this process, forked from the rank by a cell, a world of its own."""
         self.is_copy = True
         self.size = self.whole = 1
         self.present, self.rpc = (0,), ""
 
     def refuse(self, what: str, remedy: str) -> SubsetError:
-        """The error for a collective in a cell on some ranks: it would wait for the others."""
+        """Return the error for a collective in a cell on some ranks: it would wait for the rest."""
         absent = [rank for rank in range(self.size) if rank not in self.present]
         return SubsetError(
             f"{what} would wait for ever for {named(absent)}: this cell runs on "
@@ -163,10 +164,10 @@ class World:
         )
 
     def gather(self, topic: str, value: Any, meeting: int | None = None) -> list[Any]:
-        """What every rank says about `topic`, in the order of ranks: a collective of our own.
+        """Return every rank's value for `topic`, in the order of ranks: a collective of our own.
 
-        An interrupt leaves it, and so does `release` from another thread (ReleasedError), or
-        `regroup` (RegroupedError), also before if it must be in this `meeting`.
+        An interrupt ends the wait, and so does `release` from another thread (ReleasedError), or
+        `regroup` (RegroupedError). With a `meeting`, `check_meeting` is called first.
         """
         with Waiting(topic):
             now = self.meeting
@@ -175,8 +176,8 @@ class World:
             return self._gather(f"{topic}/{self._scope(now)}", value, now)
 
     def check_meeting(self, topic: str, meeting: int) -> None:
-        """Raise RegroupedError if a rank has died since this meeting, ReleasedError if others do
-        not come any more."""
+        """Raise RegroupedError if a rank has died since this meeting, ReleasedError if others have
+        left the cell."""
         if self.meeting != meeting:
             raise RegroupedError(DIED.format(what=topic))
         if self._parted:
@@ -213,28 +214,29 @@ class World:
             self._waits = ""
 
     def release(self, parted: bool) -> None:
-        """Let this rank's main thread go if it waits in `gather`; called from another thread.
+        """Release this rank's main thread if it waits in `gather`; called from another thread.
 
         If some ranks have left the cell (`parted`), every later `gather` in it fails, too, even one
-        that all ranks had come to.
+        that all ranks had joined.
         """
         self._released, self._parted = True, parted
         if self._waits:
             self._ask(do="leave", topic=self._waits)
 
     def round(self, topic: str) -> int:
-        """How often all ranks have gathered at `topic`: the same number on every rank."""
+        """Return how often all ranks have gathered at `topic`: the same number on every rank."""
         return self._rounds.get(f"{topic}/{self._scope(self.meeting)}", 0)
 
     def _scope(self, meeting: int) -> str:
-        """Where these ranks meet, and only they: a smaller world's rounds are its own."""
+        """Return the scope in which these ranks, and no others, meet: a smaller world counts its
+        own rounds."""
         if meeting:
             return f"{self.epoch}/{self.run}/{meeting}"
         return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
     def meet(self, library: str, meeting: int) -> str:
-        """Open the store for the latest gathered initialisation of `library`, and point Horovod
-        at it. Process sets that are added later use it again. Returns the store's name."""
+        """Open the store for the latest gathered initialization of `library`, and point Horovod
+        at it. Process sets that are added later use it, too. Returns the store's name."""
         scope = self._scope(meeting)
         key = f"{library}/{scope}/{self._rounds.get(f'{library}/{scope}', 0)}"
         answer = self._ask(do="meet", key=key)
@@ -243,7 +245,7 @@ class World:
         return key
 
     def met(self, key: str) -> None:
-        """This rank has initialised; the store closes when all have."""
+        """Report that this rank has initialized; the store closes when all have."""
         self._ask(do="met", key=key, size=self.size)
 
     def _ask(self, **question: Any) -> dict[str, Any]:
@@ -251,7 +253,7 @@ class World:
 
 
 def restore_environment(variables: Mapping[str, str | None]) -> None:
-    """Have variables of the environment be as they were; None: not set."""
+    """Set environment variables to these earlier values; None means not set."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -264,7 +266,7 @@ def _words(topic: str) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """`rank 3` or `ranks 0, 1, 3`: on a rank, the room text is not there to say it."""
+    """Return `rank 3` or `ranks 0, 1, 3`: code of a rank does not import the package `text`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

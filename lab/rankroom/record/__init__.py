@@ -1,4 +1,4 @@
-"""What is on disk of runs and clusters: schema, types, store, tail, retention.
+"""Runs and clusters as they are stored on disk: schema, types, store, tail, retention.
 
 Imports the room system.
 """

@@ -1,7 +1,7 @@
-"""A record without a run yet: its files are made before a cell waits for them.
+"""Prepared records: the files of the next run's record, created before a cell waits for them.
 
-To make a folder and four files takes a millisecond; to fill them and give the folder its name,
-a tenth of that.
+Creating a folder and four files takes a millisecond; filling the files and renaming the folder
+takes a tenth of that.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from pathlib import Path
 from rankroom.system import pid_space
 
 BLANK = ".blank"
-OLD_S = 7 * 86_400.0  # a process elsewhere that has still use for an older one makes another
-NEXT_RUN = "run.json.next"  # takes the place of run.json once it is written
+# Blanks of other machines are removed after this; a process that still needs one makes another.
+OLD_S = 7 * 86_400.0
+NEXT_RUN = "run.json.next"  # renamed to run.json once it is written
 _FILES = ("run.json", "source.py", NEXT_RUN, "events.jsonl")
 
 
 class Blank:
     """A hidden folder in `runs` with the files of a record, empty and open for writing.
 
-    Raises OSError when it cannot be made.
+    Raises OSError when it cannot be created.
     """
 
     def __init__(self, runs: Path) -> None:
         self.folder = f"{runs}/.{os.getpid()}-{_space()}-{secrets.token_hex(4)}{BLANK}"
         self._files: list[int] = []
-        os.mkdir(self.folder, 0o700)  # noqa: PTH102 - strings are quicker, and a cell may wait
+        os.mkdir(self.folder, 0o700)  # noqa: PTH102 - strings are faster, and a cell may wait
         try:
             for name in _FILES:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
                 self._files.append(os.open(f"{self.folder}/{name}", flags, 0o600))
             with contextlib.suppress(OSError, AttributeError):  # not everywhere
-                # ext4 brings a file that takes another's place to the disk first, unless it has its
-                # block already.
+                # ext4 flushes a file that replaces another one by rename, unless its block is
+                # allocated already.
                 os.posix_fallocate(self._files[2], 0, 1)
         except OSError:
             self.discard()
             raise
 
     def become(self, folder: Path, run: bytes, source: bytes) -> int:
-        """Fill it and give it its place; the descriptor of events.jsonl, which is still open.
+        """Write run.json and source.py, and rename the folder to `folder`; return the descriptor of
+        events.jsonl, still open.
 
-        Raises OSError, and is gone, when the disk is full or something else is in that place.
+        Raises OSError, and removes the files, when the disk is full or `folder` exists already.
         """
         try:
             for file, data in zip(self._files, (run, source), strict=False):
@@ -66,7 +68,7 @@ class Blank:
         return events
 
     def discard(self) -> None:
-        """Remove it."""
+        """Close and remove the files."""
         for file in self._files:
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -75,8 +77,8 @@ class Blank:
 
 
 def forsaken(runs: Path) -> Iterator[Path]:
-    """The blanks of processes that do not run any more; of those elsewhere, the old ones."""
-    from rankroom.system import process_tree  # here, as `import rankroom` must not pay for it
+    """Yield the blanks left by processes that have ended; of other machines', only the old ones."""
+    from rankroom.system import process_tree  # a local import: `import rankroom` has to be fast
 
     for folder in runs.glob(f".*{BLANK}"):
         pid, _, rest = folder.name.removeprefix(".").partition("-")
@@ -86,7 +88,7 @@ def forsaken(runs: Path) -> Iterator[Path]:
             gone = not process_tree.lives(int(pid))
         else:
             gone = False
-            with contextlib.suppress(OSError):  # it has become a record meanwhile
+            with contextlib.suppress(OSError):  # it has just become a record
                 gone = time.time() - folder.lstat().st_mtime > OLD_S
         if gone:
             yield folder
@@ -94,7 +96,8 @@ def forsaken(runs: Path) -> Iterator[Path]:
 
 @functools.cache
 def _space() -> str:
-    """What tells the pids of this machine's processes from those of others that share the home."""
+    """Return a short id of this PID space, which distinguishes its pids from those of other
+    machines that share the home."""
     return hashlib.sha256("/".join(pid_space.here()[1:]).encode()).hexdigest()[:6]
 
 

@@ -1,4 +1,4 @@
-"""A process becomes the one that keeps a cluster, so that others can tell whether it still does."""
+"""Claiming a cluster: a process becomes its owner, in a way that others can check it is alive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.system import file_lock, pid_space, process_tree
 from rankroom.system.polling import poll_until
 
-LOOKED_AT_S = 5.0  # others that look have the lock for a moment
+LOOKED_AT_S = 5.0  # timeout for the lock, which processes that check for an owner hold briefly
 
 
 def claim(paths: ClusterPaths, info: ClusterInfo) -> int:
-    """Note in `info` that this process keeps the cluster, and lock a file of it until it ends.
+    """Enter this process in `info` as the cluster's owner, and lock the cluster's lock file.
 
-    Returns the open file. Raises OSError, and SystemExit if another process keeps the cluster: what
-    that wrote is left alone.
+    Returns the file's descriptor; the lock is held until it is closed or this process ends. Raises
+    OSError, and SystemExit if another process owns the cluster, whose files are left alone.
     """
     info.host, info.space = socket.gethostname(), str(pid_space.here())
     info.supervisor = os.getpid()

@@ -1,7 +1,7 @@
-"""A cluster on disk: one class names every path, one small file says what state it is in.
+"""A cluster on disk: one class names every path, and one small file, cluster.json, has its state.
 
-The process that keeps a cluster writes cluster.json; kernels, the server and the CLI read it. That
-is how a cluster is found again after its kernel is gone.
+The process that owns a cluster writes cluster.json; kernels, the server and the CLI read it. So a
+cluster can be found again after its kernel is gone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
-LATE_S = 10.0  # for a network's file system to show a folder that another machine made
-SEEN_S = 120.0  # for a network's file system to show a file that another machine wrote
-CLOCK_S = 2 * 3600.0  # by which the clock of this machine may be wrong
-VERSION = 2  # from 2 on the supervisor owns the runs
+LATE_S = 10.0  # within which a network file system shows a folder made on another machine
+SEEN_S = 120.0  # within which a network file system shows a file written on another machine
+CLOCK_S = 2 * 3600.0  # the largest clock error of this machine that is allowed for
+VERSION = 2  # since 2, the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
 RemoteState = Literal[
     "connecting", "asks", "submitting", "pending", "starting", "running", "lost", "ending",
@@ -38,7 +38,7 @@ RemoteState = Literal[
 
 @dataclass(frozen=True)
 class Node:
-    """A compute node: how many ranks it gets, and what of it was granted to the job."""
+    """A compute node: how many ranks run on it, and its GPUs and cores that the job was granted."""
 
     name: str
     ranks: int
@@ -48,7 +48,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a scheduler granted; `until` is when it ends (epoch seconds), 0 if it does not."""
+    """What a scheduler granted; `until` is when it ends (epoch seconds), 0 if it has no end."""
 
     job: str
     nodes: tuple[Node, ...]
@@ -63,17 +63,18 @@ class Allocation:
 
 @dataclass
 class Remote:
-    """What is known here of a cluster on a site, besides its ranks. Times are epoch seconds.
+    """What is known on this machine of a cluster on a site, besides its ranks. Times are epoch
+    seconds.
 
-    `lost` says that the connection to the site is; the ranks go on. `log` is the job's output file
-    (the name may be a pattern) and `name` the cluster's name, both there; `until` is 0 while it is
-    not known.
+    State `lost` means that the connection to the site is lost; the ranks go on. `log` is the job's
+    output file (the name may be a pattern) and `name` the cluster's name, both at the site; `until`
+    is when the job ends, 0 while that is not known.
     """
 
     site: str
     login: str = ""
     state: RemoteState = "connecting"
-    words: str = ""  # one sentence for people
+    words: str = ""  # the state in one sentence for users
     job: str = ""
     reason: str = ""
     expected: float = 0.0
@@ -83,36 +84,37 @@ class Remote:
     ranks_per_node: int = 0
     log: str = ""
     name: str = ""
-    # While it is not known whether a job that was submitted was accepted: the jobs of that name
-    # that there were before.
+    # While it is not known whether a submitted job was accepted: the jobs of the same name that
+    # were in the queue before, and when it was submitted.
     others: list[str] | None = None
-    asked: float = 0.0  # and when it was submitted
-    began: float = 0.0  # when the cluster began, or the time there soon after, if that is earlier
+    asked: float = 0.0
+    began: float = 0.0  # when the cluster began: by the clock here or there, whichever is earlier
 
     @property
     def has_job(self) -> bool:
-        """Whether it has a job, or may have one."""
+        """Whether the cluster has a job, or may have one."""
         return bool(self.job) or self.others is not None
 
     @property
     def its_job(self) -> str:
-        """The job, within a sentence for people."""
+        """The job as a phrase within a message for users."""
         return f"its job {self.job}" if self.job else "a job that it may have"
 
 
 @dataclass
 class ClusterInfo:
-    """cluster.json. `supervisor` is the process that keeps the cluster, and listens at `rpc` for
-    who knows `rpc_key`, both empty if it is of a version before; times are epoch seconds.
+    """cluster.json. Times are epoch seconds.
 
-    The pid of the supervisor counts in `space`, and `began` (ticks since boot) tells it from a
-    later process of that number; while it runs it has a lock on a file, where it is `locked`.
+    `supervisor` is the pid of the process that owns the cluster. It listens at `rpc` for clients
+    that know `rpc_key`; both are empty if an earlier version started it. The pid is valid in the
+    PID space `space`, and `began` (ticks since boot) distinguishes the process from a later one
+    with the same pid. If `locked`, it holds a lock on the cluster's lock file as long as it runs.
 
-    By rank: `exits` says how the process of one that is down ended, `restarts` how often it was
-    restarted, and `past` how the one before ended if it was by itself. `starting` are the ranks
-    that are being restarted, `ready` those that have said that they are. `silent` are the nodes
-    of which nothing has been heard since then: their ranks may be cut off. `lease` is how many
-    hours the cluster stays when no client holds it.
+    By rank: `exits` says how the process of a rank that is down ended, `restarts` how often the
+    rank was restarted, and `past` how its previous process ended if that ended by itself.
+    `starting` are the ranks that are being restarted, `ready` those that have reported that they
+    are ready. `silent` has, by node, the time since which it has not been heard from: its ranks may
+    be cut off. `lease` is how many hours the cluster stays up when no client holds it.
     """
 
     name: str
@@ -138,12 +140,12 @@ class ClusterInfo:
     ready: list[int] = field(default_factory=list)
     silent: dict[str, float] = field(default_factory=dict)
     auto_restart: bool = False
-    preload: str = ""  # modules that were asked for, or `none`; else what cells imported last
-    notes: list[str] = field(default_factory=list)  # of the start, for the client that started it
+    preload: str = ""  # the modules requested, or `none`; if empty, what cells imported last
+    notes: list[str] = field(default_factory=list)  # about the start, for its client
     lease: float = 0.0
-    allocation: Allocation | None = None  # the ranks are processes of this machine without one
-    reached_from: str = ""  # a machine outside of the job from which its ranks are reached
-    remote: Remote | None = None  # set where the ranks are on a site, and their supervisor here
+    allocation: Allocation | None = None  # without one, the ranks are processes of this machine
+    reached_from: str = ""  # a machine outside the job from which its ranks are reached
+    remote: Remote | None = None  # set where the ranks are on a site, and `supervisor` is here
     version: int = VERSION
 
     @classmethod
@@ -161,7 +163,7 @@ class ClusterInfo:
 
 
 def silent_words(info: ClusterInfo) -> str:
-    """What is said of nodes of which nothing is heard; empty if there are none."""
+    """Return the warning about silent nodes; empty if there are none."""
     parts = [
         SILENT.format(node=node, seconds=max(0.0, time.time() - since))
         for node, since in sorted(info.silent.items())
@@ -170,19 +172,20 @@ def silent_words(info: ClusterInfo) -> str:
 
 
 def is_past(until: float) -> bool:
-    """Whether a time of a scheduler's, if it is one, has passed whatever clock was set."""
+    """Whether a scheduler's time (epoch seconds, 0 if unknown) has passed, even if a clock is wrong
+    by up to CLOCK_S."""
     return 0 < until < time.time() - CLOCK_S
 
 
 SILENT = "node {node} has been silent for {seconds:.0f} s: its ranks may be cut off"
 UNLISTED = "runs that cannot be listed"
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
-_read_last: dict[Path, str] = {}  # or written, of the clusters this process knows
+_read_last: dict[Path, str] = {}  # the text of each cluster.json as last read or written here
 
 
-REMOVED = ".removed"  # ends the name of a cluster's folder that is being deleted
+REMOVED = ".removed"  # suffix of a cluster's folder that is being deleted
 LONGEST_NAME = 63
-# What names a folder, and cannot lead to another one.
+# Valid as a folder's name, and cannot lead out of the parent folder.
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 NAME_HAS = (
     f"has letters, digits, dots, dashes and underscores only, and {LONGEST_NAME} characters at most"
@@ -190,8 +193,8 @@ NAME_HAS = (
 
 
 def named(name: str | None, kind: str) -> ClusterPaths:
-    """Where a cluster is kept that is to be started under this name, or under one that begins
-    with `kind`. Raises UsageError for what is no name."""
+    """Return the paths of a new cluster called `name`, or else by a random name that begins with
+    `kind`. Raises UsageError for an invalid name."""
     if name and not NAME.fullmatch(name):
         raise UsageError(f"the name of a cluster {NAME_HAS}, unlike {name!r}")
     begins = re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")[:40] or "ranks"
@@ -215,30 +218,30 @@ class ClusterPaths:
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor says; under its old name where the version before began it."""
+        """The supervisor's log; under its old name if an earlier version created it."""
         logs = [self.logs / name for name in config.names("supervisor.log")]
         return next((log for log in logs if log.exists()), logs[0])
 
     @property
     def job_log(self) -> Path:
-        """The end of what a job on a site has written, once it is over."""
+        """The end of a site's job's output, copied here once the job is over."""
         return self.logs / "job.log"
 
     def rank_log(self, rank: int) -> Path:
-        """What the rank's process said before and beside its runs."""
+        """What the rank's process printed before and between its runs."""
         return self.logs / f"rank-{rank}.log"
 
     def agent_log(self, node: str) -> Path:
-        """What a node's agent said, and what started it there."""
+        """The output of a node's agent and of the command that started it there."""
         return self.logs / f"agent-{node}.log"
 
     def spool(self, rank: int) -> Path:
-        """Where the rank writes its output first."""
+        """The folder of the rank's spool, to which it writes its output first."""
         return self.folder / "spool" / str(rank)
 
     def unfinished(self) -> list[str]:
-        """The runs of which ranks still hold what their records may lack; UNLISTED among them where
-        a spool cannot be read, as there may be more."""
+        """Return the runs whose spools may hold events that their records lack; UNLISTED is among
+        them where a spool cannot be read, as there may be more."""
         spool = self.folder / "spool"
         found: set[str] = set()
         try:
@@ -260,10 +263,11 @@ class ClusterPaths:
             self.spool(rank).mkdir(mode=0o700, exist_ok=True)
 
     def read(self) -> ClusterInfo | None:
-        """The cluster's state, or None when there is none (yet).
+        """Return the cluster's state, or None when there is no such cluster (yet).
 
-        While its file cannot be read, what this process read of it last: a cluster is not gone
-        because of that. Raises UnreadableError if it never could.
+        While its file cannot be read, returns what this process read or wrote last: an unreadable
+        file does not mean that the cluster is gone. Raises UnreadableError if there is no such
+        text.
         """
         try:
             return self.read_now()
@@ -271,15 +275,15 @@ class ClusterPaths:
             return self._read_before(error)
 
     def read_now(self) -> ClusterInfo:
-        """The same as its file has it now. Raises OSError, and ValueError or TypeError for half a
-        file."""
+        """Return the state that the file has now. Raises OSError, and ValueError or TypeError for
+        an incomplete file."""
         text = self.info.read_text()
         info = ClusterInfo.from_json(json.loads(text))
         _read_last[self.info] = text
         return info
 
     def read_patiently(self) -> ClusterInfo | None:
-        """The same for a process that is started to keep it: its file may not be seen at once."""
+        """Like `read`, for a process started for this cluster: wait until its file is visible."""
         told = ""
 
         def read() -> ClusterInfo | None:
@@ -310,7 +314,7 @@ class ClusterPaths:
         )
 
     def is_removed(self) -> bool:
-        """Whether its folder is gone, and not with all the others, as when a home is away."""
+        """Whether its folder is gone, but not the parent folder, as when a home is not mounted."""
         try:
             self.folder.stat()
         except FileNotFoundError:
@@ -320,13 +324,14 @@ class ClusterPaths:
         return False
 
     def write(self, info: ClusterInfo) -> None:
-        """Replace cluster.json in one step; it holds a key, so only the user may read it."""
+        """Replace cluster.json in one step; only the user may read it, as it holds a key."""
         text = json.dumps(dataclasses.asdict(info))
         write_atomically(self.info, text)
         _read_last[self.info] = text
 
     def remove(self) -> None:
-        """Delete the cluster's folder; what a file system keeps of it counts as no cluster."""
+        """Delete the cluster's folder; anything a file system keeps no longer counts as a
+        cluster."""
         if self.folder.resolve().parent != self._root.resolve():
             raise ValueError(f"{self.name!r} is no cluster's folder")  # all below it would be lost
         folder = self._root / f".{self.name}-{secrets.token_hex(4)}{REMOVED}"
@@ -334,16 +339,16 @@ class ClusterPaths:
             self.folder.rename(folder)
         except OSError:
             folder = self.folder
-        # NFS keeps files that are open somewhere: the others must not stay with them.
+        # NFS keeps files that a process has open: remove all others nevertheless.
         shutil.rmtree(folder, ignore_errors=True)
-        # A supervisor that removed it, and was ended in the middle of that.
+        # Left by a supervisor that was killed while it removed this cluster.
         with contextlib.suppress(OSError):
             for left in list(self._root.glob(f".{self.name}-????????{REMOVED}")):
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _names_in(folder: Path) -> list[str]:
-    """What is in a folder, if that is there. Raises OSError where it cannot be told."""
+    """Return the names in a folder, if it exists. Raises OSError where it cannot be read."""
     try:
         return [each.name for each in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -355,12 +360,12 @@ def _words(error: Exception) -> str:
 
 
 def clusters_folder() -> Path:
-    """Where clusters are kept."""
+    """Return the folder that holds the clusters' folders."""
     return config.home() / "clusters"
 
 
 def all_paths() -> list[ClusterPaths]:
-    """The folders of clusters found on disk, by name."""
+    """Return the paths of all clusters found on disk, sorted by name."""
     try:
         with os.scandir(clusters_folder()) as entries:
             names = sorted(each.name for each in entries if _may_be_folder(each))
@@ -372,25 +377,25 @@ def all_paths() -> list[ClusterPaths]:
 def _may_be_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # that cannot be told
+    except OSError:  # it is not known
         return True
 
 
 def all_clusters() -> list[ClusterInfo]:
-    """Every cluster found on disk, newest first, whatever its state."""
+    """Return every cluster found on disk, whatever its state, newest first."""
     found = []
     for paths in all_paths():
         with contextlib.suppress(UnreadableError):
             if (info := paths.read()) is not None:
                 found.append(info)
-    # What one on a site is made of there is not another one, where both have one home.
+    # Where a site shares this home, its part of a cluster there is found here, too: skip that.
     parts = {info.remote.name for info in found if info.remote and info.remote.name != info.name}
     whole = [info for info in found if info.name not in parts]
     return sorted(whole, key=lambda info: info.created, reverse=True)
 
 
 def tail(path: Path, lines: int = 20) -> str:
-    """The end of a log, for an error message; empty if there is none."""
+    """Return the end of a log, for an error message; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -402,6 +407,6 @@ def tail(path: Path, lines: int = 20) -> str:
 
 
 def with_log(words: str, log: Path) -> str:
-    """An error message that ends with the end of the log that tells more."""
+    """Return an error message: `words`, followed by the end of the log that tells more."""
     text = tail(log)
     return f"{words}; {log} ends with:\n{text}" if text else f"{words}; {log} is empty"

@@ -1,4 +1,4 @@
-"""Which runs a user means to compare one with: by id, part of an id, -o's name, or `last`."""
+"""Find the runs to compare a run with: by id or part of it, by -o name, or as `last`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rankroom.errors import RecordError
 from rankroom.record.model import MOST_COMPARED, RunInfo
 from rankroom.record.store import Store
 
-LOOKED_AT = 200  # records, the newest, among which a name is looked for
+LOOKED_AT = 200  # the number of newest records that are searched for a name
 
 
 def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list[str], list[str]]:
-    """The ids of the runs that `texts` name, each of which may name several, with commas; and a
-    sentence for each that cannot be compared with the run `run_id`."""
+    """Return the ids of the runs that `texts` name, and a note for each name that cannot be
+    compared with the run `run_id`. A text may name several runs, separated by commas."""
     found: list[str] = []
     notes: list[str] = []
     for text in (part.strip() for each in texts for part in each.split(",")):
@@ -32,14 +32,14 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
 
 
 def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
-    """Of the newest runs those that have metrics, or are on and may come to have some."""
+    """Return those of the newest `limit` runs that have metrics, or are running and may yet."""
     return [run for run in store.newest(limit) if run.state == "running" or has_metrics(store, run)]
 
 
 def _find(store: Store, text: str, run_id: str) -> str:
     runs = store.newest(LOOKED_AT) if text and text not in store.ids() else []
     if text == "last":
-        # A cell without metrics, after the one that is meant, is nothing to compare with.
+        # Skip runs without metrics, such as a short cell that was run after the one meant.
         found = (run.id for run in runs if run.id != run_id and has_metrics(store, run))
     else:
         found = (run.id for run in runs if run.name == text)
@@ -47,8 +47,8 @@ def _find(store: Store, text: str, run_id: str) -> str:
 
 
 def has_metrics(store: Store, run: RunInfo) -> bool:
-    """Whether a run that is over, and was not lost, has metrics."""
-    # Earlier versions did not say so in run.json.
+    """Whether a run that has ended, and is not lost, has metrics."""
+    # Earlier versions did not store this in run.json.
     return run.has_metrics or store.paths(run.id).metrics.exists()
 
 

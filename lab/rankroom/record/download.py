@@ -1,4 +1,4 @@
-"""The whole log of a run as one text: every line with its rank in front."""
+"""The whole log of a run as one text, with the rank in front of every line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Iterator
 
 from rankroom.record.model import Json
 
-# A line longer than this is cut, and goes on behind another sign, so that no line fills the memory.
+# Characters: a longer line is cut, and continued after the sign `┆`, so that no line fills memory.
 _LONG = 1 << 20
 _BATCH = 1 << 18
 
 
 def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> Iterator[bytes]:
-    """The log in pieces of some 100 KiB, lines as `rank │ text`; `ranks` None means all.
+    """Yield the log in pieces of some 100 KiB, its lines as `rank │ text`; `ranks` None means all.
 
-    Text is passed on as the rank wrote it, colours and carriage returns included.
+    Text is unchanged, including colors and carriage returns.
     """
     open_lines: dict[tuple[int, str], _OpenLine] = {}
     out: list[str] = []
@@ -32,7 +32,7 @@ def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> It
         if line.length > _LONG:
             out.append(line.close("┆"))
         held += len(event["text"])
-        if held > _BATCH and out:  # not yet, where lines are in the middle
+        if held > _BATCH and out:  # `out` is empty while no line has ended
             yield _encode(out)
             out, held = [], 0
     out += [line.close() for line in open_lines.values() if line.length]
@@ -41,7 +41,7 @@ def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> It
 
 
 class _OpenLine:
-    """The line that one stream of one rank is in the middle of, in pieces."""
+    """The incomplete line of one stream of one rank, in pieces."""
 
     def __init__(self, rank: int) -> None:
         self.length = 0

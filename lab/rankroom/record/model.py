@@ -1,8 +1,8 @@
-"""The record's vocabulary in Python: what record.schema.json says, as dataclasses.
+"""The record's types in Python: the definitions of record.schema.json as dataclasses.
 
-The schema is the contract (TypeScript types are generated from it); tests hold both together.
-Events travel and are stored as JSON lines, so hot paths build them as text; these classes are for
-a record's readers.
+The schema is the contract (TypeScript types are generated from it); tests keep the two in step.
+Events are sent and stored as JSON lines, so hot paths build them as text; these classes are for
+readers of a record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
-MOST_COMPARED = 4  # runs, beside one: more lines are not told apart
+MOST_COMPARED = 4  # other runs shown beside one: more curves could not be told apart
 RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
 RANK_ENDED: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Clock:
-    """How a rank's clock differs from that of the run's writer, in microseconds."""
+    """The offset of a rank's clock from that of the run's writer, and its error bound, in µs."""
 
     offset: int
     error: int
@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass
 class RankInfo:
-    """Where one rank lives; `clock` only where its host is another than the writer's."""
+    """Where one rank runs; `clock` is set only where its host is not the writer's."""
 
     rank: int
     host: str
@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass
 class Place:
-    """Where ranks of a run that is stuck stand; `words` say it, without the ranks."""
+    """Where some ranks of a stuck run are; `words` describes it without naming the ranks."""
 
     ranks: list[int]
     state: Literal["asks", "waits", "still", "busy", "ended", "silent"]
@@ -76,14 +76,17 @@ class Hang:
 
     @property
     def is_held(self) -> bool:
-        """Whether ranks wait for somebody's answer: that is no fault of the run."""
+        """Whether ranks wait for a user's answer, in which case the run is not at fault."""
         return any(place.state == "asks" for place in self.places)
 
 
 @dataclass
 class Prompt:
-    """What a rank of a live run asks, until somebody answers; `number` tells it from the rank's
-    others, `place` is where it asks: `cell line 5`, `train.py:12`."""
+    """A question that a rank of a live run asks the user, kept until it is answered.
+
+    `number` distinguishes it from the rank's other prompts; `place` is where the rank asks, such as
+    `cell line 5` or `train.py:12`.
+    """
 
     rank: int
     number: int
@@ -95,8 +98,9 @@ class Prompt:
 
 @dataclass
 class Owner:
-    """The process that writes a record: its pid counts in `space`, and `began` (ticks since boot)
-    tells it from a later process of that number. 0 and empty where an earlier version wrote."""
+    """The process that writes a record: its pid is valid in the PID space `space`, and its start
+    time `began` (ticks since boot) distinguishes it from a later process with the same pid. In
+    records of earlier versions `began` is 0 and `space` is empty."""
 
     host: str
     pid: int
@@ -106,7 +110,7 @@ class Owner:
 
 @dataclass
 class Client:
-    """The process that asked for a run."""
+    """The process that submitted a run."""
 
     host: str
     pid: int
@@ -137,8 +141,8 @@ class RunInfo:
     version: int = VERSION
 
     def to_json(self) -> Json:
-        """The object stored in run.json; fields that say nothing are left out."""
-        # Not dataclasses.asdict: with 64 ranks that costs a millisecond of every cell.
+        """Return the object stored in run.json, without optional fields that are empty."""
+        # Not dataclasses.asdict: with 64 ranks that adds a millisecond to every cell.
         out: Json = {**vars(self), "notes": list(self.notes)}
         out["ranks"] = [_rank(rank) for rank in self.ranks]
         out["failure"] = {**vars(self.failure)} if self.failure else None
@@ -162,7 +166,7 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, data: Json) -> RunInfo:
-        """The inverse of `to_json`; fields a newer minor writer added are ignored.
+        """The inverse of `to_json`; unknown fields, which a newer writer may add, are ignored.
 
         Raises ValueError when `data` is not a Run.
         """
@@ -197,7 +201,7 @@ class RunInfo:
 
 
 def title_of(source: str) -> str:
-    """The first line of a cell that says something, cut to 80 characters."""
+    """Return a cell's first line that is neither blank nor a comment, cut to 80 characters."""
     for line in source.splitlines():
         text = line.strip()
         if text and not text.startswith("#"):
@@ -206,9 +210,9 @@ def title_of(source: str) -> str:
 
 
 def parse_event(line: bytes) -> Json | None:
-    """The event on one line of events.jsonl, or None for garbage and half a line.
+    """Return the event on one line of events.jsonl, or None for garbage or an incomplete line.
 
-    Kinds that a newer writer added come through: readers pass over kinds they do not know.
+    Kinds added by a newer writer are returned, too: readers skip kinds that they do not know.
     """
     try:
         event = json.loads(line)
@@ -222,24 +226,24 @@ def parse_event(line: bytes) -> Json | None:
 
 
 def event_line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> bytes:
-    """One event as a line of events.jsonl. `t` is microseconds since the run's start."""
+    """Return one event as a line of events.jsonl. `t` is in microseconds since the run's start."""
     head = {"kind": kind, "rank": rank, "seq": seq, "t": t, **fields}
     return _ENCODE(head).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def spans_line(rank: int, seq: int, t: int, fields: Json, columns: Json) -> bytes:
-    """The same of an event of spans, whose columns hold whole numbers only: there are many."""
+    """Like `event_line`, but faster, for a spans event, whose long `columns` hold integers only."""
     head = _ENCODE({"kind": "spans", "rank": rank, "seq": seq, "t": t, **fields})
     texts = [f'"{key}":[{_whole_numbers(column)}]' for key, column in columns.items()]
     return f"{head[:-1]},{','.join(texts)}}}\n".encode("utf-8", "backslashreplace")
 
 
 def _whole_numbers(numbers: Sequence[int]) -> str:
-    # One step for all of them, in C: the quickest way there is.
+    # Formats all of them in one call, in C: the fastest way measured.
     return ("%d," * len(numbers) % tuple(numbers))[:-1]
 
 
-# json.dumps() makes one of these each time.
+# json.dumps() would create a new encoder for each call.
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -266,7 +270,7 @@ def _check(data: Any, needs: dict[str, Any], what: str) -> None:
 
 
 def _required(name: str) -> dict[str, type]:
-    """The fields that the schema requires of one of its definitions, with their types."""
+    """Return the required fields of one of the schema's definitions, with their types."""
     definition = _SCHEMA[name]
     return {key: _type(definition["properties"][key]) for key in definition["required"]}
 
@@ -285,7 +289,7 @@ _RUN_MAY = {"title": "", "lines": 0, "notes": []}
 _PART_NEEDS: dict[Any, dict[str, type]] = {
     kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place, Prompt)
 } | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
-# Of the events that say least, which is what all of them say; then of each kind.
+# Sample events require only the fields that all events have; _KIND_NEEDS has the others by kind.
 _EVENT_NEEDS = _required("SampleEvent")
 _KIND_NEEDS = {
     _SCHEMA[name]["properties"]["kind"]["const"]: {

@@ -1,4 +1,4 @@
-"""Who writes a record, and whether that process still lives."""
+"""The process that owns (writes) a record, and whether it is still alive."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from pathlib import Path
 from rankroom.record.model import Owner, RunInfo
 from rankroom.system import pid_space
 
-# A live writer elsewhere appends at least samples; shared file systems lag by seconds.
+# Seconds: a live writer on another machine appends at least samples; shared file systems lag by
+# seconds.
 QUIET = 60.0
 
 
 def this_process() -> Owner:
-    """The running process as the owner of a record."""
-    return replace(_owner(os.getpid()))  # a copy: changing it changes no other record
+    """Return this process as the owner of a record."""
+    return replace(_owner(os.getpid()))  # a copy, so that changing it affects no other record
 
 
 def no_process() -> Owner:
-    """The owner of a record that its writer has let go: no process has the number 0."""
+    """Return the owner of a record that its writer has given up: no process has pid 0."""
     return Owner(socket.gethostname(), 0, str(pid_space.here()))
 
 
-@functools.lru_cache(maxsize=1)  # per pid: a fork must not claim to be its parent
+@functools.lru_cache(maxsize=1)  # keyed by pid: a fork must not claim to be its parent
 def _owner(pid: int) -> Owner:
     return owner_of(pid)
 
 
 def owner_of(pid: int) -> Owner:
-    """A process of this machine as an owner."""
-    from rankroom.system import process_tree  # here, because ranks must not pay for it
+    """Return the process `pid` of this machine as the owner of a record."""
+    from rankroom.system import process_tree  # a local import, to keep its cost out of the ranks
 
     space = str(pid_space.here())
     return Owner(socket.gethostname(), pid, space, process_tree.began(pid) or 0)
 
 
 def is_here(owner: Owner) -> bool:
-    """Whether this process can look the owner up."""
-    if not owner.space:  # an earlier version's
+    """Whether the owner's pid can be looked up from this process."""
+    if not owner.space:  # written by an earlier version
         return owner.host == socket.gethostname()
     return pid_space.is_here(pid_space.PidSpace.read(owner.space))
 
 
 def is_gone(owner: Owner) -> bool:
-    """Whether the owner is known to be gone; False where that cannot be told from here."""
+    """Whether the owner is known to have ended; False where this process cannot tell."""
     if not owner.pid:
         return True
     if not is_here(owner):
@@ -58,10 +59,10 @@ def is_gone(owner: Owner) -> bool:
 
 
 def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
-    """Whether the process that writes `run` is there.
+    """Whether the process that writes `run` is alive.
 
-    Elsewhere that cannot be asked; a record from there that is untouched for `quiet` seconds is
-    not live.
+    An owner in another PID space cannot be looked up: its record counts as live unless `events` has
+    not been written to for `quiet` seconds.
     """
     owner = run.owner
     if owner is not None and (is_here(owner) or is_gone(owner)):
@@ -70,5 +71,5 @@ def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
         return time.time() - events.stat().st_mtime < quiet
     except FileNotFoundError:
         return False
-    except OSError:  # that cannot be told now
+    except OSError:  # it is not known at the moment
         return True

@@ -1,4 +1,4 @@
-"""A record's writer for disks that are full for a while: what they refuse waits in memory."""
+"""A record writer for disks that are full for a while: what they refuse is buffered in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Writer
 
-WAITING = 64 << 20  # bytes that wait in memory at most; the ranks' spools keep the rest
+WAITING = 64 << 20  # bytes buffered in memory at most; the ranks' spools hold the rest
 
 
 class PatientWriter:
-    """A Writer that keeps what the disk refuses, and writes it in order once there is room."""
+    """A Writer that buffers what the disk refuses, and writes it in order once there is space."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -21,8 +21,8 @@ class PatientWriter:
         self._trouble = ""
 
     def append(self, lines: bytes) -> None:
-        """Append whole JSON lines. Raises RecordError when too much waits already; these are not
-        kept then."""
+        """Append whole JSON lines. Raises RecordError, and drops these lines, when the buffer is
+        full."""
         if not self._catch_up():
             self._keep(lines)
             return
@@ -37,14 +37,14 @@ class PatientWriter:
         self._writer.update(run)
 
     def finish(self, run: RunInfo) -> None:
-        """Write all that waits, then the run's final state. Raises RecordError when the disk
-        refuses it; may be called again then."""
+        """Write all buffered lines, then the run's final state. Raises RecordError when the disk
+        refuses them; it may then be called again."""
         if not self._catch_up():
             raise RecordError(self._trouble)
         self._writer.finish(run)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._writer.close()
 
     def _keep(self, lines: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How long records stay: pruned by age and by their size in all, never while live."""
+"""How long records are kept: they are pruned by age and by total size, but never while live."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from rankroom.record.blank import forsaken
 
 DAY = 86_400.0
-# What was written, or half made, within this time is left alone by pruning for size.
+# Seconds: a record that was written to within this time is not pruned for size.
 GRACE = 3_600.0
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A record that was removed, or would be; with an `error` it could not be."""
+    """A record that was removed, or would be in a dry run; with `error`, why it could not be."""
 
     id: str
     bytes: int
@@ -37,9 +37,9 @@ def prune(
     grace: float = GRACE,
     by_itself: bool = False,
 ) -> list[Pruned]:
-    """Of the records `ids` in the folder `runs`, oldest first, remove the old and the too many.
+    """Prune the records `ids` in the folder `runs`; `ids` are ordered from oldest to newest.
 
-    See Store.prune, which fills in the rest.
+    See Store.prune for the other parameters, the rules and the result.
     """
     now = time.time()
     kept = [(run_id, *weight) for run_id in ids if (weight := _weigh(runs / run_id))]
@@ -58,7 +58,7 @@ def prune(
         if may_be_live(run_id):
             continue
         error = None if dry_run else _remove(runs / run_id)
-        # By itself, all others might go for one that cannot be removed.
+        # Without a user who asked for it, do not remove all others because one cannot be removed.
         if error is None or by_itself:
             total -= size
         gone.append(Pruned(run_id, size, why, error))
@@ -69,16 +69,16 @@ def prune(
 
 
 def _remove(folder: Path) -> OSError | None:
-    """Remove a record; why that failed if it is still there."""
-    # rmtree does not follow links out of the folder, and refuses one in its place.
+    """Remove a record; return the error if it is still there."""
+    # rmtree does not follow links out of the folder, and refuses a link in the folder's place.
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        shutil.rmtree(folder)  # says what is in the way
+        shutil.rmtree(folder)  # raises the reason if something is left
     except FileNotFoundError:
         return None
     except OSError as error:
         with contextlib.suppress(OSError):
-            # What another process has open goes on NFS once it closes it.
+            # NFS removes files that another process has open once that closes them.
             left = [path.name for path in folder.iterdir()]
             if left and all(name.startswith(".nfs") for name in left):
                 return None
@@ -87,7 +87,7 @@ def _remove(folder: Path) -> OSError | None:
 
 
 def _weigh(folder: Path) -> tuple[int, float] | None:
-    """Bytes in the record, and when it was last written to; None where that cannot be told."""
+    """Return a record's size in bytes and when it was last written to; None if it is unreadable."""
     try:
         stats = list(_files(folder))
     except OSError:

@@ -1,10 +1,10 @@
-"""Where records are: one class names every path, one writes a record, one finds and reads them.
+"""The store of records: one class names every path, one writes a record, one finds and reads them.
 
-A record is a directory `runs/<id>` with run.json, source.py and events.jsonl, and a profile.json
-once the run is over and there is something to say of where its time went; with it comes an
-overview.jsonl if there are many spans, and a metrics.json if user code reported some. It appears
-whole (made under a hidden name, often before there is a run, then renamed); run.json is replaced
-atomically; events are only appended.
+A record is a directory `runs/<id>` with run.json, source.py and events.jsonl. Once the run has
+ended, there is also a profile.json if anything is known of where its time went, with an
+overview.jsonl if there are many spans, and a metrics.json if user code reported metrics. A record
+appears complete (it is made under a hidden name, often before the run, then renamed); run.json is
+replaced atomically; events are only appended.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from rankroom.record.retention import DAY, GRACE, Pruned
 from rankroom.record.tail import LIMIT, Chunk, Events, Tail
 from rankroom.system import file_lock
 
-# Never a leading dot: that keeps `..` and half-made records out.
+# Never a leading dot: that excludes `..` and unfinished records.
 _ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
 T = TypeVar("T")
 
 
 def new_id(start: int) -> str:
-    """An id that sorts by time: UTC date and time, then microseconds and four random bits in hex.
+    """Return an id that sorts by time: UTC date and time, then microseconds and four random bits in
+    hex.
 
     `start` is in microseconds since the epoch.
     """
@@ -48,7 +49,7 @@ def new_id(start: int) -> str:
 
 
 class RecordPaths:
-    """Every path of one record; made when it is asked for, as most are not."""
+    """Every path of one record; computed on access, as most are not needed."""
 
     def __init__(self, runs: Path, run_id: str) -> None:
         self.id = run_id
@@ -84,16 +85,16 @@ class RecordPaths:
 
 
 class Writer:
-    """The sole writer of a record; what `append` was given is in the file when it returns."""
+    """The sole writer of a record; lines passed to `append` are in the file when it returns."""
 
     def __init__(self, paths: RecordPaths, events: int) -> None:
         self.paths = paths
         self._torn = False
-        self._fd = events  # an open descriptor of paths.events, to be appended to
+        self._fd = events  # a descriptor of paths.events, open for appending
 
     @classmethod
     def again(cls, paths: RecordPaths) -> Writer:
-        """The writer of a record that has lost its own. Raises RecordError."""
+        """Return a writer that continues an existing record. Raises RecordError."""
         try:
             return cls(paths, os.open(paths.events, os.O_RDWR | os.O_APPEND))
         except OSError as error:
@@ -101,8 +102,8 @@ class Writer:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Have other processes that would go on with the record wait meanwhile; whether they do, as
-        not all file systems have locks."""
+        """Lock the record against other processes that would continue it; yields whether the lock
+        was taken, as not all file systems have locks."""
         is_alone = file_lock.take(self._fd, file_lock.EXCLUSIVE, wait=True) == "taken"
         try:
             yield is_alone
@@ -110,13 +111,13 @@ class Writer:
             file_lock.release(self._fd)
 
     def append(self, lines: bytes) -> None:
-        """Append whole JSON lines as they are. Raises UnwrittenError with those that are not in the
-        file when the disk refuses them."""
-        # If an earlier call stopped in mid-line, spoil that line only.
+        """Append whole JSON lines as they are. When the disk refuses some, raises UnwrittenError
+        with those that are not in the file."""
+        # If an earlier call stopped in the middle of a line, end that line: no other is spoiled.
         data = b"\n" + lines if self._torn else lines
         rest = memoryview(data)
         try:
-            if self._fd < 0:  # it was finished, but for run.json, for which there was no room
+            if self._fd < 0:  # closed by `finish`
                 self._fd = os.open(self.paths.events, os.O_RDWR | os.O_APPEND)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
@@ -126,15 +127,16 @@ class Writer:
             if done:
                 self._torn = done > whole
             if self._torn and data[done : done + 1] == b"\n":
-                whole = done + 1  # all but its end, which the next call writes
+                whole = done + 1  # only its newline is missing, which the next call writes
             kept = max(0, whole - (len(data) - len(lines)))
             raise UnwrittenError(str(_unwritable(self.paths.folder, error)), lines[kept:]) from None
         self._torn = False
 
     def mend(self) -> None:
-        """Have the next line begin a line, whatever a writer that is gone left at the end.
+        """Make the next `append` begin a new line, even if the previous writer left an incomplete
+        one.
 
-        Half a line is not cut off: somebody may have read it, and goes on behind it.
+        The incomplete line is not cut off: a reader may have read it, and continues after it.
         """
         size = os.fstat(self._fd).st_size
         self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -144,8 +146,8 @@ class Writer:
         self.replace(_run_json(run))
 
     def replace(self, raw: bytes) -> None:
-        """The same with the text that run.json is to hold."""
-        folder = self.paths.folder  # strings are quicker, and who asked for the run waits
+        """Replace run.json in one step with the text `raw`."""
+        folder = self.paths.folder  # as strings, which are faster: the run's client is waiting
         try:
             _write(f"{folder}/{NEXT_RUN}", raw)
             os.replace(f"{folder}/{NEXT_RUN}", f"{folder}/run.json")  # noqa: PTH105
@@ -155,14 +157,14 @@ class Writer:
             raise _unwritable(self.paths.folder, error) from None
 
     def finish(self, run: RunInfo) -> None:
-        """Write the run's final state; what is appended after this opens the file again."""
+        """Close the file and write the run's final state; a later `append` opens the file again."""
         if trouble := self.close():
             run.notes = [*run.notes, MISSING.format(trouble=trouble)]
         self.update(run)
 
     def close(self) -> str:
-        """Let the file go; calling it twice is fine. Why some of it may not be kept: file servers
-        tell of a quota, or a broken disk, as late as now."""
+        """Close the file; calling it twice is fine. Returns why data may have been lost, or an
+        empty string: file servers may report an exceeded quota or a broken disk only now."""
         fd, self._fd = self._fd, -1
         try:
             if fd >= 0:
@@ -181,18 +183,19 @@ class Store:
         self._blank: Blank | None = None
 
     def paths(self, run_id: str) -> RecordPaths:
-        """The paths of the record `run_id`, there or not. Raises RecordError if it is no id."""
+        """Return the paths of the record `run_id`, which need not exist. Raises RecordError if it
+        is not a valid id."""
         if not _ID.fullmatch(run_id):
             raise RecordError(NOT_AN_ID.format(id=run_id))
         return RecordPaths(self.runs, run_id)
 
     def create(self, run: RunInfo, source: str) -> Writer:
-        """Start the record of `run`. Raises RecordError when it exists or cannot be written."""
+        """Create the record of `run`. Raises RecordError when it exists or cannot be written."""
         paths = self.paths(run.id)
         text = source.encode("utf-8", "backslashreplace")
         try:
             try:
-                # One that was made before may be gone by now, with its folder.
+                # A prepared one may have been removed in the meantime, together with its folder.
                 blank, self._blank = self._blank or Blank(self.runs), None
                 events = blank.become(paths.folder, _run_json(run), text)
             except OSError as error:
@@ -207,19 +210,19 @@ class Store:
             raise _unwritable(self.runs, error) from None
 
     def prepare(self) -> None:
-        """Make the files of the next record now, as the next `create` will be quicker then."""
+        """Create the files of the next record now, which makes the next `create` faster."""
         if self._blank is None:
             with contextlib.suppress(OSError):
                 self._blank = Blank(self.runs)
 
     def forget(self) -> None:
-        """Remove what was made for a record that will not be."""
+        """Remove files that `prepare` made and no record will use."""
         if self._blank is not None:
             self._blank.discard()
             self._blank = None
 
     def ids(self) -> list[str]:
-        """The ids of all records, newest first."""
+        """Return the ids of all records, newest first."""
         try:
             with os.scandir(self.runs) as entries:
                 names = [e.name for e in entries if _ID.fullmatch(e.name) and _is_folder(e)]
@@ -230,60 +233,62 @@ class Store:
         return sorted(names, reverse=True)
 
     def newest(self, limit: int | None = None) -> list[RunInfo]:
-        """The runs, newest first; one that cannot be read is shown as such, in state `lost`."""
+        """Return the newest `limit` runs (default: all), newest first; an unreadable one is
+        included as such, in state `lost`."""
         found = []
         for run_id in self.ids()[:limit]:
             try:
                 found.append(self.load(run_id))
             except RecordError as error:
-                with contextlib.suppress(OSError):  # pruned meanwhile
+                with contextlib.suppress(OSError):  # it has just been pruned
                     made = int(self.paths(run_id).folder.stat().st_mtime * 1e6)
                     found.append(_unreadable_run(run_id, made, str(error)))
         return found
 
     def load(self, run_id: str) -> RunInfo:
-        """The run; `lost` when it says running but its owner is gone.
+        """Return the run; its state is `lost` when its file says running but its owner is gone.
 
         Raises RecordError when there is none, it is damaged, or a newer Rankroom wrote it.
         """
         paths = self.paths(run_id)
         run = self._load(paths)
         if run.state == "running" and not is_live(run, paths.events):
-            # The owner may have ended the run between the two looks.
+            # The owner may have ended the run between the two checks.
             run = self._load(paths)
             if run.state == "running":
                 run = replace(run, state="lost")
         return run
 
     def source(self, run_id: str) -> str:
-        """The cell's source."""
+        """Return the cell's source."""
         paths = self.paths(run_id)
         return self._read(paths, paths.source, lambda path: path.read_bytes()).decode(
             "utf-8", "replace"
         )
 
     def read(self, run_id: str, after: int = 0, limit: int = LIMIT) -> Chunk:
-        """Whole lines of events.jsonl from byte `after` on, about `limit` bytes."""
+        """Return whole lines of events.jsonl from byte `after` on, about `limit` bytes."""
         return self.tail(run_id, after).read(limit)
 
     def tail(self, run_id: str, after: int = 0) -> Tail:
-        """A place in events.jsonl that moves on with each read."""
+        """Return a reader of events.jsonl that starts at byte `after`."""
         return Tail(self.paths(run_id).events, lambda: self.load(run_id), after)
 
     def events(self, run_id: str) -> Events:
-        """All events of the record, one by one; its `dropped` counts the lines that are none."""
+        """Return an iterable over all events of the record; its `dropped` counts invalid lines."""
         paths = self.paths(run_id)
         self._load(paths)
         return Events(paths.events)
 
     def find(self, text: str) -> str:
-        """The id that `text` abbreviates; `last` is the newest. Raises RecordError if not one."""
+        """Return the id that `text` abbreviates; `last` means the newest. Raises RecordError unless
+        exactly one record matches."""
         ids = self.ids()
         if text == "last" and ids:
             return ids[0]
         if text in ids:
             return text
-        # People also remember the end of an id: it is the part that differs.
+        # The end of an id is accepted, too: it is the part that differs between recent runs.
         hits = [i for i in ids if text and (i.startswith(text) or i.endswith(text))]
         if len(hits) == 1:
             return hits[0]
@@ -301,10 +306,10 @@ class Store:
     ) -> list[Pruned]:
         """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
 
-        Defaults come from the configuration. A live run is never removed, nor, for size, one
-        written to within `grace` seconds. `by_itself`, with no user who asked for it, it removes
-        none for its age where all of them are too old, and none for the size of one that could not
-        be removed. Returns what was removed, and with an `error` what could not be, oldest first.
+        Defaults come from the configuration. A live run is never removed, nor, for size, a record
+        written to within `grace` seconds. With `by_itself` (no user asked for it), no record is
+        removed for its age if all are too old, nor for size in place of one that cannot be removed.
+        Returns the records removed, and those that could not be with an `error`, oldest first.
         """
         max_age = config.keep_days() * DAY if max_age is None else max_age
         max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
@@ -321,7 +326,7 @@ class Store:
             return True
         except RecordError:
             return False
-        # A run on another host may well be silent for a minute; not for a day.
+        # A run on another host may be silent for a minute, but not for a day.
         return run.state == "running" and is_live(run, paths.events, quiet=DAY)
 
     def _make_home(self) -> None:
@@ -352,7 +357,7 @@ class Store:
                 raise RecordError(DAMAGED.format(path=path, error="it is missing")) from None
             raise self._missing(paths.id) from None
         except OSError as error:
-            if again and error.errno == errno.ESTALE:  # replaced on another host meanwhile
+            if again and error.errno == errno.ESTALE:  # it has just been replaced on another host
                 return self._read(paths, path, how, again=False)
             raise _unreadable(path, error) from None
 
@@ -400,7 +405,7 @@ def _unreadable(path: Path, error: OSError) -> RecordError:
 
 UNWRITABLE = "cannot write the record in {path}: {error}"
 UNREADABLE = "cannot read {path}: {error}"
-# With these words the ranks' own copies are kept, too.
+# A run whose notes contain `missing from the record` also keeps its ranks' spools.
 MISSING = "{trouble}: what was written last may be missing from the record"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"

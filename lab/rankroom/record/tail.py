@@ -1,4 +1,4 @@
-"""Reading events.jsonl: whole lines after an offset, live or ended, and the events one by one."""
+"""Reading events.jsonl: whole lines after an offset, of a live or ended run, or single events."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import NamedTuple
 from rankroom.record.model import Json, RunInfo, RunState, parse_event
 
 LIMIT = 1 << 20
-# No event is this long (a log event holds at most 1 MiB); such a line is garbage and passed over.
+# Bytes. No event is this long (a log event holds at most 1 MiB): a longer line is garbage, and
+# skipped.
 LONGEST = 64 << 20
 PAUSE = 0.025
-SLOWER, LONGEST_PAUSE = 1.3, 0.05  # each pause against the one before, while nothing changes
+SLOWER, LONGEST_PAUSE = 1.3, 0.05  # back-off factor of the poll interval, and its maximum
 _PIECE = 4 << 20
 _LOG = b'{"kind":"log"'  # as `event_line` begins
-MOST_AFTER = 1 << 20  # bytes after a run in which it is looked whether they are log only
-# How often a reader that waits asks again whether the owner of the run still lives.
+MOST_AFTER = 1 << 20  # bytes appended after a run that are checked for being log events only
+# Seconds between two checks, while a reader waits, whether the run's owner is still alive.
 RECHECK = 1.0
 
 
 def only_log_after(events: Path, read: int) -> bool:
-    """Whether the record has `read` bytes, and behind them nothing or what was printed after its
-    run: what was computed from them is still right. Raises OSError."""
+    """Whether results computed from the first `read` bytes of `events` are still valid: after them
+    there is nothing, or only log events printed after the run. Raises OSError."""
     size = events.stat().st_size
     if not 0 <= size - read <= MOST_AFTER:
         return False
@@ -36,7 +37,8 @@ def only_log_after(events: Path, read: int) -> bool:
 
 
 class Chunk(NamedTuple):
-    """Whole lines, where to read on, how long the file is, and the run's state before reading.
+    """Whole lines, the offset to read from next, the file's size, and the run's state, which was
+    read before the lines.
 
     `changed` differs whenever run.json has been replaced.
     """
@@ -49,7 +51,7 @@ class Chunk(NamedTuple):
 
 
 class Tail:
-    """A place in events.jsonl that moves on with each read."""
+    """A reader of events.jsonl whose position advances with each read."""
 
     def __init__(self, events: Path, load: Callable[[], RunInfo], after: int = 0) -> None:
         self.after = after
@@ -58,12 +60,12 @@ class Tail:
         self._seen = _Seen()
 
     def read(self, limit: int = LIMIT) -> Chunk:
-        """The next lines, about `limit` bytes; one line longer than that comes whole.
+        """Return the next lines, about `limit` bytes; a longer line is returned whole.
 
-        Half a line at the end waits while the run is live and is passed on once it has ended.
+        An incomplete last line is held back while the run is live, and returned once it has ended.
         Raises RecordError when the record is gone or damaged.
         """
-        # The state first: if it says ended, everything the run wrote is in the file by now.
+        # Read the state first: if the run has ended, all that it wrote is in the file by now.
         self._seen = self._look()
         changed = self._seen.changed
         state = self._load().state
@@ -87,7 +89,7 @@ class Tail:
         if at_end and state != "running":
             cut = len(data)
         self.after += cut
-        if at_end:  # half a line is none yet: its reader has all there is, and waits for its end
+        if at_end:  # an incomplete line does not count yet: the reader has all there is
             size = self.after
         data = data[:cut]
         if data and not data.endswith(b"\n"):
@@ -101,10 +103,10 @@ class Tail:
         gone: Callable[[], bool] = lambda: False,
         known: str | None = None,
     ) -> Chunk:
-        """Like `read`, but wait up to `wait` seconds for lines or the run's end, or till `gone`.
+        """Like `read`, but wait up to `wait` seconds for lines or the run's end, unless `gone()`.
 
-        A run.json other than the one whose `changed` is `known` (by default the one that is
-        there now) ends the wait, too.
+        The wait also ends when run.json is not the version `known`, a `Chunk.changed` (by default
+        that of the present one).
         """
         until = time.monotonic() + wait
         while True:
@@ -113,7 +115,7 @@ class Tail:
             if chunk.data or chunk.state != "running" or chunk.changed != known:
                 return chunk
             recheck, pause = time.monotonic() + RECHECK, PAUSE
-            # In a thread: a home that does not answer must not keep the server from others.
+            # In a thread: a file system that does not respond must not block the server.
             while await asyncio.to_thread(self._look) == self._seen:
                 if time.monotonic() >= min(until, recheck):
                     break
@@ -125,7 +127,10 @@ class Tail:
                 return chunk
 
     def pause(self, seconds: float, until: float = float("inf")) -> None:
-        """Wait for so long, and on while nothing changes, till `until` or a recheck is due."""
+        """Sleep for `seconds`, and again while nothing changes, until `until` or a recheck is due.
+
+        `until` is in `time.monotonic` seconds.
+        """
         recheck = time.monotonic() + RECHECK
         while True:
             time.sleep(seconds)
@@ -135,7 +140,7 @@ class Tail:
     def _look(self) -> _Seen:
         try:
             run = self._events.with_name("run.json").stat()
-            # Two replacements may come within one tick of the file system's clock.
+            # Two replacements may fall within one tick of the file system's clock.
             changed = f"{run.st_mtime_ns}-{run.st_ino}"
         except OSError:
             changed = ""
@@ -146,17 +151,17 @@ class Tail:
 
 
 class _Seen(NamedTuple):
-    """What tells one moment of a record from another, without reading it."""
+    """A cheap fingerprint of a record's files, which changes when they do."""
 
     changed: str = ""
     size: int = 0
 
 
 class Events:
-    """The events of a file whose lines begin from byte `start` on and before `end`.
+    """The events on those lines of a file that begin at or after byte `start`, and before `end`.
 
-    Lines that begin as one of `passed` are passed over. `dropped` counts lines that are no events,
-    or longer than `longest`; `at` is where reading is.
+    Lines that start with one of `passed` are skipped. `dropped` counts lines that are not events or
+    are longer than `longest` bytes; `at` is the present read position.
     """
 
     def __init__(
@@ -192,7 +197,7 @@ class Events:
                 self.at += len(line)
                 starts, whole = whole, line.endswith(b"\n")
                 if not starts:
-                    continue  # the rest of a line that was too long, counted already
+                    continue  # the rest of a line that was too long, which was counted already
                 if line.startswith(self._passed):
                     continue
                 event = parse_event(line)
@@ -203,9 +208,9 @@ class Events:
 
 
 def lines_after(path: Path, begin: int) -> Iterator[tuple[list[bytes], int]]:
-    """Whole lines from byte `begin` on in pieces, each with the place where the next one begins.
+    """Yield the whole lines from byte `begin` on in batches, each with the offset of the next one.
 
-    Nothing if there is no such file.
+    Yields nothing if there is no such file.
     """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(begin)
@@ -216,9 +221,10 @@ def lines_after(path: Path, begin: int) -> Iterator[tuple[list[bytes], int]]:
 
 
 def line_near_end(path: Path, *backs: int) -> int:
-    """Where the first whole line in the last `backs[0]` bytes begins.
+    """Return the offset of the first whole line in the last `backs[0]` bytes of a file.
 
-    If none does, the next of `backs` is tried; the file's size if none of them holds a line.
+    If no line begins there, the next of `backs` is tried; if none is found, returns the file's
+    size.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

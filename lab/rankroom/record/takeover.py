@@ -1,4 +1,4 @@
-"""Taking over a record whose writer is gone, so as to complete it."""
+"""Taking over a record whose writer is gone, in order to complete it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rankroom.record.store import Store, Writer
 
 
 def take_over(store: Store, run_id: str, gone: Owner | None = None) -> tuple[RunInfo, Writer]:
-    """Become the writer of a record that has lost its own.
+    """Make this process the writer of a record whose writer is gone; return the run and a writer.
 
-    What its events tell is to be reported again: the states of the ranks, lines, the failure.
-    `gone` is a writer that cannot be looked up from here, and is known to be gone all the same.
-    Raises RecordError when somebody else was quicker, or the writer is not gone.
+    The states of the ranks, the line count and the failure are reset: the caller derives them from
+    the events again. `gone` is an owner that cannot be looked up from here, but is known to be
+    gone. Raises RecordError when another process was faster, or the writer is not gone.
     """
     writer = Writer.again(store.paths(run_id))
     try:
-        # Only while the owner changes: a process that forks would keep such a lock after its end.
+        # Lock only while the owner changes: a forked child would keep the lock after our end.
         with writer.alone() as is_alone:
             run = _lost(store, run_id, gone)
             if run is None:
@@ -30,7 +30,7 @@ def take_over(store: Store, run_id: str, gone: Owner | None = None) -> tuple[Run
             writer.mend()
             writer.update(run)
         if not is_alone and store.load(run_id).owner != run.owner:
-            raise RecordError(TAKEN.format(id=run_id))  # without locks two may come this far
+            raise RecordError(TAKEN.format(id=run_id))  # without locks, two may get this far
     except BaseException:
         writer.close()
         raise
@@ -42,8 +42,8 @@ def _lost(store: Store, run_id: str, gone: Owner | None) -> RunInfo | None:
         run = store.load(run_id)
     except RecordError:
         return None
-    # A record that cannot be read is in this state too, in a list. One from elsewhere is called
-    # running while it was written to lately.
+    # An unreadable record is listed as lost, too, but has no owner. A record of another machine
+    # counts as running while it was written to recently.
     known = run.owner is not None and (is_gone(run.owner) or run.owner == gone)
     return run if known and run.state in ("running", "lost") else None
 

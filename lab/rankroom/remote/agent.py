@@ -1,10 +1,10 @@
-"""The process here that keeps a cluster on a site: holds the connection, follows the job, keeps
-replicas of its records.
+"""The process here that manages a cluster on a site: holds the connection, follows the job, and
+copies its records.
 
-It belongs to no kernel. Kernels and the Jupyter server ask it as they ask the supervisor of ranks
-on this machine; what it cannot answer it passes on to the supervisor there, through a forward of
-the ssh connection. `python -m rankroom.remote.agent FOLDER` is started by `remote.start`; where the
-cluster's job is known already, it goes on with that.
+It belongs to no kernel. Kernels and the Jupyter server send it the same requests as the supervisor
+of ranks on this machine; those that it cannot answer itself are passed on to the supervisor at the
+site, through a forward of the ssh connection. `remote.start` runs it as `python -m
+rankroom.remote.agent FOLDER`; if the cluster has a job already, it continues with that.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from rankroom.ssh.host import Host, place
 from rankroom.supervisor.lease import Lease
 from rankroom.system.log_line import say
 
-LONGEST = 30  # times AGAIN_S between two tries
-AGAIN_S = 1.0  # between two tries to reach the supervisor, and to write what a full disk refused
-ANSWER_S = 600.0  # a question may be answered by a rank that is busy
-NEWS_S = 30.0  # for the supervisor to say how it stands; it does so every 20 s at the latest
-FIRST_S = 10.0  # the same for the first time
+LONGEST = 30  # between retries at most, in units of AGAIN_S
+AGAIN_S = 1.0  # between retries to reach the supervisor, or to write what a full disk refused
+ANSWER_S = 600.0  # for a reply, which may have to come from a busy rank
+NEWS_S = 30.0  # for the supervisor to report its state, which it does every 20 s or more often
+FIRST_S = 10.0  # the same for its first report
 STOP_S = 30.0
 LOOK_S = 1.0
-THERE = "-job"  # ends the name of the cluster there, where it needs one of its own
-# Passed on to the supervisor as they are.
+THERE = "-job"  # suffix of the cluster's name at the site, where it needs a name of its own
+# Requests that are passed on to the supervisor unchanged.
 PASSED = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
     "forget", "complete", "withdraw",
@@ -81,10 +81,10 @@ class Agent:
             self.login, paths.folder / "replicated",
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        self._host = ""  # of the login node, as it calls itself
-        self._was_reached = False  # since it is known where it is
-        self._runs_there: dict[str, str] = {}  # their states by id, as last told
-        self._unanswered: list[Any] = []  # the marks of cells whose answers were lost
+        self._host = ""  # the login node's own host name
+        self._was_reached = False  # whether the supervisor has replied to this agent
+        self._runs_there: dict[str, str] = {}  # the states of its runs by id, as last reported
+        self._unanswered: list[Any] = []  # the marks of cells to whose requests the reply was lost
         self._submitting = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -94,17 +94,17 @@ class Agent:
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
-        # What an agent before this one has left, which is gone.
+        # Continue from the state that an earlier agent left.
         self.status.stopping = info.state == "ending"
-        self.records.is_shared = remote.name not in ("", info.name)  # it has met the login node
+        self.records.is_shared = remote.name not in ("", info.name)  # as `_meet` found out
         if info.state == "running":
             remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
         self.status.save()
 
-    # -- its life
+    # -- life cycle
 
     async def keep(self) -> None:
-        """From the first try to reach the site until all is over."""
+        """Manage the cluster, from the first attempt to reach the site until it is over."""
         parts = (self._hold_connection, self._serve, self._mind)
         tasks = [asyncio.create_task(self._lasting(part)) for part in parts]
         if self.status.stopping:
@@ -117,13 +117,14 @@ class Agent:
         await self._clean()
 
     async def _lasting(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Do one part of the keeping. What fails here, a full disk or a fork that is refused, say,
-        fails the cluster only while it has no job; a job is not ended for that."""
+        """Run `part` until it returns or the cluster is over; retry it after errors. An error on
+        this machine, such as a full disk or a failed fork, fails the cluster only while it has no
+        job; it never ends a job."""
         while not self.status.over.is_set():
             try:
                 await part()
                 return
-            except StartError as error:  # the scheduler says that it will not be
+            except StartError as error:  # the scheduler says that the job will never start
                 await self._lasting(self._cancel)
                 self.status.fail(str(error))
             except Exception as error:
@@ -137,13 +138,14 @@ class Agent:
                 await asyncio.sleep(AGAIN_S)
 
     async def _hold_connection(self) -> None:
-        """Have the connection open, for the first time and again whenever it is lost."""
+        """Open the connection, and reopen it whenever it is lost."""
         connection = self.place
         if not isinstance(connection, SshConnection):
             self._connected.set()
             return
         if not self.remote.has_job:
-            # A client that asks for a first job learns at once what is wrong with the way there.
+            # Before the first job, fail at once: the waiting client sees why the site is
+            # unreachable.
             await connection.open(self._told)
         await connection.keep(self._told)
 
@@ -158,7 +160,7 @@ class Agent:
         self._connected.clear()
         self.supervisor.cut.set()
         if not self.status.stopping:
-            # How ssh put it is in the log; while it is tried again, each try has words of its own.
+            # The log has ssh's message, which may differ between retries.
             say(words)
             if self.remote.job:
                 self.status.say("lost", LOST.format(where=self.site.login))
@@ -166,7 +168,7 @@ class Agent:
                 self.status.say("connecting", words)
 
     async def _serve(self) -> None:
-        """Submit the job, find its supervisor, and listen to that while it can be reached."""
+        """Submit the job, find its supervisor, and follow that while it can be reached."""
         tries = 0
         while not self.status.over.is_set():
             await self._connected.wait()
@@ -177,13 +179,13 @@ class Agent:
                 say(error)
                 is_found = bool(self.supervisor.address)
                 if is_found and self._connected.is_set() and not self.status.stopping:
-                    # The login node can be reached, and not the node of the ranks behind it.
+                    # The login node can be reached, but not the ranks' node behind it.
                     self.status.say("lost", str(error).partition("\n")[0])
                     tries += 1
             except RankroomError as error:
                 if not self.remote.has_job:
                     raise
-                # Ranks go on; what is wrong there may be put right.
+                # The ranks go on, and the problem at the site may be fixed.
                 self.status.say("lost" if self.remote.job else "submitting", str(error))
                 tries += 1
             finally:
@@ -213,17 +215,17 @@ class Agent:
             await self._listen()
 
     async def _listen(self) -> None:
-        """Take what the supervisor says of its cluster, until it cannot be reached any more."""
+        """Take in what the supervisor reports of its cluster, until it can no longer be reached."""
         await self.supervisor.connect()
         known, patience = -1, FIRST_S
         while not self.status.over.is_set():
             try:
                 said = await self.supervisor.ask(patience, do="news", known=known)
-                while self._unanswered:  # those that wait for ranks there would begin unfollowed
+                while self._unanswered:  # those still waiting for ranks would run without a client
                     await self.supervisor.ask(FIRST_S, do="withdraw", mark=self._unanswered[0])
                     self._unanswered.pop(0)
             except asyncio.TimeoutError:
-                self.queue.soon.set()  # it may be gone
+                self.queue.soon.set()  # the job may be over
                 if not self.status.stopping:
                     words = SILENT if self._was_reached or not self.site.login else NO_WAY
                     node, login = self.supervisor.node, self.site.login
@@ -241,10 +243,10 @@ class Agent:
                 self.records.begin(run_id)
 
     async def _meet(self) -> None:
-        """Learn who is there, and whether the home there is the one here: records need not be
-        copied then, and the cluster there needs a name of its own."""
+        """Get the login node's host name, and find out whether it shares the home here: then
+        records need not be copied, and the cluster there needs a name of its own."""
         self._host, self.records.is_shared, now = await self.login.meet(self.paths.folder)
-        # The clock here may be hours ahead, and records there would look older than the cluster.
+        # If the clock here is hours ahead, records there would look older than the cluster.
         self.remote.began = min(self.info.created, now)
         self.records.count_from(self.remote.began)
         if self.records.is_shared:
@@ -260,7 +262,7 @@ class Agent:
             self.status.save()
 
     async def _mind(self) -> None:
-        """Let go of a cluster that no client has held for long."""
+        """Stop a cluster that no client has held for longer than its lease."""
         while True:
             await asyncio.sleep(max(LOOK_S, self.lease.pause))
             if self.lease.over(self._is_running):
@@ -269,22 +271,22 @@ class Agent:
 
     @property
     def _is_running(self) -> bool:
-        """Whether a run is on, or may be: there need be no replica of it, where this disk is full,
-        or the site has not been reached again."""
+        """Whether a run is running, or may be: there may be no replica of it, if this disk is full,
+        or the site has not been reached by this agent yet."""
         is_told = "running" in self._runs_there.values() or bool(self.records.live)
         return is_told or (bool(self.info.ready) and not self._was_reached)
 
-    # -- what it learns
+    # -- news of the cluster and its job
 
     def _said_of_cluster(self, told: dict[str, Any]) -> None:
         if not self.status.take(told, self.supervisor.is_connected):
             self._over_soon()
 
     def _said_of_job(self, state: RemoteState | None, words: str) -> None:
-        """What the queue tells: how the job stands, or with None that it is over."""
+        """Take in what the queue reports: the job's state, or None if the job is over."""
         if self.status.stopping:
             return
-        # From when it is known on it is the supervisor that says, or is silent.
+        # Once the supervisor has been found, the state comes from it, or from its silence.
         is_found = self.supervisor.cut.is_set() or bool(self.supervisor.address)
         if state is None:
             self._over_soon(words)
@@ -294,7 +296,7 @@ class Agent:
             self.status.save()
 
     def _over_soon(self, words: str = "") -> None:
-        """It is over by itself: have the records come to their end, then say so."""
+        """The cluster has ended by itself: complete the replicas, then report it as over."""
         if not self.status.stopping:
             self.status.stopping = True
             self._ending = asyncio.create_task(self._lasting(lambda: self._end(words)))
@@ -319,10 +321,10 @@ class Agent:
             await self._clear()
         self.status.fail(message, "ended" if had_ranks else "failed")
 
-    # -- what it is asked
+    # -- requests
 
     def take(self, question: Question) -> None:
-        """A question of a kernel or the server; in the thread of the connections here."""
+        """Handle a request of a kernel or the server; called in the RPC server's thread."""
         asyncio.run_coroutine_threadsafe(self._answer(question), self._loop)
 
     async def _answer(self, question: Question) -> None:
@@ -348,15 +350,16 @@ class Agent:
         raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
 
     async def _pass_on(self, question: Question) -> Answer:
-        """What the supervisor answers."""
+        """Pass a request on to the supervisor, and return its reply. Raises NoClusterError if the
+        cluster is over, SshError while it cannot be reached."""
         do = question.content["do"]
-        if self.status.over.is_set():  # it can still be asked while it tidies up
+        if self.status.over.is_set():  # requests still arrive while the agent cleans up
             raise NoClusterError(errors.ENDED.format(name=self.info.name, why=self.remote.words))
         if not self.status.ready:
             raise SshError(NOT_NOW.format(name=self.info.name, words=self.remote.words))
         try:
             said = await self.supervisor.ask(ANSWER_S, *question.buffers, **question.content)
-        except SshError as error:  # just now
+        except SshError as error:  # the connection was lost just now
             words = NOT_NOW.format(name=self.info.name, words=error)
             if do == "run":
                 self._unanswered.append(question.content.get("mark"))
@@ -368,12 +371,13 @@ class Agent:
         return said
 
     async def stop(self) -> str:
-        """End the cluster and its job; what is left to say, in words."""
+        """End the cluster and its job; return a message if it is not over within STOP_S, else an
+        empty string."""
         if self.status.over.is_set():
             return ""
         if self._ending is None or self.info.state != "ending":
             if self._ending is not None:
-                self._ending.cancel()  # it is over by itself: its folder goes now, too
+                self._ending.cancel()  # it had ended by itself: now its folder is removed, too
             self.status.stopping = True
             self.info.state = "ending"
             self.status.say("ending", "is being stopped")
@@ -385,30 +389,30 @@ class Agent:
 
     async def _stop(self) -> None:
         async with self._submitting:
-            pass  # a job that is being submitted is known after that
+            pass  # wait for a submission in progress, after which the job is known
         await self.supervisor.end_ranks()
         await self._cancel()
         if not self.records.are_whole or (self.records.is_shared and self.info.ready):
             await self.records.finish()
-        if self.remote.job or self.remote.log:  # else nothing of it is there, nor need be reached
+        if self.remote.job or self.remote.log:  # else the site has nothing of it
             await self._clear()
         self.info.state = "stopped"
         self.status.say("ended", self.info.message or "was stopped")
         self.status.over.set()
 
     async def _clear(self) -> None:
-        """Leave nothing there but records, and bring what joined those after their runs."""
+        """Remove all but the records at the site, and copy what was appended after the runs."""
         about = self.remote.name, self.remote.job, self.remote.log, self.records.since
         await self.records.bring_late(await self.login.clear(*about))
 
     async def _cancel(self) -> None:
-        """Cancel the job, if there is one or may be; tried until the scheduler says that it is."""
+        """Cancel the job, if there is or may be one; retry until the scheduler confirms it."""
         while self.remote.has_job:
             try:
                 await self.queue.cancel()
                 return
             except (SshError, SchedulerError) as error:
-                # Who cannot ask does not know whether the job was suspended, or given more time.
+                # Not if ssh failed: the job may have been suspended, or given more time.
                 if isinstance(error, SchedulerError) and is_past(self.remote.until):
                     return  # the job is over by itself
                 if not self.status.over.is_set():
@@ -416,10 +420,11 @@ class Agent:
                     self.status.say("ending", words)
                 await asyncio.sleep(5 * AGAIN_S)
 
-    # -- its end
+    # -- end
 
     async def _clean(self) -> None:
-        """Leave nothing but records, here and there; what tells how it failed stays here."""
+        """Remove all but the records, here and at the site; unless it was stopped, the cluster's
+        folder here stays, to tell how it ended."""
         if self.info.state == "failed" and self.remote.has_job:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
@@ -434,7 +439,7 @@ class Agent:
 
 
 def run(folder: Path) -> None:
-    """Keep the cluster in `folder` until it is over."""
+    """Manage the cluster in `folder` until it is over, or SIGTERM arrives."""
     paths = ClusterPaths(folder.name, folder.parent)
     info = paths.read_patiently()
     if info is None or info.remote is None:
@@ -443,7 +448,7 @@ def run(folder: Path) -> None:
 
     async def keep() -> None:
         agent = Agent(paths, info, remote, start.site_of(paths))
-        # The job goes on, as it does when the machine goes down: another agent takes it up.
+        # The job goes on, as it does when this machine goes down: another agent continues with it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.status.over.set)
         await agent.keep()
 

@@ -1,4 +1,4 @@
-"""A cluster whose ranks are on a site: asked as one here is, by way of the agent that keeps it."""
+"""A cluster on a site: used like one on this machine, through the agent that manages it here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 from rankroom.system.polling import changes
 
-COMES_S = 20.0  # for an agent to begin
+COMES_S = 20.0  # for an agent to start
 LOOK_S = 0.05
 FOR_EVER = float("inf")
 
@@ -31,7 +31,7 @@ FOR_EVER = float("inf")
 class RemoteCluster(AnyCluster):
     """Ranks on a site; this object is one process's connection to their agent here."""
 
-    BACK_S = 15.0  # for an agent that was started again to reach the ranks
+    BACK_S = 15.0  # for a restarted agent to reach the ranks
 
     @classmethod
     def start(
@@ -45,7 +45,7 @@ class RemoteCluster(AnyCluster):
 
     @classmethod
     def of(cls, info: ClusterInfo) -> RemoteCluster:
-        """The cluster that `info` tells of, with an agent here again if that was gone."""
+        """Return the cluster that `info` describes; start a new agent here if its agent is gone."""
         paths = ClusterPaths(info.name)
         if not liveness.alive(info):
             start.relaunch(paths)
@@ -53,7 +53,7 @@ class RemoteCluster(AnyCluster):
 
     @classmethod
     def in_folder(cls, paths: ClusterPaths) -> RemoteCluster:
-        """The cluster in `paths`, ready or not. Raises NoClusterError if there is none."""
+        """Return the cluster in `paths`, ready or not. Raises NoClusterError if there is none."""
         info = paths.read()
         if info is None:
             raise NoClusterError(STOPPED.format(name=paths.name))
@@ -63,8 +63,9 @@ class RemoteCluster(AnyCluster):
         self, progress: launch.Progress = lambda words: None, patience: float = FOR_EVER
     ) -> RemoteCluster:
         """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
-        tells how it stands. Raises StartError if they will not be, or not within `patience` s, and
-        lets go of it then. An interrupt leaves the job where it is: `attach` waits for it again.
+        reports each new state. If they will not be ready, or not within `patience` s, raises
+        StartError, and closes this connection. An interrupt leaves the job as it is: `attach` waits
+        for it again.
         """
         begun = kept = time.monotonic()
         tell = changes(progress)
@@ -73,7 +74,7 @@ class RemoteCluster(AnyCluster):
                 info, now = self.info, time.monotonic()
                 words = info.remote.words if info.remote else ""
                 tell(words)
-                # Its file may not show yet what is there.
+                # The file of a live agent may not have been updated yet: look for its process.
                 late = now > kept + COMES_S
                 if liveness.alive(info) or (late and launch.supervisors(self.paths)):
                     kept = now
@@ -85,7 +86,7 @@ class RemoteCluster(AnyCluster):
                         words = UNWRITTEN.format(path=self.paths.info)
                     raise StartError(NOT_YET.format(name=self.name, words=words))
                 time.sleep(LOOK_S)
-            with contextlib.suppress(SshError):  # it was reached just now
+            with contextlib.suppress(SshError):  # it may have been lost again just now
                 self.follow()
             return self
         except RankroomError:
@@ -101,7 +102,7 @@ class RemoteCluster(AnyCluster):
         self.info = info
         return liveness.alive(info) and info.state == info.remote.state == "running"
 
-    # -- what it is
+    # -- description
 
     def describe(self) -> str:
         remote = self.refresh().remote
@@ -113,24 +114,24 @@ class RemoteCluster(AnyCluster):
         words = f"{super().describe()}, {where}{left}"
         return words if remote.state == "running" else f"{words}; {remote.words}"
 
-    # -- how
+    # -- internals
 
     def _run_of(self, told: Json) -> Run:
-        # Its state is what has come here of it, not what is known there.
+        # The state of the replica here, which may lag behind the site.
         try:
             info = self.store.load(str(told["id"]))
-        except RecordError:  # the disk here is full, say: the record comes once it is not
+        except RecordError:  # a full disk here, say: the record is copied once there is space
             info = replace(RunInfo.from_json(told), state="running", end=None)
         return Run(info, self.store, self._ask, is_replica=True)
 
     def _take(self, told: Json) -> Run:
-        # Whether somebody brings what is new of it is seen by who waits for it.
+        # No thread watches it: callers that wait for the run see whether it is still being copied.
         self._latest = self._run_of(told)
         return self._latest
 
 
 def _left(until: float) -> str:
-    """How much time a job has left, in words."""
+    """Return how much time a job has left, in words."""
     minutes = max(0, int((until - time.time()) // 60))
     return f"{minutes // 60}:{minutes % 60:02} h left" if minutes else "less than a minute left"
 

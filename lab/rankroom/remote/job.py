@@ -1,7 +1,7 @@
-"""What runs in the job of a cluster on a site: has its supervisor start, and stays.
+"""The main process of the job of a cluster on a site: starts its supervisor, and waits for its end.
 
-`python -m rankroom.remote.job NAME` takes the place of the script's shell, so that the scheduler's
-warning and its end reach it. It ends with the cluster, and the cluster with it.
+`python -m rankroom.remote.job NAME` replaces the script's shell, so that the scheduler's signals
+(its warning, and the end of the job) reach it. It ends with the cluster, and the cluster with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankroom.system.log_line import say
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Start the cluster and stay until it is over; the exit status of the job."""
+    """Start the cluster and wait until it is over; return the exit status of the job."""
     options = argparse.ArgumentParser("rankroom.remote.job")
     options.add_argument("name")
     options.add_argument("--ranks", type=int, required=True)
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     try:
         say(f"{cluster.name}: ready")
-        # Not by its file, which all jobs of a site have on one file system.
+        # Wait for the process: polling its file would load the file system that all jobs share.
         supervisor.wait()
         info = paths.read()
         say(f"the cluster is over: {lookup.why_gone(info)}")

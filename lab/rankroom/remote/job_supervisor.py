@@ -1,4 +1,4 @@
-"""The supervisor in the job of a cluster on a site: reached by a forward of the ssh connection."""
+"""The supervisor in the job of a cluster on a site, reached through the ssh connection."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from rankroom.scheduler.site import Site
 from rankroom.ssh.connection import SshConnection, Tell
 from rankroom.ssh.host import Host
 
-END_S = 10.0  # for it to end its ranks
+END_S = 10.0  # for the supervisor to end its ranks
 
 
 class JobSupervisor:
-    """Asked and listened to by the agent of the cluster in `folder`.
+    """The connection to the supervisor, for the agent of the cluster in `folder`.
 
-    `told(state, words)` hears of the connection to its node, where the site has one of its own.
+    `told(state, words)` is called with the state of the ssh connection to the supervisor's node,
+    where the site needs one of its own for that.
     """
 
     def __init__(self, site: Site, place: Host, folder: Path, remote: Remote, told: Tell) -> None:
-        self.address = self.node = ""  # empty until the job has told them
+        self.address = self.node = ""  # empty until the job has reported them
         self.cut = asyncio.Event()  # set while the ssh connection is lost
         self._key = ""
         self._site = site
@@ -35,27 +36,27 @@ class JobSupervisor:
         self._remote = remote
         self._told = told
         self._client: Client | None = None
-        self._hung_up = asyncio.Event()  # of the client that is asked
-        self._to_node: SshConnection | None = None  # where the site allows that
+        self._hung_up = asyncio.Event()  # set once `_client` has been given up
+        self._to_node: SshConnection | None = None  # used where the site allows ssh to its nodes
 
     @property
     def is_connected(self) -> bool:
-        """Whether it can be asked."""
+        """Whether requests can be sent to it."""
         return self._client is not None
 
     def found(self, written: dict[str, Any]) -> None:
-        """It listens as its cluster.json has it."""
+        """Take the supervisor's address and key from the cluster.json that it has written."""
         self.address, self._key = written["rpc"], written["rpc_key"]
         self.node = str(written["host"])
 
     async def connect(self) -> None:
-        """Have the way to it open; whether it answers is not known then. Raises SshError."""
+        """Open the way to it, without checking that it replies. Raises SshError."""
         self._client = Client(await self._way(), self._key, beats=True)
         self._hung_up = asyncio.Event()
 
     async def ask(self, seconds: float, *buffers: bytes, **question: Any) -> Answer:
-        """Its answer. Raises SshError once the connection is cut or was given up, as no answer to
-        this can come then, asyncio.TimeoutError."""
+        """Send a request and return the reply. Raises SshError once the connection is lost or given
+        up, as no reply can arrive then, and asyncio.TimeoutError after `seconds`."""
         if self._client is None:
             raise SshError(self._remote.words, "unreachable")
         asked = asyncio.wrap_future(self._client.ask(*buffers, **question))
@@ -73,7 +74,7 @@ class JobSupervisor:
                 each.cancel()
 
     async def end_ranks(self) -> None:
-        """Have it end its ranks, so that what they said last is in the records."""
+        """Make it end its ranks, so that their last output gets into the records."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
             await self.ask(END_S, do="stop")
             known, until = -1, time.monotonic() + END_S
@@ -84,21 +85,21 @@ class JobSupervisor:
                     return
 
     async def hang_up(self) -> None:
-        """Ask it nothing more, until it is connected to again."""
+        """Close the connection; `connect` opens a new one."""
         client, self._client = self._client, None
         self._hung_up.set()
         if client is not None:
             await asyncio.to_thread(client.close)
 
     async def close(self) -> None:
-        """Let go of its node, which is another's when the job is over."""
+        """Close the connections to it and to its node, which others use after the job."""
         await self.hang_up()
         if self._to_node is not None:
             await self._to_node.close()
             await self._to_node.end()
 
     async def _way(self) -> str:
-        """The address here that leads to its own."""
+        """Open the way to the supervisor, and return the address here that leads to it."""
         line = self._place
         if not isinstance(line, SshConnection):
             return self.address

@@ -1,8 +1,8 @@
-"""What has to be done on a site's login node, a command at a time; and running it from here.
+"""Commands that run on a site's login node, and the class that runs them from here.
 
-`python -m rankroom.remote.login_node COMMAND …` is run over ssh and answers with one line of JSON.
-Ranks are never reached this way, but their files are: where the supervisor listens, and after its
-end the rest of its records.
+`python -m rankroom.remote.login_node COMMAND …` is run over ssh and replies with one line of JSON.
+It never contacts ranks, but reads their files: where the supervisor listens, and after its end the
+rest of its records.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from rankroom.system.commands import Completed
 from rankroom.system.polling import poll_until
 
 MODULE = "rankroom.remote.login_node"
-GREETING = "rankroom"  # a key of the answer, and of no other line that a login shell may print
+GREETING = "rankroom"  # a key of the reply, and of no other line that a login shell may print
 ANSWER_S = 60.0  # a login node's file system may be slow
-FIND_S = 20.0  # for one look at where the supervisor listens
-MARK = "shared"  # a file in the cluster's folder, while it is asked whether it is seen there
+FIND_S = 20.0  # for one command that looks up where the supervisor listens
+MARK = "shared"  # a temporary file in the cluster's folder, to test whether it is seen there
 LOG_LINES = 200
 CHUNK = 1 << 20
 
 
 class LoginNode:
-    """The login node of `site`, reached through `host`."""
+    """The login node of `site`, where `host` runs commands."""
 
     def __init__(self, site: Site, host: Host) -> None:
         self._site = site
         self._host = host
         self._where = host.name or "this machine"
         wheel = f"rankroom-{rankroom.__version__}-py3-none-any.whl"
-        # Installs the same Rankroom there.
+        # The command, for error messages, that installs the same Rankroom there.
         self._install = shlex.join([site.environment.python, "-m", "pip", "install", wheel])
 
     async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
-        """What `command` answers, which may take so many seconds more than others.
+        """Run `command` and return its reply; it may take `seconds` longer than ANSWER_S.
 
-        Raises SshError where the node cannot be reached, StartError with the remedy where there is
-        no Rankroom, or another version of it.
+        Raises SshError where the node cannot be reached, StartError with the remedy where Rankroom
+        is missing or has another version, and RankroomError if the command itself reports an error.
         """
         python = [self._site.environment.python]
         argv = python_command.command(MODULE, command, *words, python=python)
@@ -84,8 +84,8 @@ class LoginNode:
         return StartError(f"{done.failure(command, self._host.name)}\n{remedy}")
 
     async def meet(self, folder: Path) -> tuple[str, bool, float]:
-        """What the node calls itself, whether the home of Rankroom there is the one that a
-        cluster's `folder` here is in, and what time it is there (epoch seconds)."""
+        """Return the node's own host name, whether Rankroom's home there is the one that holds a
+        cluster's `folder` here, and the time there (epoch seconds)."""
         file, text = folder / MARK, secrets.token_urlsafe(24)
         try:
             file.write_text(text)
@@ -96,18 +96,19 @@ class LoginNode:
         return str(there["host"]), there["text"] == text, float(there["now"])
 
     async def find(self, name: str, job: str) -> Json | None:
-        """cluster.json of the cluster in `job`, once its supervisor listens; None if not soon."""
+        """Return cluster.json of the cluster in `job` once its supervisor listens, or None if it
+        does not within FIND_S."""
         words = (name, job, str(FIND_S))
         found: Json | None = (await self.ask("find", *words, seconds=FIND_S))["cluster"]
         return found
 
     async def log(self, path: str) -> str:
-        """The end of a job's output. Raises as `ask` does."""
+        """Return the end of a job's output. Raises the same errors as `ask`."""
         return str((await self.ask("log", path))["text"]) if path else ""
 
     async def clear(self, name: str, job: str, path: str, since: str) -> list[Json]:
-        """Leave nothing but records of a cluster that is over, if that can be done now; these, as
-        `finish` has them."""
+        """Remove all but the records of a cluster that is over, if that is possible now; return its
+        runs in the form of `finish`."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
             return list((await self.ask("clear", name, job, path, since))["runs"])
         return []
@@ -125,19 +126,19 @@ def _answer_in(line: str) -> Json | None:
 
 
 def hello(name: str) -> Json:
-    """Who is there, when, and what they read in a file of the cluster `name` here: the same, if the
-    home of Rankroom is, wherever it is mounted on the two machines."""
+    """Return this node's host name, its time, and the text of the file MARK in the folder of the
+    cluster `name`: the caller's text if both machines share Rankroom's home, wherever mounted."""
     text = tail(ClusterPaths(name).folder / MARK)
     return {"host": socket.gethostname(), "text": text, "now": time.time()}
 
 
 def find(name: str, job: str, seconds: str) -> Json:
-    """What the supervisor of a cluster in `job` has written, once it says where it listens."""
+    """Return the cluster.json written by the supervisor in `job` once it listens or has failed."""
     paths = ClusterPaths(name)
 
     def is_there() -> bool:
         info = paths.read()
-        # What a job before this one left under the same name is none of ours.
+        # An earlier job may have left the file of a cluster with the same name.
         ours = _is_in(info, job)
         return info is not None and ours and bool(info.rpc or info.state == "failed")
 
@@ -147,11 +148,11 @@ def find(name: str, job: str, seconds: str) -> Json:
 
 
 def finish(name: str, since: str) -> Json:
-    """Complete the records of a cluster that is over; its runs whose ids are later than `since`,
-    and how many bytes of events each has by now.
+    """Complete the records of a cluster that is over. Return its runs whose ids are not before
+    `since`, each with its number of bytes of events.
 
-    No more of them: what a command answers is kept in part where it is too long. There is `trouble`
-    as long as one cannot be completed; the others are, and need not wait for it.
+    No more than that, as the output of a command is truncated if it is too long. `trouble` is set
+    while a record cannot be completed; the others are completed nevertheless.
     """
     from rankroom.cluster import repair
 
@@ -168,7 +169,7 @@ def _runs(store: Store, name: str, since: str) -> list[Json]:
     for run_id in store.ids():
         if run_id < since:  # the newest come first
             break
-        # One that is damaged keeps nothing from the others.
+        # A damaged record must not affect the others.
         with contextlib.suppress(RecordError, OSError):
             if (run := store.load(run_id)).cluster == name:
                 runs.append({"id": run.id, "size": store.paths(run.id).events.stat().st_size})
@@ -176,20 +177,20 @@ def _runs(store: Store, name: str, since: str) -> list[Json]:
 
 
 def events(run: str, after: str) -> Json:
-    """Some of a record's events from byte `after` on (in base64, and not whole lines, as one may be
-    long), and its run.json."""
+    """Return some of a record's events from byte `after` on (in base64, and not whole lines, as
+    lines may be long), its run.json and its source."""
     store = Store()
-    # First: if it says ended, everything the run wrote is in the file by now.
+    # Read this first: if the run has ended, all that it wrote is in the file by now.
     told = store.load(run).to_json()
     data, is_all = _piece(store.paths(run).events, int(after))
     if not is_all:
-        told["state"] = "running"  # its end is told with its last event
+        told["state"] = "running"  # its end is reported together with its last event
     text = base64.b64encode(data).decode()
     return {"run": told, "source": store.source(run), "events": text}
 
 
 def _piece(file: Path, after: int) -> tuple[bytes, bool]:
-    """Some of a file's bytes, and whether those are all that there are by now."""
+    """Return some of a file's bytes from `after` on, and whether they reach its present end."""
     with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
         opened.seek(after)
         return opened.read(CHUNK), not opened.read(1)
@@ -197,12 +198,13 @@ def _piece(file: Path, after: int) -> tuple[bytes, bool]:
 
 
 def log(path: str) -> Json:
-    """The end of a job's output."""
+    """Return the end of a job's output."""
     return {"text": "\n".join(tail(file, LOG_LINES) for file in _output(path))}
 
 
 def clear(name: str, job: str, log: str, since: str) -> Json:
-    """Leave nothing but records of the cluster in `job`, which is over; these, as `finish` does."""
+    """Remove all but the records of the cluster in `job`, which is over; return its runs in the
+    form of `finish`."""
     from rankroom.cluster import liveness
 
     paths = ClusterPaths(name)
@@ -217,13 +219,13 @@ def clear(name: str, job: str, log: str, since: str) -> Json:
 
 
 def _is_in(info: ClusterInfo | None, job: str) -> bool:
-    # PBS names the server with a job, and not always by the same name.
+    # PBS appends the server's name to a job's id, and not always the same one.
     granted = info.allocation.job if info and info.allocation else ""
     return granted.partition(".")[0] == job.partition(".")[0]
 
 
 def _output(log: str) -> list[Path]:
-    """The files in which a job's output is, by a name that may be a pattern."""
+    """Return the files that hold a job's output; the name `log` may be a pattern."""
     path = Path(log)
     return sorted(path.parent.glob(path.name)) if log else []
 
@@ -232,13 +234,13 @@ COMMANDS = {each.__name__: each for each in (hello, find, finish, events, log, c
 
 
 def main(argv: list[str]) -> None:
-    """Do the command that `argv` names, and print what it answers."""
+    """Run the command that `argv` names, and print its reply."""
     answer: Json = {GREETING: rankroom.__version__}
     try:
         answer |= COMMANDS[argv[0]](*argv[1:])
     except (RankroomError, OSError) as error:
         answer["error"] = str(error)
-    # On a line of its own, whatever a login shell has said before.
+    # On a line of its own, whatever a login shell has printed before.
     print(f"\n{json.dumps(answer)}", flush=True)
 
 

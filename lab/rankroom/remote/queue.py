@@ -16,13 +16,13 @@ from rankroom.scheduler.status_cache import PERIOD_S
 from rankroom.ssh.host import Host
 from rankroom.system import python_command
 
-RUNS_S = 30.0  # between two looks at a job that runs
+RUNS_S = 30.0  # poll interval for a running job
 END_S = 30.0  # for the scheduler to say how a job ended
 Tell = Callable[["RemoteState | None", str], None]
 
 
 class Queue:
-    """One job; what is known of it goes to `remote`, and changes to `tell`."""
+    """One job; its state is stored in `remote`, and `tell(state, words)` is called with changes."""
 
     def __init__(self, site: Site, place: Host, remote: Remote, tell: Tell) -> None:
         self.state: RemoteState = "pending" if remote.job else "connecting"
@@ -31,13 +31,12 @@ class Queue:
         self._scheduler = Scheduler(site, place)
         self._remote = remote
         self._tell = tell
-        self.soon = asyncio.Event()  # while the job may be over: it is looked at more often
+        self.soon = asyncio.Event()  # set while the job may be over, to poll it more often
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
     def is_unsure(self) -> bool:
-        """Whether there may be a job of which nothing is known, as the answer to its submission
-        was lost."""
+        """Whether there may be a job of unknown id, as the reply to its submission was lost."""
         return self._remote.others is not None
 
     async def submit(self, name: str, host: str, cwd: str, auto_restart: bool) -> None:
@@ -53,24 +52,24 @@ class Queue:
 
     async def _submit(self, name: str, script: str) -> str:
         others: list[str] = []
-        with contextlib.suppress(SchedulerError):  # one that can take a job may be unable to list
+        with contextlib.suppress(SchedulerError):  # it may accept jobs, but be unable to list them
             others = await self._scheduler.find(name)
-        # On disk before there may be a job: who comes after this process looks for it.
+        # On disk before there may be a job, so that a later agent looks for it.
         self._remote.others, self._remote.asked = others, time.time()
         self._set("submitting", f"submits a job to {self._scheduler.site.name}")
         try:
             return await self._scheduler.submit(script, others=others)
         except RankroomError as error:
             if isinstance(error, (SshError, LostAnswerError)):
-                self._remote.asked = time.time()  # it may have been taken as late as now
+                self._remote.asked = time.time()  # it may have been accepted as late as now
                 self._set("submitting", self.words)
             else:
                 self._remote.others = None
             raise
 
     async def _unknown_job(self) -> str:
-        """The job whose submission was not answered; empty if there is none. Raises LostAnswerError
-        while a list need not have it yet."""
+        """Return the job whose submission got no reply; empty if there is none. Raises
+        LostAnswerError while it need not be listed yet."""
         if (others := self._remote.others) is None:
             return ""
         found = await self._scheduler.find(self._remote.name)
@@ -81,7 +80,7 @@ class Queue:
         return job
 
     async def accepts(self, site: Site) -> None:
-        """Raise SchedulerError or StartError if the scheduler says no to a job as `site` asks."""
+        """Raise SchedulerError or StartError if the scheduler would reject a job as `site` asks."""
         scheduler = Scheduler(site, self._place)
         try:
             await scheduler.accepted(await scheduler.folder())
@@ -90,7 +89,7 @@ class Queue:
             raise type(error)(STAY.format(ranks=count, nodes=site.job.nodes, why=error)) from None
 
     async def follow(self) -> None:
-        """Tell how the job stands, until it is over."""
+        """Report the state of the job until it is over. Raises StartError if it can never start."""
         never, since = 0, 0.0
         while True:
             try:
@@ -104,17 +103,17 @@ class Queue:
             if status.state == "pending":
                 self._remote.reason, self._remote.expected = status.reason, status.expected
                 self._set("pending", words)
-                # What is said at first of every limit may be another reason with the next look.
+                # A scheduler may first give one reason for every limit: believe the second poll.
                 never = never + 1 if status.never else 0
                 since = since if never > 1 else time.monotonic()
                 if never > 1 and time.monotonic() - since >= status.patience:
                     raise StartError(NEVER.format(job=status.id, reason=status.reason))
             elif status.state == "running":
-                self._remote.until = status.until  # none while its time stands still
+                self._remote.until = status.until  # 0 while the job is suspended
                 self._set("starting", f"{words}: its ranks start")
             elif status.state in ("ended", "gone"):
                 if self._remote.until and time.time() > self._remote.until - 2:
-                    # A scheduler forgets soon how a job was.
+                    # Schedulers soon forget how a job ended.
                     words = f"the time of job {self._remote.job} is over"
                 self._ended.set_result(words)
                 self._tell(None, words)
@@ -126,7 +125,7 @@ class Queue:
                 await asyncio.sleep(PERIOD_S)
 
     async def end(self) -> str:
-        """How the job ended, in words, once the scheduler says so; it is asked soon."""
+        """Return how the job ended, in words, once the scheduler reports it; poll it soon."""
         self.soon.set()
         try:
             return await asyncio.wait_for(asyncio.shield(self._ended), END_S)
@@ -134,7 +133,7 @@ class Queue:
             return "its ranks have ended"
 
     async def cancel(self) -> None:
-        """End the job; one that is over is fine, and one that may be there is looked for."""
+        """Cancel the job, first looking for one whose submission got no reply; it may be over."""
         self._remote.job = self._remote.job or await self._unknown_job()
         if self._remote.job:
             await self._scheduler.cancel(self._remote.job)
@@ -145,7 +144,7 @@ class Queue:
 
 
 def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> str:
-    """The line of the job's script that starts the ranks and stays."""
+    """Return the line of the job's script that starts the ranks and waits until they end."""
     words = python_command.command(
         "rankroom.remote.job", name,
         f"--ranks={site.job.nodes * site.ranks_per_node}", f"--reached-from={host}",
@@ -153,7 +152,7 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     )  # fmt: skip
     words += [f"--folder={cwd}"] if cwd else []
     words += ["--auto-restart"] if auto_restart else []
-    # In place of the shell: its signals are for us.
+    # `exec` replaces the shell, so that the job's signals reach this process.
     return f'{python_command.ASSIGNMENT} exec "{expand(words[0])}" {shlex.join(words[1:])}'
 
 

@@ -1,4 +1,4 @@
-"""How a cluster on a site stands, as its agent here writes it down for all who look."""
+"""The state of a cluster on a site, which its agent here writes to cluster.json for all clients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, 
 from rankroom.record.model import RankInfo
 from rankroom.system.log_line import say
 
-# Of what the supervisor in the job says of the cluster, copied as they are.
+# Fields of the cluster's state that are copied unchanged from the supervisor in the job.
 COPIED = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cwd")
 
 
 class RemoteStatus:
-    """cluster.json of a cluster on a site."""
+    """The cluster.json on this machine of a cluster on a site."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, remote: Remote) -> None:
         self.paths = paths
@@ -23,22 +23,22 @@ class RemoteStatus:
         self.remote = remote
         self.over = asyncio.Event()
         self.stopping = False
-        self.ready = False  # whether all ranks are, and can be asked
+        self.ready = False  # whether all ranks are ready and can be reached
 
     def save(self) -> None:
-        """Write all of it."""
-        with contextlib.suppress(OSError):  # a full disk; the next change is written whole
+        """Write the file."""
+        with contextlib.suppress(OSError):  # a full disk: the next change writes all of it again
             self.paths.write(self.info)
 
     def say(self, state: RemoteState, words: str) -> None:
-        """How it stands, for people."""
+        """Set the state and its description for users; log and save them if they have changed."""
         if (self.remote.state, self.remote.words) != (state, words):
             self.remote.state, self.remote.words = state, words
             say(state, words)
             self.save()
 
     def fail(self, message: str, state: RemoteState = "failed") -> None:
-        """It is over, for this reason."""
+        """Mark the cluster as over, with `message` as the reason, unless it is over already."""
         if not self.over.is_set():
             self.info.state, self.info.message = "failed", message
             self.say(state, message)
@@ -46,14 +46,15 @@ class RemoteStatus:
             self.over.set()
 
     def take(self, told: dict[str, Any], is_connected: bool) -> bool:
-        """Take in what the supervisor has said or written; False if the cluster is over by that.
+        """Take in the state that the supervisor has sent or written; return False if the cluster is
+        over.
 
-        Its ranks are of use here only while it `is_connected`.
+        The cluster counts as running here only while the supervisor `is_connected`.
         """
         info, remote = self.info, self.remote
         for key in COPIED:
             setattr(info, key, told[key])
-        # Which one of a version before does not say.
+        # Supervisors of earlier versions do not send these.
         info.silent, info.notes = told.get("silent", {}), told.get("notes", [])
         info.ranks = [RankInfo(**rank) for rank in told["ranks"]]
         if told["allocation"]:

@@ -1,9 +1,10 @@
-"""The records of a cluster on a site, as they come to be in the store here: from its supervisor
-while that can be asked, from the login node once the cluster is over.
+"""Copies of the records of a cluster on a site in the store here: fetched from its supervisor while
+that can be reached, and from the login node once the cluster is over.
 
-A replica holds the same bytes; only while the run goes on is its owner another: the process here
-that writes it, by which readers tell whether it is live. Its state is written after all events that
-were there when it was read: who reads "done" here has every line.
+A replica holds the same bytes as the record. Only while the run goes on does it have another owner:
+the process here that writes it, from which readers tell whether it is live. A run's state is
+written after all events that existed when the state was read: a reader that sees "done" has every
+line.
 """
 
 from __future__ import annotations
@@ -26,51 +27,52 @@ from rankroom.rpc.client import Answer
 from rankroom.system.log_line import say
 
 ENDED = ("done", "failed", "interrupted")
-WAIT_S = 10.0  # for events of a run to come, in one question
-LATE_S = 10.0  # beyond that, until an answer is taken for lost
-AGAIN_S = 1.0  # between two tries to write what a full disk refused, or to reach the login node
-LONGEST_S = 30.0  # between two tries while there is no way there
-FINISH_S = QUIET + 30.0  # for records of a cluster that is over to come to their end
-AT_A_TIME = 4  # questions about records: each keeps a thread of the supervisor's busy
+WAIT_S = 10.0  # for which one request waits at the supervisor for new events of a run
+LATE_S = 10.0  # beyond that, until a reply is considered lost
+AGAIN_S = 1.0  # between retries to write what a full disk refused, or to reach the login node
+LONGEST_S = 30.0  # between retries at most, while the login node cannot be reached
+FINISH_S = QUIET + 30.0  # without progress, until completing the records at the end is given up
+AT_A_TIME = 4  # concurrent requests for records: each occupies a thread of the supervisor
 Ask = Callable[..., Awaitable[Answer]]
 
 
 class Replicas:
-    """The replicas of one cluster's records that began `since` (epoch seconds).
+    """The replicas of one cluster's records, of runs that began at or after `since` (epoch
+    seconds).
 
-    `ask(seconds, **question)` is answered by the supervisor; it raises SshError while that cannot
-    be reached, TimeoutError without an answer. The file `done` names the records that have come:
-    those that are removed here stay so, also for the next agent.
+    `ask(seconds, **question)` sends a request to the supervisor and returns the reply; it raises
+    SshError while that cannot be reached, TimeoutError without a reply. The file `done` lists the
+    complete records: one that is removed here is not copied again, not even by the next agent.
     """
 
     def __init__(
         self, store: Store, cluster: str, since: float, ask: Ask, login: LoginNode, done: Path
     ) -> None:
         self.cluster = cluster
-        self.is_shared = False  # whether records there are those here
+        self.is_shared = False  # whether the site has the same store, so that nothing is copied
         self._store = store
         self._ask = ask
         self._login = login
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.count_from(since)
-        # Of the last try to bring the rest: whether something came, and whether the way was cut.
+        # About the last attempt of `finish`: whether anything arrived; whether ssh failed.
         self._has_moved = self._is_cut = False
-        self._said = ""  # what went wrong last
+        self._said = ""  # the last error that was logged
         self._done_file = done
-        self._done: set[str] = set()  # nothing more comes of them, and they may be pruned by now
+        self._done: set[str] = set()  # complete records, which may have been pruned by now
         with contextlib.suppress(OSError):
             self._done.update(done.read_text("utf-8").split())
         self._few = asyncio.Semaphore(AT_A_TIME)
         self._writers: dict[str, Writer] = {}
-        self._taking = threading.Lock()  # what is new is worked out from what is there
+        self._taking = threading.Lock()  # new events are determined from those already here
 
     def count_from(self, since: float) -> None:
-        """Take records from when the cluster began (epoch seconds)."""
-        # Ids tell the time there, and the clock here may be wrong.
+        """Set when the cluster began (epoch seconds): records of earlier runs are not copied."""
+        # Ids contain the site's time, and the clock here may be wrong.
         self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
 
     def is_complete(self, run_id: str) -> bool:
-        """Whether all of a record is here."""
+        """Whether all of a record has been copied."""
         with contextlib.suppress(RecordError):
             if run_id not in self._done and self._store.load(run_id).state in ENDED:
                 self._note_done(run_id)
@@ -79,12 +81,12 @@ class Replicas:
     def _note_done(self, run_id: str) -> None:
         if run_id not in self._done:
             self._done.add(run_id)
-            # Without room for that, it may come once more.
+            # If there is no space for that, it may be copied once more.
             with contextlib.suppress(OSError), self._done_file.open("a", encoding="utf-8") as file:
                 file.write(f"{run_id}\n")
 
     def size(self, run_id: str) -> int:
-        """How much of a record's events is here; -1 if nothing of the record is."""
+        """Return how many bytes of a record's events are here; -1 if nothing of the record is."""
         paths = self._store.paths(run_id)
         with contextlib.suppress(OSError):
             return paths.events.stat().st_size
@@ -92,21 +94,21 @@ class Replicas:
 
     @property
     def live(self) -> list[str]:
-        """The runs that go on, as far as is known here."""
+        """The runs that are running, as far as is known here."""
         return [run.id for run in self._runs() if run.state == "running"]
 
     @property
     def are_whole(self) -> bool:
-        """Whether all of what is known here has come."""
+        """Whether all records that are known here are complete."""
         return next(self._runs(), None) is None
 
     def take(self, told: Json, source: str, after: int, events: bytes) -> None:
-        """Write what came of a record: its run.json, and events from byte `after` on.
+        """Write what has arrived of a record: its run.json, and events from byte `after` on.
 
-        With a run.json that says that the run is over, all events of that must have come; what
-        ranks wrote later may come after that, but not to a record that was removed here. Raises
-        RecordError where it cannot be written, or events before these are missing: they are to be
-        asked for again, from `size` on. Answers may come in another order than they were asked for.
+        A run.json that says that the run is over must come with or after its last event. Events of
+        ranks that wrote later may follow, and are ignored if the record was removed here. Raises
+        RecordError where it cannot be written, or events before these are missing: they must be
+        requested again, from `size` on. Replies may arrive out of order.
         """
         with self._taking:
             run = RunInfo.from_json(told)
@@ -125,11 +127,11 @@ class Replicas:
             try:
                 writer.append(events[size - after :])
             except RecordError:
-                # What the disk has taken of it is taken from there when it is asked for again.
+                # The next request starts after the part that the disk has accepted.
                 self._writers.pop(run.id).close()
                 raise
             if is_late and run.state == "running":
-                return  # that was its last piece only if it says how the run ended
+                return  # it was the last piece only if it says how the run ended
             if run.state == "running":
                 run.owner = this_process()
                 if after + len(events) >= size:  # not older than what is here
@@ -142,7 +144,7 @@ class Replicas:
                     self._note_done(run.id)
 
     def leave(self, note: str) -> None:
-        """Nothing more comes of the runs that went on: say so in their records."""
+        """Add `note` to the records of runs still going on, as no more of them will be copied."""
         for run_id in () if self.is_shared else self.live:
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
@@ -154,16 +156,16 @@ class Replicas:
         self._writers.clear()
 
     def begin(self, run_id: str) -> None:
-        """Have all of a record come here, unless it has, or is coming, or need not."""
+        """Start copying a record, unless it is complete, being copied, or in a shared store."""
         known = self._tasks.get(run_id)
         if self.is_shared or (known and not known.done()) or self.is_complete(run_id):
             return
         self._tasks[run_id] = asyncio.create_task(self._bring_all(run_id))
 
     async def begin_now(self, run_id: str) -> str:
-        """The same; the record is here, and written to, when this returns: it may be spoken of.
+        """Like `begin`, but first copy what there is, so that clients find the record here.
 
-        Returns why it is not, where it cannot be written yet.
+        Returns why it cannot be written yet, or an empty string.
         """
         trouble = ""
         if not self.is_shared:
@@ -177,10 +179,11 @@ class Replicas:
         return trouble
 
     async def bring(self, run_id: str, changed: str = "", seconds: float = 0.0) -> tuple[str, bool]:
-        """Ask once for what is new of a record, for which there are so many seconds.
+        """Request once what is new of a record, waiting up to `seconds` for it; `changed` is the
+        version of run.json that is known here.
 
-        Returns what its run.json is known by now, and whether that was the end. Raises RecordError
-        where it cannot be written here, or read there now, RankroomError where it cannot be had,
+        Returns the new version, and whether the run is over. Raises RecordError where the record
+        cannot be written here, or read there at the moment, RankroomError where it cannot be had,
         TimeoutError, RpcError.
         """
         after = max(0, self.size(run_id))
@@ -195,8 +198,8 @@ class Replicas:
         return said["changed"], said["run"]["state"] != "running"
 
     async def finish(self) -> None:
-        """Have the rest come from the records' files there, once these are complete. It is given up
-        when there is a way there, and nothing has come for long."""
+        """Copy the rest from the records' files at the site, once these are complete. Gives up when
+        nothing has arrived for FINISH_S although the login node can be reached."""
         deadline, pause = time.monotonic() + FINISH_S, AGAIN_S
         while not await self._finish_all():
             if self._has_moved or self._is_cut:
@@ -208,7 +211,7 @@ class Replicas:
             await asyncio.sleep(pause)
 
     async def _finish_all(self) -> bool:
-        """Bring what there is of all records; whether that was all of them."""
+        """Copy what there is of all records; return whether all of them are complete."""
         self._has_moved = self._is_cut = False
         try:
             said = await self._login.ask("finish", self.cluster, self.since)
@@ -222,7 +225,7 @@ class Replicas:
         for run in () if self.is_shared else said["runs"]:
             try:
                 done = await self._finish_one(str(run["id"]), int(run.get("size", 0))) and done
-            except (RankroomError, OSError) as error:  # others need not be damaged
+            except (RankroomError, OSError) as error:  # the others may be readable
                 self._say(error)
                 done = False
                 if isinstance(error, SshError):
@@ -231,13 +234,13 @@ class Replicas:
         return done
 
     def _say(self, error: Exception) -> None:
-        """Log what goes wrong, once while it stays the same."""
+        """Log an error, unless it is the same as the last one."""
         if str(error) != self._said:
             self._said = str(error)
             say(error)
 
     async def stop(self) -> None:
-        """Ask for nothing more."""
+        """Stop copying from the supervisor."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:
@@ -251,28 +254,28 @@ class Replicas:
                 async with self._few:
                     changed, is_over = await self.bring(run_id, changed, WAIT_S)
             except asyncio.TimeoutError:
-                pass  # the answer may have been lost with a connection
-            except (RecordError, OSError) as error:  # a full disk here, or a home there
+                pass  # the reply may have been lost with a connection
+            except (RecordError, OSError) as error:  # a full disk here, or an unreadable home there
                 if str(error) != trouble:
                     trouble = str(error)
                     say(error)
                 await asyncio.sleep(AGAIN_S)
             except SshError:
-                return  # it goes on once the connection is there again
-            except RankroomError as error:  # it is no longer there
+                return  # it is resumed once the connection is open again
+            except RankroomError as error:  # the record no longer exists
                 say(error)
                 return
 
     async def bring_late(self, runs: Iterable[Json]) -> None:
-        """Bring what joined these records there after their runs, which may be nothing."""
+        """Copy what was appended to these records at the site after their runs, if anything."""
         for run in () if self.is_shared else runs:
             with contextlib.suppress(RankroomError, OSError, asyncio.TimeoutError):
                 if 0 <= self.size(str(run["id"])) < int(run["size"]):
                     await self._finish_one(str(run["id"]), int(run["size"]))
 
     async def _finish_one(self, run_id: str, size: int) -> bool:
-        """Bring what there is of a record, of which there are `size` bytes of events, more than
-        were the run's if ranks wrote later; whether that was all."""
+        """Copy what there is of a record with `size` bytes of events (more than the run's own if
+        ranks wrote later); return whether that was all."""
         while not self.is_complete(run_id) or 0 <= self.size(run_id) < size:
             after = max(0, self.size(run_id))
             said = await self._login.ask("events", run_id, str(after))
@@ -281,12 +284,12 @@ class Replicas:
             self._has_moved |= bool(events)
             if said["run"]["state"] != "running":
                 return True
-            if not events:  # its writer is not known to be gone yet
+            if not events:  # its writer may still be alive
                 return False
         return True
 
     def _runs(self) -> Iterator[RunInfo]:
-        """Those that have not ended, as far as is known here."""
+        """Yield the runs whose replicas are not complete, as far as is known here."""
         for run_id in self._store.ids():
             if run_id < self.since:
                 return

@@ -1,4 +1,4 @@
-"""Starting the process here that keeps a cluster on a site, for the first time or again."""
+"""Starting the agent here that manages a cluster on a site, for the first time or again."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rankroom.system import pid_space
 
 AGENT = "rankroom.remote.agent"
 SITE_FILE = "site.json"  # in the cluster's folder
-TOLD_S = 24 * 3600.0  # that how a cluster ended is told
-ACCEPTS_S = 90.0  # for a scheduler to say whether it would take a job
+TOLD_S = 24 * 3600.0  # the state of a cluster that is over is kept for so long
+ACCEPTS_S = 90.0  # for a scheduler to say whether it would accept a job
 
 
 def launch(
     site: Site, name: str | None = None, auto_restart: bool = False, cwd: str | None = None
 ) -> ClusterPaths:
-    """Start the agent of a new cluster on `site` and return at once; its cluster.json is written.
+    """Write cluster.json of a new cluster on `site`, start its agent, and return at once.
 
-    Raises UsageError for a site without a scheduler and for a name that is none or in use,
+    Raises UsageError for a site without a scheduler and for a name that is invalid or in use,
     StartError if nothing can be started here.
     """
     if site.scheduler == "none":
@@ -43,7 +43,7 @@ def launch(
         nodes=job.nodes, gpus_per_node=job.gpus_per_node, ranks_per_node=site.ranks_per_node,
         name=paths.name,
     )  # fmt: skip
-    # The folder of this notebook is one of the site's only where that is this machine.
+    # The folder of this notebook exists at the site only if that is this machine.
     folder = "" if site.login else (cwd or str(Path.cwd()))
     info = ClusterInfo(
         paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
@@ -67,7 +67,7 @@ def launch(
 
 
 def relaunch(paths: ClusterPaths) -> None:
-    """Start an agent for a cluster that has none here, or not any more."""
+    """Start an agent for a cluster that has none here. Raises StartError."""
     try:
         local.spawn(AGENT, paths, local.own_environment())
     except OSError as error:
@@ -75,12 +75,12 @@ def relaunch(paths: ClusterPaths) -> None:
 
 
 def site_of(paths: ClusterPaths) -> Site:
-    """The site as it was when the cluster was started. Raises OSError or ValueError."""
+    """Return the site as it was when the cluster was started. Raises OSError or ValueError."""
     return Site.from_json(json.loads((paths.folder / SITE_FILE).read_text()))
 
 
 def _sweep() -> None:
-    """Remove what is kept of clusters on sites to tell how they ended, once it is old."""
+    """Remove the folders of clusters on sites that have been over for longer than TOLD_S."""
     for info in all_clusters():
         paths = ClusterPaths(info.name)
         is_over = info.remote is not None and info.remote.state in ("ended", "failed")

@@ -1,4 +1,4 @@
-"""Which line of the present cell a call comes from."""
+"""Find the line of the current cell that a call comes from."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Container
 from types import FrameType
 
-# The file names that cells were compiled with; the kernel knows them.
+# Returns the file names that cells were compiled with; the kernel sets it.
 cells: Callable[[], Container[str]] = set
 
 
 def cell_line() -> int | None:
-    """The line of the cell that the caller's thread is in, from 1; None outside a cell.
+    """Return the line, from 1, of the current cell that calls this; None outside a cell.
 
-    It is the outermost one: a function of an earlier cell may stand between.
+    The current cell is the outermost one on the stack: it may call functions of earlier cells.
     """
     names = cells()
     frame: FrameType | None = sys._getframe(1)

@@ -1,9 +1,9 @@
-"""Lines of a flood, held back from the spool for a moment in memory that outlives the process.
+"""Lines of a flood, buffered for a moment in memory that outlives the process.
 
-A system call for each line costs more than all else that printing does. So in a flood lines are put
-into a file that is mapped into memory, and go to the spool together: within 2 ms while the flood
-lasts, and with the next batch when it stops. After a SIGKILL the operating system still has that
-memory, and `left_in` finds it.
+A system call for each line would cost more than the rest of printing. So in a flood, lines are put
+into a file that is mapped into memory, and written to the spool together: within 2 ms while the
+flood lasts, and with the next batch when it stops. After a SIGKILL the operating system still has
+the file's contents, and `left_in` reads them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 SIZE = 64 << 10
-_HEAD = 16  # where the bytes end; and while they are being moved, the spool's size before that, + 1
+# Bytes of the head, two integers: where the data ends; and, while it is being moved to the spool, 1
+# + the spool's size before that, else 0.
+_HEAD = 16
 
 
 class FloodBuffer:
-    """The bytes held back for one spool. The caller sees to it that one thread calls at a time.
+    """The bytes buffered for one spool. Not thread-safe: the caller holds a lock.
 
-    Nothing is ever held where memory cannot be mapped or the disk is full.
+    Nothing is ever buffered where memory cannot be mapped or the disk is full.
     """
 
     def __init__(self, spool: Path) -> None:
@@ -37,38 +39,38 @@ class FloodBuffer:
         return self._end > _HEAD
 
     def add(self, data: bytes) -> bool:
-        """Hold `data`; False if there is no room for it."""
+        """Buffer `data`; return False if it does not fit."""
         begin = self._end
         end = begin + len(data)
         if end > self._size:
             return False
         self._map[begin:end] = data
-        # After the bytes: the process may end between any two of these steps.
+        # After the data: the process may end between any two of these steps.
         self._head[0] = self._end = end
         return True
 
     def move(self, write: Callable[[bytes], None], size: int) -> None:
-        """Give everything to `write`, which appends it to the spool that holds `size` bytes."""
+        """Pass everything to `write`, which appends it to the spool, now `size` bytes long."""
         data = self._map[_HEAD : self._end]
         self._head[1] = size + 1
         self._end = _HEAD
         try:
             write(data)
         finally:
-            # At the beginning again, unless a signal handler printed meanwhile.
+            # Empty again, unless a signal handler has printed during `write`.
             self._head[0] = self._end
             self._head[1] = 0
 
     def leave(self) -> None:
-        """In a forked child: the memory and what it holds are the parent's."""
+        """In a forked child: stop buffering, as the memory and its contents are the parent's."""
         self._size, self._end = 0, _HEAD
 
 
 def left_in(spool: Path) -> bytes:
-    """What a process that is gone held back and did not bring into `spool` any more."""
+    """Return what a process that has ended had buffered and not yet written to `spool`."""
     with contextlib.suppress(OSError):
         raw = beside(spool).read_bytes()
-        if len(raw) < SIZE:  # a full disk had no room for it
+        if len(raw) < SIZE:  # it could not be allocated on a full disk
             return b""
         end, moving = memoryview(raw)[:_HEAD].cast("Q")
         held = raw[_HEAD:end]
@@ -84,15 +86,16 @@ def left_in(spool: Path) -> bytes:
 
 
 def beside(spool: Path) -> Path:
-    """The file that is mapped."""
+    """Return the path of the mapped file."""
     return spool.with_name(f"{spool.name}.held")
 
 
 def mapped(path: Path, size: int) -> mmap.mmap:
-    """`size` bytes of memory that are this file's, too. Raises OSError if there is no room."""
+    """Create a file of `size` bytes and map it into memory. Raises OSError if there is no space."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        # Have the blocks now: a disk that is full later would end the process at a mere assignment.
+        # Allocate the blocks now: if the disk were full later, a mere assignment to the memory
+        # would kill the process.
         os.posix_fallocate(fd, 0, size)
         return mmap.mmap(fd, size)
     finally:

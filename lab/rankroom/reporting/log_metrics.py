@@ -1,8 +1,8 @@
-"""Metrics in a log: lines such as `epoch 3  loss 0.412  acc 0.91`, of ranks that report none.
+"""Metrics found in a log: lines such as `epoch 3  loss 0.412  acc 0.91`, of ranks that report none.
 
-Only lines that are such pairs from end to end are taken, once three of the same names have come
-whose steps go up. Their names begin with `log/`, so that one sees where they are from. It is given
-up for a run where lines come in too many forms, and passes over floods.
+Only lines that consist entirely of such pairs are used, and only after three with the same names
+and increasing steps. The metrics' names begin with `log/`, to show where they come from. A run
+whose lines have too many forms is given up, and floods are skipped.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-ALIKE = 3  # lines of one form, before any is taken
-MOST_FORMS = 8  # in one run; with more it would be guessing
-LONGEST, FLOOD = 400, 4 << 10  # characters of a line, and of what came at once
+ALIKE = 3  # lines of the same form required before any is used
+MOST_FORMS = 8  # forms in one run; with more, this would be guesswork
+LONGEST, FLOOD = 400, 4 << 10  # maximum characters of a line, and of a text that is searched
 PREFIX = "log/"
 _STEP = r"(?:epoch|step|iter|iteration|batch)"
-# Each of these matches a text in one way only: with two, a line of many pairs that is none in the
-# end takes a time that grows exponentially with them, and nothing else runs meanwhile.
+# Each of these matches a text in one way only: if there were two ways, a line of many pairs that
+# fails to match at its end would take exponential time, and block all other threads.
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
 _IS = r"(?:[ \t]*[:=][ \t]*|[ \t]+)"
-# Names may have letters of any alphabet; to ignore case, `ı` is an `i`, and no number has one.
+# Names may have letters of any alphabet, numbers may not: with IGNORECASE, `ı` would match `i`.
 _NUMBER = rf"(?a:{_NUMBER})"
 _PAIR = re.compile(rf"([a-z][\w./-]*?){_IS}({_NUMBER})%?(?![\w.])", re.IGNORECASE)
 _LINE = re.compile(
@@ -33,21 +33,21 @@ Add = Callable[[int, int, Values], None]
 
 
 class LogMetrics:
-    """The lines of one rank; `add(t, step, values)` is called for those that are taken."""
+    """Reads the log lines of one rank; calls `add(t, step, values)` for those that are metrics."""
 
     def __init__(self, add: Add) -> None:
         self._add = add
         self.begin()
 
     def begin(self) -> None:
-        """A run starts."""
-        self._rest: dict[str, str] = {}  # by stream: the line that is not over
+        """Start a run."""
+        self._rest: dict[str, str] = {}  # by stream: the incomplete last line
         self._waiting: dict[tuple[str, ...], list[tuple[int, int, Values]]] = {}
         self._known: set[tuple[str, ...]] = set()
         self._is_off = False
 
     def take(self, t: int, stream: str, text: str) -> None:
-        """What was written at `t`, in microseconds since the epoch."""
+        """Search `text`, which was written at `t`, in microseconds since the epoch."""
         if self._is_off:
             return
         lines, _, rest = (self._rest.get(stream, "") + text).rpartition("\n")

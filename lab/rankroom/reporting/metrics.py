@@ -1,8 +1,8 @@
-"""What user code reports of its training: numbers by name and step, in columns of points.
+"""Metrics that user code reports of its training: numbers by name and step, in columns of points.
 
-`log` comes in each step of a training loop, so it only keeps what it is called with; names, columns
-and what is left out of a long run are seen to when the rank reports, as with spans. A loop that
-logs faster than that does it itself now and then, so that memory stays bounded.
+`log` is called in each step of a training loop, so it only stores its arguments; names, columns and
+the thinning of long runs are handled when the rank reports, as with spans. A loop that calls it too
+often between two reports does that work itself now and then, which bounds memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rankroom.reporting.log_metrics import PREFIX
 
 MOST_NAMES = 10_000  # of a rank in one run
 LONGEST_NAME = 200  # characters
-MOST_WAITING = 20_000  # calls that are kept as they came
-MOST_REMARKS = 10  # names of which a note says that they were given what is no number
-LAST_S = 1.0  # at the end of a run, for values that a GPU has not computed yet
-_EXACT = 1 << 53  # larger whole numbers are kept as fractions are
+MOST_WAITING = 20_000  # calls stored before their points are sorted in
+MOST_REMARKS = 10  # names for which a note says that a value was not a number
+LAST_S = 1.0  # timeout at the end of a run, for values that a GPU has not computed yet
+_EXACT = 1 << 53  # larger integers are stored as floats
 _PLAIN = (float, int)
 _SPELLED = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _GPUS = ("cuda", "gpu", "xpu", "mps", "tpu")
@@ -34,7 +34,7 @@ Call = tuple[int, Any, Mapping[str, Any]]  # nanoseconds since the epoch, step, 
 
 
 class _Strange(NamedTuple):
-    """Stands for a value that is no number."""
+    """Stands for a value that is not a number; `kind` is its type."""
 
     kind: str
 
@@ -46,32 +46,33 @@ class _OnGpu(NamedTuple):
 
 
 class _Logged(dict[str, Any]):
-    """Values that were found in a log."""
+    """Values found in a log, not reported by user code."""
 
 
 class MetricRecorder:
-    """The points of the present run that have not been reported yet."""
+    """The points of the current run that have not been reported yet."""
 
     def __init__(self) -> None:
-        # A handler of a signal may log while its own thread is in here.
+        # Re-entrant: a signal handler may log while its own thread holds the lock.
         self._sorting = threading.RLock()
-        self.calls: list[Call] = []  # this list, always
+        self.calls: list[Call] = []  # never replaced by another list
         self.keep = self.calls.append
         self._points: list[Point] = []
         self._on_gpu: list[tuple[int, Any, int, _OnGpu]] = []
-        self._first = 0  # names are reported with numbers from here on
+        self._first = 0  # added to the names' numbers when they are reported
         self._numbers: dict[str, int] = {}
-        self._counts: list[int] = []  # by name's number
-        self._told = 0  # names that were reported
+        self._counts: list[int] = []  # points so far, by the name's number
+        self._told = 0  # the number of names that have been reported
         self._strange: set[str] = set()
         self._run = 0
         self._fetching: threading.Thread | None = None
-        self._is_used = False  # whether anything but the log has reported metrics
+        self._is_used = False  # whether user code reported metrics: then the log's are ignored
 
     def begin(self, starts: int = 0) -> None:
-        """A run starts: with a table of names of its own.
+        """Start a run, with a new table of names.
 
-        `starts` processes before this one have begun tables in this run, which go on to be valid.
+        `starts` is how many earlier processes of this rank have begun tables in this run; the
+        numbers of these stay valid.
         """
         with self._sorting:
             self._first = starts * MOST_NAMES
@@ -87,7 +88,7 @@ class MetricRecorder:
             self._is_used = False
 
     def add(self, values: Mapping[str, Any], step: Any = None) -> None:
-        """One value of each of these names, now; the mapping is the recorder's from here on."""
+        """Add one value per name, timed now; the caller must not change `values` later."""
         for value in values.values():
             if type(value) not in _PLAIN:
                 values = {name: _snapshot(each) for name, each in values.items()}
@@ -99,14 +100,15 @@ class MetricRecorder:
             self.sort_in()
 
     def add_logged(self, t: int, step: int, values: Mapping[str, float]) -> None:
-        """What a line of the log says that was written at `t`, in microseconds since the epoch."""
+        """Add values found in a log line written at `t`, in microseconds since the epoch."""
         self.keep((1000 * t, step, _Logged(values)))
 
     def take(self, zero: int) -> Iterator[dict[str, Any]]:
-        """The fields of events with all points since the last call; `zero` is the run's start."""
+        """Yield the fields of events with all points since the last call; `zero` is the run's start
+        in microseconds since the epoch."""
         self.sort_in()
         self._fetch()
-        # Others may append meanwhile: each of these steps is one for them.
+        # Other threads may append meanwhile: each of these statements is atomic to them.
         points = self._points[:]
         del self._points[: len(points)]
         for begin in range(0, len(points), spans.BATCH):
@@ -122,13 +124,13 @@ class MetricRecorder:
             yield fields | {"name": names, "step": steps, "at": apart, "value": values}
 
     def settle(self) -> None:
-        """The run ends: have the values that are still on a GPU come, unless that is stuck."""
+        """At the run's end, wait for the values that are still on a GPU, unless it is stuck."""
         self.sort_in()
         while self._on_gpu or self._fetching is not None:
             self._fetch()
             fetching = self._fetching
             if fetching is None:
-                is_stuck = bool(self._on_gpu)  # no thread can be started
+                is_stuck = bool(self._on_gpu)  # no thread could be started
             else:
                 fetching.join(LAST_S)
                 is_stuck = fetching.is_alive()
@@ -138,12 +140,12 @@ class MetricRecorder:
             self._fetching = None
 
     def leave(self) -> None:
-        """This process is a copy of a rank, whose points are not read."""
+        """Drop all points: this process was forked from a rank, and its points are not read."""
         self._sorting = threading.RLock()
         self.begin()
 
     def sort_in(self) -> None:
-        """Give the points of all calls so far their names' numbers and their steps."""
+        """Turn all calls so far into points, with the numbers of their names and their steps."""
         with self._sorting:
             calls = self.calls[:]
             del self.calls[: len(calls)]
@@ -185,7 +187,7 @@ class MetricRecorder:
             self._points.append((number, step, t, _plain(value)))
 
     def _number(self, name: str) -> int | None:
-        """The number of a name that may be new; None if there are too many."""
+        """Return the number of a name, which may be new; None if there are too many names."""
         name = str(name)[:LONGEST_NAME]
         number = self._numbers.get(name)
         if number is None:
@@ -202,7 +204,7 @@ class MetricRecorder:
             spans.recorder.note(NO_NUMBER.format(name=name[:LONGEST_NAME], kind=kind))
 
     def _fetch(self) -> None:
-        """Have a thread wait for what is on a GPU: nobody else may, as a GPU can be stuck."""
+        """Start a thread that waits for values on a GPU: no other may, as a GPU can be stuck."""
         if self._fetching is not None and self._fetching.is_alive():
             return
         self._fetching = None
@@ -234,7 +236,7 @@ class MetricRecorder:
 
 
 def _snapshot(value: Any) -> Any:
-    """What a value is now, as it may be changed in place afterwards."""
+    """Return a value as it is now, because it may be changed in place later."""
     if type(value) in _PLAIN:
         return value
     try:
@@ -249,7 +251,7 @@ def _snapshot(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy that stays on its GPU; nobody waits for it now."""
+    """Copy a value on its GPU, without waiting for that."""
     if hasattr(value, "detach"):  # PyTorch
         if value.numel() != 1:
             return _Strange(f"{type(value).__name__} of {value.numel()} numbers")
@@ -258,7 +260,7 @@ def _copied(value: Any) -> Any:
             return _OnGpu(copy.item)
         cuda = sys.modules["torch"].cuda
         copied = cuda.Event()
-        # The thread that reads it has another stream.
+        # The thread that reads the copy uses another stream.
         copied.record(cuda.current_stream(copy.device))
         return _OnGpu(lambda: (copied.synchronize(), copy.item())[1])
     if hasattr(value, "read_value"):  # a variable of TensorFlow; its tensors never change
@@ -267,8 +269,8 @@ def _copied(value: Any) -> Any:
 
 
 def _as_number(value: Any) -> Any:
-    """A value as a number; something strange if it is none."""
-    if isinstance(value, (str, bytes, bytearray)):  # float() would read them
+    """Return a value as a number; `_Strange` if it is not one."""
+    if isinstance(value, (str, bytes, bytearray)):  # float() would parse them
         return _Strange(type(value).__name__)
     if isinstance(value, int):  # True and False, too
         return int(value)
@@ -282,7 +284,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _as_step(step: Any) -> Any:
-    """The step that a user gave, if it can be one: else points are counted."""
+    """Return a user's step as a number; None, so that points are counted, if it is invalid."""
     number = _as_number(step)
     if isinstance(number, _Strange) or not math.isfinite(number):
         spans.recorder.note(NO_STEP)
@@ -291,7 +293,7 @@ def _as_step(step: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
+    """Return a value as JSON can hold it."""
     if type(value) is _Strange:
         return value
     if type(value) is int:
@@ -316,11 +318,11 @@ os.register_at_fork(after_in_child=points.leave)
 def log(*, step: Any = None, **values: Any) -> None:
     """Report metrics of this rank, such as `rankroom.log(loss=loss, acc=acc, step=step)`.
 
-    They are curves in the view's tab Metrics, live, and rows in `run.metrics()`. A name that Python
-    does not allow is given as `log(**{"val/loss": …})`. Without `step`, the values of each name are
-    counted from 0. Values are numbers: Python's, NumPy's, tensors of PyTorch or TensorFlow with one
-    element. Nothing waits for a GPU here: of a tensor there a copy is made on the GPU, and read
-    when the rank reports, about once a second. Off the ranks this does nothing.
+    They appear live as curves in the view's tab Metrics, and as rows in `run.metrics()`. Pass a
+    name that is not a Python identifier as `log(**{"val/loss": …})`. Without `step`, the values of
+    each name are counted from 0. Values are numbers: Python's, NumPy's, or one-element tensors of
+    PyTorch or TensorFlow. This does not wait for a GPU: a tensor there is copied on the GPU, and
+    the copy is read when the rank reports, about once a second. Outside of ranks this does nothing.
     """
     if not _spans.on:
         return
@@ -328,7 +330,7 @@ def log(*, step: Any = None, **values: Any) -> None:
         if type(value) is not float:
             points.add(values, step)
             return
-    # As `add` does it, without a call of Python's: between other things each of them takes long.
+    # Inlined from `add`: within a training step, each Python call takes long.
     if (step is None or type(step) is int) and len(_calls) < MOST_WAITING:
         _keep((time_ns(), step, values))
     else:

@@ -1,7 +1,7 @@
-"""The last events that a full disk refused of a run, kept in memory that outlives the process.
+"""The last events of a run that a full disk refused, kept in memory that outlives the process.
 
-They are on the wire only. A rank that is killed before they have left would take them along; the
-operating system still has this memory then, and `left_in` finds it.
+They are not in the spool, only sent: if the rank is killed first, they would be lost. The memory is
+a mapped file, which the operating system still has then, so that `left_in` can read it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from rankroom.reporting.flood_buffer import SIZE as HELD
 from rankroom.reporting.flood_buffer import mapped
 
-SIZE = 4 * HELD  # of events; one that holds all that a flood held back fits
-_HEAD = struct.Struct("64sQQ")  # the run, and from which byte of its spool file to which
+SIZE = 4 * HELD  # bytes of events; fits an event with the whole contents of a flood buffer
+_HEAD = struct.Struct("64sQQ")  # the run's id, and the range of bytes of its spool file held here
 
 
 class Overflow:
-    """The latest of the lines that did not get their place in a run's spool file.
+    """A ring buffer of the latest lines that could not be written to a run's spool file.
 
-    Byte `i` of that file stands at `i % SIZE` here. Nothing is kept where memory cannot be mapped.
+    Byte `i` of that file is at `i % SIZE` here. Nothing is kept where memory cannot be mapped.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,14 +31,14 @@ class Overflow:
         self.begin("")
 
     def begin(self, run: str) -> None:
-        """Another run: what is here is forgotten."""
+        """Start another run: drop what is held."""
         self._run = run.encode()
         self._starts: deque[int] = deque()
         self._end = 0
         self._say(0, 0)
 
     def add(self, at: int, line: bytes) -> None:
-        """Keep `line`, whose place is from byte `at`."""
+        """Keep `line`, which belongs at byte `at` of the spool file."""
         end = at + len(line)
         if self._map is None or len(line) > SIZE:
             return
@@ -47,7 +47,7 @@ class Overflow:
         self._starts.append(at)
         while self._starts[0] < end - SIZE:
             self._starts.popleft()
-        # What is overwritten is given up before: the process may end between any two steps.
+        # Give up what will be overwritten first: the process may end between any two steps.
         self._say(self._starts[0], max(at, self._starts[0]))
         place = at % SIZE
         first = line[: SIZE - place]
@@ -66,7 +66,8 @@ class Overflow:
 
 
 def left_in(folder: Path, run: str) -> tuple[int, bytes]:
-    """Whole lines that the rank of this spool folder kept of `run`, and from which byte on."""
+    """Return the whole lines of `run` that the rank of this spool folder kept, and before them the
+    offset at which they belong in its spool file."""
     with contextlib.suppress(OSError), _file(folder).open("rb") as file:
         head = file.read(_HEAD.size)
         if len(head) == _HEAD.size:

@@ -1,11 +1,11 @@
 """Turns what a rank does into events: ordered, on disk first, then on the wire.
 
-One lock orders everything. An event that the main thread emits first takes in what was printed
-before it, so that the record reads in the order things happened. Each run has a spool file of its
-own, `<run>.jsonl`, holding exactly the bytes that belong into the record; messages carry their
+One lock orders everything. Before the main thread emits an event, all that was printed earlier is
+taken in, so that the record has things in the order in which they happened. Each run has its own
+spool file, `<run>.jsonl`, with exactly the bytes that belong in the record; messages carry their
 offset in it, so a reader notices a gap and can fill it from the file. On a full disk the file has
-holes (zeros, each line that follows in its place): what belongs there was on the wire only, and the
-last of it in memory beside the file.
+holes (zeros; each later line is still at its own offset): what belongs there was only sent, and the
+last of it is in memory beside the file.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
 from rankroom.reporting.wake import Wake
 
-BATCH_S = 0.05  # between two messages while output keeps coming, of up to FEW ranks
-FEW = 128  # with more ranks, each sends less often: their supervisor takes in as many messages
-QUIET_S = 0.5  # between two looks for output of C while none comes; Python's own wakes the pump
+BATCH_S = 0.05  # between two messages of a rank while output keeps coming, with up to FEW ranks
+FEW = 128  # with more ranks each sends less often, so that the supervisor gets no more messages
+QUIET_S = 0.5  # poll interval for output of C code while there is none; Python's wakes the pump
 REPORT_S = 1.0  # between two reports of spans, of metrics and of how busy this rank is
-IDLE_S = 0.5  # between two looks for a run, which does not wake the pump as cells may be short
-BLANK = "blank"  # a run's spool file before there is that run
+IDLE_S = 0.5  # poll interval for a run: as cells may be short, their start does not wake the pump
+BLANK = "blank"  # the name of the next run's spool file before that run starts
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
-# What starts a process without Python's own fork. An audit hook would see them all, but costs every
-# training loop something: it is called for each id(), too.
+# The functions that start a process without Python's own fork. An audit hook would see all of them,
+# but slow down every training loop: it is called for each id(), too.
 STARTS_CHILD = (
     (subprocess.Popen, "__init__"),
     *((os, name) for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve")),
@@ -49,15 +49,15 @@ Send = Callable[[dict[str, Any], bytes], None]
 
 
 def batch_s(size: int) -> float:
-    """Seconds between two messages of each of so many ranks, while output keeps coming."""
+    """Return the seconds between two messages of each of `size` ranks while output keeps coming."""
     return BATCH_S * max(1.0, size / FEW)
 
 
 class Reporter:
     """The events of one rank.
 
-    `send(header, lines)` puts a batch on the wire: header `{run, rank, at, ended}` with the byte
-    offset of `lines` in the run's spool file.
+    `send(header, lines)` sends a batch; the header is `{run, rank, at, ended}`, where `at` is the
+    byte offset of `lines` in the run's spool file.
     """
 
     def __init__(self, rank: int, spool: Path, send: Send, size: int = 1) -> None:
@@ -67,20 +67,20 @@ class Reporter:
         self.run: str | None = None
         self._send = send
         self._start = 0
-        self._seq = self._before = 0  # events in all, and those of processes before this one
+        self._seq = self._before = 0  # events in total, and those of this rank's earlier processes
         self._file = self._blank = -1
         self._blank_name = str(spool / BLANK)
         self._at = 0
         self._end = 0
-        self._reported = 0  # when spans were: REPORT_S since the epoch
-        # Called before spans are reported: for those that are written elsewhere until then.
+        self._reported = 0  # when spans were last reported, in units of REPORT_S since the epoch
+        # Called before spans are reported, to add those that were collected elsewhere.
         self.sources: list[Callable[[], None]] = []
-        self._broken: list[Callable[[], None]] = []  # of them, in this run
+        self._broken: list[Callable[[], None]] = []  # the sources that failed in this run
         self.sampler: Sampler | None = None
-        self._sampled: str | None = None  # the run that samples are taken of
+        self._sampled: str | None = None  # the run that the current samples belong to
         self._log_metrics = LogMetrics(metrics.points.add_logged)
         self._overflow = Overflow(spool)
-        self._told = False  # that the spool does not keep everything
+        self._told = False  # whether it was reported that the spool is incomplete
         self._unsent: list[bytes] = []
         self._unsent_size = 0
         self._lock = threading.RLock()
@@ -91,9 +91,10 @@ class Reporter:
         }
         for stream in self._streams.values():
             stream.raise_interrupt = self._raise_interrupt
-        self._ends_cell: BaseException | None = None  # what the next SIGINT raises
-        self.is_interrupted = False  # an interrupt was raised in the cell, which may go on after it
-        self.handles_interrupt: Callable[[int, Any], None] = self.interrupt  # a cell's SIGINT
+        self._ends_cell: BaseException | None = None  # the error that the next SIGINT raises
+        self.is_interrupted = False  # an interrupt was raised in the cell, which may catch it
+        # The SIGINT handler while a cell runs.
+        self.handles_interrupt: Callable[[int, Any], None] = self.interrupt
         self._set_interrupt(None)
         self.stdout = RankStream(self._streams["stdout"], "stdout", self._wake)
         self.stderr = RankStream(self._streams["stderr"], "stderr", self._wake)
@@ -103,7 +104,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._pump, name="rankroom-report", daemon=True)
 
     def install(self) -> None:
-        """Make this rank's output go through here."""
+        """Redirect this rank's output to this reporter, and start its thread."""
         sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
         for owner, name in STARTS_CHILD:
@@ -111,10 +112,10 @@ class Reporter:
         self._thread.start()
 
     def begin(self, run: str, start: int, seq: int = 0, starts: int = 0) -> None:
-        """A run starts; `start` (epoch microseconds) is the zero of its events' times.
+        """Start a run; `start` (epoch microseconds) is the zero of its events' times.
 
-        Output that came after the previous run's end belongs to this one, with negative times.
-        Where processes before this one died in the run, they have reported `seq` events.
+        Output written after the previous run's end belongs to this one, with negative times. If
+        `starts` earlier processes of this rank died in the run, they have reported `seq` events.
         """
         with self._lock:
             for stream in self._streams.values():
@@ -137,13 +138,13 @@ class Reporter:
             self._reported = int(time.time() / REPORT_S)
 
     def prepare(self) -> None:
-        """Make the file of the next run, as that takes a while, and its cell may wait."""
+        """Create the spool file of the next run in advance, to save its cell the wait."""
         with self._lock, contextlib.suppress(OSError):
             if self._blank < 0:
                 self._blank = os.open(self._blank_name, _NEW, 0o600)
 
     def _open(self, run: str) -> int:
-        path = f"{self.spool}/{run}.jsonl"  # a Path for it would take a tenth of an empty cell
+        path = f"{self.spool}/{run}.jsonl"  # a Path would take a tenth of an empty cell's time
         file, self._blank = self._blank, -1
         if file >= 0:
             try:
@@ -153,14 +154,14 @@ class Reporter:
                 os.close(file)
         with contextlib.suppress(OSError):
             return os.open(path, _NEW, 0o600)
-        return -1  # each write will fail and say why
+        return -1  # each write will fail and report why
 
     def is_forked(self) -> bool:
-        """Whether this is another process than the rank's, forked from it."""
+        """Whether this process is not the rank's own, but forked from it."""
         return os.getpid() != self._pid
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """One event, now; outside a run it is dropped, as there is no record to hold it."""
+        """Add an event, timed now; outside a run it is dropped, as there is no record for it."""
         if self.is_forked():
             return
         with self._lock:
@@ -173,7 +174,7 @@ class Reporter:
             self._raise_interrupt()
 
     def emit_now(self, kind: str, **fields: Any) -> None:
-        """One event that cannot wait for a batch."""
+        """Add an event and send it at once, as it cannot wait for a batch."""
         self.emit(kind, **fields)
         with self._lock:
             if self.run is not None and not self.is_forked():
@@ -182,9 +183,9 @@ class Reporter:
             self._raise_interrupt()
 
     def end(self, state: str, at: int | None = None, **fields: Any) -> None:
-        """The run's last event; everything is on the wire when this returns.
+        """Add the run's last event; all events have been sent when this returns.
 
-        The cell ended `at` (epoch microseconds), or now.
+        `at` is when the cell ended (epoch microseconds), by default now.
         """
         if self.is_forked():
             return
@@ -198,12 +199,12 @@ class Reporter:
             self._append("status", at or time.time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
-                with contextlib.suppress(OSError):  # of a quota: all is on the wire already
+                with contextlib.suppress(OSError):  # a quota, say: all has been sent already
                     os.close(self._file)
             self._file, self.run = -1, None
 
     def _take_in(self, final: bool = False) -> None:
-        """Make events of all that was printed until now."""
+        """Turn all that was printed until now into events."""
         self.stdout.flush()
         self.stderr.flush()
         self._cstdio.flush()
@@ -212,7 +213,7 @@ class Reporter:
             pass
 
     def _take_turn(self, final: bool = False) -> bool:
-        """Make events of what was printed, up to a limit; whether there was anything."""
+        """Turn what was printed into events, up to a limit; return whether there was anything."""
         self.stdout.flush()
         self.stderr.flush()
         self._cstdio.flush()
@@ -224,10 +225,10 @@ class Reporter:
         ]
         pieces.sort(key=lambda item: item[0])
         for t, name, piece in pieces:
-            with contextlib.suppress(ValueError):  # a metric less, but each line
+            with contextlib.suppress(ValueError):  # lose a metric rather than a line
                 self._log_metrics.take(t, name, piece.text)
             self._append("log", t, stream=name, text=piece.text, to=piece.to)
-        # Reading tries the disk again, so some may be over by now and others be new.
+        # Reading tries the disk again, so some may be over by now, and others new.
         troubles += [stream.trouble for stream in self._streams.values()]
         for trouble in filter(None, troubles):
             self._tell(trouble)
@@ -239,7 +240,7 @@ class Reporter:
                 continue
             try:
                 source()
-            except Exception as error:  # the timeline may lack something; the cell must not
+            except Exception as error:  # the timeline may be incomplete, but the cell must not fail
                 self._broken.append(source)
                 spans.recorder.note(f"spans are missing from rank {self.rank}: {error!r}")
         now = time.time_ns() // 1000
@@ -248,9 +249,9 @@ class Reporter:
             at = now - self._start
             try:
                 line = spans_line(self.rank, self._seq, at, fields, columns)
-            except (TypeError, ValueError) as error:  # this thread, or the cell, would end with it
+            except (TypeError, ValueError) as error:  # it would end this thread, or the cell
                 spans.recorder.note(f"details of spans are missing from rank {self.rank}: {error}")
-                # Names are defined once only: later spans have these, too.
+                # Names are defined only once: later spans refer to these, too.
                 fields["define"] = [{"name": each["name"]} for each in fields["define"]]
                 line = spans_line(self.rank, self._seq, at, fields, columns)
             self._add(line)
@@ -263,9 +264,9 @@ class Reporter:
         self._add(event_line(kind, self.rank, self._seq, t - self._start, **fields))
 
     def _add(self, line: bytes) -> None:
-        """The next event of this rank, as a line."""
+        """Add this rank's next event, as a line."""
         self._seq += 1
-        # On disk before anything else: a rank that is killed now has said it.
+        # On disk before anything else: it is kept even if the rank is killed now.
         trouble = self._keep(line)
         self._unsent.append(line)
         self._unsent_size += len(line)
@@ -275,9 +276,9 @@ class Reporter:
             self._flush()
 
     def _keep(self, line: bytes) -> str:
-        """Write `line` to its place in the run's spool file; returns why that failed."""
+        """Write `line` to its place in the run's spool file; return why that failed, if it did."""
         begin, self._end = self._end, self._end + len(line)
-        if self._told:  # before the disk is asked: the rank may be killed meanwhile
+        if self._told:  # before trying the disk: the rank may be killed meanwhile
             self._overflow.add(begin, line)
         place, rest = begin, line
         try:
@@ -291,7 +292,7 @@ class Reporter:
         return ""
 
     def _tell(self, trouble: str) -> None:
-        """Once in a run: what comes now is in the record only, and gone if that misses it."""
+        """Report, once per run, that the spool is incomplete: events not received are lost."""
         if not self._told:
             self._told = True
             now = time.time_ns() // 1000
@@ -310,24 +311,27 @@ class Reporter:
     def interrupt(
         self, number: int, frame: Any, raises: type[BaseException] = KeyboardInterrupt
     ) -> None:
-        """What SIGINT does while a cell runs: as ever, but not in the middle of a report, of which
-        half would be lost. Then it comes at the report's end."""
+        """Handle SIGINT while a cell runs: raise `raises`, or the error of `end_cell`.
+
+        In the middle of a report, half of which would be lost, it is raised at the report's end.
+        """
         self._set_interrupt(self.ends_with() or raises)
         self._raise_interrupt()
 
     def end_cell(self, error: BaseException) -> bool:
-        """Have the main thread raise `error` in the cell, as soon as it does anything there; called
-        from another thread. False where the cell takes interrupts itself: they are the user's."""
+        """Make the main thread raise `error` in the cell as soon as it runs Python code there;
+        called from another thread. Returns False where the cell has its own SIGINT handler, and
+        nothing is done."""
         handler = signal.getsignal(signal.SIGINT)
         if handler == self.handles_interrupt:
             self._ends_cell = error
-        elif handler is not signal.default_int_handler:  # which ends it as an interrupt does
-            return not callable(handler)  # it is over, and interrupts are ignored
+        elif handler is not signal.default_int_handler:  # which ends the cell as an interrupt does
+            return not callable(handler)  # interrupts are ignored: the cell has ended already
         os.kill(os.getpid(), signal.SIGINT)
         return True
 
     def ends_with(self) -> BaseException | None:
-        """What `end_cell` has a SIGINT raise that has come; None if it is an interrupt."""
+        """Return, once, the error that `end_cell` sent with a SIGINT; None for an interrupt."""
         error, self._ends_cell = self._ends_cell, None
         return error
 
@@ -359,7 +363,7 @@ class Reporter:
             pause = sent + self._batch_s - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
-                self._awake.wait(0)  # what came meanwhile is taken in now
+                self._awake.wait(0)  # what has arrived during the pause is taken in now
             is_due = int(time.time() / REPORT_S) != self._reported
             sample = self._sample(is_due)
             with self._lock:
@@ -374,32 +378,33 @@ class Reporter:
                     if sample and self.run == self._sampled:
                         self._append("sample", time.time_ns() // 1000, **sample)
                 if self._seq > self._before + 1 and self._unsent:
-                    # Not for "running" alone: that would make the first line wait a whole batch.
+                    # Not for "running" alone: the first line would then wait for the next batch.
                     self._flush()
                     sent = time.monotonic()
 
     def _pause(self, came: bool) -> float:
-        """Seconds until the next look.
+        """Return the seconds until the next poll; `came` tells whether the last one found output.
 
-        Quiet ranks look, and report, at the same moments of the clock: a rank that does keeps those
-        waiting that train with it, and if all do at once, that is once.
+        Quiet ranks poll, and report, at the same clock times: a rank that does so delays those that
+        train with it, and if all do so at the same time, they are delayed only once.
         """
         if self.run is None:
             return IDLE_S
         return self._batch_s if came else QUIET_S - time.time() % QUIET_S
 
     def _sample(self, is_due: bool) -> dict[str, Any] | None:
-        """How busy this rank was since the last time, of one run; on this thread only."""
+        """Return how busy this rank was since the last sample of the same run, if one is due;
+        called on the reporting thread only."""
         if self.sampler is None or self.run is None:
             return None
         if self._sampled != self.run:
             self._sampled = self.run
             self.sampler.start()
-        # Of a moment only, a share of the processor would mean nothing.
+        # Over too short a time, CPU utilization would mean nothing.
         return self.sampler.sample() if is_due and self.sampler.seconds > REPORT_S / 2 else None
 
     def _drain(self) -> None:
-        """Have what was printed stand before what a child prints."""
+        """Write buffered output to the spools, so that it precedes what a child prints."""
         for stream in self._streams.values():
             stream.drain()
 

@@ -1,4 +1,4 @@
-"""How busy a rank is: the processor time and memory of all its processes, and its GPU."""
+"""How busy a rank is: the CPU time and memory of all its processes, and the use of its GPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Any
 _PROC = Path("/proc")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-REST = 100  # times what it took, until the memory of a child is looked at again
+REST = 100  # a child's memory is cached for this many times as long as reading it took
 MOST_OWN = 4096
-_own: dict[int, tuple[float, int]] = {}  # by process: until when what was found is good, and that
-_visible: dict[int, str | None] = {}  # CUDA_VISIBLE_DEVICES as a rank began; its cells may set it
+_own: dict[int, tuple[float, int]] = {}  # by pid: when the cached value expires, and its bytes
+# By pid: CUDA_VISIBLE_DEVICES when the rank started, as its cells may change it.
+_visible: dict[int, str | None] = {}
 
 
 class Sampler:
-    """What one rank uses, from one call to the next; without /proc its process counts alone.
+    """Measures what one rank uses, from one call to the next; without /proc, only of its own
+    process.
 
-    `pid` is the rank's process where it is not this one.
+    `pid` is the rank's process if it is not this one.
     """
 
     def __init__(self, device: str, pid: int = 0) -> None:
@@ -34,21 +36,21 @@ class Sampler:
         self._used: dict[int, float] = {}
 
     def start(self) -> None:
-        """From here on the next sample counts."""
+        """Start the period that the next sample covers."""
         self._at = time.monotonic()
         self._used = {pid: used for pid, (used, _) in _usage(self._pid).items()}
 
     @property
     def seconds(self) -> float:
-        """Since the last sample, or since `start`."""
+        """Seconds since the last sample, or since `start`."""
         return time.monotonic() - self._at
 
     def sample(self) -> dict[str, Any]:
-        """The fields of a sample event: since the last call, or since `start`."""
+        """Return the fields of a sample event, for the time since the last call or `start`."""
         before, since = self._used, self._at
         now, usage = time.monotonic(), _usage(self._pid)
         self._at, self._used = now, {pid: used for pid, (used, _) in usage.items()}
-        # A process that is new has used all of its time since; one that ended is left out.
+        # A new process has used all of its CPU time since then; one that has ended is left out.
         seconds = sum(used - before.get(pid, 0.0) for pid, used in self._used.items())
         return {
             "cpu": round(100 * max(0.0, seconds) / max(now - since, 1e-3), 1),
@@ -65,12 +67,12 @@ class Sampler:
 
 
 def resident(pid: int) -> int:
-    """Bytes that a rank's process and all below it have in memory."""
+    """Return the resident bytes of a rank's process and all its descendants."""
     return sum(memory for _, memory in _usage(pid).values())
 
 
 def gpu_use(number: int) -> tuple[int | None, int | None]:
-    """Bytes in use and in all on the GPU that frameworks call `number`; None if unknown."""
+    """Return the used and total bytes of the GPU that frameworks call `number`; None if unknown."""
     try:
         pynvml, handle = _handle(number)
         info = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -80,7 +82,7 @@ def gpu_use(number: int) -> tuple[int | None, int | None]:
 
 
 def _usage(rank: int) -> dict[int, tuple[float, int]]:
-    """Seconds of processor time and bytes of memory of a rank's process and all below it."""
+    """Return, by pid, the CPU seconds and memory bytes of a rank's process and all descendants."""
     found = {}
     todo = [rank]
     while todo:
@@ -92,17 +94,17 @@ def _usage(rank: int) -> dict[int, tuple[float, int]]:
 
 
 def _seconds(pid: int) -> float:
-    """Processor time that a process has used; of this one it is known more finely."""
+    """Return the CPU seconds that a process has used; for this process, from a finer clock."""
     if pid == os.getpid():
         return time.process_time()
-    # The name, in brackets, may hold anything.
+    # The process's name, in parentheses, may contain any characters.
     fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def _memory(pid: int, shared: bool) -> int:
-    """Bytes that a process has in memory. What it shares with others, files or what it was forked
-    with, counts once: with the rank itself."""
+    """Return the bytes that a process has in memory. Pages shared with other processes (files, or
+    those it was forked with) are counted only once: with the rank's own process, as `shared`."""
     try:
         if not shared and (own := _own_memory(pid)) is not None:
             return own
@@ -113,7 +115,7 @@ def _memory(pid: int, shared: bool) -> int:
 
 
 def _own_memory(pid: int) -> int | None:
-    """Bytes that no other process has; None where the system does not say."""
+    """Return the bytes private to a process; None where the system does not report them."""
     known = _own.get(pid)
     now = time.monotonic()
     if known is not None and now < known[0]:
@@ -123,11 +125,11 @@ def _own_memory(pid: int) -> int | None:
         for line in (_PROC / f"{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Private_"):
                 own += int(line.split()[1]) * 1024
-    except FileNotFoundError:  # the process has ended, or the system is older
+    except FileNotFoundError:  # the process has ended, or the kernel is too old
         return None
     except PermissionError:
         return None
-    # The system walks through all of its pages for that.
+    # Cached, as the kernel walks all pages of the process for this.
     if len(_own) > MOST_OWN:
         _own.clear()
     _own[pid] = now + REST * (time.monotonic() - now), own
@@ -135,7 +137,7 @@ def _own_memory(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started, from whichever of its threads."""
+    """Return the pids of a process's children, started by any of its threads."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir(_PROC / f"{pid}/task"):  # noqa: PTH208 - once a second
@@ -146,7 +148,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _gpu(number: int) -> Callable[[], dict[str, int]]:
-    """Asks how busy the GPU is that frameworks call `number`; empty if that is unknown."""
+    """Return a function that measures the GPU that frameworks call `number`; it returns nothing if
+    the GPU is unknown."""
     try:
         pynvml, handle = _handle(number)
     except Exception:  # no driver, no such GPU
@@ -156,7 +159,7 @@ def _gpu(number: int) -> Callable[[], dict[str, int]]:
         found = {}
         with contextlib.suppress(pynvml.NVMLError):
             found["gpu_memory"] = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        with contextlib.suppress(pynvml.NVMLError):  # an instance of MIG has none
+        with contextlib.suppress(pynvml.NVMLError):  # a MIG instance has no utilization rate
             found["gpu"] = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         return found
 
@@ -164,7 +167,7 @@ def _gpu(number: int) -> Callable[[], dict[str, int]]:
 
 
 def _handle(number: int) -> tuple[Any, Any]:
-    """NVIDIA's library, and what it calls that GPU. Raises whatever it raises where it has none."""
+    """Return NVIDIA's library and its handle of that GPU. Raises its errors, or ImportError."""
     import pynvml
 
     pynvml.nvmlInit()

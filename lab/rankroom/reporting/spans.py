@@ -1,17 +1,18 @@
 """What this rank did, and when: spans in columns, collected cheaply and reported in batches.
 
-Code that does something worth a span calls `add`, on any thread; a name is written out once and a
-number after that. What comes in each step of a training loop calls `late` with the call that adds
-it, which is made when the rank reports: between other things each line of Python takes several
-times as long as in a row.
+Code that records a span calls `add`, on any thread; a name is written out once, and after that
+referred to by number. Code that runs in each step of a training loop instead passes the call that
+adds the span to `late`, to be made when the rank reports: amid other work, each line of Python
+takes several times as long as in a batch.
 
 A run that lasts for days must not fill the disk. Of each category, and of each stream of
-collectives, the first WHOLE spans are kept; after that whole stretches, one in ten up to ten times
-as many, one in a hundred up to a hundred times as many, and so on. What is kept goes by the count
-alone: as all ranks do the same collectives in the same order, they keep the same ones. Where
-collectives are of no stream, those of one name are counted, as what is reported late comes in
-another order on each rank. Details are kept for the first WHOLE only. When spans are left out from
-which shares of time follow, spans of the category `unrecorded` say so.
+collectives, the first WHOLE spans are kept; after that, stretches of STRETCH spans each: one
+stretch in ten up to 10 × WHOLE spans, one in a hundred up to 100 × WHOLE, and so on. Which ones are
+kept depends on the count alone: all ranks run the same collectives in the same order, so they keep
+the same ones. Collectives without a stream are counted by name instead, as their order differs
+between ranks when they are reported late. Spans of the categories DETAILS are kept among the first
+WHOLE only. Where spans are left out from which shares of time are computed, spans of the category
+`unrecorded` mark the gaps.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from operator import sub
 from typing import Any
 
-MOST_NAMES = 50_000  # of one run; beyond, spans share a name
-MOST_VARIANTS = 10_000  # of users' spans with arguments; beyond, they are shown without
-BATCH = 4096  # spans in one event
-LONGEST = 200  # characters of a value that is shown with a user's span
+MOST_NAMES = 50_000  # in one run; beyond that, spans share one name
+MOST_VARIANTS = 10_000  # of users' spans with arguments; beyond that, arguments are omitted
+BATCH = 4096  # spans in one event at most
+LONGEST = 200  # characters of an argument shown with a user's span at most
 WHOLE = 100_000
 WHOLE_OF_NAME = 20_000  # the same for collectives of one name
-STRETCH = 1000  # spans that follow one another, so that a picture of them makes sense
+STRETCH = 1000  # consecutive spans kept together, so that a timeline of them makes sense
 DETAILS = {"phase", "op", "kernel"}
-WEIGHED = {"collective", "wait", "data"}  # by which the time of a rank is shared out
+WEIGHED = {"collective", "wait", "data"}  # categories from which shares of a rank's time follow
 UNRECORDED = "unrecorded"
-GAP_US = 10_000_000  # a gap that is longer is told in pieces, of a live run
+GAP_US = 10_000_000  # in a live run, longer gaps are reported in pieces
 
 Span = tuple[int, int, int]  # name, start, duration
 Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -46,35 +47,36 @@ _OTHER = {"name": "(one of too many names)"}
 
 
 class SpanRecorder:
-    """The spans of the present run that have not been reported yet."""
+    """The spans of the current run that have not been reported yet."""
 
     def __init__(self) -> None:
         self.on = False
-        self.began = 0  # of the present run on this rank, in microseconds since the epoch
+        self.began = 0  # when the current run began on this rank, in microseconds since the epoch
         self._naming = threading.RLock()
         self._numbers: dict[Hashable, int] = {}
         self._waits: dict[str, int] = {}
         self._defined: list[dict[str, Any]] = []
-        self._first = 0  # number of a name
-        self._told = 0  # definitions that were reported
+        self._first = 0  # the first number of this process's names
+        self._told = 0  # the number of definitions that have been reported
         self._late: list[tuple[Any, ...]] = []
         self.late = self._late.append  # of `(function, *arguments)`, to be called later
-        # By category, and by stream for those that have some.
+        # By category and stream; the stream is empty for spans without one.
         self._waiting: dict[tuple[str, str], list[Span]] = {}
         self._columns: dict[tuple[str, str], list[Columns]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
-        self._of_name: Counter[int] = Counter()  # collectives of no stream
-        # From when to when spans are being left out, and the gaps that were not reported yet.
+        self._of_name: Counter[int] = Counter()  # collectives without a stream
+        # The open gaps, from when to when spans are being left out; and unreported closed gaps.
         self._gaps: dict[tuple[str, str], tuple[int, int]] = {}
         self._closed: list[Span] = []
         self._thins = False  # whether collectives were left out
         self._variants = 0
-        self._notes: dict[str, bool] = {}  # what the reader of the record must know: told or not
+        self._notes: dict[str, bool] = {}  # notes for the reader of the record: reported or not
 
     def begin(self, starts: int = 0) -> None:
-        """A run starts: with a table of names of its own.
+        """Start a run, with a new table of names.
 
-        `starts` processes before this one have begun tables in this run, which go on to be valid.
+        `starts` is how many earlier processes of this rank have begun tables in this run; the
+        numbers of these stay valid.
         """
         self._first = starts * (MOST_NAMES + 1)
         self._numbers.clear()
@@ -95,20 +97,20 @@ class SpanRecorder:
         self.on = True
 
     def number(self, key: Hashable, define: Callable[[], dict[str, Any]]) -> int:
-        """The number of the name that `key` stands for; `define()` describes it the first time."""
+        """Return the number of the name identified by `key`; `define()` describes a new one."""
         number = self._numbers.get(key)
         if number is None:
-            # More than one thread may come with a new name.
+            # Several threads may add the same new name.
             with self._naming:
                 number = self._numbers.get(key)
                 if number is None:
                     number = self._define(define)
-                    if number - self._first < MOST_NAMES:  # others are not kept: they do not end
+                    if number - self._first < MOST_NAMES:  # more would grow without bound
                         self._numbers[key] = number
         return number
 
     def number_of_users(self, name: str, args: dict[str, Any]) -> int:
-        """The same for a user's span, whose arguments may be others each time."""
+        """Like `number`, for a user's span, whose arguments may differ each time."""
         key = ("user", name, *args.items())
         number = self._numbers.get(key)
         if number is None:
@@ -128,7 +130,7 @@ class SpanRecorder:
         return self._first + MOST_NAMES
 
     def add(self, cat: str, number: int, start: int, dur: int) -> None:
-        """One span; `start` in microseconds since the epoch, `dur` in microseconds."""
+        """Add a span; `start` in microseconds since the epoch, `dur` in microseconds."""
         if self.on:
             try:
                 self._waiting[cat, ""].append((number, start, dur))
@@ -136,8 +138,8 @@ class SpanRecorder:
                 self.extend(cat, [(number, start, dur)])
 
     def waited(self, what: str, end: int, seconds: float) -> None:
-        """The main thread was blocked until `end`, in nanoseconds since the epoch. Collectives that
-        are numbered only share a name."""
+        """Add a wait: the main thread was blocked in `what` for `seconds`, until `end` (nanoseconds
+        since the epoch). Collectives that differ only in their number, after ` #`, share a name."""
         dur = int(seconds * 1e6)
         number = self._waits.get(what)
         if number is None:
@@ -148,19 +150,19 @@ class SpanRecorder:
         self.add("wait", number, end // 1000 - dur, dur)
 
     def extend(self, cat: str, spans: Iterable[Span], stream: str = "") -> None:
-        """Many spans; those of one `stream` come in the same order on all ranks that have it."""
+        """Add many spans; those of one `stream` are in the same order on all ranks that have it."""
         if self.on:
             self._waiting.setdefault((cat, stream), []).extend(spans)
 
     def extend_columns(self, cat: str, columns: Columns, stream: str) -> None:
-        """The same for spans that are columns already, which are written as they are."""
+        """Like `extend`, for spans that are in columns already, which are reported as they are."""
         if self.on:
             self._columns.setdefault((cat, stream), []).append(columns)
 
     def take(self, zero: int, last: bool = False) -> Iterator[dict[str, Any]]:
-        """The fields of events with everything since the call before; `zero` is the run's start,
-        and no call follows the `last`."""
-        # Others may append meanwhile: each of these steps is one for them.
+        """Yield the fields of events with all spans since the previous call. `zero` is the run's
+        start in microseconds since the epoch; `last` marks the final call of a run."""
+        # Other threads may append meanwhile: each of these statements is atomic to them.
         late = self._late[:]
         del self._late[: len(late)]
         for function, *arguments in late:
@@ -175,11 +177,11 @@ class SpanRecorder:
                 for at in range(0, count, BATCH):
                     part = tuple(column[at : at + BATCH] for column in columns)
                     yield self._fields(key[0], part, zero)
-        # These last: they go by what is left out of collectives.
+        # Waits and data last: which of them are kept depends on the gaps of the collectives.
         has_collectives = False
         for key in sorted(self._waiting, key=lambda each: each[0] in ("wait", "data")):
             waiting = self._waiting[key]
-            # As above.
+            # Atomic statements, as above.
             count = len(waiting)
             spans = waiting[:count]
             del waiting[:count]
@@ -205,7 +207,7 @@ class SpanRecorder:
             yield self._fields(cat, part, zero)
 
     def _thinned(self, key: tuple[str, str], spans: list[Span], first: int) -> list[Span]:
-        """Those that go into the record, of which the first is that with this number from 0."""
+        """Return the spans that go into the record; `first` is the index of spans[0] in its key."""
         cat, _ = key
         if key == BY_NAME:
             kept = [is_sampled(cat, self._next_of_name(each[0]), WHOLE_OF_NAME) for each in spans]
@@ -217,13 +219,13 @@ class SpanRecorder:
             self.note(THINNED.format(cat=what, count=count, ending=ending))
         self._thins |= cat == BY_NAME[0] and not all(kept)
         if cat in WEIGHED:
-            # Of several names some are left out while others are kept: all of it is a gap then.
+            # With several names, some are left out while others are kept: then all of it is a gap.
             self._leave_out(key, spans, kept if key != BY_NAME else [all(kept)] * len(kept))
         return [each for each, is_kept in zip(spans, kept, strict=True) if is_kept]
 
     def _beside_collectives(self, key: tuple[str, str], spans: list[Span]) -> list[Span]:
-        """Those that begin while collectives are kept: a wait says nothing without its collective,
-        and stretches of each for itself would hardly ever be the same."""
+        """Return the spans that begin while collectives are kept: a wait means nothing without its
+        collective, and stretches chosen independently would hardly ever coincide."""
         if key in self._gaps:
             self._close(*self._gaps.pop(key))
         gaps = [gap for (cat, _), gap in self._gaps.items() if cat == BY_NAME[0]]
@@ -236,7 +238,7 @@ class SpanRecorder:
         return at
 
     def _leave_out(self, key: tuple[str, str], spans: list[Span], kept: list[bool]) -> None:
-        """Note from when to when spans are left out."""
+        """Update the gap of `key`: from when to when spans are left out."""
         for (_, start, dur), is_kept in zip(spans, kept, strict=True):
             gap = self._gaps.get(key)
             if not is_kept:
@@ -251,11 +253,11 @@ class SpanRecorder:
             self._closed.append((number, begin, end - begin))
 
     def note(self, text: str) -> None:
-        """Something that the reader of this run's timeline must know; said once."""
+        """Add a note for the reader of this run's timeline; a repeated one is reported once."""
         self._notes.setdefault(text, False)
 
     def new_notes(self) -> list[str]:
-        """The notes since the last call."""
+        """Return the notes since the last call."""
         new = [text for text, told in list(self._notes.items()) if not told]
         self._notes.update(dict.fromkeys(new, True))
         return new
@@ -272,7 +274,8 @@ class SpanRecorder:
         return fields | {"name": names, "start": apart, "dur": durs}
 
     def leave(self) -> None:
-        """This process is a copy of a rank, for a data loader say, whose spans are not read."""
+        """Stop recording: this process was forked from a rank, for a data loader say, and its spans
+        are not read."""
         self.on = False
         self._naming = threading.RLock()
         self._late.clear()
@@ -281,8 +284,8 @@ class SpanRecorder:
 
 
 def is_sampled(cat: str, at: int, whole: int = 0) -> bool:
-    """Whether the span, or the point of a metric, with this number from 0 goes into the record;
-    all of the first `whole` do, or the first WHOLE."""
+    """Whether the span, or the point of a metric, with index `at` goes into the record. All of the
+    first `whole` do (default: WHOLE)."""
     whole = whole or WHOLE
     if at < whole:
         return True
@@ -300,23 +303,23 @@ os.register_at_fork(after_in_child=recorder.leave)
 
 @contextlib.contextmanager
 def span(name: str, /, **args: Any) -> Iterator[None]:
-    """A span of the user's own in the timeline: `with span("augment"): …`, or as a decorator.
+    """Add a span of your own to the timeline: `with span("augment"): …`, or as a decorator.
 
-    `args` are shown with it. Off the ranks this does nothing.
+    `args` are shown with it. Outside of ranks this does nothing.
     """
     begin = time.time_ns()
     try:
         yield
     finally:
         if recorder.on:
-            # The record has the span's own name beside them.
+            # In the record, `name` is the span's own name.
             plain = {"name_" if k == "name" else k: _plain(value) for k, value in args.items()}
             number = recorder.number_of_users(str(name), plain)
             recorder.add("user", number, begin // 1000, (time.time_ns() - begin) // 1000)
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON can hold it, in words if need be."""
+    """Return `value` as JSON can hold it, as text if necessary."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int)):

@@ -1,9 +1,9 @@
-"""A rank's stdout and stderr: bytes kept the moment a line ends, whatever wrote them.
+"""A rank's stdout and stderr: output is spooled as soon as a line ends, whatever wrote it.
 
-File descriptors 1 and 2 point at two append-only spool files, so output of C libraries and of
-child processes, and the last words before a SIGKILL, are kept in the same place as Python's own.
-`Spooled.read` turns new bytes into pieces of text with the time they were written. What a full disk
-refuses waits in memory for it instead: it is reported all the same, only not kept here.
+File descriptors 1 and 2 point at two append-only spool files, so the output of C libraries and
+child processes, and the last output before a SIGKILL, end up in the same place as Python's own.
+`Spooled.read` turns new bytes into pieces of text with the time at which they were written. Bytes
+that a full disk refuses are held in memory for `read`: they are reported, but not spooled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from rankroom.reporting.flood_buffer import FloodBuffer
 
-PIECE = 1 << 20  # bytes of one log event at most, so that a 100 MB line stays digestible
-MARK_NS = 2_000_000  # a time mark at most every 2 ms: floods stay cheap, slow prints exact
-BURST = 64  # lines that go to disk one by one after a time mark; what follows them is a flood
-TURN = 16 << 20  # bytes that are taken into memory at once
-TRIM = 64 << 20  # bytes that have been read, after which their disk space is given back
-_PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux
+PIECE = 1 << 20  # bytes in one log event at most, so that a 100 MB line stays manageable
+MARK_NS = 2_000_000  # a time mark at most every 2 ms: cheap in floods, exact for slow prints
+BURST = 64  # lines written to disk one by one after a time mark; more of them are a flood
+TURN = 16 << 20  # bytes that one `read` takes into memory at most
+TRIM = 64 << 20  # once this many more bytes have been read, their disk space is freed
+_PUNCH_HOLE = 0x01 | 0x02  # Linux: FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE
 
 
 class Piece(NamedTuple):
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Bytes that the disk did not take at time `t`, when the spool was `at` bytes long."""
+    """Bytes that the disk refused at time `t`, when the spool was `at` bytes long."""
 
     at: int
     t: int
@@ -61,12 +61,12 @@ class Spooled:
         self._decoder = _decoder()
         self._buffer = FloodBuffer(path)
         self._refused: deque[Refused] = deque()
-        self.trouble = ""  # why the disk takes nothing; empty while it does
-        # Re-entrant: a signal handler may print while its own thread is in here.
+        self.trouble = ""  # why the disk refuses writes; empty while it accepts them
+        # Re-entrant: a signal handler may print while its own thread holds the lock.
         self.lock = threading.RLock()
         self._size = 0
         self.wake: Callable[[], None] = lambda: None
-        # An interrupt came in the middle of a write: what raises it.
+        # Whether an interrupt arrived in the middle of a write, and the function that raises it.
         self.interrupted = False
         self.raise_interrupt: Callable[[], None] = lambda: None
 
@@ -77,22 +77,22 @@ class Spooled:
         return file
 
     def write(self, data: Any) -> int:
-        """Append; `wake` is called when that sets a time mark.
+        """Append `data`; call `wake` when that sets a time mark.
 
-        In a flood the bytes are held back for a moment; there they are safe if the process ends.
+        In a flood the bytes are held for a moment in the flood buffer, which survives the process.
         """
         if type(data) is not bytes:
             data = memoryview(data).tobytes()
         now = time.time_ns()
         with self.lock:
-            # Also where the clock was set back meanwhile.
+            # Also true if the clock has been set back.
             marks = not now < self._mark_until <= now + MARK_NS
             if marks:
                 self._mark_until = now + MARK_NS
                 self._since_mark = 0
             else:
                 self._since_mark += 1
-            # While the disk is full, the next `read` is soon enough to try it again.
+            # While the disk is full, the next `read` is soon enough to try the disk again.
             held = (self._since_mark > BURST or self.trouble) and self._buffer.add(data)
             if not held:
                 self.drain()
@@ -106,22 +106,23 @@ class Spooled:
         return len(data)
 
     def drain(self) -> None:
-        """Bring what is held back to the spool."""
+        """Write the contents of the flood buffer to the spool."""
         if self._buffer:
             with self.lock:
                 self._buffer.move(self._append, self.size)
 
     def after_fork(self) -> None:
-        """In a forked child: what is held is the parent's, and the lock may be another thread's."""
+        """In a forked child: drop buffered bytes, which the parent writes, and renew the lock,
+        which another thread may have held."""
         self._buffer.leave()
         self._refused.clear()
         self.lock = threading.RLock()
 
     def _append(self, data: bytes) -> None:
-        # A full disk is no reason for a user's print to fail.
+        # A user's print must not fail because the disk is full.
         try:
             written = os.write(self._file, data)
-            while written < len(data):  # a signal, or a disk that gets full
+            while written < len(data):  # a signal arrived, or the disk is filling up
                 data = data[written:]
                 written = os.write(self._file, data)
             self.trouble = ""
@@ -133,12 +134,12 @@ class Spooled:
 
     @property
     def unread(self) -> bool:
-        """True when the spool holds bytes that `read` has not returned."""
+        """True when there are bytes that `read` has not returned."""
         return bool(self._buffer or self._refused) or self.size > self._read_to
 
     @property
     def size(self) -> int:
-        """Bytes in the spool; as it last was while a server of files does not say."""
+        """Bytes in the spool; the last known size while a file server does not report it."""
         try:
             self._size = os.fstat(self._file).st_size
         except OSError as error:
@@ -154,8 +155,8 @@ class Spooled:
         return self._read_to
 
     def read(self, final: bool = False) -> Iterator[Piece]:
-        """The text written since the last call, up to TURN bytes; `final` also gives up on a cut
-        character."""
+        """Yield the text written since the last call, up to TURN bytes; with `final`, also the
+        bytes of an incomplete last character."""
         now = time.time_ns() // 1000
         self.drain()
         whole = self.size
@@ -178,7 +179,7 @@ class Spooled:
                 end = min(end, self._refused[0].at)
             try:
                 data = os.pread(self._read_fd, end - begin, begin)
-            except OSError as error:  # it is there, and is read when it can be
+            except OSError as error:  # the data is still there: the next call tries again
                 self.trouble = self._words(error)
                 break
             if not data:
@@ -195,11 +196,12 @@ class Spooled:
             yield Piece(now, text, self._read_to)
 
     def trim(self) -> bool:
-        """Give back the disk space of what has been read, if it is much; whether that was done.
+        """Free the disk space of what has been read, if it is TRIM bytes or more; return whether
+        that was done.
 
-        It stays the same file, with a hole: processes that were started long ago go on writing to
-        it, and threads in C code may be about to. Where a file system knows no holes, as NFS before
-        4.2, it keeps all of it for as long as the cluster is there.
+        The file stays the same, with a hole: processes that were started long ago still write to
+        it, and so may threads in C code. File systems without support for holes, such as NFS before
+        4.2, keep all of it for the lifetime of the cluster.
         """
         much = self._read_to - self._trimmed_to
         if much < TRIM or not punch_hole(self._file, self._trimmed_to, much):
@@ -209,7 +211,7 @@ class Spooled:
 
 
 def punch_hole(file: int, begin: int, size: int) -> bool:
-    """Free the disk space of `size` bytes of a file, which are zeros then; False if it stays."""
+    """Free the disk space of `size` bytes, which then read as zeros; return False on failure."""
     import ctypes
 
     try:
@@ -221,14 +223,14 @@ def punch_hole(file: int, begin: int, size: int) -> bool:
 
 
 def _decoder() -> codecs.IncrementalDecoder:
-    # Bytes that are no UTF-8 stay legible as \xNN instead of being replaced.
+    # Bytes that are not UTF-8 stay legible as \xNN instead of being replaced.
     return codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
 
 class RankStream(io.TextIOWrapper):
-    """sys.stdout or sys.stderr of a rank: each finished line is kept when print returns.
+    """sys.stdout or sys.stderr of a rank: a complete line survives the process once print returns.
 
-    The text layer is Python's own, in C: a flood costs little more than its bytes do.
+    The text layer is Python's own, in C: a flood costs little more than writing its bytes.
     """
 
     def __init__(self, spool: Spooled, name: str, wake: Callable[[], None]) -> None:
@@ -237,21 +239,21 @@ class RankStream(io.TextIOWrapper):
         super().__init__(self._raw, "utf-8", "backslashreplace", newline="\n", line_buffering=True)
 
     def flush(self) -> None:
-        """All that was printed is in the spool when this returns, half lines and floods too."""
+        """Write all that was printed to the spool, including incomplete lines and floods."""
         super().flush()
         self._raw.spool.drain()
 
     def close(self) -> None:
-        """Only flush: a cell that closes its stdout must not end the rank's."""
+        """Only flush: a cell that closes its stdout must not close the rank's."""
         self.flush()
 
     def detach(self) -> Any:
-        """The bytes layer; this stream stays usable, as the rank goes on printing to it."""
+        """Return the bytes layer; this stream stays usable, as the rank still prints to it."""
         self.flush()
         return self._raw
 
     def after_fork(self) -> None:
-        """In a forked child: forget the half line and whatever else the parent will write."""
+        """In a forked child: drop the incomplete line and all else that the parent will write."""
         self._raw.spool.after_fork()
         write, self._raw.write = self._raw.write, len  # type: ignore[method-assign, assignment]
         self.flush()
@@ -270,16 +272,16 @@ class _Raw(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """The real descriptor, so that subprocesses given this stream write to the same spool."""
+        """Return the real descriptor, so that subprocesses given this stream write to its spool."""
         self.spool.drain()
         return self.spool.fd
 
     def close(self) -> None:
-        """Stay open: a text layer that a cell made over this one closes it when it goes."""
+        """Do nothing: a text layer that a cell creates over this one closes it when freed."""
 
 
 class CStdio:
-    """The C library's own buffers: line-buffered, and flushed before a look at the spool."""
+    """The C library's stdout and stderr: line-buffered, and flushed before the spool is read."""
 
     def __init__(self) -> None:
         import ctypes
@@ -296,6 +298,6 @@ class CStdio:
             self._files = stdout, stderr
 
     def flush(self) -> None:
-        # Not all files there are: another thread may be reading one, and hold it for hours.
+        # Not all open files: another thread may be reading one, and hold its lock for hours.
         for file in self._files:
             self._libc.fflush(file)

@@ -7,19 +7,20 @@ import threading
 
 
 class Wake:
-    """As threading.Event, but an interrupt in the middle of `set` leaves no lock behind: an Event's
-    is taken in Python, and whoever sets it next would wait for ever. For one thread that waits."""
+    """Like threading.Event, but safe if an interrupt is raised in the middle of `set`: an Event
+    takes a lock in Python code, which could stay locked, so that the next `set` blocks forever.
+    Only one thread may wait."""
 
     def __init__(self) -> None:
         self._is_not_set = threading.Lock()
         self._is_not_set.acquire()
 
     def set(self) -> None:
-        """Have the thread that waits go on, or the next one that does."""
+        """Wake the waiting thread; if none is waiting, the next `wait` returns at once."""
         if self._is_not_set.locked():
-            with contextlib.suppress(RuntimeError):  # another thread was quicker
+            with contextlib.suppress(RuntimeError):  # another thread was faster
                 self._is_not_set.release()
 
     def wait(self, timeout: float = -1) -> None:
-        """Until it is set, or for so many seconds; then it is not set any more."""
+        """Block until it is set, or for `timeout` seconds (default: no timeout); then clear it."""
         self._is_not_set.acquire(timeout=timeout)

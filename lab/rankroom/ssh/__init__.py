@@ -1,1 +1,1 @@
-"""Connections to login hosts, by the user's own OpenSSH: its config, jumps, keys and agent hold."""
+"""Connections to login hosts through the user's own OpenSSH: its config, jumps, keys and agent."""

@@ -1,7 +1,7 @@
-"""What ssh calls to ask its user something where it has no terminal (SSH_ASKPASS).
+"""The program that ssh runs to ask its user something where it has no terminal (SSH_ASKPASS).
 
-ssh reads the answer from our output. How the asking went, it passes on with its own errors, as
-lines that begin with one of the words below; `Line` reads them there.
+ssh reads the answer from our standard output. Our standard error appears among ssh's own messages:
+lines that begin with one of the constants below, from which `login` sees how the asking went.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ HOST = "RANKROOM_ASKS_FOR"
 
 
 def main(text: str) -> int:
-    """Ask, and print the answer; 1 when there is none."""
-    # With a key's agent, some questions want no answer but yes or no.
+    """Ask, and print the answer; return 1 when there is none."""
+    # Some questions, such as those of a key agent, need no answer but yes or no.
     hint = os.environ.get("SSH_ASKPASS_PROMPT", "")
     confirm = hint == "confirm"
     secret = not hint and "(yes/no" not in text

@@ -1,6 +1,6 @@
-"""ssh's command lines, made without running anything.
+"""ssh's command lines; nothing is run here.
 
-The user's own configuration holds; these options only add what one shared line needs.
+The user's own configuration applies; these options only add what a shared connection needs.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from pathlib import Path
 from rankroom.errors import SshError
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
-# A connection out of use ends after this many seconds, and with it what was authenticated.
+# An unused connection is closed after this many seconds; the next one has to log in again.
 IDLE_S = 600
-# A dead link is noticed after three of these. The user's own may be longer, up to a limit: many are
-# meant to keep a connection from being closed, which any pace does.
+# A dead connection is noticed after three of these intervals. The user's own interval is used, up
+# to a limit: most are meant to keep a connection from being closed, which any interval does.
 ALIVE_S, LONGEST_ALIVE_S = 1, 10
-# Passes on what is between its standard streams and the ssh server of the host that is its $0; ends
-# when one of the two does. A login shell that is no bash may read it first.
+# Relays data between its standard streams and the ssh server of the host $0; ends when one of the
+# two does. A login shell other than bash may parse it first.
 RELAY = 'exec 3<>"/dev/tcp/$0/22" || exit; cat <&3 & exec >&-; cat >&3; kill $(jobs -p)'
 
 
 def ssh() -> str:
-    """The user's ssh, or what RANKROOM_SSH names: a command line such as `ssh -F FILE`."""
+    """Return the user's ssh, or what RANKROOM_SSH names: a command line such as `ssh -F FILE`."""
     return os.environ.get("RANKROOM_SSH", "").strip() or "ssh"
 
 
 def master(
     command: str, socket: Path, login: str, connect_s: float, settings: str = ""
 ) -> list[str]:
-    """Opens the connection, and leaves it open behind a socket; `settings` are its host's."""
+    """Return the command that opens the connection and leaves it open behind `socket`.
+
+    `settings` is ssh's configuration for the host, as the command `settings` prints it.
+    """
     own = re.search(r"^serveraliveinterval ([1-9]\d*)$", settings, re.MULTILINE)
     alive_s = min(int(own[1]), LONGEST_ALIVE_S) if own else ALIVE_S
     return [
@@ -45,7 +48,7 @@ def master(
             ServerAliveInterval=str(alive_s),
             ServerAliveCountMax="3",
             ConnectTimeout=f"{connect_s:.0f}",
-            # Theirs belong to their terminal, and would be in the way of each other.
+            # The user's own forwards are for their terminal, and would conflict with each other.
             ClearAllForwardings="yes",
             StreamLocalBindUnlink="yes",
             RemoteCommand="none",
@@ -55,31 +58,31 @@ def master(
 
 
 def settings(command: str, login: str) -> list[str]:
-    """Says what ssh's configuration is for this host; connects to nothing."""
+    """Return the command that prints ssh's configuration for this host, without connecting."""
     return [*shlex.split(command), "-G", "--", login]
 
 
 def leads_through(settings: str) -> bool:
-    """Whether the way to a host with these settings is another program's: a jump, say."""
+    """Whether the connection to a host with these settings goes through a jump host or proxy."""
     return re.search(r"^proxy(jump|command) (?!none$)", settings, re.MULTILINE) is not None
 
 
 def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
-    """What leads a connection on to a node, as the user of `login`, over the open connection to it.
+    """Return the options that lead a connection through the open one to `login` on to `node`.
 
-    By a command there, as it may be a host that forwards nothing. Raises SshError where a
-    scheduler's name of a node is none: a shell gets to see it.
+    It is relayed by a command there, as that host may not allow forwarding. Raises SshError if
+    `node`, which comes from a scheduler and is seen by a shell, is not a valid host name.
     """
     if not _NODE.fullmatch(node):
         raise SshError(NO_NODE.format(node=node), "unknown host")
     hop = through(command, socket, login, ["bash", "-c", RELAY, node])
-    # Its own percent signs come through ProxyCommand's reading.
+    # Escape percent signs, which ssh expands in ProxyCommand.
     words = [word.replace("%", "%%") for word in hop]
     return _options(HostName=node, HostKeyAlias=node, Port="22", ProxyCommand=shlex.join(words))
 
 
 def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list[str]:
-    """Runs `argv` at the other end of the open connection; never opens a connection of its own."""
+    """Return the command that runs `argv` over the open connection, and never opens one itself."""
     return [
         *shlex.split(command),
         *_options(
@@ -87,7 +90,7 @@ def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list
             ControlPath=_path(socket),
             ClearAllForwardings="yes",
             RemoteCommand="none",
-            # Where the connection is closed, ssh would open a connection for this command alone.
+            # If the shared connection is closed, ssh would open one for this command alone.
             ProxyCommand="false",
         ),
         *("-T", "-x", "--", login, _for_any_shell(argv)),
@@ -95,20 +98,20 @@ def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list
 
 
 def _for_any_shell(argv: Sequence[str]) -> str:
-    """A command line for the login shell there, whichever that is."""
+    """Return a command line that any login shell can read."""
     line = shlex.join(argv)
     if "\n" not in line:
         return line
-    # csh takes no line break between quotes.
+    # csh allows no line breaks in quotes.
     code = base64.b64encode(f"exec {line}".encode()).decode()
     return f'exec bash -c \'eval "$(printf %s "$0" | base64 -d)"\' {code}'
 
 
 def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[str]:
-    """Asks the process that holds the connection: exit, forward, cancel."""
+    """Return the command that sends a request to the master process: exit, forward, cancel."""
     return [
         *shlex.split(command),
-        # Without the user's file, whose own forwards would be asked for as well.
+        # Without the user's configuration, whose own forwards would be requested as well.
         *("-F", "none"),
         *_options(ControlPath=_path(socket)),
         *("-O", what, *more, "--", login),
@@ -116,7 +119,7 @@ def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[s
 
 
 def forwarding(local: int | Path, host: str, port: int) -> str:
-    """What follows -L: a port of loopback or a Unix socket here, a port of a host there."""
+    """Return the argument of -L: a port of loopback or a Unix socket here, and a port of `host`."""
     here = f"127.0.0.1:{local}" if isinstance(local, int) else _path(local).replace(":", "\\:")
     there = f"[{host}]" if ":" in host else host
     return f"{here}:{there}:{port}"
@@ -127,7 +130,7 @@ def _options(**options: str) -> list[str]:
 
 
 def _path(path: Path) -> str:
-    """As ssh takes it, to whom % begins a name of its own."""
+    """Return a path as an ssh option, in which % has to be escaped."""
     return os.fspath(path).replace("%", "%%")
 
 

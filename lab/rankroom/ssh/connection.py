@@ -22,22 +22,24 @@ from rankroom.system.polling import changes
 ConnectionState = Literal["open", "lost", "asks"]
 Tell = Callable[[ConnectionState, str], None]
 
-TRIES = 10  # where a server has too many logins at once
+TRIES = 10  # attempts while a server has too many logins at once
 CONNECT_S = 15.0
-# A try that began while the link was down asks ever more rarely: short ones find it sooner.
+# Timeout of retries: one that began while the network was down retransmits ever more rarely, so
+# short ones find it up again sooner.
 AGAIN_S = 2.0
 PAUSE_S = 0.5
 REFUSED_S = 30.0
 LONGEST_PAUSE_S = 600.0
-# What a server answers to more commands at once than it allows on one connection (10 by default).
+# A server's reply to more commands at once than it allows on one connection (10 by default).
 CROWDED = "Session open refused by peer"
 CROWDED_TRIES = 12
 
 
 class SshConnection:
-    """The connection to `login`. It stays open for others, and a while for who comes next.
+    """The connection to `login`, shared by this user's processes. It stays open while in use, and
+    for a while after that.
 
-    With `node` it is one to a node behind that host, through the open connection to it.
+    With `node`, it leads to a node behind that host, through the open connection to the host.
     """
 
     def __init__(self, login: str, terminal: bool | None = None, node: str = "") -> None:
@@ -50,7 +52,7 @@ class SshConnection:
 
     @property
     def socket(self) -> Path:
-        """Where the open connection is found."""
+        """The control socket of the open connection."""
         return control_path(self._ssh, f"{self._login} {self._node}".strip())
 
     async def run(
@@ -61,9 +63,9 @@ class SshConnection:
         input: str | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> commands.Completed:
-        """Run `argv` at the other end, opening the connection if it is not."""
+        """Run `argv` on the host, opening the connection if necessary. Raises SshError."""
         if self._lost:
-            raise self._lost  # `keep` is trying already
+            raise self._lost  # `keep` is reconnecting already
         await self.open()
         typed = commands.without_env(argv)[0]
         for attempt in range(CROWDED_TRIES):
@@ -74,17 +76,18 @@ class SshConnection:
             await _some_time(attempt)
         else:
             raise SshError(FULL.format(host=self.name, command=typed, said=done.tail(3)), "full")
-        # A command may end with 255 by itself.
+        # A command's own exit status may be 255, too.
         if done.returncode == 255 and not await self.alive():
             raise SshError(CUT.format(host=self.name, command=typed, said=done.tail(3)), "lost")
         return done
 
     async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
-        """Open the connection if it is not. `tell` gets ssh's questions as "asks", and the text."""
+        """Open the connection if necessary. `tell("asks", text)` is called with ssh's questions.
+        Raises SshError."""
         if await self.alive():
             return
-        # One process at a time, so that the user is asked once.
-        longest_s = config.ask_seconds() + CONNECT_S + AGREED_S  # or it is stopped, and passed over
+        # One process at a time, so that the user is asked only once.
+        longest_s = config.ask_seconds() + CONNECT_S + AGREED_S  # later, its holder is ignored
         async with locked(self.socket.with_suffix(".lock"), longest_s):
             for attempt in range(TRIES):
                 if await self.alive():
@@ -97,23 +100,24 @@ class SshConnection:
                     await _some_time(attempt)
 
     async def close(self) -> None:
-        """Take back what was forwarded from here. The connection itself stays for a while."""
+        """Cancel the forwards of this object. The connection itself stays open for a while."""
         for local, host, port in list(self._forwards):
             with contextlib.suppress(SshError):
                 await self.unforward(local, host, port)
 
     async def end(self) -> None:
-        """End the connection for everybody; ssh asks again when it is next opened."""
+        """Close the connection for all processes; the next one to open it has to log in again."""
         await self._ask("exit")
 
     async def alive(self) -> bool:
-        """Whether the connection is open. A dead link is noticed within 5 s."""
+        """Whether the connection is open. A dead one is noticed within 5 s, or 30 s if the user's
+        ServerAliveInterval is longer."""
         return await master.alive(self.socket)
 
     async def forward(self, local: int | Path, host: str, port: int) -> None:
-        """Let a port of loopback here, or a Unix socket, lead to `port` of `host` as seen there.
+        """Forward a port of loopback or a Unix socket here to `port` of `host`, as seen from there.
 
-        Raises SshError when that is taken.
+        Raises SshError when `local` is taken, or the connection is not open.
         """
         words = command.forwarding(local, host, port)
         done = await self._ask("forward", "-L", words)
@@ -125,7 +129,7 @@ class SshConnection:
             self._forwards.append((local, host, port))
 
     async def unforward(self, local: int | Path, host: str, port: int) -> None:
-        """Take it back."""
+        """Cancel a forward."""
         with contextlib.suppress(ValueError):
             self._forwards.remove((local, host, port))
         await self._ask("cancel", "-L", command.forwarding(local, host, port))
@@ -133,7 +137,7 @@ class SshConnection:
             local.unlink(missing_ok=True)
 
     async def keep(self, tell: Tell) -> NoReturn:
-        """Keep the connection open, and what is forwarded, until cancelled; tell how it stands."""
+        """Keep the connection and its forwards open until cancelled; `tell` state changes."""
         pause, tries = PAUSE_S, 0
         tell = changes(tell)
         try:
@@ -155,7 +159,7 @@ class SshConnection:
             self._lost = None
 
     async def _hold(self, tell: Tell) -> None:
-        """Returns when the open connection is gone."""
+        """Renew the forwards, and wait until the open connection is gone."""
         async with master.connected(self.socket) as reader:
             if reader is None:
                 return
@@ -171,7 +175,7 @@ class SshConnection:
         self._lost = SshError(LOST.format(host=self.name), "lost")
 
     async def _until_open(self, seconds: float) -> None:
-        """Wait, but no longer than until somebody else has opened it."""
+        """Wait for `seconds`, or until another process has opened the connection."""
         for _ in range(max(1, round(seconds / PAUSE_S))):
             if await self.alive():
                 return
@@ -181,7 +185,7 @@ class SshConnection:
         settings = await self._settings()
         ask_s = 0.0
         if not self._node and command.leads_through(settings):
-            # What a jump asks is answered while ssh waits for a word of the host behind it.
+            # ssh's timeout for the host also covers the time to answer a jump host's questions.
             ask_s = config.ask_seconds()
         words = command.master(self._ssh, self.socket, self._login, connect_s + ask_s, settings)
         if self._node:
@@ -195,8 +199,8 @@ class SshConnection:
             raise explain(self.name, done)
 
     async def _settings(self) -> str:
-        """What ssh's configuration is for this host."""
-        with contextlib.suppress(OSError):  # no ssh: whoever runs it next says so
+        """Return ssh's configuration for this host; empty if ssh cannot be run."""
+        with contextlib.suppress(OSError):  # no ssh: the next command that runs it reports that
             words = command.settings(self._ssh, self._login)
             return (await commands.run(words, timeout=CONNECT_S)).output
         return ""
@@ -208,7 +212,7 @@ class SshConnection:
 
 
 async def _some_time(attempt: int) -> None:
-    """Longer each time, and not all at the same moment."""
+    """Sleep longer with each attempt, with jitter, so that processes do not retry in step."""
     await asyncio.sleep(random.uniform(0.2, 1.0) * (attempt + 1))
 
 

@@ -1,4 +1,4 @@
-"""What OpenSSH says when it does not get through, explained."""
+"""Explanations of OpenSSH's error messages when it cannot connect."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rankroom.errors import SshError
 from rankroom.ssh.askpass import ANSWERED, ASKS, REFUSED, UNANSWERED
 from rankroom.system.commands import Completed
 
-# In this order: the first that matches explains. A jump's or a site's own words may follow.
-# Each: why, what ssh says, what that is, what to do.
+# The first that matches is used: other messages, of a jump host or a site, may follow it.
+# Each: the reason's name, a pattern of ssh's output, an explanation, a remedy.
 KNOWN = (
     (
         "unanswered",
@@ -85,7 +85,7 @@ KNOWN = (
     ),
     (
         "lost",
-        # Said by nothing but our own way there; a jump has words of its own.
+        # Matches only connections that go through our own proxy command, not a user's jump host.
         r"(?s)\A(?!.*(closed|reset) by (?!UNKNOWN|remote|peer)).*closed by UNKNOWN port",
         "the way to it is not open: the connection to the host before it is lost or closed",
         "open that first, or wait until it is open again",
@@ -106,14 +106,14 @@ KNOWN = (
         "correct the file that it names",
     ),
 )
-# Which of them may be over when it is tried again a little later.
+# The reasons that may be over when the connection is retried a little later.
 PASSING = {"busy"}
-# Which of them are the network's, and may be over at any time.
+# The reasons that lie in the network, and may be over at any time.
 AWAY = {"unreachable", "unknown host", "slow", "lost"}
 
 
 def explain(host: str, completed: Completed) -> SshError:
-    """Why ssh did not get through to `host`, in a sentence, with what it said."""
+    """Return an error that explains why ssh could not connect to `host`, with its output."""
     said = completed.output
     why, what, remedy = "other", "ssh did not get through", "run `ssh {host}` in a terminal to see"
     if completed.timed_out:
@@ -142,7 +142,7 @@ def _question(said: str) -> str:
 
 
 def _indented(completed: Completed) -> str:
-    """The last lines of what ssh said, without our own."""
+    """Return the last lines of ssh's output, indented, without those of `askpass`."""
     lines = [line.rstrip() for line in completed.output.splitlines()]
     kept = [line for line in lines if line.strip() and not line.startswith("rankroom")]
     return "\n".join(f"  {line}" for line in kept[-12:])

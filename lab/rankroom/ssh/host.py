@@ -24,14 +24,14 @@ class LocalHost:
         pass
 
 
-# A machine that runs commands for us. Raises SshError where it cannot be reached.
+# A machine that runs commands for us. Its methods raise SshError where it cannot be reached.
 Host = LocalHost | SshConnection
 
 
 def place(login: str, terminal: bool | None = None) -> Host:
-    """This machine for an empty `login`, else the connection to that host.
+    """Return this machine for an empty `login`, else the connection to that host.
 
-    What ssh asks is asked in the terminal, or with `terminal` false as a question that
-    `questions.pending` finds; by default wherever the user of this process looks.
+    ssh asks its questions in the terminal, or if `terminal` is false through the module
+    `questions`; by default, where the user of this process is likely to look.
     """
     return SshConnection(login, terminal) if login else LocalHost()

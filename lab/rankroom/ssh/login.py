@@ -1,4 +1,4 @@
-"""Logging in: ssh's way to an open connection, and what it asks on that way."""
+"""Logging in: running ssh until a connection is open, and handling the questions that it asks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.ssh.socket_folder import folder
 from rankroom.system import commands, python_command
 from rankroom.system.files import write_atomically
 
-AGREED_S = 20.0  # for what follows the key exchange, but for what is asked
+AGREED_S = 20.0  # for all that follows the key exchange, not counting time to answer questions
 LOOK_S = 0.5
 
 
@@ -28,12 +28,13 @@ async def log_in(
     connect_s: float,
     asked: Callable[[str], None],
 ) -> commands.Completed:
-    """Run ssh's command line until it is in, or says why not; `asked` is called with its questions.
+    """Run the ssh command `words` until it has logged in or failed; call `asked` with its
+    questions.
 
-    Raises SshError where a question is not answered, and where it gets no further.
+    Raises SshError if a question is not answered, or the login gets stuck.
     """
     said: list[str] = []
-    asks = terminal  # there, when it does is not seen
+    asks = terminal  # in a terminal it is not seen when ssh asks
     moved = time.monotonic()
 
     def heard(line: str) -> None:
@@ -57,7 +58,7 @@ async def log_in(
     )
     try:
         while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
-            # ssh does not notice a link that is cut while they agree on who is who.
+            # ssh does not notice if the connection is cut during authentication.
             if not asks and time.monotonic() - moved > connect_s + AGREED_S:
                 fail(STUCK)
         return await running
@@ -69,13 +70,13 @@ async def log_in(
 
 
 def at_a_terminal() -> bool:
-    """Whether what ssh asks is best asked there."""
-    # Users of a Jupyter server look at a browser, and not at where it was started.
+    """Whether ssh should ask its questions in this process's terminal."""
+    # Users of a Jupyter server look at a browser, not at the terminal where it was started.
     return sys.stdin is not None and sys.stdin.isatty() and "jupyter_server" not in sys.modules
 
 
 def _asking(host: str) -> dict[str, str]:
-    """The environment in which ssh asks by way of `questions`."""
+    """Return the environment in which ssh asks its questions through the module `questions`."""
     script = folder() / "ask"
     python = f'exec {shlex.join(python_command.command("rankroom.ssh.askpass"))} "$@"\n'
     try:

@@ -1,4 +1,4 @@
-"""The process of ssh's that holds a connection open, seen through its socket."""
+"""ssh's master process, which holds a connection open, as seen through its control socket."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-HELLO = 1  # of OpenSSH's PROTOCOL.mux: a length, MUX_MSG_HELLO, the version
+HELLO = 1  # MUX_MSG_HELLO in OpenSSH's PROTOCOL.mux; follows the length, precedes the version
 GREETS_S = 5.0
 
 
 @contextlib.asynccontextmanager
 async def connected(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
-    """A connection to the process behind `socket`, which ends with it; None if there is none.
+    """Connect to the master process behind `socket`; yields None if there is none.
 
-    Until it is closed, the connection is in use, and does not end for idleness.
+    The stream ends when that process does. While it is open, ssh's connection counts as in use, and
+    is not closed for being idle.
     """
     try:
         reader, writer = await asyncio.open_unix_connection(socket)
@@ -30,13 +31,13 @@ async def connected(socket: Path) -> AsyncIterator[asyncio.StreamReader | None]:
 
 
 async def alive(socket: Path) -> bool:
-    """Whether a connection is open behind `socket`."""
+    """Whether the ssh connection behind `socket` is open."""
     async with connected(socket) as reader:
         return reader is not None
 
 
 async def gone(reader: asyncio.StreamReader) -> None:
-    """Returns when the process is gone, and with it the connection."""
+    """Wait until the master process is gone, and with it the connection."""
     with contextlib.suppress(OSError):
         while await reader.read(1 << 12):
             pass

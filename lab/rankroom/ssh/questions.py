@@ -1,8 +1,8 @@
-"""What ssh asks (a password, a one-time code, a host's key), from the process that must know it to
-what can answer: a dialog in JupyterLab.
+"""ssh's questions (a password, a one-time code, a host's key), passed from the process that needs
+the answer to one that can get it, such as a dialog in JupyterLab.
 
-The question lies in a file that only its user can read. The answer goes through a pipe with a name,
-from memory to memory: it is never written to a disk.
+The question is in a file that only its user can read. The answer goes through a named pipe, from
+memory to memory: it is never written to a disk.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rankroom import config
 from rankroom.errors import UsageError
 from rankroom.system.files import read_all, write_atomically
 
-LONGEST_ANSWER = select.PIPE_BUF - 64  # goes through the pipe in one piece
+LONGEST_ANSWER = select.PIPE_BUF - 64  # bytes; goes through the pipe in one piece
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What ssh asks on the way to `host`; `secret` where the answer must not be shown."""
+    """A question that ssh asks when connecting to `host`; `secret` if the answer must be hidden."""
 
     id: str
     host: str
     text: str
     secret: bool
     asked: float  # epoch s
-    machine: str = ""  # where it is asked; a home may be shared by many
+    machine: str = ""  # the machine that asks; several may share a home
 
 
 def folder() -> Path:
@@ -42,7 +42,7 @@ def folder() -> Path:
 
 
 def pending() -> list[Question]:
-    """What is asked on this machine now, the oldest first."""
+    """Return the open questions of this machine, the oldest first."""
     found = []
     for question in read_all(folder(), Question):
         if question.machine != socket.gethostname():
@@ -55,22 +55,23 @@ def pending() -> list[Question]:
 
 
 def answer(id: str, text: str) -> None:
-    """Answer a question. Raises UsageError when the answer is no longer waited for."""
+    """Answer a question. Raises UsageError when no process waits for the answer any longer."""
     _tell(id, {"answer": text})
 
 
 def refuse(id: str) -> None:
-    """Say that there will be no answer: the process that asked gives up at once."""
+    """Refuse to answer: the process that asked gives up at once. Raises UsageError as `answer`."""
     _tell(id, {"refused": True})
 
 
 def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
-    """Ask, and wait for the answer. None: refused. Raises TimeoutError without an answer."""
+    """Ask, and wait for the answer; return None if it is refused. Raises TimeoutError if none
+    arrives within `seconds`."""
     question = Question(secrets.token_hex(8), host, text, secret, time.time(), socket.gethostname())
     config.private(folder())
     pipe = _pipe(question.id)
     os.mkfifo(pipe, 0o600)
-    # Both ways: else it would end with the first look whether we still wait.
+    # Open for writing, too: else this end sees EOF once `_waits` has opened and closed the pipe.
     descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
         write_atomically(folder() / f"{question.id}.json", json.dumps(asdict(question)))
@@ -115,7 +116,7 @@ def _waits(id: str) -> bool:
 
 
 def _opened(id: str) -> int:
-    """The pipe to the process that asks; OSError when none does. `id` may come from anywhere."""
+    """Open the pipe to the process that asks; OSError if there is none. `id` is untrusted."""
     if not _ID.fullmatch(id):
         raise FileNotFoundError(id)
     return os.open(_pipe(id), os.O_WRONLY | os.O_NONBLOCK)

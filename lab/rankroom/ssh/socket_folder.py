@@ -1,4 +1,4 @@
-"""Where the connections' sockets are: a folder that is closed to other users, with a short name."""
+"""The folder of the connections' sockets: closed to other users, and with a short name."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from pathlib import Path
 from rankroom import config
 from rankroom.errors import SshError
 
-# A Unix socket's path has 104 bytes on some systems, and ssh adds 17 while it makes one.
+# Bytes. A Unix socket's path has at most 104 on some systems, and ssh adds 17 while it creates one.
 LONGEST_PATH = 103 - 17
 LONGEST_NAME = 16
 
 
 def control_path(ssh: str, login: str) -> Path:
-    """The socket of the line from this machine to `login` by the command `ssh`."""
-    # A home may be shared by several machines, a socket is one machine's.
+    """Return the socket of the connection from this machine to `login` by the command `ssh`."""
+    # A home may be shared by several machines, but a socket belongs to one of them.
     about = "\0".join((ssh, login, socket.gethostname()))
     return folder() / hashlib.sha256(about.encode()).hexdigest()[:LONGEST_NAME]
 
 
 def folder() -> Path:
-    """The user's own folder for sockets: beside the records, or in /tmp if that is too long."""
+    """Return the user's own folder for sockets: beside the records, or in /tmp if that path is too
+    long or its file system has no sockets."""
     # ssh ends a path at a space.
     own = config.without_spaces(config.home() / "ssh")
-    # Made each time: what cleans up in /tmp may have taken it away.
+    # Created each time: a cleaner of /tmp may have removed it.
     return _made(own if _fits(own) else Path("/tmp", f"rankroom-{os.getuid()}"))
 
 
@@ -39,7 +40,8 @@ def _fits(own: Path) -> bool:
 
 
 def _made(folder: Path) -> Path:
-    """Make the folder, unless it is there and the user's own: in /tmp anybody may have made it."""
+    """Create the folder if it is missing, and return it. Raises SshError unless it is the user's
+    own: in /tmp, another user may have created it."""
     try:
         config.make_parents(folder)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -53,7 +55,7 @@ def _made(folder: Path) -> Path:
 
 
 def _holds_sockets(folder: Path) -> bool:
-    """Whether ssh can make its socket there; some shared file systems have none, or no links."""
+    """Whether ssh can create its socket there: some shared file systems lack sockets or links."""
     first = folder / f".{os.getpid()}"
     second = first.with_suffix(".l")
     try:

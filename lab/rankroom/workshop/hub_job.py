@@ -1,4 +1,4 @@
-"""The job in which a learner's JupyterLab runs under JupyterHub: what batchspawner submits."""
+"""The job script, submitted by batchspawner, that runs a learner's JupyterLab under JupyterHub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rankroom.scheduler.site import Site, expand
 
 NAME = "workshop"  # of the job
 
-# JupyterHub asks for a server on all addresses of the node. This one listens on the address by
-# which the node reaches the hub. Its kernels have sockets in a folder of the learner's, no ports.
+# JupyterHub requests a server on all addresses of the node. This one listens on the address by
+# which the node reaches the hub. Its kernels use sockets in a folder of the learner's, not ports.
 _SERVER = """\
 run=$(mktemp -d /tmp/hub-XXXXXX)
 server=
@@ -34,7 +34,7 @@ export JUPYTERHUB_SERVICE_URL=${JUPYTERHUB_SERVICE_URL/0.0.0.0/$address}
 export JUPYTER_RUNTIME_DIR=$run
 PATH=$(dirname "$(command -v "$python")"):$PATH
 """
-# A signal ends `wait`, and not the server. A log is kept of a failure only.
+# A signal ends `wait`, but not the server. The log is kept only after a failure.
 _WAIT = """\
 server=$!
 status=0
@@ -48,15 +48,15 @@ exit $status"""
 
 
 def script(site: Site, home: str, command: str) -> str:
-    """The job's script. `home` is the learner's, where the log of a failure stays; `command` is the
-    hub's line that starts the server."""
-    # Or sbatch would take the folder in which the hub runs.
+    """Return the job's script. `home` is the learner's, where the log of a failure stays; `command`
+    is the hub's command that starts the server."""
+    # Otherwise sbatch would use the folder in which the hub runs.
     there = (*site.job.extra, f"--chdir={shlex.quote(home)}")
     site = replace(site, job=replace(site.job, extra=there))
     lines = [
         f'python="{expand(site.environment.python)}"',
         f'log="$HOME/{NAME}-$SLURM_JOB_ID.log"',
-        # Slurm has made it by then, with the hub's umask.
+        # Slurm has created it by then, with the hub's umask.
         'chmod 600 "$log" || true',
         *_SERVER.splitlines(),
         f"{command} &",

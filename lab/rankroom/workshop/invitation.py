@@ -1,5 +1,5 @@
-"""What a learner is invited to: the plan in a workshop's folder, here or on a login node, and
-whether there is a place for this account."""
+"""A learner's invitation: the plan in a workshop's folder, here or on a login node, and whether
+there is a place for this account."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from rankroom.workshop.workshop_folder import NO_PLAN, Folder
 from rankroom.workshop.workshop_plan import Plan
 
 READ_S = 20.0
-_MARK = "--- workshop ---"  # login shells greet
-# Whose folder it is, who asks, what was said last of its end; then the plan.
+_MARK = "--- workshop ---"  # login shells may print greetings before it
+# Print the owners of folder and plan, the user, and the last open or end news; then the plan.
 _LOOK = f"""\
 cd "$1" && echo "{_MARK}" && stat -c %U . && stat -c %U workshop.toml && id -un &&
 {{ grep -hE '"kind": "(open|end)".*}}$' teacher/news.jsonl 2>/dev/null | tail -n 1; echo; }} &&
@@ -36,8 +36,8 @@ head -c 65537 workshop.toml
 
 @dataclass(frozen=True)
 class Invitation:
-    """A workshop that an account may join. `login` is where its folder is, empty for this machine;
-    `user` the account there, `teacher` the one whose folder it is."""
+    """A workshop that an account may join. `login` is the login node of its folder, empty for this
+    machine; `user` is the account there, and `teacher` the owner of the folder."""
 
     plan: Plan
     folder: str
@@ -46,7 +46,8 @@ class Invitation:
     teacher: str
 
     def demand_open(self, now: float) -> None:
-        """Raise UsageError where there is no place for this account, now or at all."""
+        """Raise UsageError if there is no place for this account, now or at all, or if Rankroom is
+        too old."""
         plan = self.plan
         if plan.learners and self.user not in (*plan.learners, self.teacher):
             raise UsageError(
@@ -54,7 +55,7 @@ class Invitation:
             )
         if plan.is_over(now):
             raise UsageError(OVER.format(name=plan.name))
-        if self.user != self.teacher:  # who tries it on the day before
+        if self.user != self.teacher:  # the teacher may try it the day before
             plan.demand_begun(now)
         if _version(__version__) < _version(plan.version):
             raise UsageError(
@@ -63,7 +64,8 @@ class Invitation:
             )  # fmt: skip
 
     def site(self, now: float) -> Site:
-        """The site with the job of a seat, whose server knows the workshop. Raises UsageError."""
+        """Return the site with the job of a seat, whose environment names the workshop. Raises
+        UsageError."""
         if self.login and self.plan.site not in sites.files():
             raise UsageError(NO_PROFILE.format(site=self.plan.site, login=self.login))
         found = self.plan.of_site(now)
@@ -79,13 +81,13 @@ class Invitation:
 
     @property
     def hub_page(self) -> str:
-        """The same as an address of the hub."""
+        """The URL at which the hub opens that notebook."""
         return f"{self.plan.hub.rstrip('/')}/hub/user-redirect/{self.page}"
 
 
 def at(where: str) -> tuple[str, str]:
-    """The login node and the folder of `LOGIN:FOLDER`, however that is written; the first is empty
-    for a FOLDER here."""
+    """Return the login node and the normalized folder of `LOGIN:FOLDER`; for a FOLDER on this
+    machine, the login node is empty."""
     match = re.fullmatch(r"([\w.@-]+):(/.*)", where)
     if match is None:
         return "", os.path.normpath(Path(where).absolute())
@@ -93,7 +95,8 @@ def at(where: str) -> tuple[str, str]:
 
 
 async def invitation(where: str, there: Host) -> Invitation:
-    """What there is to join. `there` is where its folder is. Raises UsageError, SshError."""
+    """Return the invitation to a workshop. `there` is the host of its folder. Raises UsageError,
+    SshError."""
     login, path = at(where)
     if not login:
         folder = Folder(path)
@@ -116,8 +119,8 @@ async def invitation(where: str, there: Host) -> Invitation:
 
 
 def job_of(folder: str, site: str) -> str:
-    """The job that this account's seat had last in this workshop; empty if none. Of one that was
-    submitted from another machine, only the seat knows."""
+    """Return the last job of this account's seat in this workshop; empty if there is none. A job
+    that was submitted from another machine is found in the seat only."""
     kept = seat.read_choices()
     if kept.folder != folder:
         return ""
@@ -128,7 +131,7 @@ def job_of(folder: str, site: str) -> str:
 
 
 def keep_job(folder: str, site: str, job: str) -> None:
-    """Remember it: the same lesson a second time finds the same job."""
+    """Store the seat's job, so that joining again finds it."""
     kept = seat.read_choices()
     if kept.folder != folder:
         kept = seat.SeatChoices(folder)

@@ -1,7 +1,7 @@
-"""A seat's JupyterLab on this machine, for a workshop on one large node: of the learner's account,
-on loopback, behind a token.
+"""A seat's JupyterLab on this machine, for a workshop on one large node: it runs as the learner's
+account, on loopback, behind a token.
 
-It belongs to no terminal: closing the lid ends nothing, and joining again finds it.
+It is detached from the terminal: closing the laptop does not end it, and joining again finds it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rankroom.workshop.owned_files import account
 from rankroom.workshop.sharing import VARIABLE
 from rankroom.workshop.workshop_plan import Plan
 
-UP_S = 120.0  # forty that start at once share the disk
+UP_S = 120.0  # forty servers that start at once share the disk
 END_S = 20.0
 # The server makes its token itself, and writes it to a file of mode 0600: no command line and no
-# environment shows it. Kernels have sockets in a folder, no ports.
+# environment shows it. Kernels use sockets in a folder, not ports.
 _CONFIG = """\
 import secrets
 
@@ -51,12 +51,13 @@ c.KernelManager.transport = "ipc"
 
 
 def folder() -> Path:
-    """Where it keeps its files, which no other account may enter."""
+    """Return the folder of the server's files, which no other account may enter."""
     return config.home() / "workshop-server"
 
 
 def running(workshop: str) -> Endpoint | None:
-    """Where it listens; None if it does not run on this machine for this workshop, or not yet."""
+    """Return where the server listens; None if it does not run on this machine for this workshop,
+    or not yet."""
     pid, runtime, of = _started()
     if pid and of == workshop and _is_ours(pid):
         with contextlib.suppress(OSError):
@@ -65,13 +66,14 @@ def running(workshop: str) -> Endpoint | None:
 
 
 def workshop_here() -> str:
-    """The folder of the workshop whose server was started last on this machine, though it may have
-    ended; empty if none."""
+    """Return the folder of the workshop whose server was started last on this machine, though it
+    may have ended; empty if there is none."""
     return _started()[2]
 
 
 def start(plan: Plan, workshop: str) -> Endpoint:
-    """Start it, or find the one that runs or is starting; one of another workshop is ended first.
+    """Start the server, or find the one that runs or is starting; that of another workshop is ended
+    first. Return where it listens.
 
     Raises LabError with the end of its log.
     """
@@ -96,13 +98,13 @@ def start(plan: Plan, workshop: str) -> Endpoint:
 
 
 def _begin(plan: Plan, workshop: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """The process that is to be the server, and its folder for sockets."""
+    """Start the server's process. Return it, and its folder for sockets."""
     config.private(folder())
     home = config.user_home()
-    # Kernels have sockets in it, whose paths must be short.
+    # It holds the kernels' sockets, whose paths must be short.
     runtime = tempfile.mkdtemp(prefix="lab-", dir="/tmp")
     settings, log = folder() / "config.py", _log()
-    # One of 12,000 by account, so that forty at once rarely ask for the same.
+    # One of 12,000 ports by uid, so that forty servers rarely request the same one.
     write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
     env = {
         **python_command.environment(os.environ),
@@ -126,9 +128,9 @@ def _begin(plan: Plan, workshop: str) -> tuple[subprocess.Popen[bytes], Path]:
 
 
 def gpus_of_seat(plan: Plan, user: str, uid: int) -> str:
-    """CUDA_VISIBLE_DEVICES of a learner's server: as many of the node's GPUs as the plan gives a
-    seat, the same whenever it starts. Learners go round them in the order of the plan's list, or
-    of their numbers where it names none."""
+    """Return CUDA_VISIBLE_DEVICES for a learner's server: as many of the node's GPUs as the plan
+    gives a seat, the same at each start. They are assigned round-robin in the order of the plan's
+    learners; an account that is not listed is placed by its uid."""
     count = gpus.visible_gpus()
     listed = os.environ.get(gpus.VISIBLE)  # what this account may use of the node
     names = list(map(str, range(count))) if listed is None else listed.split(",")[:count]
@@ -138,13 +140,14 @@ def gpus_of_seat(plan: Plan, user: str, uid: int) -> str:
 
 
 def stop() -> bool:
-    """End it, if it runs on this machine, and remove its files; whether it did."""
+    """End the server if it runs on this machine, and remove its files. Return whether it ran."""
     pid, runtime, _ = _started()
     return bool(pid) and _end(pid, runtime)
 
 
 def _end(pid: int, runtime: Path) -> bool:
-    """The same of a server that was started, though another may have been since."""
+    """End the server that has this pid, and remove its files, but not those of a newer one. Return
+    whether it ran."""
     if was_there := _is_ours(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -166,8 +169,8 @@ def _log() -> Path:
 
 
 def _started() -> tuple[int, Path, str]:
-    """The process that was started last on this machine, its folder for sockets, and its workshop;
-    0 if none."""
+    """Return the pid of the server started last on this machine, its folder for sockets, and its
+    workshop; the pid is 0 if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         about = json.loads(_server_file().read_text("utf-8"))
         if about["host"] == socket.gethostname():
@@ -176,12 +179,12 @@ def _started() -> tuple[int, Path, str]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process is the server, and not a later one of its number."""
+    """Return whether a process is this account's server, and not a later one with the same pid."""
     try:
         process = psutil.Process(pid)
         words = python_command.arguments(process.cmdline())
         alive = process.status() != psutil.STATUS_ZOMBIE
-        own = process.uids().real == os.getuid()  # others may have its number, and choose its words
+        own = process.uids().real == os.getuid()  # pid and arguments do not prove it is ours
     except psutil.Error:
         return False
     is_lab = words[:1] == ["jupyterlab"] and f"--config={folder() / 'config.py'}" in words

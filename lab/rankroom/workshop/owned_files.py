@@ -1,7 +1,7 @@
-"""Files that one account writes and others read, each trusted for its owner and nothing else.
+"""Files that one account writes and others read, each trusted as its owner's and no further.
 
-Names in a folder that many may write to say nothing: anybody may have put a link, a pipe or a
-device there. So a file is opened without following links and without waiting, and looked at only
+In a folder that many may write to, a name proves nothing: anyone may have put a link, a pipe or a
+device there. So a file is opened without following links and without blocking, and examined only
 then.
 """
 
@@ -20,8 +20,9 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True)
 class Owned:
-    """What a file held: whose it is, when it was written (epoch s), and its text; `head` is how the
-    file begins, wherever the text does. What others may write to need not be its owner's word."""
+    """What a file held: its owner, when it was written (epoch s), and its text; `head` is how the
+    file begins, even if the text begins later. If `others_write`, it need not be its owner's
+    word."""
 
     uid: int
     written: float
@@ -31,9 +32,10 @@ class Owned:
 
 
 def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
-    """A regular file of at most `most` bytes from `after` on; None for anything else.
+    """Return a regular file from offset `after` on, if that is `most` bytes or less; None for
+    anything else.
 
-    Opened rather than looked at, as file servers tell only then what is new.
+    It is opened before it is examined, as only then do file servers report what is new.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -41,7 +43,7 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
         return None
     try:
         about = os.fstat(descriptor)
-        # A second name of a file was given to it by somebody else than its owner, perhaps.
+        # An account other than the owner may have made a second hard link to a file.
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
             return None
         raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD, 0)
@@ -54,10 +56,10 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Make a folder of one's own with exactly this mode, whatever umask is set.
+    """Make a folder of this account's with exactly this mode, whatever the umask.
 
-    Raises OSError, and PermissionError where another account's is there or the file system has
-    the mode otherwise.
+    Raises OSError; PermissionError if anything but a folder of this account exists there, or if the
+    file system does not keep the mode.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -70,15 +72,15 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def write_shared(path: Path, text: str) -> None:
-    """Replace a file in one step by one that others may read, whatever umask is set.
+    """Replace a file in one step by one that others may read, whatever the umask.
 
-    Raises OSError, with the old file as it was.
+    Raises OSError, and leaves the old file as it was.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
     try:
-        # Made here and by us: a file or a link of that name that somebody put there is refused.
+        # O_EXCL refuses a file or a link of that name that another account put there.
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
@@ -92,7 +94,7 @@ def write_shared(path: Path, text: str) -> None:
 
 
 def account(uid: int) -> str:
-    """The name of an account; its number where it has none."""
+    """Return the name of an account; its uid if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

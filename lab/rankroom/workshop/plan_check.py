@@ -1,4 +1,4 @@
-"""Trying a workshop's plan before anybody comes: one line for each thing that could go wrong."""
+"""Check a workshop's plan before learners come: one line for each thing that could go wrong."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROOM_FOR_NEWS = 64 << 20  # bytes that messages and shown records may take
 
 
 async def steps(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
-    """Try each part of a plan; `tell` hears what is under way."""
+    """Check the parts of a plan, one after the other; `tell` is called with what is in progress."""
     parts: list[tuple[str, Callable[[Plan], Awaitable[Step]]]] = [
         ("dates", _dates), ("learners", _learners), ("folder", _folder), ("lessons", _lessons),
     ]  # fmt: skip
@@ -68,7 +68,7 @@ async def _dates(plan: Plan) -> Step:
         lasts = (plan.ends - plan.starts).total_seconds()
         if minutes * 60 > lasts:
             return Step("dates", "warned", f"{words}: the lessons take longer than that")
-        # Of several days, learners join again on each.
+        # If it lasts several days, learners join again on each.
         needed = int(EARLY_S + (lasts % DAY_S or DAY_S))
         if plan.way != "node" and sites.parse_time(plan.time) < needed:
             return Step("dates", "warned", f"{words}: {SHORT.format(time=sites.clock(needed))}")
@@ -78,7 +78,7 @@ async def _dates(plan: Plan) -> Step:
 async def _learners(plan: Plan) -> Step:
     if not plan.learners:
         return Step("learners", "ok", "everybody who knows the folder")
-    # By the system's own databases, so that accounts of LDAP count.
+    # By the system's own databases, so that LDAP accounts count.
     gone = [user for user in plan.learners if not _exists(user)]
     if gone:
         raise UsageError(f"there is no account {', '.join(gone)} on this machine")
@@ -100,7 +100,7 @@ async def _folder(plan: Plan) -> Step:
     demand_reachable(folder.path)
     try:
         is_there = folder.path.exists()
-    except OSError as error:  # learners may enter the folder above it, and this account may not
+    except OSError as error:  # learners may enter the folder above it, but this account may not
         raise UsageError(f"cannot look into {folder.path.parent}: {error.strerror}") from None
     if is_there:
         if not folder.is_teacher():
@@ -172,7 +172,7 @@ async def _node(plan: Plan) -> Step:
 
 
 def _shared_gpus(ranks: int, count: int) -> list[str]:
-    """What is to be said where a learner has fewer GPUs than ranks."""
+    """Return a warning if a learner has fewer GPUs than ranks."""
     return [SHARED.format(ranks=ranks, gpus=counted(count, "GPU"))] if 0 < count < ranks else []
 
 
@@ -212,8 +212,8 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
 
 
 def _left_behind(plan: Plan, site: Site) -> list[str]:
-    """What a profile that only the teacher has says of jobs, and no plan can: learners' jobs go
-    without it."""
+    """Return the keys that only the teacher's profile sets and the plan does not pass on: learners'
+    jobs run without them."""
     is_shipped = (sites.shipped_folder() / f"{plan.site}.toml").is_file()
     if plan.way != "ssh" or is_shipped or plan.site not in sites.files():
         return []
@@ -227,15 +227,15 @@ def _left_behind(plan: Plan, site: Site) -> list[str]:
         "scratch": site.scratch != Site(site.name).scratch,
         "interface": site.interface,
     }
-    # What a plan can say, and is not handed on from a profile: it may be the teacher's own.
+    # A plan can set these, but does not take them from a profile: they may be the teacher's own.
     personal = ("account", "qos", "reservation")
     values |= {key: getattr(site.job, key) for key in personal if not getattr(plan, key)}
     return [key for key, value in values.items() if value]
 
 
 async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
-    """Whether Slurm's database knows the learners. That it does not say so proves nothing: not all
-    sites keep one, and some show each user the own entry only."""
+    """Check that Slurm's database knows the learners. Missing entries prove nothing: not all sites
+    keep a database, and some show each user only their own entry."""
     charged = scheduler.site.job.account
     words = ["sacctmgr", "-nP", "show", "assoc", "where", f"user={','.join(plan.learners)}"]
     words += [f"account={charged}"] if charged else []
@@ -244,7 +244,7 @@ async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
         why = done.tail(1) or "no answer"
         return Step("associations", "skipped", f"Slurm does not tell who may submit jobs: {why}")
     rows = [line.split("|") for line in done.output.splitlines()]
-    known = {row[0].lower() for row in rows if len(row) == 2}  # the database has no capitals
+    known = {row[0].lower() for row in rows if len(row) == 2}  # stored in lower case
     out = [user for user in plan.learners if user.lower() not in known]
     to = f" with the account {charged}" if charged else ""
     if out:
@@ -254,7 +254,7 @@ async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
 
 
 async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
-    """Whether the reservation is there for the time and the people of the workshop."""
+    """Check that the reservation covers the time and the learners of the workshop."""
     words = ["scontrol", "--oneliner", "show", "reservation", plan.reservation]
     done = await scheduler.call(["env", "SLURM_TIME_FORMAT=%s", *words], ASK_S)
     if not done.ok:
@@ -268,7 +268,7 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
     if plan.ends and end and end < plan.ends.timestamp():
         raise UsageError(f"{plan.reservation} ends {_clock(end)}, before the workshop does")
     users = found.get("Users", "(null)").split(",")
-    # By accounts or groups, Slurm alone can tell.
+    # If access is by accounts or groups, only Slurm can tell.
     out = [user for user in plan.learners if user not in users]
     if users != ["(null)"] and found.get("Accounts", "(null)") == "(null)" and out:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
@@ -295,17 +295,17 @@ def _exists(user: str) -> bool:
 
 
 def _has_no_home(user: str) -> bool:
-    """Whether it is known that an account has no home."""
+    """Return whether an account is known to have no home."""
     try:
         return not stat.S_ISDIR(Path(pwd.getpwnam(user).pw_dir).stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, KeyError):
-        return False  # where not even the way to it may be looked at
+        return False  # not even the path to it can be examined
 
 
 def _may_enter(user: str, folder: Path) -> bool:
-    """Whether an account may enter a folder and those above it, by their modes."""
+    """Return whether an account may enter a folder and those above it, by their modes."""
     about = pwd.getpwnam(user)
     groups = set(os.getgrouplist(user, about.pw_gid))
     for each in (folder, *folder.parents):
@@ -320,13 +320,14 @@ def _may_enter(user: str, folder: Path) -> bool:
 
 
 def _group_may_replace(folder: Path) -> bool:
-    """Whether a group may rename what is another's in a folder: `open` refuses it of all users."""
+    """Return whether a group may rename what others own in a folder. Where all users may, `open`
+    refuses."""
     about = folder.stat()
     return bool(about.st_mode & stat.S_IWGRP and not about.st_mode & stat.S_ISVTX and about.st_gid)
 
 
 def _try_modes(where: Path) -> None:
-    """Make folders as the workshop's are, and remove them again. Raises OSError."""
+    """Create folders with the modes of a workshop's, and remove them again. Raises OSError."""
     trial = Path(tempfile.mkdtemp(prefix=".rankroom-", dir=where))
     try:
         for name, mode in MODES.items():

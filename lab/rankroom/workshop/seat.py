@@ -1,7 +1,8 @@
-"""A seat: one small file of a learner's in the workshop's folder, which the teacher reads.
+"""A seat: one small file in the workshop's folder, which a learner writes and the teacher reads.
 
-Its name ends with a number that nobody can guess, and only the teacher can list the names, so that
-no learner reads another's. It holds what `SeatStatus` says, and nothing else leaves the account.
+Its name ends with a number that cannot be guessed, and only the teacher can list the names, so that
+learners cannot read each other's. It holds what `SeatStatus` lists, and nothing else leaves the
+account.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from rankroom.workshop.owned_files import account, read_owned, write_shared
 
 VERSION = 1
 LARGEST = 65_536  # bytes of a seat
-MOST_TEXT = 300  # characters of what is shown of it
+MOST_TEXT = 300  # characters of each text in it that are shown
 SEATS = "seats"
-HEARTBEAT_S = 20.0  # a seat is written so often even if nothing has changed
+HEARTBEAT_S = 20.0  # a seat is written this often even if nothing has changed
 State = Literal["not started", "idle", "running", "stuck", "failed", "ended"]
 
 
@@ -38,8 +39,9 @@ class SeatStatus:
     `exercise` is the last one tried: name, passed, tries, at. `why` is the explanation of what is
     stuck, or the first line of a failure; `since` is when the state began. `ranks` are alive, of;
     `run` is the newest: id, title, state, since. `progress` has tries and the day of passing, by
-    exercise. `away_since` is when the last notebook's page was closed, 0 while one is open. Where
-    `shares` is false, nothing but the user and the hand is told, and in the end that it has ended.
+    exercise. `away_since` is when the last notebook's page was closed, 0 while one is open. If
+    `shares` is false, only the user and the hand are written, and in the end that the seat has
+    ended.
     """
 
     user: str = ""
@@ -62,7 +64,7 @@ class SeatStatus:
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """What is written; of one who does not share, that only."""
+        """Return what is written; without sharing, only the user, the hand and the end."""
         data = dataclasses.asdict(self)
         if not self.shares:
             kept = ["user", "at", "shares", "hand", "hand_since", "version"]
@@ -72,8 +74,8 @@ class SeatStatus:
 
     @classmethod
     def from_json(cls, data: Any) -> SeatStatus:
-        """The inverse, of what a stranger may have written: each value is of its kind, each text
-        short and in one line. Raises ValueError for what is no seat."""
+        """Return the status in data that a stranger may have written: each value has its type, each
+        text is short and on one line. Raises ValueError if it is no seat."""
         if not isinstance(data, dict) or not isinstance(data.get("version"), int):
             raise ValueError("no seat")
         state: State = data["state"] if data.get("state") in get_args(State) else "idle"
@@ -114,7 +116,8 @@ class SeatStatus:
 @dataclass(frozen=True)
 class Seat:
     """A seat as the teacher finds it. `user` is the account that owns the file, whatever is in it;
-    `heard` is when it was last written (epoch s); `key` addresses its learner."""
+    `heard` is when it was last written (epoch s); `key` is its file's name, by which the learner is
+    addressed."""
 
     uid: int
     user: str
@@ -124,7 +127,7 @@ class Seat:
 
     @classmethod
     def read(cls, path: Path) -> Seat | None:
-        """None for what is no seat."""
+        """Return the seat in a file; None if it holds none."""
         found = read_owned(path, LARGEST)
         if found is None or found.others_write:
             return None
@@ -136,34 +139,35 @@ class Seat:
 
 
 class UnkeptError(RankroomError):
-    """The home does not take what a learner has set: it holds for this process only."""
+    """The home cannot store the learner's choices: they hold for this process only."""
 
 
 class OwnSeat:
-    """The seat of this account in a workshop, remembered in `workshop.json` of its home.
+    """This account's seat in a workshop, remembered in `workshop.json` in its home.
 
-    That file also has what the learner has chosen, from any notebook, terminal or page: whether the
-    hand is up, and whether anything is shared. The learner's server writes the seat, and a command
-    in a terminal does, as there may be no server.
+    That file also holds the learner's choices, made in any notebook, terminal or page: whether the
+    hand is up, and whether anything is shared. The learner's server writes the seat; a command in a
+    terminal does so, too, as there may be no server.
     """
 
     def __init__(self, folder: Path, name: str, owner: int) -> None:
         self.folder = folder
         self.name = name
-        self.owner = owner  # the teacher's number, as the seat was taken
+        self.owner = owner  # the teacher's uid when the seat was taken
         self.path = folder / SEATS / name
-        self._unwritten: dict[str, Any] = {}  # of the choices, what the home has not taken
+        self._unwritten: dict[str, Any] = {}  # choices that the home has not stored
 
     def demand_teacher(self) -> None:
-        """Raise UsageError where the folder is another account's by now, which may have made it
-        again once the teacher's was gone; while there is none, nothing can be told."""
+        """Raise UsageError if the folder now belongs to another account, which may have created it
+        again after the teacher's was gone. If there is no folder, nothing is known, and nothing is
+        raised."""
         with contextlib.suppress(OSError):
             if (now := self.folder.lstat().st_uid) != self.owner:
                 raise UsageError(OTHER_OWNER.format(folder=self.folder, now=account(now)))
 
     def write(self, status: SeatStatus) -> None:
-        """Replace what is shared. Raises OSError: the lesson goes on, and so does the next try; and
-        UsageError where another than the teacher would read it."""
+        """Replace what is shared. Raises OSError, after which the lesson goes on and the next try
+        may succeed; UsageError if an account other than the teacher's would read it."""
         self.demand_teacher()
         choices = self.choices()
         now = replace(
@@ -172,31 +176,31 @@ class OwnSeat:
         )  # fmt: skip
         try:
             write_shared(self.path, json.dumps(now.to_json(), ensure_ascii=False))
-        except OSError as error:  # is logged: others may not read the seat's name there
+        except OSError as error:  # is logged: others must not read the seat's name there
             raise OSError(error.errno, error.strerror, str(self.path.parent)) from None
 
     def choices(self) -> SeatChoices:
-        """What the learner has set, also where the home has not taken it. Raises as
+        """Return the learner's choices, including those that the home has not stored. Raises as
         `read_choices`."""
         return replace(read_choices(), **self._unwritten)
 
     def hand(self, is_up: bool) -> None:
-        """Raise the hand, or take it down; raised from a seat that shares nothing, it is told.
-        Raises as `keep`, and as `read_choices` with nothing set."""
+        """Raise or lower the hand; it is shared even if nothing else is. Raises as `keep`, and as
+        `read_choices`, which then changes nothing."""
         since = (self.choices().hand_since or time.time()) if is_up else 0.0
         self._set(hand_since=since)
 
     def share(self, is_on: bool) -> None:
-        """Share what `SeatStatus` lists, or nothing but the name and the hand. Raises as `hand`."""
+        """Share what `SeatStatus` lists, or only the name and the hand. Raises as `hand`."""
         self._set(shares=is_on)
 
     def _set(self, **chosen: Any) -> None:
-        self.choices()  # raises where they cannot be read
+        self.choices()  # raises if they cannot be read
         self._unwritten |= chosen
         self.keep()
 
     def keep(self) -> None:
-        """Write what the home has not taken yet. Raises UnkeptError if it still does not."""
+        """Store choices that the home has not stored yet. Raises UnkeptError if it still cannot."""
         if not self._unwritten:
             return
         try:
@@ -207,8 +211,8 @@ class OwnSeat:
         self._unwritten = {}
 
     def tell_choices(self) -> None:
-        """Write what the learner has set into the seat as it is. Raises UsageError where that
-        cannot be, so that the teacher does not see it."""
+        """Write the learner's choices into the seat, and leave the rest as it is. Raises UsageError
+        if that fails; the teacher may then not see them."""
         self.demand_teacher()
         found = Seat.read(self.path)
         try:
@@ -219,40 +223,40 @@ class OwnSeat:
             raise UsageError(UNTOLD.format(folder=self.folder, error=error.strerror)) from None
 
     def leave(self) -> None:
-        """Give the seat up: nothing of it stays in the folder."""
-        own_file().unlink(missing_ok=True)  # first: by that a server knows not to write it again
+        """Give the seat up, and remove it from the folder."""
+        own_file().unlink(missing_ok=True)  # first: it tells a server not to write the seat again
         self.remove()
 
     def remove(self) -> None:
-        """Take it from the folder; where that cannot be, it stays."""
+        """Remove the seat from the folder; if that fails, it stays."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class SeatChoices:
-    """What an account keeps of its workshop: where its seat is, and what the learner has set."""
+    """What an account remembers of its workshop: where its seat is, and the learner's choices."""
 
     folder: str = ""
     seat: str = ""
     owner: int = -1
     hand_since: float = 0.0  # epoch s, 0: the hand is down
     shares: bool = True
-    answers: Sequence[int] = ()  # the teacher's offers that were taken, or not
+    answers: Sequence[int] = ()  # ids of the offers that were accepted or declined
     site: str = ""  # where the job of the seat is, if it has one
     job: str = ""
 
 
 def own_file() -> Path:
-    """Where an account keeps that."""
+    """Return the file in which the choices are stored."""
     return config.home() / "workshop.json"
 
 
 def read_choices() -> SeatChoices:
-    """What is kept; nothing where there is none.
+    """Return the stored choices; the defaults if there are none.
 
-    Raises OSError where that cannot be told: a seat is not given up, and nothing is shared that was
-    not shared, because a file could not be read once.
+    Raises OSError if they cannot be read: one failed read must not give a seat up, nor share what
+    was not shared.
     """
     with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
         data = json.loads(own_file().read_text("utf-8"))
@@ -262,16 +266,16 @@ def read_choices() -> SeatChoices:
 
 
 def write_choices(choices: SeatChoices) -> None:
-    """Keep it, for this account only. Raises OSError."""
+    """Store the choices, for this account only. Raises OSError."""
     config.private(own_file().parent)
     write_atomically(own_file(), json.dumps(dataclasses.asdict(choices)))
 
 
 def take(folder: Path, owner: int) -> OwnSeat:
-    """This account's seat in the workshop whose folder `owner` has: the one it has, or a new one.
-    A hand that is up is one of an earlier day, and taken down.
+    """Return this account's seat in a workshop whose folder belongs to the uid `owner`: the one it
+    has, or a new one. A hand that is still up from an earlier day is lowered.
 
-    Raises UsageError where none can be made, or where the folder has become another's.
+    Raises UsageError if no seat can be made, or if the folder now belongs to another account.
     """
     choices = read_choices()
     if choices.folder == str(folder) and choices.seat:
@@ -284,9 +288,9 @@ def take(folder: Path, owner: int) -> OwnSeat:
     seat = OwnSeat(folder, choices.seat, owner)
     choices = replace(choices, hand_since=0.0)
     try:
-        if not seat.path.exists():  # the offers that were answered were made in another folder
+        if not seat.path.exists():  # the answered offers were made in another folder
             choices = replace(choices, answers=())
-        with contextlib.suppress(OSError):  # a home without room: the seat lasts for this server
+        with contextlib.suppress(OSError):  # a full home: the seat lasts as long as this server
             write_choices(choices)
         seat.write(SeatStatus())
     except OSError as error:
@@ -295,7 +299,7 @@ def take(folder: Path, owner: int) -> OwnSeat:
 
 
 def mine() -> OwnSeat:
-    """The seat that this account has taken. Raises UsageError without one."""
+    """Return the seat that this account has taken. Raises UsageError without one."""
     choices = read_choices()
     if not choices.seat and choices.job:
         about = {"folder": choices.folder, "job": choices.job, "site": choices.site}
@@ -311,7 +315,7 @@ def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    # In one line, and without what moves a terminal's cursor.
+    # On one line, and without characters that move a terminal's cursor.
     found = value[:MOST_TEXT] if isinstance(value, str) else ""
     if not found.isprintable():
         found = "".join(sign if sign.isprintable() else " " for sign in found)

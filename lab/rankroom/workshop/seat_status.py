@@ -1,7 +1,8 @@
-"""How this account stands, as its seat tells it: from the files that its notebooks, clusters and
-runs write anyway.
+"""The status that this account's seat reports, from the files that its notebooks, clusters and runs
+write anyway.
 
-Asked every second for hours, so that it looks at the times of files first, and reads what is new.
+It is read about every second for hours, so files are read only if their times or sizes have
+changed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.workshop.seat import MOST_TEXT, SeatStatus, State
 
-AGAIN_S = 5.0  # until clusters and a live run are looked at again though no file has changed
+AGAIN_S = 5.0  # until clusters and a live run are read again though no file has changed
 
 
 class StatusReader:
-    """Reads the status again and again; what has not changed is remembered.
+    """Reads the status repeatedly; what has not changed is cached.
 
-    What was over before `since` (epoch s) was before the workshop, and is nothing of the teacher's.
+    What ended before `since` (epoch s) is left out: it predates the workshop, and is none of the
+    teacher's business.
     """
 
     def __init__(self, since: float = 0.0) -> None:
@@ -40,7 +42,8 @@ class StatusReader:
         self._seen: dict[str, tuple[Any, float, Any]] = {}
 
     def read(self) -> SeatStatus:
-        """The status now, but for what the seat itself adds. Reads files: not for an event loop."""
+        """Return the current status, except for what the seat itself adds. Reads files: do not call
+        it on an event loop."""
         done = self._latest("progress", _stamp(progress.file()), progress.read)
         cluster = self._latest("cluster", _clusters_stamp(), lambda: _cluster(self._since))
         run = self._run()
@@ -68,7 +71,7 @@ class StatusReader:
         )  # fmt: skip
 
     def _run(self) -> RunInfo | None:
-        """The newest run, unless it was over before."""
+        """Return the newest run, unless it ended before `since`."""
         ids = self._latest("runs", _stamp(self._store.runs), self._store.ids)
         if not ids:
             return None
@@ -80,8 +83,8 @@ class StatusReader:
         return found if found.state == "running" or ended >= self._since else None
 
     def _latest(self, what: str, stamp: Any, read: Any) -> Any:
-        """What `read` gives, and gave before if neither files have changed nor much time has
-        passed; None where it cannot be read."""
+        """Return what `read` returns, or its last result if the `stamp` has not changed and AGAIN_S
+        have not passed; None if it fails."""
         known, until, value = self._seen.get(what, (None, 0.0, None))
         if known != stamp or time.monotonic() > until:
             value = None
@@ -92,7 +95,7 @@ class StatusReader:
 
 
 def _cluster(since: float) -> ClusterStatus | None:
-    """The newest cluster that runs, or has failed since then; None without one."""
+    """Return the newest cluster that runs, or that has failed since then; None without one."""
     for info in all_clusters():
         failed = info.state == "failed" and _written(info) >= since
         if failed or liveness.alive(info):
@@ -101,14 +104,15 @@ def _cluster(since: float) -> ClusterStatus | None:
 
 
 def _written(info: ClusterInfo) -> float:
-    """When a cluster's file was written last (epoch s): of one that has failed, as it did."""
+    """Return when a cluster's file was last written (epoch s); if the cluster has failed, when it
+    did."""
     with contextlib.suppress(OSError):
         return ClusterPaths(info.name).info.stat().st_mtime
     return 0.0
 
 
 def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, str, float]:
-    """The state, why it is so, and since when."""
+    """Return the state, its reason, and when it began (epoch s)."""
     if run is not None and run.state == "running":
         begun = run.start / 1e6
         if run.hang is None:
@@ -122,7 +126,7 @@ def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, s
         return "failed", cluster.words, ended
     if run is not None and run.state == "failed" and run.failure is not None:
         broken = run.failure
-        if broken.ename == Wrong.__name__:  # an answer to an exercise, and nothing is broken
+        if broken.ename == Wrong.__name__:  # a wrong answer to an exercise: nothing is broken
             return "idle", f"not yet: {broken.evalue}", ended
         line = f", cell line {broken.cell_line}" if broken.cell_line else ""
         said = f"{broken.ename}: {broken.evalue}".partition("\n")[0]
@@ -135,8 +139,8 @@ def _state(cluster: ClusterStatus | None, run: RunInfo | None) -> tuple[State, s
 
 
 def _lesson(done: progress.Progress) -> int | None:
-    """The lesson that was begun last; where an earlier version noted none, the one of the exercise
-    tried last."""
+    """Return the lesson that was begun last; if an earlier version recorded none, that of the
+    exercise tried last."""
     if done.lesson >= 0:
         return done.lesson
     return next((each.number for each in LESSONS if done.last in exercises_of(each)), None)

@@ -1,7 +1,7 @@
-"""A seat's server: writes the seat, hears what the teacher tells, and ends with the workshop.
+"""A seat's server: writes the seat, reads the teacher's news, and ends with the workshop.
 
 One task of the Jupyter server whose environment names a workshop (RANKROOM_WORKSHOP); all files are
-read and written in a thread. Nothing that fails here disturbs a lesson: it is said in one line.
+read and written in a thread. A failure here never disturbs a lesson: it is reported in one line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from rankroom.workshop.workshop_plan import Plan
 
 VARIABLE = "RANKROOM_WORKSHOP"  # names the workshop's folder for a learner's server
 LOOK_S = 0.5
-APART_S = 2.0  # between two writes of a seat
-MOST_KEPT = 200  # news that a page can still be told
+APART_S = 2.0  # the shortest time between two writes of a seat
+MOST_KEPT = 200  # items of news that are kept for pages
 
 
 class Sharing:
-    """The learner's side of a workshop. `news` is what was told to this seat; `trouble` why the
-    teacher does not see it, in one line, or empty; `ends_at` when its ranks and server end (epoch
-    s), 0 while that is not known. `pages` counts the notebooks that a browser has open."""
+    """The learner's side of a workshop. `news` holds the items for this seat; `trouble` says in one
+    line why the teacher does not see the seat, or what else fails, else empty; `ends_at` is when
+    its ranks and server end (epoch s), 0 while unknown. `stop` ends the server, `tell` logs a line,
+    and `pages` counts the notebooks that are open in a browser."""
 
     def __init__(
         self,
@@ -55,22 +56,22 @@ class Sharing:
         self.ends_at = 0.0
         self._lock = threading.Lock()
         self._seat: OwnSeat | None = None
-        self._is_kept = False  # whether the home has it: where there is no room, it has not
-        self._has_left = False  # whether the learner has given it up
+        self._is_kept = False  # whether the home remembers the seat; if it is full, it does not
+        self._has_left = False  # whether the learner has given the seat up
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
         self._reader = StatusReader(time.time())
-        self._uncopied = ""  # why notebooks are not in the home; empty if they are
-        self._unkept = ""  # why the home does not take what the learner has set; empty if it does
-        self._keep_again = 0.0  # when that is tried next, by the monotonic clock
-        self._copied = ""  # the folder that they were copied to
-        self._copy_again = 0.0  # when it is looked for next, by the monotonic clock
-        self._is_reopened = False  # with a plan that is not read yet
-        self._heard = 0  # the number of the last news
-        self._began = ""  # the first line of all of them
-        self._told: tuple[Any, ...] = ()  # what the seat holds
-        self._written = 0.0  # when it was written last, by the monotonic clock
-        self._tried = 0.0  # when a seat was asked for last
+        self._uncopied = ""  # why the notebooks are not in the home; empty if they are
+        self._unkept = ""  # why choices cannot be stored in the home; empty if they can
+        self._keep_again = 0.0  # when storing them is tried next (monotonic s)
+        self._copied = ""  # the folder that the notebooks were copied to
+        self._copy_again = 0.0  # when to look for that folder next (monotonic s)
+        self._is_reopened = False  # whether it was opened again, and its plan not read yet
+        self._heard = 0  # the id of the last item of news that was read
+        self._began = ""  # how the first line of the news begins
+        self._told: tuple[Any, ...] = ()  # what was written into the seat
+        self._written = 0.0  # when the seat was last written (monotonic s)
+        self._tried = 0.0  # when taking a seat was last tried (monotonic s)
 
     async def run(self) -> None:
         """Share until the workshop ends; then end this server's ranks, and the server."""
@@ -88,11 +89,11 @@ class Sharing:
 
     @property
     def has_seat(self) -> bool:
-        """Whether the teacher is told something by this server."""
+        """Whether this server has a seat, by which the teacher sees the learner."""
         return self._seat is not None
 
     def view(self) -> dict[str, Any]:
-        """What a learner's page shows: what is shared, by whom and to whom, and the news."""
+        """Return what a learner's page shows: what is shared, by whom and to whom, and the news."""
         choices = self.choices()
         return {
             "folder": str(self.folder.path),
@@ -107,40 +108,40 @@ class Sharing:
         }
 
     def choices(self) -> SeatChoices:
-        """What the learner has set. Raises OSError where that cannot be told."""
+        """Return the learner's choices. Raises OSError if they cannot be read."""
         return self._seat.choices() if self._seat else seats.read_choices()
 
     def hand(self, is_up: bool) -> None:
-        """Raise the hand or take it down; the teacher sees it at once."""
+        """Raise or lower the hand, and start a round at once."""
         self._set(lambda seat: seat.hand(is_up))
 
     def share(self, is_on: bool) -> None:
-        """Share, or stop sharing."""
+        """Start or stop sharing."""
         self._set(lambda seat: seat.share(is_on))
 
     def _set(self, choose: Callable[[OwnSeat], None]) -> None:
         seat = self._demand_seat()
-        with self._lock, contextlib.suppress(UnkeptError):  # the look says so
+        with self._lock, contextlib.suppress(UnkeptError):  # look() reports it
             choose(seat)
         self._keep_again = 0.0
         self.look()
 
     def look(self) -> None:
-        """One round: hear what is new, and write the seat if there is something to write."""
+        """Do one round: read what is new, and write the seat if it has changed or is due."""
         try:
-            with self._lock:  # a page may ask for a round of its own
+            with self._lock:  # a page's request may start a round of its own
                 if self._seat is None:
                     self._begin()
                 self._copy()
                 self._end_as_planned()
                 self._listen()
                 self._write()
-        except Exception as error:  # whatever a damaged file makes of it, the next round may do
+        except Exception as error:  # whatever a damaged file causes, the next round may succeed
             plain = of_file(error) if isinstance(error, OSError) else error
             self._complain(str(plain or error) or type(error).__name__)
 
     def end(self) -> None:
-        """End the ranks that this workshop began, and say so in the seat."""
+        """End the clusters that were started in this workshop, and mark the seat as ended."""
         end_clusters(self.folder)
         if self._seat is not None:
             with contextlib.suppress(RankroomError, OSError):
@@ -150,12 +151,12 @@ class Sharing:
                 self._seat.write(self.status)
 
     def _begin(self) -> None:
-        """Take the seat; tried again after a while."""
+        """Take the seat; after a failure, try again once HEARTBEAT_S have passed."""
         if self._has_left or (self._tried and time.monotonic() - self._tried < HEARTBEAT_S):
             return
         self._tried = time.monotonic()
         self.plan = plan = self.folder.plan()
-        if self.folder.is_over():  # a job that has waited for too long
+        if self.folder.is_over():  # a job that was pending for too long
             self.ends_at = time.time()
         demand_place(plan, account(os.getuid()), self.folder)
         taken = seats.take(self.folder.path, self.folder.owner_uid)
@@ -164,9 +165,9 @@ class Sharing:
         self.folder.known_owner = taken.owner
 
     def _copy(self) -> None:
-        """See that the notebooks are there: all of the course, as lessons lead to one another. A
-        home without room is tried again after a while, and so is a folder that is gone; a notebook
-        that a learner has removed stays so."""
+        """Copy the notebooks of the whole course, as lessons lead to one another. If the home is
+        full or the folder is gone, this is tried again after HEARTBEAT_S; a notebook that the
+        learner has removed stays removed."""
         if self._seat is None or self.plan is None or time.monotonic() < self._copy_again:
             return
         self._copy_again = time.monotonic() + HEARTBEAT_S
@@ -193,21 +194,21 @@ class Sharing:
         self._seat.demand_teacher()
         began, told = self.folder.told(self._heard)
         if began and began != self._began:
-            if self._began:  # the folder was made again, and numbers begin again in it
-                with contextlib.suppress(OSError):  # a home without room
+            if self._began:  # the folder was created again, and its ids begin again
+                with contextlib.suppress(OSError):  # the home may be full
                     seats.write_choices(replace(seats.read_choices(), answers=()))
                 self._heard, self.news, told = 0, [], self.folder.news()
-                self._told = ()  # its seats are to be written again
+                self._told = ()  # the seat must be written again
             self._began = began
         if said := [each for each in told if each.kind in ("open", "end")]:
-            # The last one counts, at once: an end that was taken back must not be seen meanwhile.
+            # Only the last one counts: an end that was revoked must not take effect in between.
             self.ends_at = said[-1].until if said[-1].kind == "end" else 0.0
             self._is_reopened |= any(each.kind == "open" for each in said)
         for each in told:
             if each.is_for(self._seat.name):
                 self.news = [*self.news, each][-MOST_KEPT:]
             self._heard = each.id
-        if self._is_reopened:  # perhaps with another plan; one that cannot be read is tried again
+        if self._is_reopened:  # perhaps with another plan; if it cannot be read, it is tried again
             self.plan = self.folder.plan()
             self._is_reopened, self._copy_again = False, 0.0
 
@@ -227,14 +228,13 @@ class Sharing:
         since = time.monotonic() - self._written
         if since < APART_S or (now == self._told and since < HEARTBEAT_S):
             return
-        self._written = time.monotonic()  # also of a try that fails: a full disk is not asked again
+        self._written = time.monotonic()  # even if it fails: a full disk is not retried at once
         self._seat.write(self.status)
         self._told, self._written = now, time.monotonic()
         self._complain(self._uncopied or self._unkept)
 
     def _keep(self, seat: OwnSeat) -> None:
-        """Have the home take what the learner has set; one without room is tried again after a
-        while."""
+        """Store the learner's choices in the home; after a failure, try again after HEARTBEAT_S."""
         if time.monotonic() < self._keep_again:
             return
         self._unkept = ""
@@ -250,14 +250,14 @@ class Sharing:
         return self._seat
 
     def _complain(self, trouble: str) -> None:
-        """Say what is wrong, once."""
+        """Set `trouble`, and log it if it is new; empty: nothing is wrong."""
         if trouble and trouble != self.trouble:
             self._tell(f"workshop: {trouble}")
         self.trouble = trouble
 
 
 def end_clusters(folder: Folder) -> None:
-    """End this account's clusters on this machine that were begun in a workshop."""
+    """End this account's clusters on this machine that were started in a workshop."""
     for info in lookup.running_clusters():
         if _has_begun(folder, info):
             with contextlib.suppress(RankroomError, OSError):
@@ -265,8 +265,8 @@ def end_clusters(folder: Folder) -> None:
 
 
 def _has_begun(folder: Folder, info: ClusterInfo) -> bool:
-    """Whether a cluster was started in this workshop, as the environment of its supervisor says;
-    another notebook's on the same machine, or in another job, was not."""
+    """Return whether a cluster was started in this workshop, according to the environment of its
+    supervisor. Clusters of other notebooks on this machine, or in other jobs, were not."""
     with contextlib.suppress(psutil.Error):
         if liveness.here(info.host, info):
             begun_in = psutil.Process(info.supervisor).environ().get(VARIABLE, "")
@@ -275,14 +275,14 @@ def _has_begun(folder: Folder, info: ClusterInfo) -> bool:
 
 
 def seat_ranks() -> int:
-    """How many ranks the workshop of this process gives a seat; 0 outside of workshops, and where
-    its plan cannot be read."""
+    """Return how many ranks this process's workshop gives a seat; 0 outside a workshop, or if its
+    plan cannot be read."""
     plan = _plan_of_process()
     return plan.ranks if plan else 0
 
 
 def seat_lessons() -> list[int]:
-    """The lessons that the workshop of this process teaches; none where there is no plan."""
+    """Return the lessons that this process's workshop teaches; none without a plan."""
     plan = _plan_of_process()
     return [number for number, _ in plan.lessons] if plan else []
 
@@ -295,7 +295,7 @@ def _plan_of_process() -> Plan | None:
 
 
 def demand_place(plan: Plan, user: str, folder: Folder) -> None:
-    """Raise UsageError where the plan has no place for this account, now or at all."""
+    """Raise UsageError if the plan has no place for this account, now or at all."""
     if plan.learners and user not in plan.learners and not folder.is_teacher():
         raise UsageError(NOT_LISTED.format(user=user, name=plan.name, teacher=folder.teacher))
     if folder.is_over():

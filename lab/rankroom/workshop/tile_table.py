@@ -1,4 +1,4 @@
-"""The teacher's view as text: for a terminal, and as a file of everybody's progress."""
+"""The teacher's view as text: a table for a terminal, and a file of all learners' progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = {"hand": "✋", "stuck": "■", "failed": "✗", "silent": "…", "behin
 
 
 def table(view: Json, width: int = 100, height: int = 0) -> str:
-    """What `tiles.overview` found, a line for each learner; with a `height`, no more lines."""
+    """Return the `tiles.overview` as text, one line per learner; with a `height`, no more lines."""
     tiles = view["tiles"]
     here = [tile for tile in tiles if tile["status"]]
     head = [view["name"], time.strftime("%H:%M:%S", time.localtime(view["now"]))]
@@ -38,7 +38,7 @@ def table(view: Json, width: int = 100, height: int = 0) -> str:
 
 
 def screen(view: Json, width: int, height: int, with_exercises: bool) -> str:
-    """The table, and below it how the exercises went, which take half of a `height` at most."""
+    """Return the table, and below it the exercises' results, in at most half of `height` lines."""
     more = ["", *map(histogram_line, view["exercises"])] if with_exercises else []
     if height:
         more = more[: height // 2]
@@ -61,7 +61,7 @@ def _line(tile: Json) -> str:
 
 
 def histogram_line(found: Json) -> str:
-    """One exercise: how many passed it, tried it in vain, and have not tried it."""
+    """Return a line on an exercise: how many passed it, tried it in vain, or have not tried it."""
     tries = ", ".join(
         f"{count} at try {number}{' or later' if number == 5 else ''}"
         for number, count in enumerate(found["tries"], 1)
@@ -74,8 +74,8 @@ def histogram_line(found: Json) -> str:
 
 
 def progress_csv(seats: Sequence[Seat], exercises: Sequence[str]) -> str:
-    """Everybody's progress, a line for each learner: how many answers of the quiz were right, and
-    of each exercise the day it was passed, or how often it was tried in vain."""
+    """Return all learners' progress as CSV, one line each: how many answers of the quiz were right,
+    and for each exercise the day it was passed, or how often it was tried in vain."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     write(["learner", "lesson", "passed", "tried", *QUIZ, "shares", *exercises])
@@ -94,7 +94,7 @@ def progress_csv(seats: Sequence[Seat], exercises: Sequence[str]) -> str:
 
 
 def progress_of(seat: Seat) -> Progress:
-    """A learner's progress, as far as it is shared."""
+    """Return a learner's progress, as far as it is shared."""
     shared = seat.status.progress
     return Progress(seat.user, shared.get("tries", {}), shared.get("passed", {}))
 
@@ -104,5 +104,5 @@ def _of(day: str | None, tries: int) -> str:
 
 
 def _cell(text: str) -> str:
-    # What a learner wrote must not be a formula of the teacher's spreadsheet.
+    # What a learner wrote must not become a formula in the teacher's spreadsheet.
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

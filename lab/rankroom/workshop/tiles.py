@@ -1,7 +1,7 @@
-"""What the teacher sees: a tile for each learner, those first who need help, and how exercises
-went.
+"""What the teacher sees: a tile for each learner, those who need help first, and the results of
+exercises.
 
-Pure but for `overview`: seats and a time go in, what is shown comes out.
+All functions but `overview` are pure: they take seats and a time, and return what is shown.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rankroom.workshop.seat import HEARTBEAT_S, Seat
 from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
-SILENT_S = 3 * HEARTBEAT_S  # who is away for so long has closed the lid, or lost the server
+SILENT_S = 3 * HEARTBEAT_S  # by then a learner has closed the laptop, or lost the server
 Json = dict[str, Any]
-# Why a learner comes first, in this order; the rest by name.
+# Reasons for a learner to come first, in this order; the rest come by name.
 NEEDS = ("hand", "stuck", "failed", "silent", "behind", "")
 
 
 def overview(folder: Folder, now: float) -> Json:
-    """All that the teacher sees, from the folder. Raises NotYoursError for another than the
-    teacher, UsageError where there is no workshop.
+    """Return all that the teacher sees, from the folder. Raises NotYoursError for an account other
+    than the teacher's, UsageError if there is no workshop.
 
-    `timer` and `shown` are what was told last of these: title and until; the id of a run.
+    `timer` and `shown` are the latest ones announced: title and until; the id of a run.
     """
     plan, seats = folder.plan(), folder.seats()
     told = {each.kind: each for each in folder.news()}
@@ -48,11 +48,11 @@ def overview(folder: Folder, now: float) -> Json:
 
 
 def tiles(seats: Sequence[Seat], plan: Plan, now: float) -> list[Json]:
-    """A tile for each learner: who waits longest for help first.
+    """Return a tile for each learner, those who need help first, by need and waiting time.
 
-    Each has `user`, `key`, `needs` (one of NEEDS), `words` (one line for people), `heard` (epoch
-    s) and `status`, as `SeatStatus`. Learners of the plan without a seat come last, with
-    `status` None.
+    Each has `user`, `key`, `needs` (one of NEEDS), `words` (one line for people), `heard` (epoch s)
+    and `status`, as `SeatStatus`. Learners of the plan without a seat come last, with `status`
+    None.
     """
     here = lesson_of_room(seats, plan, now)
     found = [_tile(seat, plan, here, now) for seat in seats]
@@ -62,8 +62,8 @@ def tiles(seats: Sequence[Seat], plan: Plan, now: float) -> list[Json]:
 
 
 def lesson_of_room(seats: Iterable[Seat], plan: Plan, now: float) -> int | None:
-    """The lesson that the learner in the middle is at, or the one that the plan has now if that is
-    earlier: a break or a slow room makes nobody late. None before the first lesson."""
+    """Return the lesson that the median learner is at, or the one that the plan has now if that is
+    earlier: a break or a slow class makes no one late. None before the first lesson."""
     due = plan.lesson_at(now)
     found = [_place(seat, plan) for seat in seats if seat.status.shares]
     places = sorted(place for place in found if place is not None)
@@ -79,8 +79,8 @@ def _order(plan: Plan) -> list[int]:
 
 
 def _place(seat: Seat, plan: Plan) -> int | None:
-    """Which of the plan's lessons a learner is at, from 0; -1 before the first one. None at one
-    that is not in the plan, which is neither before nor after the others."""
+    """Return which of the plan's lessons a learner is at, from 0; -1 before the first one. None for
+    a lesson that is not in the plan, which is neither before nor after the others."""
     order, at = _order(plan), seat.status.lesson
     if at is None:
         return -1
@@ -124,12 +124,12 @@ def _absent(user: str) -> Json:
 
 
 def is_heard(seat: Seat, now: float) -> bool:
-    """Whether a seat was written lately, or after that time."""
+    """Return whether a seat was written at most SILENT_S before `now`, or later than `now`."""
     return now - seat.heard <= SILENT_S
 
 
 def _gone_since(seat: Seat, now: float) -> float:
-    """When a learner was there last, of one who has been away for long; else 0."""
+    """Return since when a learner has been away (epoch s), if for more than SILENT_S; else 0."""
     if not is_heard(seat, now):
         return seat.heard
     left = seat.status.away_since
@@ -145,7 +145,7 @@ def _words(seat: Seat, needs: str, here: int | None, now: float) -> str:
     elif not status.shares:
         said = "shares nothing"
     elif status.state in ("stuck", "failed"):
-        # A run that is stuck begins by saying so, with for how long.
+        # The explanation of a stuck run begins with that, and for how long.
         said = status.why or status.state
     elif status.state == "running":
         said = status.why or f"runs {status.run.get('title', 'a cell')}"
@@ -160,8 +160,9 @@ def _words(seat: Seat, needs: str, here: int | None, now: float) -> str:
 
 
 def histogram(seats: Sequence[Seat], exercise: str) -> Json:
-    """How an exercise went: how many `passed`, `tried` it in vain, and have `not_tried` it;
-    `tries` counts those who passed by how often they tried (1, 2, … and 5 for more)."""
+    """Return the results of an exercise: how many `passed`, `tried` it in vain, and have
+    `not_tried` it; `tries` counts those who passed by how often they tried (1, 2, … and 5 for
+    more); `silent` counts those who share nothing."""
     shared = [seat.status.progress for seat in seats if seat.status.shares]
     tries = [each.get("tries", {}).get(exercise, 0) for each in shared]
     passed = [exercise in each.get("passed", {}) for each in shared]
@@ -180,5 +181,5 @@ def histogram(seats: Sequence[Seat], exercise: str) -> Json:
 
 
 def exercises(plan: Plan) -> list[str]:
-    """The exercises of the plan's lessons, in their order."""
+    """Return the exercises of the plan's lessons, in their order."""
     return [name for number, _ in plan.lessons for name in exercises_of(lesson(number))]

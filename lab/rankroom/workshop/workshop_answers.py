@@ -1,6 +1,7 @@
 """What a teacher's console and a learner's panel show of a workshop, as JSON.
 
-workshop_answers.schema.json says what each field is. Files are read here: not for an event loop.
+workshop_answers.schema.json describes each field. Files are read here: do not call this on an event
+loop.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _TITLES = {each.number: each.name for each in LESSONS}
 
 
 def overview(folder: Folder, exercise: str = "") -> Json:
-    """A workshop as its teacher sees it, with how an exercise went: the one that most are at, if
-    none is named. Raises UsageError where there is no workshop, NotYoursError for others."""
+    """Return a workshop as its teacher sees it, with the results of an exercise: if none is named,
+    of the one that most learners are at. Raises UsageError if there is no workshop, NotYoursError
+    for other accounts."""
     seats, now = folder.seats(), time.time()
     plan, news = folder.plan(), folder.news()
     found, here = tiles.tiles(seats, plan, now), tiles.lesson_of_room(seats, plan, now)
@@ -58,7 +60,8 @@ def overview(folder: Folder, exercise: str = "") -> Json:
 
 
 def own(sharing: Sharing | None) -> Json:
-    """The workshop that this server is a seat of, as its learner sees it; of others, nothing."""
+    """Return the workshop that this server has a seat in, as its learner sees it; empty values
+    without one."""
     if sharing is None:
         return {
             "role": "", "folder": "", "name": "", "teacher": "", "now": time.time(), "ends": 0.0,
@@ -88,7 +91,7 @@ def own(sharing: Sharing | None) -> Json:
 
 
 def answer(offer: int) -> None:
-    """Remember that an offer was taken or not: it is not shown again. Raises OSError."""
+    """Record that an offer was accepted or declined: it is not shown again. Raises OSError."""
     choices = read_choices()
     write_choices(dataclasses.replace(choices, answers=sorted({*choices.answers, offer})))
 
@@ -143,11 +146,11 @@ def _timer(news: Sequence[News]) -> Json | None:
 
 
 def _messages(news: Sequence[News]) -> list[Json]:
-    """What was said to all, newest first; of runs, the one that is shown."""
+    """Return the messages to all, newest first; of runs, only the one that is shown."""
     shows = [each.id for each in news if each.kind == "show"]
     found: list[Json] = []
     for each in reversed(news):
-        # In a folder that was made again, other news have the same numbers.
+        # In a folder that was created again, other items have the same ids.
         common = {"id": f"{each.id} {each.at}", "at": each.at}
         if each.kind == "message":
             found.append({**common, "kind": "text", "text": each.text})
@@ -162,7 +165,7 @@ def _messages(news: Sequence[News]) -> list[Json]:
 
 
 def _offers(news: Sequence[News], status: SeatStatus, answers: Sequence[int]) -> list[Json]:
-    """The newest offer of each kind to a seat, if it was not answered."""
+    """Return the newest offer of each kind to a seat, unless it was answered."""
     newest = {each.kind: each for each in news if each.kind in OFFERS}
     return [
         {"id": str(each.id), "at": each.at, "what": each.kind, **_target(each, status)}
@@ -172,18 +175,19 @@ def _offers(news: Sequence[News], status: SeatStatus, answers: Sequence[int]) ->
 
 
 def _target(offer: News, status: SeatStatus) -> Json:
-    """The lesson and the exercise that an offer is about: as the teacher said, or the learner's."""
+    """Return the lesson and exercise that an offer is about: the teacher's choice, else the
+    learner's."""
     exercise = offer.text or str(status.exercise.get("name", ""))
     own = next((each for each in LESSONS if each.number == status.lesson), None)
     there = next((each for each in LESSONS if exercise in exercises_of(each)), None)
-    is_elsewhere = there != own and own is not None and not offer.text  # tried in a lesson before
+    is_elsewhere = there != own and own is not None and not offer.text  # tried in an earlier lesson
     if offer.kind == "reset" or there is None or is_elsewhere:
         return {"lesson": _told(own), "exercise": ""}
     return {"lesson": _told(there), "exercise": exercise}
 
 
 def _most_at(seats: Sequence[Seat]) -> str:
-    """The exercise that most learners have tried last; empty before the first try."""
+    """Return the exercise that most learners tried last; empty before the first try."""
     tried = [each.status.exercise for each in seats if each.status.shares]
     counted = Counter(str(each["name"]) for each in tried if each.get("name"))
     return max(counted, key=lambda name: (counted[name], name), default="")

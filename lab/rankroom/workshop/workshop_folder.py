@@ -1,11 +1,11 @@
 """The workshop's folder on the site: what its teacher writes for all, and the learners' seats.
 
     workshop.toml       0644   the plan
-    teacher/            0755   news.jsonl, what the teacher tells; runs/, records that are shown
-    seats/              1733   a file for each learner: anybody may make one, the teacher alone
+    teacher/            0755   news.jsonl, the teacher's news; runs/, the records that are shown
+    seats/              1733   a file for each learner: anyone may create one, only the teacher
                                can list them, and only its owner or the teacher can remove one
 
-Without root, and without a port: the transport is the file system. A file counts for its owner.
+It needs neither root nor a port: the transport is the file system. A file speaks for its owner.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from rankroom.workshop.seat import MOST_TEXT, SEATS, Seat
 from rankroom.workshop.workshop_plan import Plan
 
 MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
-MOST_NEWS = 1 << 20  # bytes of all that is told
-LAST_NEWS = 4096  # bytes of these that are kept for the end
+MOST_NEWS = 1 << 20  # bytes of all news
+LAST_NEWS = 4096  # bytes of these that are reserved for the end of the workshop
 MOST_CELL = 20_000  # characters of a message, or of a cell
-MOST_SHOWN = 20 << 20  # bytes of events of a record that is shown
-MOST_ENTRIES = 5_000  # names in seats/ that are looked at
+MOST_SHOWN = 20 << 20  # bytes of the events of a record that is shown
+MOST_ENTRIES = 5_000  # names in seats/ that are examined
 MOST_TRIED = 8  # files of one account that are read to find its seat
-WARNING_S = 60.0  # from the word that a workshop ends to the end of its ranks
+WARNING_S = 60.0  # from the announcement that a workshop ends to the end of its ranks
 Kind = Literal["open", "message", "cell", "timer", "show", "catch up", "reset", "end"]
 
 
 @dataclass(frozen=True)
 class News:
-    """Something that the teacher tells. Times are epoch seconds.
+    """One item of the teacher's news. Times are epoch seconds.
 
-    `text` is a message or a cell's source; `until` is when a timer, or the workshop, is over (0: no
-    timer any more); `run` is the id of a record that is shown (empty: none any more). `to` says
-    whose seat it is for, in a way that tells others nothing; empty: for all. `id` is the number to
-    ask after for what comes next.
+    `text` is a message or a cell's source; `until` is when a timer, or the workshop, ends (0: the
+    timer is removed); `run` is the id of the record that is shown (empty: none is any more). `to`
+    is a hash of the name of the seat that it is for, which tells others nothing; empty: for all.
+    `id` is the offset in the file at which the next item begins.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class News:
 
     @classmethod
     def from_json(cls, data: Any, number: int) -> News:
-        """What a line holds. Raises ValueError, TypeError or KeyError where that is no news."""
+        """Return the item in a line's data. Raises ValueError, TypeError or KeyError if invalid."""
         if data["kind"] not in get_args(Kind):
             raise ValueError("another kind of news")
         known: dict[str, Any] = {
@@ -79,13 +79,13 @@ class News:
         return cls(data["kind"], **known)
 
     def is_for(self, seat: str) -> bool:
-        """Whether it is for everybody, or for the seat of this name."""
+        """Return whether it is for everybody, or for the seat of this name."""
         return self.to in ("", _address(seat))
 
 
 class _ShownRuns(Store):
-    """The records that the teacher shows: folders and plain files of the teacher's account. Others
-    count for nothing; a pipe would keep its reader waiting."""
+    """The records that the teacher shows: only folders and regular files that the teacher's account
+    owns. Anything else is refused; a pipe, for instance, would block its reader."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder.path / "teacher")
@@ -102,7 +102,7 @@ class _ShownRuns(Store):
         return found
 
     def _demand(self, path: Path, owner: int, is_right: Callable[[int], bool]) -> None:
-        with contextlib.suppress(OSError):  # it is not there, or is looked for later
+        with contextlib.suppress(OSError):  # missing or inaccessible: reading it will say so
             about = path.lstat()
             if about.st_uid != owner or not is_right(about.st_mode):
                 said = NOT_THE_TEACHERS.format(path=path, teacher=account(owner))
@@ -114,14 +114,14 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        # Whose news and plan count, once that is known: another account may make the folder again.
+        # The uid whose news and plan count, once known: another account may recreate the folder.
         self.known_owner: int | None = None
 
     # -- for everybody
 
     @property
     def owner_uid(self) -> int:
-        """The teacher's number. Raises UsageError where there is no such folder."""
+        """The uid of the folder's owner. Raises UsageError if there is no such folder."""
         try:
             about = self.path.lstat()
         except OSError as error:
@@ -132,7 +132,7 @@ class Folder:
 
     @property
     def teacher(self) -> str:
-        """The teacher's account."""
+        """The name of the teacher's account."""
         return account(self.owner_uid)
 
     def is_teacher(self) -> bool:
@@ -140,7 +140,7 @@ class Folder:
         return os.getuid() == self.owner_uid
 
     def plan(self) -> Plan:
-        """The workshop's plan. Raises UsageError where there is none of the teacher's."""
+        """Return the workshop's plan. Raises UsageError if there is none that the teacher owns."""
         file, owner = self.path / "workshop.toml", self.teacher_uid
         found = read_owned(file, workshop_plan.LARGEST)
         if found is None:
@@ -152,13 +152,14 @@ class Folder:
         return workshop_plan.parsed(file, found.text.encode())
 
     def news(self, after: int = 0) -> list[News]:
-        """What the teacher has told after the news with that id, oldest first; nothing where it
-        cannot be read. Lines of another account's, or that are none, are passed over."""
+        """Return the news after the item with that id, oldest first; none if it cannot be read or
+        another account owns the file. Lines that hold no item are skipped."""
         return self.told(after)[1]
 
     def told(self, after: int) -> tuple[str, list[News]]:
-        """The news, and the first line of all of them, by whose time of day a folder that was made
-        again is known; "" where it cannot be read."""
+        """Return the start of the file's first line, whose time tells a folder that was created
+        again, and the news after the item with that id. The start is empty if the file cannot be
+        read."""
         found = read_owned(self._news, MOST_NEWS, after)
         if found is None or found.uid != self.teacher_uid:
             return "", []
@@ -170,22 +171,22 @@ class Folder:
         return found.head.partition("\n")[0], told
 
     def is_over(self) -> bool:
-        """Whether the teacher has ended the workshop, or its time is over."""
+        """Return whether the teacher has ended the workshop, or its time is over."""
         told = [each for each in self.news() if each.kind in ("open", "end")]
         if told and told[-1].kind == "end":
             return time.time() >= told[-1].until
         return self.plan().is_over(time.time())
 
     def shown(self) -> Store:
-        """Where the records are that the teacher shows. Raises RecordError, as it is asked, where
-        one is another account's."""
+        """Return the store of the records that the teacher shows. It raises RecordError when asked
+        for a record that another account owns."""
         return _ShownRuns(self)
 
     # -- for the teacher
 
     def seats(self) -> list[Seat]:
-        """The seats there are, one of each account: its newest. Raises NotYoursError for another
-        than the teacher, who alone can list them."""
+        """Return the seats by user, the newest one of each account. Raises NotYoursError unless
+        this account is the teacher's, which alone can list them."""
         self._demand_teacher()
         files: defaultdict[int, list[tuple[float, str]]] = defaultdict(list)
         for name, about in self._entries():
@@ -196,16 +197,16 @@ class Folder:
         return sorted((each for each in found if each is not None), key=lambda seat: seat.user)
 
     def _newest(self, uid: int, named: list[tuple[float, str]]) -> Seat | None:
-        """The newest of an account's files that is a seat: others may have moved any file of it
-        there, under any name."""
+        """Return the newest of an account's files that is a seat: others may have moved any file of
+        that account there, under any name."""
         for _, name in heapq.nlargest(MOST_TRIED, named):
             seat = Seat.read(self._seats / name)
-            if seat is not None and seat.uid == uid:  # or it was replaced meanwhile
+            if seat is not None and seat.uid == uid:  # else it was replaced meanwhile
                 return seat
         return None
 
     def warnings(self) -> list[str]:
-        """What keeps the teacher from seeing everybody; empty if nothing does."""
+        """Return what keeps the teacher from seeing all learners; empty if nothing does."""
         uids = Counter(about.st_uid for _, about in self._entries())
         if uids.total() < MOST_ENTRIES:
             return []
@@ -213,21 +214,22 @@ class Folder:
         return [CROWDED.format(seats=self._seats, user=account(most), count=count)]
 
     def say(self, text: str) -> None:
-        """Tell everybody a message."""
+        """Send a message to everybody."""
         self._tell(kind="message", text=_cut(text))
 
     def offer_cell(self, source: str, title: str = "") -> None:
-        """Offer everybody a cell, which each may put into the notebook and run."""
+        """Offer a cell to everybody, which each learner may insert into the notebook and run."""
         self._tell(kind="cell", text=_cut(source), title=title)
 
     def timer(self, minutes: float, title: str = "") -> None:
-        """Show everybody how much time is left for something; 0 takes the timer away."""
+        """Show everybody how much time is left for something; 0 minutes remove the timer."""
         until = time.time() + 60 * minutes if minutes > 0 else 0.0
         self._tell(kind="timer", until=until, title=title)
 
     def show_run(self, record: RecordPaths | None) -> None:
-        """Show everybody one of the teacher's runs, or none any more. Called again, what is new of
-        a live run follows. Raises RecordError where it cannot be read, or is too large already."""
+        """Show one of the teacher's runs to everybody; with None, stop showing one. Calling it
+        again adds what is new in a live run. Raises RecordError if the record cannot be read or is
+        too large."""
         self._demand_teacher()
         if record is None:
             self._tell(kind="show")
@@ -240,12 +242,12 @@ class Folder:
             self._tell(kind="show", run=record.id, title=title)
 
     def shown_run(self) -> str:
-        """The id of the run that all are shown now; empty if there is none."""
+        """Return the id of the run that is shown now; empty if there is none."""
         told = [each.run for each in self.news() if each.kind == "show"]
         return told[-1] if told else ""
 
     def follow_run(self, record: RecordPaths) -> bool:
-        """Copy what is new of a live run that is shown; False if it is not shown any more."""
+        """Copy what is new in a live run that is shown. Return False if it is no longer shown."""
         self._demand_teacher()
         if self.shown_run() != record.id:
             return False
@@ -254,14 +256,15 @@ class Folder:
 
     def request(self, user: str, what: Literal["catch up", "reset"], exercise: str = "") -> None:
         """Offer one learner the solutions up to an exercise (empty: to the last one tried), or a
-        fresh notebook and fresh ranks. Raises UsageError with those there are."""
+        fresh notebook and fresh ranks. Raises UsageError with the learners there are if `user` has
+        no seat."""
         seats = {seat.user: seat for seat in self.seats()}
         if user not in seats:
             raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "nobody yet"))
         self._tell(kind=what, to=_address(seats[user].key), text=exercise)
 
     def close(self) -> float:
-        """Tell everybody that the workshop ends; when its ranks and jobs go (epoch s)."""
+        """Announce the end of the workshop. Return when its ranks and jobs end (epoch s)."""
         until = time.time() + WARNING_S
         self._tell(kind="end", until=until)
         return until
@@ -276,7 +279,7 @@ class Folder:
                 os.fchmod(descriptor, 0o644)
                 size = os.fstat(descriptor).st_size
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    line = b"\n" + line  # of the line before, only a part could be written
+                    line = b"\n" + line  # the previous line was written only in part
                 if size + len(line) > most:
                     raise UsageError(FULL.format(folder=self.path))
                 if os.write(descriptor, line) < len(line):
@@ -288,7 +291,7 @@ class Folder:
 
     @property
     def teacher_uid(self) -> int:
-        """The number of the account whose news, plan and runs count. Raises UsageError."""
+        """The uid of the account whose news, plan and runs count. Raises UsageError."""
         return self.owner_uid if self.known_owner is None else self.known_owner
 
     def _demand_teacher(self) -> None:
@@ -298,7 +301,7 @@ class Folder:
             )
 
     def _entries(self) -> list[tuple[str, os.stat_result]]:
-        """All that is in seats/, up to so many: the names, and what each is."""
+        """Return the names in seats/ with their lstat results, up to MOST_ENTRIES."""
         found = []
         try:
             with os.scandir(self._seats) as entries:
@@ -321,10 +324,10 @@ class Folder:
 
 
 def open_folder(plan: Plan) -> Folder:
-    """Make the folder of a workshop, or open the one there is again, with this plan.
+    """Create the folder of a workshop with this plan, or open the existing one again.
 
-    Raises UsageError where it cannot be made with the modes that keep learners apart, where
-    learners could not enter it, or where others could then read what is in it already.
+    Raises UsageError if it cannot be created with the modes that keep learners apart, if learners
+    could not enter it, or if others could then read what is in it already.
     """
     folder = Folder(plan.folder)
     demand_reachable(folder.path)
@@ -335,14 +338,14 @@ def open_folder(plan: Plan) -> Folder:
         write_shared(folder.path / "workshop.toml", workshop_plan.opened(plan).to_toml())
         folder._tell(kind="open")
     except OSError as error:
-        # What we say of a mode is an error without a number.
+        # make_folder's own errors have no errno, and so no strerror.
         why = error.strerror or str(error)
         raise UsageError(UNMADE.format(folder=folder.path, error=why)) from None
     return folder
 
 
 def demand_reachable(folder: Path) -> None:
-    """Raise UsageError where learners could not enter a folder, or others could replace it."""
+    """Raise UsageError if learners could not enter a folder, or others could replace it."""
     for parent in reversed(folder.parents):
         try:
             about = parent.stat()
@@ -351,7 +354,7 @@ def demand_reachable(folder: Path) -> None:
                 NO_PARENT.format(folder=folder, parent=parent, error=error.strerror)
             ) from None
         mode = about.st_mode
-        # Where there are access lists, the group's bits are the most that they give.
+        # With an access list, the group's bits are the most that the list can grant.
         if not mode & (stat.S_IXOTH | stat.S_IXGRP):
             raise UsageError(CLOSED.format(folder=folder, parent=parent, mode=mode & 0o7777))
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
@@ -359,18 +362,19 @@ def demand_reachable(folder: Path) -> None:
 
 
 def demand_own(folder: Path) -> None:
-    """Raise UsageError where a folder holds files and is no workshop's: opened for all, it would
-    show them."""
+    """Raise UsageError if a folder is not a workshop's and holds files, which opening it would
+    expose."""
     try:
         names = {each.name for each in folder.iterdir()}
-    except OSError:  # there is none yet, or none that can be a workshop's, which is said as such
+    except OSError:  # it does not exist yet, or cannot be used, which is reported later
         return
     if "workshop.toml" not in names and (others := sorted(names - set(MODES))):
         raise UsageError(OCCUPIED.format(folder=folder, name=others[0]))
 
 
 def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
-    """Copy a record for all to read; of one that was copied before, what is new."""
+    """Copy a record so that all can read it; append only new events to an earlier copy. Raises
+    RecordError."""
     try:
         size = record.events.stat().st_size
         if size > MOST_SHOWN and not copy.folder.exists():
@@ -385,14 +389,16 @@ def _copy_record(record: RecordPaths, copy: RecordPaths) -> None:
                 text = _noted(text) if is_cut and name == "run" else text
                 write_shared(getattr(copy, name), text)
     except OSError as error:
-        why = error.strerror or error  # which may pass
+        why = error.strerror or error  # it may be temporary
         raise UnreadableRecordError(f"cannot show the run {record.id}: {why}") from None
 
 
 def _copy_events(source: Path, copy: Path) -> bool:
-    """Copy the events that are new, up to MOST_SHOWN; whether some are left out. Raises OSError.
+    """Append the new events to the copy, up to MOST_SHOWN bytes. Return whether some are left out.
+    Raises OSError.
 
-    The console and a command may do so at once: they write equal bytes in equal places.
+    The console and a command may do so at the same time: they write the same bytes in the same
+    places.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with source.open("rb") as file, os.fdopen(os.open(copy, flags, 0o644), "wb") as to:
@@ -403,13 +409,14 @@ def _copy_events(source: Path, copy: Path) -> bool:
         os.fchmod(to.fileno(), 0o644)
         to.write(lines)
         to.flush()
-        # A live run of another machine whose events are not touched for a minute is taken for lost.
+        # A live run of another machine is considered lost if its events are not touched for a
+        # minute.
         os.utime(to.fileno())
     return is_cut
 
 
 def _noted(run: str) -> str:
-    """The text of a run.json with the note that events are left out."""
+    """Return the text of a run.json with a note that events are left out."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         data = json.loads(run)
         data["notes"] = [*data.get("notes", []), CUT.format(most=MOST_SHOWN >> 20)]

@@ -1,6 +1,6 @@
 """A workshop's plan: the TOML file that its teacher writes, and that learners read in its folder.
 
-Learners take numbers and single words of it only, never a line of shell.
+A learner's commands take only numbers and single words from it, never a line of shell.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rankroom.scheduler.site import ProfileText, Scheduler, Site
 
 Way = Literal["ssh", "node", "hub"]
 LARGEST = 65_536  # bytes of a plan
-EARLY_S = 3600.0  # so long before it starts one may take a seat
+EARLY_S = 3600.0  # how long before the start seats may be taken
 _NAME = re.compile(r"[\w .,()+-]{1,60}")
 _FOLDER_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 _PRELOAD = re.compile(r"[\w.,]*", re.ASCII)
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][\w.@+-]*\$?", re.ASCII)
 _ADDRESS = re.compile(r"https?://[^\s'\"`<>]+")
-_JOB = {  # what a plan asks for, and what a site's job calls it
+_JOB = {  # what a plan requests, and its name in a site's job
     "reservation": "reservation", "partition": "partition", "account": "account", "qos": "qos",
     "ranks": "ranks_per_node", "gpus": "gpus_per_node", "cpus": "cpus_per_task",
     "memory": "memory_per_node", "time": "time",
 }  # fmt: skip
-_PERSONAL = ("account", "qos", "reservation")  # of these, others may have none
+_PERSONAL = ("account", "qos", "reservation")  # of these, what other accounts may lack
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a workshop is: who, where, how they come in, and what each seat gets.
+    """A workshop: who takes part, where, how they join, and what each seat gets.
 
-    `lessons` are (number, minutes); `starts` and `ends` are aware of their time zone, None if open.
-    `ranks`, `gpus` and `memory` are one learner's, `cpus` one rank's; 0 is as the site has it.
+    `lessons` are (number, minutes); `starts` and `ends` have a time zone, None if open. `ranks`,
+    `gpus` and `memory` are per learner, `cpus` per rank; 0 means the site's own value.
     """
 
     name: str = ""
-    teacher: str = ""  # for people; whose it is says the folder's owner
+    teacher: str = ""  # for people; the folder's owner says who it is
     folder: str = ""  # absolute, on a file system that login and compute nodes share
     way: Way = "ssh"
     hub: str = ""  # the address of JupyterHub, for the way "hub"
@@ -58,7 +58,7 @@ class Plan:
     partition: str = ""
     account: str = ""
     qos: str = ""
-    learners: tuple[str, ...] = ()  # accounts; empty: anybody who knows the folder
+    learners: tuple[str, ...] = ()  # accounts; empty: anyone who knows the folder
     ranks: int = 2
     gpus: int = 0
     cpus: int = 0
@@ -68,7 +68,7 @@ class Plan:
     lessons: tuple[tuple[int, int], ...] = ()
     starts: datetime | None = None
     ends: datetime | None = None
-    version: str = ""  # of Rankroom, as the workshop was opened
+    version: str = ""  # of Rankroom when the workshop was opened
 
     @property
     def copies(self) -> str:
@@ -82,8 +82,8 @@ class Plan:
         return f"{self.copies}/{lesson(number).file}"
 
     def lesson_at(self, now: float) -> int | None:
-        """The lesson that is reached by now if there are no breaks, by the minutes of each; after
-        all of them the last one, None before they start."""
+        """Return the lesson reached by now if there are no breaks, by the minutes of each; after
+        all of them the last one, None before the start."""
         if self.starts is None or now < self.starts.timestamp():
             return None
         left = (now - self.starts.timestamp()) / 60
@@ -94,11 +94,12 @@ class Plan:
         return self.lessons[-1][0] if self.lessons else None
 
     def is_over(self, now: float) -> bool:
-        """Whether its end has passed."""
+        """Return whether its end has passed."""
         return self.ends is not None and now >= self.ends.timestamp()
 
     def is_early(self, now: float) -> bool:
-        """Whether it is too early for seats, and for a reservation, which begins when they do."""
+        """Return whether it is too early for seats, and for the reservation, which begins with
+        them."""
         return self.starts is not None and now < self.starts.timestamp() - EARLY_S
 
     def demand_begun(self, now: float) -> None:
@@ -108,16 +109,17 @@ class Plan:
             raise UsageError(EARLY.format(name=self.name, day=day))
 
     def seconds(self, now: float) -> int:
-        """The time for a job that begins now: no longer than the workshop."""
+        """Return the time limit (s) of a job that begins now: no longer than the workshop."""
         longest = sites.parse_time(self.time)
         return longest if self.ends is None else min(longest, int(self.ends.timestamp() - now))
 
     def of_site(self, now: float | None = None) -> Site:
-        """The site with what a job that begins now asks for: early, no reservation, as in the
-        teacher's trial on the day before. Raises UsageError as `sites.load`.
+        """Return the site with the resources that a job requests if it begins now. If it is too
+        early for seats, as in the teacher's trial the day before, no reservation is requested.
+        Raises UsageError as `sites.load`.
 
-        One that this account has no profile of is described by the plan alone; its jobs then run
-        the Python that runs this.
+        A site without a profile of this account is described by the plan alone; its jobs then run
+        the Python of this process.
         """
         asked: dict[str, Any] = {there: getattr(self, here) or None for here, there in _JOB.items()}
         if now is not None:
@@ -134,19 +136,20 @@ class Plan:
         return Site(self.site, **known, environment=sites.Environment(python=sys.executable))
 
     def to_toml(self) -> str:
-        """The plan as a file; fields that say nothing are left out."""
+        """Return the plan as TOML, without empty fields."""
         lines = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             if isinstance(value, datetime):
                 lines.append(f"{each.name} = {value.isoformat(timespec='seconds')}")
-            elif value:  # a list of texts or numbers, or one of them, is the same in JSON
+            elif value:  # texts, numbers and lists of them look the same in JSON
                 lines.append(f"{each.name} = {json.dumps(value, ensure_ascii=False)}")
         return "\n".join(lines) + "\n"
 
 
 def read(path: Path) -> Plan:
-    """The plan in a file. Raises UsageError with the line of a mistake, and what is valid there."""
+    """Return the plan in a file. Raises UsageError with the line of a mistake, and what is valid
+    there."""
     try:
         text = path.read_bytes()[: LARGEST + 1]
     except OSError as error:
@@ -155,7 +158,7 @@ def read(path: Path) -> Plan:
 
 
 def parsed(path: Path, raw: bytes) -> Plan:
-    """The same of what was read from `path`."""
+    """Return the plan in the bytes that were read from `path`. Raises UsageError as `read`."""
     if len(raw) > LARGEST:
         raise UsageError(f"{path} is no plan of a workshop: it is larger than {LARGEST} bytes")
     try:
@@ -223,7 +226,7 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
             raise wrong(key, f"is a number from {least} up")
     if plan.starts and plan.ends and plan.ends <= plan.starts:
         raise wrong("ends", "is not after starts")
-    try:  # what a site says of its own job holds for a plan's
+    try:  # the rules for a site's job hold for a plan's as well
         job = {there: getattr(plan, here) or None for here, there in _JOB.items()}
         Site("plan", login=plan.login).asking(**job)
     except RankroomError as error:
@@ -233,8 +236,8 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
 
 
 def opened(plan: Plan) -> Plan:
-    """The plan as it is put into the folder: with what only the teacher's profile knows, but for
-    what the teacher's own jobs are charged to and may do."""
+    """Return the plan to put into the folder: with what only the teacher's profile knows, except
+    for the account, QoS and reservation of the teacher's own jobs."""
     profile = sites.load(plan.site) if plan.site in sites.files() else None
     if profile is not None:
         login = plan.login or profile.login
@@ -287,7 +290,7 @@ ends = {day}T17:00:00
 
 
 def template(now: float | None = None) -> str:
-    """A plan to begin with, for today."""
+    """Return a plan to start from, dated today."""
     own = sorted(p.stem for p in sites.own_folder().glob("*.toml")) or ["mysite"]
     day = time.strftime("%Y-%m-%d", time.localtime(now))
     return TEMPLATE.format(folder=f"/scratch/workshops/{day}", site=own[0], day=day)

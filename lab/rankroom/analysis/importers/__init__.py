@@ -1,4 +1,4 @@
-"""Timelines of other programs as records."""
+"""Imports timelines of other programs as records."""
 
 from rankroom.analysis.importers.importing import Import, import_files
 

@@ -1,6 +1,6 @@
-"""Chrome's events as spans: what begins and ends, what has a duration, what is a moment.
+"""Chrome's events as spans: begin and end events, complete events, and instants.
 
-This is the loop that a million events go through: what is usual comes first and in few steps.
+This is the loop that a million events pass through: the usual event comes first, in few steps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Key = tuple[Hashable, Hashable, str]  # process, thread, category as the file ha
 
 MOST_LANES = 100_000  # of one file; beyond, the threads of a process and category share one
 MOST_PROCESSES = 4096  # beyond, processes share such a lane
-MOST_SHARED = 10_000  # of those lanes; beyond, categories share one
-MOST_OPEN = 100_000  # spans that have begun and not ended, threads that have, and names of threads
+MOST_SHARED = 10_000  # shared lanes; beyond, categories share one
+MOST_OPEN = 100_000  # open spans, threads that had any, and names of processes and threads
 MOST_TEXT = 64 << 20  # characters of arguments of open spans
 LONGEST_NAME = 1_000  # characters of what processes, threads and categories are called
 
 _FLOWS = frozenset("stf")
 _ASYNC = frozenset("bneSTFpNOD")
-# Differs with each event and says nothing about it.
+# Arguments that differ with each event and say nothing about it.
 _NUMBERING = frozenset(
     ("External id", "Ev Idx", "correlation", "Record function id", "Sequence number",
      "Fwd thread id", "Python id", "Python parent id", "Python module id", "cbid",
@@ -36,7 +36,7 @@ _NUMBERING = frozenset(
 
 
 class Reader:
-    """Takes the events of one file; what it makes of them is in `lanes`."""
+    """Converts the events of one file to spans, in `lanes`."""
 
     def __init__(self) -> None:
         self.names = Names()
@@ -47,21 +47,21 @@ class Reader:
         self.dropped: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
         self.taken = 0  # events
-        self._with_lanes: set[Hashable] = set()  # processes, as many as are told apart
+        self._with_lanes: set[Hashable] = set()  # processes with lanes of their own
         self._open_spans = self._open_text = 0
         self._open: dict[tuple[Hashable, Hashable], list[tuple[Json, int]]] = {}
         self._last: dict[tuple[Hashable, Hashable], int] = {}
 
     def take(self, events: list[Json]) -> None:
-        """More events, in the file's order."""
+        """Add events, in the file's order."""
         lanes, number = self.lanes, self.names.number
         self.taken += len(events)
         for event in events:
             try:
                 if event["ph"] == "X":
                     ts = event["ts"]
-                    start = trunc(ts)  # unlike int(), it takes no text
-                    # Ends are rounded alike, so that what is within another stays within.
+                    start = trunc(ts)  # unlike int(), it rejects text
+                    # Ends are rounded like starts, so that nested spans stay nested.
                     dur = int(ts + event["dur"]) - start
                     lane = lanes[event["pid"], event["tid"], event["cat"]]
                     args = event.get("args")
@@ -72,7 +72,7 @@ class Reader:
             self.take_unusual(event)
 
     def close(self) -> None:
-        """The file is over: what is still open ends with the last that is known of its thread."""
+        """End the file: a span still open ends at the last known time of its thread."""
         for where, stack in self._open.items():
             while stack:
                 event, begin = stack.pop()
@@ -80,7 +80,7 @@ class Reader:
                 self._add(event, begin, max(0, self._last.get(where, begin) - begin))
 
     def join(self, names: list[Json], lanes: dict[Key, Lane]) -> None:
-        """Take in spans that another reader took, with the names that it gave numbers."""
+        """Add the spans of another reader, with the names that its numbers stand for."""
         numbers = [
             self.names.number(each["name"], {k: v for k, v in each.items() if k != "name"})
             for each in names
@@ -95,11 +95,11 @@ class Reader:
                 mine.name, mine.start, mine.dur = lane.name, lane.start, lane.dur
 
     def drop_lanes(self, category: str) -> None:
-        """Forget the spans of this category of the file."""
+        """Drop the spans of this category of the file."""
         self.lanes = {key: lane for key, lane in self.lanes.items() if key[2] != category}
 
     def take_unusual(self, event: Json) -> None:
-        """An event that is no span like most."""
+        """Add an event that is not a plain complete event."""
         phase = event.get("ph")
         try:
             if phase == "M":
@@ -188,7 +188,7 @@ class Reader:
         return lane
 
     def _shared(self, key: Key) -> Key:
-        """Of a lane for all threads: its process and category, as far as there are few of them."""
+        """Return the key of a lane for all threads; too many processes or categories share one."""
         process = key[0]
         if len(self._with_lanes) >= MOST_PROCESSES and process not in self._with_lanes:
             process = None
@@ -201,20 +201,20 @@ def _tell(names: dict[Any, str], key: Hashable, name: Any) -> None:
 
 
 def _length(event: Json) -> int:
-    """Characters of an event, roughly, of which the arguments may be many."""
+    """Return roughly how many characters an event has, as its arguments may have many."""
     args = event.get("args")
     return len(str(event.get("name"))) + (len(str(args)) if args else 0)
 
 
 def _telling(args: Json) -> Json:
-    """The arguments that say something about an event."""
+    """Return the arguments that say something about an event."""
     if _NUMBERING.isdisjoint(args):
         return args
     return {key: value for key, value in args.items() if key not in _NUMBERING}
 
 
 def _time(value: Any) -> float | int:
-    """A time, also where it is written as text. Raises ValueError, and TypeError for none."""
+    """Return a time, which may be written as text. Raises ValueError, TypeError for other types."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError
     number = float(value) if isinstance(value, str) else value
@@ -224,5 +224,5 @@ def _time(value: Any) -> float | int:
 
 
 def _plain(value: Any) -> Hashable:
-    """A process or thread as a key."""
+    """Return a process or thread as a key."""
     return value if isinstance(value, (int, float)) or value is None else str(value)[:LONGEST_NAME]

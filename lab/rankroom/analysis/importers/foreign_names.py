@@ -1,4 +1,4 @@
-"""What other programs call the things that we have a name for."""
+"""What other programs call the things that Rankroom has a name for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = (
     "cell", "setup", "import", "step", "data", "user", "wait", "collective", "phase", "op",
     "kernel",
 )  # fmt: skip
-MARKS = "straggler"  # moments in an export, which a reader derives again
+MARKS = "straggler"  # category of instants in an export, which an import derives again
 
 _CATEGORIES = {
     "cpu_op": "op",
@@ -24,10 +24,10 @@ _CATEGORIES = {
     "gpu_memset": "kernel",
     "user_annotation": "user",
 }
-# Where the kernels launched within an annotation ran, under the annotation's own name. Kineto has
-# spelt it in two ways.
+# When the kernels launched within an annotation ran, under the annotation's own name. Kineto has
+# used two spellings.
 _ON_GPU = "gpu_user_annotation"
-# Words of NCCL's kernels, of annotations such as `nccl:all_reduce` and of `Collective name`.
+# Words in NCCL's kernels, in annotations such as `nccl:all_reduce` and in `Collective name`.
 _OPERATIONS = {
     "allreduce": "allreduce",
     "allgather": "allgather",
@@ -55,16 +55,16 @@ _SIZES = {
 
 
 def recognise(category: str, define: Json) -> tuple[str, Json]:
-    """Our category of a span, or the file's own, and what to write about it."""
+    """Return Rankroom's category of a span, or the file's own, and the definition to write."""
     name = define["name"]
     if category.lower() == _ON_GPU:
-        return category, define  # its step, or its load, is the annotation's
+        return category, define  # the step or the data loading is the annotation itself
     if category in ("kernel", "user_annotation", "cpu_op") and (found := _collective(name, define)):
         return "collective", found
     if name.startswith("enumerate(DataLoader)#"):
         return "data", define
     if name.startswith("ProfilerStep#"):
-        # Numbered: all of them together are one name.
+        # Numbered: give them all the same name.
         return "step", {**define, "name": "ProfilerStep"}
     if name.startswith("Optimizer.step#"):
         return "step", define
@@ -72,17 +72,17 @@ def recognise(category: str, define: Json) -> tuple[str, Json]:
 
 
 def is_annotation(define: Json) -> bool:
-    """True for a collective of which only the call was seen, where its kernel may be as well."""
+    """True for a collective that is only seen as a call; its kernel may be in the trace, too."""
     return bool(define.get("annotated"))
 
 
 def is_for_gpu(define: Json) -> bool:
-    """True for such a call whose collective runs on a GPU."""
+    """True for a collective that is only seen as a call, and runs on a GPU."""
     return str(define.get("annotated", "")).startswith("nccl")
 
 
 def is_linked(define: Json) -> bool:
-    """True for a collective's kernel that tells which it is, as the profiler saw its launch."""
+    """True for a collective's kernel that says which it is, as the profiler saw its launch."""
     return "Collective name" in define
 
 
@@ -99,7 +99,7 @@ def _collective(name: str, args: Json) -> Json | None:
     if annotation:
         found["annotated"] = name
     if name.startswith("nccl") and not annotation:
-        # What it is on its GPU, for other readers of an export.
+        # Its name on the GPU, for other readers of an export.
         found["kernel"] = name
         found |= {key: args[key] for key in ("device", "stream") if type(args.get(key)) is int}
     size, dtype = _shape_of(args)
@@ -117,14 +117,14 @@ def _collective(name: str, args: Json) -> Json | None:
     if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
         found["ranks"] = ranks
     if group not in (None, "", "0", "default_pg"):
-        # Groups of other ranks may have the same name, as those of one dimension of a DeviceMesh.
+        # Groups of different ranks may share a name, as along one dimension of a DeviceMesh.
         among = f" ({format_ranks(found['ranks'])})" if "ranks" in found else ""
         found["group"] = f"{group}{among}"
     return found
 
 
 def _shape_of(args: Json) -> tuple[int | None, str]:
-    """Bytes and type of what a collective was given."""
+    """Return bytes and dtype of a collective's input."""
     dtype = str(args.get("dtype") or "")
     count = args.get("In msg nelems")
     if count is None and isinstance(args.get("Input Dims"), list):
@@ -143,5 +143,5 @@ def _shape_of(args: Json) -> tuple[int | None, str]:
 
 
 def size_of(dtype: str) -> int | None:
-    """Bytes of one number of this type; None if it is not known."""
+    """Return the bytes of one element of this dtype; None if it is unknown."""
     return _SIZES.get(dtype.lower().removeprefix("torch.").removeprefix("c10::"))

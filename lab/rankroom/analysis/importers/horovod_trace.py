@@ -1,9 +1,9 @@
 """Horovod's own timelines, in which every tensor is a process.
 
-Rank 0 coordinates: its file tells when each rank became ready for a tensor, as moments named by
-the rank within NEGOTIATE; but not of operations that are in Horovod's cache, as most are after the
-first step. Other ranks write a file only where Horovod was built for it, and theirs tell what they
-did, not when they came.
+Rank 0 coordinates: its file records when each rank became ready for a tensor, as instants named
+after the rank within NEGOTIATE, but not for operations in Horovod's cache, which most are after the
+first step. Other ranks write a file only where Horovod was built for it, and that records what they
+did, not when they arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankroom.analysis.importers.foreign_names import size_of
 from rankroom.analysis.importers.lanes import MOST_RANKS, Lane, Names
 
 Json = dict[str, Any]
-Key = tuple[str, str, int]  # operation, tensor, and which of these it is
+Key = tuple[str, str, int]  # operation, tensor, and n: the n-th call of both
 
 EPOCH = "start_time_since_epoch_in_micros"
 _NEGOTIATE = "NEGOTIATE_"
@@ -34,7 +34,7 @@ _PREFIX = re.compile(r"^(?:allreduce|allgather|broadcast|alltoall|reducescatter)
 
 @dataclass(slots=True)
 class Done:
-    """One operation on one tensor: the file's own part, and when each rank was ready."""
+    """One operation on one tensor: its times in the file, and when each rank was ready."""
 
     tensor: str
     op: str
@@ -46,7 +46,7 @@ class Done:
 
 @dataclass
 class Timeline:
-    """What one file says; times are microseconds since the file's own zero."""
+    """What one file records; times are in microseconds since the file's own zero."""
 
     done: list[Done] = field(default_factory=list)
     phases: Lane = field(default_factory=Lane)
@@ -54,12 +54,12 @@ class Timeline:
 
     @property
     def ready(self) -> set[int]:
-        """The ranks whose arrival this file tells."""
+        """The ranks whose arrivals this file records."""
         return {rank for done in self.done for rank in done.ready}
 
     @property
     def members(self) -> dict[tuple[str, str], set[int]]:
-        """The ranks that take part in an operation on a tensor, as far as this file tells."""
+        """The ranks that take part in an operation on a tensor, as far as this file records it."""
         found: dict[tuple[str, str], set[int]] = {}
         for done in self.done:
             found.setdefault((done.op, done.tensor), set()).update(done.ready)
@@ -67,20 +67,20 @@ class Timeline:
 
 
 def read(reader: Reader) -> Timeline:
-    """The operations in a file that `reader` has read; what it drops is counted there."""
+    """Return the operations in a file that `reader` has read; drops are counted in `reader`."""
     timeline = Timeline()
     sizes: dict[int, Json] = {}  # by the name's number: millions of operations share a few
     for (process, _, _), lane in reader.lanes.items():
         lane.sort()
         tensor = _tensor(reader.processes.get(process, ""))
         waiting: Done | None = None
-        early: dict[int, int] = {}  # when ranks were ready, before any tensor was negotiated
+        early: dict[int, int] = {}  # when ranks were ready, before NEGOTIATE was seen
         for number, start, dur in zip(lane.name, lane.start, lane.dur, strict=True):
             define = reader.names.defined[number]
             name, end = define["name"], start + dur
             if name.startswith(_NEGOTIATE):
                 waiting = Done(tensor, name.removeprefix(_NEGOTIATE).lower(), start, end, {})
-                # Of a single rank, all of it is in one microsecond, in any order.
+                # With a single rank, all of it is in one microsecond, in any order.
                 waiting.ready = {rank: at for rank, at in early.items() if at == start}
                 early.clear()
                 _phase(timeline, "NEGOTIATE", tensor, start, dur)
@@ -107,7 +107,10 @@ def read(reader: Reader) -> Timeline:
 def collectives(
     timeline: Timeline, rank: int, names: Names, ready: dict[Key, dict[int, int]]
 ) -> Lane:
-    """A rank's operations from when it was ready (as `ready` tells it) to their end on it."""
+    """Return a rank's operations, from when it was ready to their end on that rank.
+
+    `ready` says when ranks were ready for operations for which the timeline does not record it.
+    """
     lane = Lane()
     for key, done in _numbered(timeline):
         told = done.ready or ready.get(key, {})
@@ -117,7 +120,7 @@ def collectives(
 
 
 def arrivals(timeline: Timeline) -> dict[Key, dict[int, int]]:
-    """When each rank was ready for the n-th operation on a tensor."""
+    """Return when each rank was ready for the n-th operation on a tensor."""
     return {key: dict(done.ready) for key, done in _numbered(timeline)}
 
 
@@ -130,7 +133,7 @@ def _numbered(timeline: Timeline) -> Iterator[tuple[Key, Done]]:
 
 
 def words(done: Done) -> tuple[str, Json]:
-    """The name of an operation's span, and its arguments."""
+    """Return the name and the arguments of an operation's span."""
     args = {"op": done.op, "tensor": done.tensor, "library": "hvd", **done.args}
     return f"{done.op} {done.tensor}".strip(), args
 
@@ -141,14 +144,14 @@ def _phase(timeline: Timeline, name: str, tensor: str, start: int, dur: int) -> 
 
 
 def _tensor(process: str) -> str:
-    """The tensor as the user named it; Horovod's numbered names as numbers."""
+    """Return the tensor as the user named it; names that Horovod numbered become `#n`."""
     tensor = _PREFIX.sub("", process)
     head, _, last = tensor.rpartition(".")
     return f"#{last}" if head.partition(".")[0] == "noname" else tensor
 
 
 def _size(define: Json) -> Json:
-    """Type, shape and bytes, which Horovod writes at the end of an operation."""
+    """Return dtype, shape and bytes, which Horovod writes at the end of an operation."""
     found: Json = {key: define[key] for key in ("dtype", "shape") if key in define}
     width = size_of(str(define.get("dtype", "")))
     numbers = re.findall(r"\d+", str(define.get("shape", "")))

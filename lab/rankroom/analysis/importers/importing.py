@@ -1,6 +1,6 @@
-"""Files of other programs as one record: each file a rank, all on one clock as far as they tell.
+"""Imports files of other programs as one record: a rank per file, all on one clock if possible.
 
-A rank has several where Horovod's timeline comes with another program's trace, and where a profiler
+A rank has several files if Horovod's timeline comes with another program's trace, or if a profiler
 ran several times.
 """
 
@@ -28,13 +28,13 @@ from rankroom.record.store import Store, new_id
 from rankroom.text.rank_ranges import name_ranks
 
 BATCH = 4096  # spans in one event
-PAUSE_US = 3_600_000_000  # between two files of one run
+PAUSE_US = 3_600_000_000  # at most, between two files of one run
 Json = dict[str, Any]
 
 
 @dataclass
 class FileReport:
-    """What became of one file."""
+    """What was read from one file."""
 
     path: Path
     program: str
@@ -56,7 +56,7 @@ class FileReport:
 
 @dataclass
 class Import:
-    """The record that was made, and what was read into it."""
+    """The new record, and what was read into it."""
 
     run: RunInfo
     files: list[FileReport]
@@ -65,7 +65,7 @@ class Import:
 
 @dataclass
 class _Rank:
-    """A rank of the record: its lanes, each with the table that its names are numbers of."""
+    """A rank of the record: its lanes, each with the table that its name numbers refer to."""
 
     rank: int
     info: RankInfo | None = None
@@ -75,17 +75,17 @@ class _Rank:
 def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -> Import:
     """Read `paths` into a new record of `store`.
 
-    Raises TraceError for a file that is no trace at all; whatever else is wrong with them is
+    Raises TraceError for a file that is not a trace at all; anything else wrong in the files is
     repaired or dropped, and counted.
     """
     if not paths:
         raise TraceError("no files to read")
     collecting = gc.isenabled()
-    gc.disable()  # it would look through a million events again and again, and find nothing
+    gc.disable()  # it would traverse a million events again and again, in vain
     try:
         read: dict[int, TraceFile] = {}
         left = MOST_EVENTS
-        # The largest last: they share what the others leave, and none is cut short for another.
+        # The largest last: they share what the others leave, so that none is cut needlessly.
         for at in sorted(range(len(paths)), key=lambda at: _size(paths[at])):
             most = left // (len(paths) - len(read))
             read[at] = read_file(paths[at], alone=len(paths) == 1, most=most)
@@ -112,12 +112,12 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # is said as it is read
+    except OSError:  # reported when it is read
         return 0
 
 
 def _number(files: list[TraceFile], notes: list[str]) -> None:
-    """Give each file's rank a number: that of another file only where both are one rank's."""
+    """Give each file's rank a number; files share a number only if both are of one rank."""
     taken: dict[int, list[_When]] = {}
     twice = []
     again: set[int] = set()
@@ -134,7 +134,7 @@ def _number(files: list[TraceFile], notes: list[str]) -> None:
                 if any(other.program == file.program for other in others):
                     again.add(rank.rank)
                 taken.setdefault(rank.rank, []).append(when)
-    # What Horovod's timeline tells of a rank goes with no file that may be another's.
+    # A rank in Horovod's timeline is not given to a file that may be another rank's.
     told = {rank for file in files if file.timeline is not None for rank in file.timeline.ready}
     free = (number for number in range(1 << 21) if number not in taken)
     untold = (number for number in range(1 << 21) if number not in taken and number not in told)
@@ -152,7 +152,7 @@ def _number(files: list[TraceFile], notes: list[str]) -> None:
 
 
 class _When(NamedTuple):
-    """Who wrote a file, and of which time it is, since the epoch, as far as it tells."""
+    """Which program wrote a file, and the time it covers, since the epoch, if known."""
 
     program: str
     has_clock: bool
@@ -160,8 +160,8 @@ class _When(NamedTuple):
     processes: frozenset[int]
 
     def fits(self, other: _When) -> bool:
-        """Whether both may be of one rank: Horovod's timeline and another program's trace, or what
-        a profiler wrote that ran twice in one process."""
+        """Whether both may be of one rank: Horovod's timeline and another program's trace, or the
+        traces of a profiler that ran twice in one process."""
         if not (self.has_clock and other.has_clock):
             return False
         if self.program != other.program:
@@ -182,7 +182,7 @@ def _when(file: TraceFile) -> _When:
 
 
 def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
-    """Move all times to microseconds since the record's start; returns that, since the epoch."""
+    """Convert all times to µs since the record's start; return the start, since the epoch."""
     for file in files:
         if file.timeline is not None:
             _horovod_lanes(file)
@@ -210,7 +210,7 @@ def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
     hosts = {
         rank.info.host
         for file in files
-        if file.zero is not None and file.start is None  # a record's clocks have been compared
+        if file.zero is not None and file.start is None  # the clocks of a record have been compared
         for rank in file.ranks
         if rank.info is not None and rank.info.host
     }
@@ -231,7 +231,7 @@ def _shift(file: TraceFile, by: int) -> None:
 
 
 def _horovod_lanes(file: TraceFile) -> None:
-    """A first set of lanes, so that the file has a first and a last time."""
+    """Make preliminary lanes, so that the file has a first and a last time."""
     timeline, rank = file.timeline, file.ranks[0]
     assert timeline is not None and rank.rank is not None
     file.names = timeline.names
@@ -257,14 +257,14 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
 
 
 def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str]) -> dict[int, int]:
-    """Put in what Horovod's timeline of one rank tells of the others; from when on it is not put in
-    any more for some, as it would be too much."""
+    """Add what Horovod's timeline of one rank records about the others. Where that would be too
+    much, return by rank the time from which it is left out."""
     timelines = [file for file in files if file.timeline is not None]
     told = next((file for file in timelines if file.timeline and file.timeline.ready), None)
     if told is None or told.timeline is None:
         return {}
     ready = horovod_trace.arrivals(told.timeline)
-    # When the others became ready is in the coordinator's file; what they did then, in their own.
+    # The coordinator's file says when the others became ready; their own, what they did then.
     for file in timelines:
         if file is not told and file.timeline is not None:
             number = file.ranks[0].rank or 0
@@ -280,7 +280,7 @@ def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str])
     for number in only:
         lane = Lane()
         for done in told.timeline.done[:most]:
-            # Where no rank's arrival is told, all begin as rank 0 does.
+            # Where no rank's arrival is recorded, all begin when rank 0 does.
             if number in (done.ready or members[done.op, done.tensor] or every):
                 begin = min(done.ready.get(number, done.begin), done.end)
                 lane.add(told.names.number(*horovod_trace.words(done)), begin, done.end - begin)
@@ -306,7 +306,7 @@ def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str])
 
 
 def _drop_doubles(files: list[TraceFile]) -> None:
-    """Drop NCCL's kernels of Horovod's operations, which are there themselves."""
+    """Drop NCCL's kernels of Horovod's operations, as the operations themselves are there."""
     told = {
         rank
         for file in files
@@ -328,8 +328,8 @@ def _drop_doubles(files: list[TraceFile]) -> None:
 
 
 def _compare_counts(ranks: Sequence[_Rank], notes: list[str]) -> None:
-    """Say where ranks have more collectives of a kind than others have, and these have no names:
-    the n-th of one rank is taken for the n-th of the others, wherever their profilers began."""
+    """Note that ranks have different numbers of a collective without tensor names: its n-th call on
+    one rank is matched with the n-th of the others, wherever their profilers began."""
     counts: dict[Key, dict[int, int]] = {}
     for rank in ranks:
         for category, lane, names in rank.lanes:
@@ -348,8 +348,9 @@ def _compare_counts(ranks: Sequence[_Rank], notes: list[str]) -> None:
 
 
 def _leave_out(files: list[TraceFile], ranks: dict[int, _Rank], gaps: dict[int, int]) -> None:
-    """Mark moments that are not recorded, so that no rank is taken to compute in them: those that a
-    file was not read to, those between the files of a rank, and from when `gaps` tells on."""
+    """Mark moments that are not recorded, so that no rank is taken to compute in them: the unread
+    rest of a file, the time between the files of a rank, and what comes after a rank's time in
+    `gaps`."""
     names = Names()
     name = names.number("not recorded", {})
     end = 0
@@ -426,7 +427,7 @@ def _info(rank: _Rank) -> RankInfo:
 
 
 def _events(rank: _Rank) -> Iterator[tuple[bytes, int]]:
-    """The rank's spans as lines of its record, with the latest end in each."""
+    """Yield the rank's spans as lines of its record, with the latest end in each."""
     order = {category: place for place, category in enumerate(OURS)}
     numbers: dict[tuple[int, int], int] = {}
     seq = told = 0

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-MOST_NAMES = 50_000  # of one file and rank; beyond, spans share a name
-MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, the same
-MOST_VARIANTS = 1_000  # of one name with other arguments; beyond, only `IDENTIFYING` ones stay
+MOST_NAMES = 50_000  # of one file and rank; beyond, spans share one name
+MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, likewise
+MOST_VARIANTS = 1_000  # of one name, by its arguments; beyond, only `IDENTIFYING` ones stay
 MOST_RANKS = 4096  # of one file
-FARTHEST = 10 * 365 * 86_400 * 1_000_000  # microseconds from the others; farther is no time
+FARTHEST = 10 * 365 * 86_400 * 1_000_000  # µs from the other times; beyond, a time is invalid
 
 # Without these, collectives of different groups would be taken for one.
 IDENTIFYING = frozenset(
@@ -26,7 +26,7 @@ _OTHER = {"name": "(one of too many names)"}
 
 
 class Names:
-    """The table of names of one file: what is in it is written once and a number after that."""
+    """The table of names of one file: each is defined once, and spans refer to it by number."""
 
     def __init__(self) -> None:
         self.defined: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ class Names:
         self._variants: Counter[str] = Counter()
 
     def number(self, name: str, args: dict[str, Any]) -> int:
-        """The number of `name` with these arguments."""
+        """Return the number of `name` with these arguments, a new one if need be."""
         key: Hashable = name
         if args:
             try:
@@ -79,7 +79,7 @@ class Lane:
         return len(self.name)
 
     def add(self, name: int, start: int, dur: int) -> None:
-        """One span; raises OverflowError for times that are no times."""
+        """Add a span. Raises OverflowError for times that do not fit into 64 bits."""
         self.start.append(start)
         try:
             self.dur.append(dur)
@@ -90,27 +90,27 @@ class Lane:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The earliest start and the latest end of its spans, of which there are some."""
+        """The earliest start and the latest end of the spans; there must be some."""
         start, dur = np.frombuffer(self.start, np.int64), np.frombuffer(self.dur, np.int64)
         return int(start.min()), int((start + dur).max())
 
     def extend(self, other: Lane) -> None:
-        """The spans of another lane behind these."""
+        """Append the spans of another lane."""
         self.name.extend(other.name)
         self.start.extend(other.start)
         self.dur.extend(other.dur)
 
     def shift(self, by: int) -> None:
-        """Move all spans in time."""
+        """Move all spans in time, by µs."""
         if by and len(self):
             moved = np.frombuffer(self.start, np.int64)
             moved += by
 
     def sort(self) -> None:
-        """By start; of those that start together the longer one first, as it holds the others."""
+        """Sort by start; of equal starts, the longer span first, as it contains the others."""
         if len(self) < 2:
             return
-        # By columns of NumPy's: as numbers of Python's own, millions of spans take gigabytes.
+        # With NumPy, as millions of spans would take gigabytes as Python integers.
         start, dur = np.frombuffer(self.start, np.int64), np.frombuffer(self.dur, np.int64)
         if (start[1:] > start[:-1]).all():
             return
@@ -120,7 +120,7 @@ class Lane:
         self.start, self.dur = array("q", start[order].tobytes()), array("q", dur[order].tobytes())
 
     def keep_sound(self, middle: int) -> Iterator[str]:
-        """Drop spans that cannot be; `middle` is a right time. Yields the reasons."""
+        """Drop invalid spans, yielding the reason for each; `middle` is a valid time."""
         low, high = middle - FARTHEST, middle + FARTHEST
         if not len(self):
             return
@@ -145,7 +145,7 @@ class Lane:
 
 
 def middle_of(lanes: list[Lane]) -> int:
-    """A time in the middle of these spans, whatever single ones say."""
+    """Return about the median start of these spans, which outliers do not change."""
     times: list[int] = []
     for lane in lanes:
         times += lane.start[:: max(1, len(lane) // 1000)]

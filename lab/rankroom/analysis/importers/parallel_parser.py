@@ -1,7 +1,7 @@
-"""A large file on several cores: its parts are parsed apart, and joined in their order.
+"""Parses a large file on several cores: its stretches in parallel, joined in their order.
 
-Only what is sound goes this way. Whatever a strict parser refuses, and whatever is too much to be
-counted apart, ends it with `Unsound`, and the file is read again by one process.
+This is only for sound files. If a strict parser rejects anything, or if names exceed their limits,
+which must be counted in order, `Unsound` is raised, and one process reads the file again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rankroom.analysis.importers.lanes import Lane
 from rankroom.analysis.importers.trace_repair import Events, Json
 from rankroom.system import control_groups
 
-LARGE = 16 << 20  # bytes, from which on other processes are worth it
+LARGE = 16 << 20  # bytes; from this size, other processes pay off
 MOST = 4  # processes
-HEAD = 4  # events at the beginning of a stretch that may tell something of the whole file
+HEAD = 4  # first events of a stretch, which may describe the whole file
 
 
 class Unsound(Exception):
@@ -32,7 +32,7 @@ class Unsound(Exception):
 
 @dataclass
 class Part:
-    """What one stretch of a file holds: spans, the names they have, and events of other kinds."""
+    """The content of one stretch of a file: spans, their names, and events of other kinds."""
 
     head: list[Json]
     names: list[Json]
@@ -42,18 +42,18 @@ class Part:
 
 
 def is_worth(path: Path) -> bool:
-    """Whether this machine, this process and the file are such that it pays."""
+    """Whether parsing this file in parallel pays off, and is safe in this process."""
     try:
         large = path.stat().st_size >= LARGE
     except OSError:
         return False
-    # A copy of a process with threads may hang.
+    # A forked copy of a process with threads may hang.
     forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
     return large and forks and control_groups.cores() > 1
 
 
 def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
-    """Have `reader` take all events; yields the first ones of each stretch. Raises Unsound."""
+    """Feed all events to `reader`; yield the first ones of each stretch. Raises Unsound."""
     count = min(control_groups.cores(), MOST)
     fork = multiprocessing.get_context("fork")
     ahead: deque[Future[Part | None]] = deque()
@@ -74,7 +74,7 @@ def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
 
 
 def part(text: str) -> Part | None:
-    """Parse a stretch; None if it is not sound. Runs in a process of its own."""
+    """Parse a stretch, in a worker process; return None if it is not sound."""
     try:
         events = json.JSONDecoder(strict=False).decode(f"[{text}]")
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def _put(coming: Future[Part | None], reader: Reader) -> list[Json]:
 
 
 class _Spans(Reader):
-    """Takes spans, and keeps what belongs to other stretches as well."""
+    """Takes complete events, and keeps other events, which may concern other stretches."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One file as ranks with lanes: which program wrote it, whose spans they are, and when it was."""
+"""Reads one file as ranks with lanes: which program wrote it, whose spans they are, and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rankroom.record.model import RankInfo
 
 Json = dict[str, Any]
 
-MOST_EVENTS = 10_000_000  # of all the files; what is behind them is dropped
+MOST_EVENTS = 10_000_000  # of all files together; the rest is dropped
 MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
 MOST_CATEGORIES = 256  # of one rank; beyond, they share one
 OTHERS = "events"
@@ -46,23 +46,24 @@ _EPOCHS = range(1_000_000_000_000_000, 4_102_444_800_000_000)
 
 @dataclass
 class RankOfFile:
-    """What a file says about one rank; `rank` is None where it does not tell which."""
+    """What a file records of one rank; `rank` is None if the file does not say which."""
 
     rank: int | None
     lanes: dict[str, Lane] = field(default_factory=dict)
     info: RankInfo | None = None
     unlinked: set[int] = field(
         default_factory=set
-    )  # names of collectives' kernels, see `is_linked`
+    )  # names of collectives' kernels that are not linked
 
     def read_until(self, in_order: bool) -> int | None:
-        """Until when a file was read to that was not read whole: where its events are not in order,
-        as one lane is written after another, until the first of them ends. None without spans."""
+        """Return up to when the file covers the rank, if it was not read to its end. Unless its
+        events are in order, one lane is written after another: then it is where the first lane
+        ends. None without spans."""
         ends = [lane.extent[1] for lane in self.lanes.values() if len(lane)]
         return (max if in_order else min)(ends, default=None)
 
     def lane(self, category: str) -> Lane:
-        """The lane of a category; of too many, they share one."""
+        """Return the lane of a category; beyond a limit, categories share one."""
         if category not in self.lanes and len(self.lanes) >= MOST_CATEGORIES:
             category = OTHERS
         return self.lanes.setdefault(category, Lane())
@@ -70,7 +71,7 @@ class RankOfFile:
 
 @dataclass
 class TraceFile:
-    """A file that has been read. `zero` is the epoch of its times, None if it has none."""
+    """A file that has been read. `zero` is the epoch of its times, None if unknown."""
 
     path: Path
     program: str
@@ -80,10 +81,10 @@ class TraceFile:
     dropped: Counter[str]
     repaired: Counter[str]
     timeline: horovod_trace.Timeline | None = None
-    events: int = 0  # that were read
-    is_cut: bool = False  # the rest of it was not
-    processes: frozenset[int] = frozenset()  # that it tells of, but for GPUs
-    start: int | None = None  # of the run, if it is a record that was exported
+    events: int = 0  # that were read of it
+    is_cut: bool = False  # the rest of it was not read
+    processes: frozenset[int] = frozenset()  # that it has spans of, except GPUs
+    start: int | None = None  # of the run, if it is an exported record
     title: str = ""
 
     @property
@@ -98,10 +99,10 @@ class TraceFile:
 
 
 def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceFile:
-    """Read the first `most` events of one file, or some more; `alone` says that its processes may
-    be ranks, as it is the only one.
+    """Read the first `most` events of one file, or some more. With `alone`, it is the only file, so
+    that its processes may be ranks.
 
-    Raises TraceError if it is no trace.
+    Raises TraceError if it is not a trace.
     """
     events, reader, zero = _read(path, most)
     start: int | None = None
@@ -111,11 +112,11 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     for lane in lanes:
         reader.dropped.update(lane.keep_sound(middle))
     if zero is not None or any(d["name"].startswith("NEGOTIATE_") for d in reader.names.defined):
-        reader.dropped.pop("events that lack a field", None)  # the file's own zero
+        reader.dropped.pop("events that lack a field", None)  # it is the event with the file's zero
         timeline = horovod_trace.read(reader)
         one = RankOfFile(rank_in_name(path))
         if timeline.ready and not _RANK_IN_NAME.search(path.name):
-            # Only the coordinator learns who is ready, and a mere number may be that of ranks.
+            # Only the coordinator knows which ranks are ready; a bare number may be their count.
             one.rank = 0
         return TraceFile(
             path, "Horovod", Names(), [one], zero, _dropped(events, reader),
@@ -126,7 +127,7 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
     dropped = _dropped(events, reader)
     ranks = _ranks(reader, events, ours, path, alone)
     if ours:
-        dropped.pop("flows", None)  # who was late is worked out again
+        dropped.pop("flows", None)  # stragglers are computed again
         start = ours["start"] if isinstance(ours.get("start"), int) else None
         since = ours["zero"] if isinstance(ours.get("zero"), int) else 0
         zero = start + since if start is not None else None
@@ -144,25 +145,25 @@ def read_file(path: Path, alone: bool = True, most: int = MOST_EVENTS) -> TraceF
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name tells, as in `trace.rank3.json` and `timeline.3.json`.
+    """Return the rank in a file's name, as in `trace.rank3.json` and `timeline.3.json`.
 
-    The numbers of hosts and processes, and those of a date, are none.
+    The numbers of a host and a process in the name, and those of a date, do not count.
     """
-    told = re.search(r"\.rank(\d{1,6})$", path.name)  # behind everything: Horovod's own way
+    told = re.search(r"\.rank(\d{1,6})$", path.name)  # at the very end, as Horovod writes it
     name = _DATE.sub("", _SUFFIXES.sub("", path.name))
     found = [told] if told else list(_RANK_IN_NAME.finditer(name))
     if not found and not _OF_A_PROCESS.search(path.name):
         found = list(_IN_NAME.finditer(name))
-    # What comes last says more: `run2-rank0.json`.
+    # The last number counts: `run2-rank0.json`.
     return next((int(number) for number in found[-1].groups() if number), None) if found else None
 
 
 def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
-    """All events of a file, and the epoch that a Horovod timeline tells."""
+    """Read the events of a file; return the epoch of a Horovod timeline with them."""
     found: int | None = None
     if parallel_parser.is_worth(path):
-        # A process may be killed for its memory, or not be had; what is wrong with the file is met
-        # again.
+        # A worker may be killed for its memory, or fail to start; what is wrong with the file shows
+        # again below.
         with contextlib.suppress(parallel_parser.Unsound, BrokenExecutor, OSError):
             events, reader = Events(path), Reader()
             for head in parallel_parser.read(events, reader):
@@ -178,7 +179,7 @@ def _read(path: Path, most: int) -> tuple[Events, Reader, int | None]:
 
 
 def _dropped(events: Events, reader: Reader) -> Counter[str]:
-    """What is lost of a file, by reason."""
+    """Return what is lost of a file, by reason."""
     dropped = events.dropped + reader.dropped
     dropped.update({f"arguments of spans: {k}": n for k, n in reader.names.left_out.items()})
     return dropped
@@ -190,7 +191,7 @@ def _stop_after(most: int, events: Events, reader: Reader) -> None:
 
 
 def _horovods(batch: list[Json]) -> int | None:
-    """The epoch in the first event of a Horovod timeline."""
+    """Return the epoch in the first events of a Horovod timeline; None in others."""
     for event in batch[:4]:
         args = event.get("args")
         if isinstance(args, dict) and isinstance(args.get(horovod_trace.EPOCH), int):
@@ -210,7 +211,8 @@ def _is_kineto(about: Json) -> bool:
 
 
 def _ranks(reader: Reader, events: Events, ours: Json, path: Path, alone: bool) -> list[RankOfFile]:
-    """The ranks of a file: told by it, by its processes' names, by its own; lanes sorted in."""
+    """Return the ranks of a file with their lanes. The ranks are identified by the file's metadata,
+    by the names of its processes, or by the file's name."""
     about = events.about
     processes = list(dict.fromkeys(process for process, _, _ in reader.lanes))
     named = {
@@ -226,7 +228,7 @@ def _ranks(reader: Reader, events: Events, ours: Json, path: Path, alone: bool) 
     elif isinstance(told, int) and told >= 0:
         whose = dict.fromkeys(processes, told)
     elif named:
-        # Processes without a number belong to the first that has one, as a GPU's lanes do.
+        # Processes without a number, such as a GPU's, belong to the lowest rank.
         whose = {process: named.get(process, min(named.values())) for process in processes}
     elif alone and len(processes) > 1 and not _is_kineto(about):
         numbers = sorted(processes, key=lambda p: (not isinstance(p, int), str(p).zfill(20)))
@@ -264,7 +266,7 @@ def _sort_in(
     ours: bool,
     is_cut: bool,
 ) -> None:
-    """Give each rank its lanes: by our category where it is known, else by the file's own."""
+    """Give each rank its lanes: in Rankroom's category where it is known, else the file's own."""
     defined = reader.names.defined
     threads: dict[tuple[int | None, str], set[Any]] = {}
     if ours:
@@ -298,7 +300,7 @@ def _sort_in(
                 goal, define = recognise(category, define)
                 if goal == "collective" and is_annotation(define):
                     has_kernel = rank.rank in kernels or (is_cut and is_for_gpu(define))
-                    if has_kernel:  # which tells more
+                    if has_kernel:  # which says more
                         goal, define = "user", defined[number]
                 goal = own if goal == category else goal
                 if category == "kernel" and goal != own and not is_linked(defined[number]):
@@ -318,10 +320,11 @@ def _sort_in(
 
 
 def _first_launches(reader: Reader, whose: dict[Hashable, int | None]) -> dict[int | None, int]:
-    """When each rank's first collective began that its profiler saw the launch of, if it did.
+    """Return when each rank's first collective began whose launch its profiler saw, if any.
 
-    Those before it do not tell their group, and are more on one rank than on another. Where most
-    are like that, as in CUDA's graphs, they have not been launched before the profiler began.
+    Those before it do not say which group is theirs, and some ranks have more of them than others.
+    Ranks on which most are like that, as with CUDA graphs, are left out: there, the launch is not
+    missing because it was before the profiler began.
     """
     first: dict[int | None, int] = {}
     counts: dict[int | None, Counter[bool]] = {}

@@ -1,8 +1,8 @@
-"""The events of a Chrome trace as they come, out of text that may be damaged.
+"""The events of a Chrome trace, from text that may be damaged.
 
-Programs that are killed leave half a file, some forget a comma or the last bracket, and NaN is no
-JSON. Sound stretches are read whole by the standard parser; only where it refuses, one event after
-the other is looked at. What had to be repaired is counted in `repaired`, what is lost in `dropped`.
+Programs that are killed leave half a file, some omit a comma or the last bracket, and NaN is not
+JSON. Sound stretches are parsed whole by the standard parser; only where it fails are events parsed
+one by one. Repairs are counted in `repaired`, losses in `dropped`.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ Json = dict[str, Any]
 
 BLOCK = 1 << 22  # characters that are parsed at once
 WINDOW = 1 << 16
-LONGEST = 1 << 20  # an event that goes on longer than this is broken
-MOST_TEXT = 8 << 30  # characters of one file, also where a small one is unpacked
+LONGEST = 1 << 20  # characters; an event that is longer is broken
+MOST_TEXT = 8 << 30  # characters of one file, after decompression
 LONGEST_S = 300.0  # for one file
-HEADER = 1 << 24  # what comes before the events: a few lines, unless a whole file was put there
+HEADER = 1 << 24  # characters before the events: a few lines, unless a whole file is embedded
 
 _DECODER = json.JSONDecoder(strict=False)
-_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")  # two events; within an event a name follows a comma
+_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")  # between events; inside one, a name follows a comma
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
-_NEXT = re.compile(r"[,}\n\]\[]\s*(?=\{)")  # where an event may begin behind a broken one
+_NEXT = re.compile(r"[,}\n\]\[]\s*(?=\{)")  # where an event may begin after a broken one
 _SPACE = re.compile(r"[\s,\0]*")
 _OPENING = re.compile(r"[\s\0\ufeff]*")
-_TOKEN = re.compile(r'-?\w[\w.+-]*|"(?:[^"\\\n]|\\.)*"|\}')  # what is no event, and no text either
-_MORE_KEYS = re.compile(r'\s*,\s*"')  # what an object says after its events
+_TOKEN = re.compile(r'-?\w[\w.+-]*|"(?:[^"\\\n]|\\.)*"|\}')  # a literal, a string or a brace
+_MORE_KEYS = re.compile(r'\s*,\s*"')  # more keys of an object, after its events
 _END = re.compile(r"\s*\}?\s*")
 _AGAIN = re.compile(r'\{\s*"traceEvents"\s*:\s*\[')
 _ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class TraceError(RankroomError):
-    """A file that is no trace."""
+    """A file that is not a trace, or cannot be read."""
 
 
 class Events:
-    """The events of one file, in lists; `about` holds what its object says beside them.
+    """The events of one file, in lists; `about` holds the other keys of the file's object.
 
-    `about` is complete once all events have been read. Raises TraceError for what is no trace at
-    all, and never for damage.
+    `about` is complete once all events have been read. Raises TraceError for a file that is not a
+    trace at all, never for damage.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class Events:
             yield self._parsed(piece) if isinstance(piece, str) else piece
 
     def stretches(self) -> Iterator[str | list[Json]]:
-        """The same, but what is probably sound as text, not yet parsed."""
+        """Yield the same events, but as text, not yet parsed, where it is probably sound."""
         self._begin()
         while True:
             if (cut := self._last_sound()) > 0:
@@ -89,7 +89,7 @@ class Events:
             self.repaired["closing bracket missing"] += 1
 
     def stop(self, after: str) -> None:
-        """Read no further: the rest of the file is dropped, and it is said after how much."""
+        """Stop reading: the rest is dropped, which is counted with how much was read (`after`)."""
         if not (self._over and not self._text):
             self.dropped[f"the rest of the file, after {after}"] += 1
             self.is_cut = True
@@ -103,7 +103,7 @@ class Events:
         with _opened(self.path) as file:
             for data in self._unpacked(file):
                 data = rest + data
-                # A character of several bytes may go on in the next block.
+                # A multi-byte character may continue in the next block.
                 end = len(data)
                 while end and len(data) - end < 4 and data[end - 1] & 0xC0 == 0x80:
                     end -= 1
@@ -117,7 +117,7 @@ class Events:
             yield self._to_text(rest)
 
     def _unpacked(self, file: IO[bytes]) -> Iterator[bytes]:
-        """The file's bytes; of a compressed one that is damaged, those before the damage."""
+        """Yield the file's bytes, decompressed; of a damaged file, those before the damage."""
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
@@ -136,7 +136,7 @@ class Events:
                 if unpack.eof:
                     if data[:2] != b"\x1f\x8b":
                         return
-                    unpack = zlib.decompressobj(31)  # files that were put one behind the other
+                    unpack = zlib.decompressobj(31)  # concatenated files
         if not unpack.eof:
             yield unpack.flush()
             self.repaired["compressed file cut off"] += 1
@@ -172,7 +172,7 @@ class Events:
             raise TraceError(NO_TRACE.format(path=self.path, begins=self._text[:24]))
         while not (found := _EVENTS.search(self._text)):
             if self._over or len(self._text) > HEADER:
-                # Events one per line, without any array, are a trace, too.
+                # Events one per line, without an array, are a trace, too.
                 if '"ph"' not in self._text:
                     raise TraceError(NO_EVENTS.format(path=self.path))
                 self._lines = self._closed = True
@@ -182,7 +182,7 @@ class Events:
         self._text = self._text[found.end() :]
 
     def _read_about(self, text: str) -> None:
-        """Keys and values beside the events, one by one as far as they can be read."""
+        """Read keys and values beside the events, one by one as far as possible."""
         at = 0
         while True:
             at = cast(re.Match[str], _SPACE.match(text, at)).end()
@@ -199,7 +199,7 @@ class Events:
     # -- events
 
     def _last_sound(self) -> int:
-        """Where to cut the text so that the last event before it is whole; 0 for nowhere."""
+        """Return where to cut the text so that the last event before it is whole; 0 for nowhere."""
         for back in (1 << 16, LONGEST):
             begin = max(0, len(self._text) - back)
             between = list(_BETWEEN.finditer(self._text, begin))
@@ -218,12 +218,12 @@ class Events:
         return cast(list[Json], events)
 
     def _one_by_one(self, whole: bool) -> list[Json]:
-        """The events of the text, of which any may be broken; `whole` if no more will come."""
+        """Parse the events of the text, of which any may be broken; `whole` if this is the rest."""
         text, at = self._text, 0
         events: list[Json] = []
         while True:
             if at > WINDOW:
-                # An error costs time for all the text before it, as its line is counted.
+                # A parse error takes time for all the text before it, as its lines are counted.
                 text, at = text[at:], 0
             begin = at
             at = cast(re.Match[str], _SPACE.match(text, at)).end()
@@ -240,7 +240,7 @@ class Events:
                 at = end
             elif text[at] == "]":
                 if not whole and len(text) - at < LONGEST:
-                    break  # what an object says after its events is read at once
+                    break  # the keys after the events are read at once
                 at = self._after_array(text, at + 1)
             elif text[at] == "[":
                 self._closed = False
@@ -259,7 +259,7 @@ class Events:
             self.repaired["commas too many"] += commas - 1
 
     def _event(self, text: str, at: int, whole: bool) -> tuple[Json | None, int]:
-        """The event at `at` and where it ends: -1 if more text is needed to tell."""
+        """Return the event at `at` and where it ends: -1 if more text is needed to tell."""
         try:
             event, end = _DECODER.raw_decode(text, at)
             return event, end
@@ -277,7 +277,7 @@ class Events:
         return None, end
 
     def _without_escapes(self, text: str, at: int) -> tuple[Json, int] | None:
-        """The event at `at` with its wrong backslashes, as in paths, taken as they stand."""
+        """Parse the event at `at`, taking invalid backslashes, as in paths, literally."""
         for most in (2048, WINDOW):
             piece = text[at : at + most]
             places = [found.start() for found in _ESCAPE.finditer(piece)]
@@ -286,12 +286,12 @@ class Events:
             except (ValueError, RecursionError):
                 continue
             self.repaired["backslashes that escape nothing"] += 1
-            # Each of them was doubled.
+            # Without the backslashes that were added.
             return event, at + end - sum(place + i < end for i, place in enumerate(places))
         return None
 
     def _after_array(self, text: str, at: int) -> int:
-        """Behind the bracket: what an object says after its events, the next array, or nothing."""
+        """Handle what follows the bracket: more keys, another array, or nothing."""
         self._closed = True
         if _MORE_KEYS.match(text, at):
             rest = text[at:]
@@ -312,7 +312,7 @@ class Events:
         return at
 
     def _pass_over(self, text: str, at: int) -> int:
-        """Something between events that is none: a value is passed over, text up to the next."""
+        """Skip what is not an event: a literal, or text up to the next event."""
         token = _TOKEN.match(text, at)
         self.dropped["text that is no event"] += 1
         if token and token[0] in ("null", "true", "false"):
@@ -324,13 +324,13 @@ class Events:
 
 
 def _without_comma(piece: str) -> str:
-    """A stretch of events without the comma that parted it from the one before."""
+    """Return a stretch of events without the comma that separates it from the one before."""
     start = cast(re.Match[str], _OPENING.match(piece)).end()
     return piece[start + 1 :] if piece[start : start + 1] == "," else piece
 
 
 def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
-    """True if all is well up to the end of the text, which only should have gone on."""
+    """True if the text is sound up to its end, and merely incomplete."""
     if error.msg.startswith("Unterminated string"):
         rest = text[error.pos : error.pos + WINDOW]
         return len(text) - error.pos < WINDOW and not {"\n", "{"} & set(rest)
@@ -338,7 +338,7 @@ def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """The file. Raises TraceError if it cannot be read."""
+    """Open the file. Raises TraceError if it cannot be read."""
     try:
         return path.open("rb")
     except OSError as error:

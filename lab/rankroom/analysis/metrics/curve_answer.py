@@ -1,8 +1,8 @@
 """What a view draws of a run's metrics: the curves of some names in a range, in few buckets.
 
-A curve with few points in the range is answered as it is. Of others, the range is divided into
-equal parts, the same for all ranks, so that curves can be laid over one another, and what lies in a
-part is one bucket: the mean of its values, the lowest and the highest.
+A curve with few points in the range is returned as it is. For other curves, the range is divided
+into equal parts, the same for all ranks, so that curves can be overlaid; the points in a part
+become one bucket, with the mean of the values, the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rankroom.analysis.metrics.metrics_of_run import (
 from rankroom.record.model import Json, RunState
 
 VERSION = 1
-POINTS, MOST_POINTS, FEWEST_POINTS = 600, 4000, 40  # of a curve
-NAMES = 20  # that are answered where none is asked for
-MOST_BUCKETS = 100_000  # in one answer, about
-CURVES_AT_ONCE = MOST_BUCKETS // FEWEST_POINTS  # source.ts asks for no more, either
+POINTS, MOST_POINTS, FEWEST_POINTS = 600, 4000, 40  # of a curve: default, most, fewest
+NAMES = 20  # returned if none is requested
+MOST_BUCKETS = 100_000  # in one reply, approximately
+CURVES_AT_ONCE = MOST_BUCKETS // FEWEST_POINTS  # source.ts requests no more than this either
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which curves, on which axis, from where to where (in steps, or µs since the run's start)."""
+    """A request: which curves, on which axis, in which range (steps, or µs since the start)."""
 
     axis: Literal["step", "time"] = "step"
     begin: float | None = None
@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def is_part(self) -> bool:
-        """True if not all of the curves is asked for."""
+        """True if only a part of the curves is requested."""
         return self.begin is not None or self.end is not None
 
 
@@ -54,7 +54,7 @@ def answer(
     state: RunState = "done",
     part: Metrics | None = None,
 ) -> Json:
-    """The curves as JSON can hold them; those of a `part` if that is given."""
+    """Return the curves for JSON; those of `part` if it is given."""
     metrics = found.metrics
     drawn_from = part or metrics
     names = _chosen(metrics, asked)
@@ -79,7 +79,7 @@ def answer(
 
 
 def is_fine(metrics: Metrics, asked: Asked) -> bool:
-    """Whether what there is of the curves shows all that can be seen in the range."""
+    """Whether the curves in memory have all the detail that the range can show."""
     if metrics.is_exact:
         return True
     for name in _chosen(metrics, asked):
@@ -90,7 +90,7 @@ def is_fine(metrics: Metrics, asked: Asked) -> bool:
 
 
 def _chosen(metrics: Metrics, asked: Asked) -> list[str]:
-    """The names that are answered; where none is asked for the first, fewer of many ranks."""
+    """Return the requested names; if there are none, the first ones, fewer for many ranks."""
     if asked.names:
         return [name for name in asked.names if name in metrics.curves]
     names = list(metrics.curves)[:NAMES]
@@ -111,7 +111,7 @@ def _about(name: str, ranks: Mapping[int, Curve]) -> Json:
 
 
 def _within(curve: Curve, asked: Asked) -> tuple[Floats, Columns]:
-    """Where the curve's buckets in the range are, in order, and these buckets."""
+    """Return the positions of the curve's buckets in the range, in order, and the buckets."""
     columns = curve.columns()
     x = columns.step if asked.axis == "step" else columns.t
     if asked.is_part:
@@ -128,7 +128,7 @@ def _within(curve: Curve, asked: Asked) -> tuple[Floats, Columns]:
 def _of_name(
     ranks: Mapping[int, Curve], asked: Asked, points: int
 ) -> tuple[list[Json], list[Json]]:
-    """The curves of one metric, and what they are over ranks if there are several."""
+    """Return the curves of one metric, and their summary over ranks if there are several."""
     found = {rank: _within(ranks[rank], asked) for rank in sorted(ranks)}
     places = [x for x, _ in found.values() if len(x)]
     low = min((float(x[0]) for x in places), default=0.0)
@@ -140,14 +140,14 @@ def _of_name(
     cells: list[_Cells] = []
     for rank, (x, columns) in found.items():
         part = np.searchsorted(edges, x, "right")
-        # A value that is not finite is a point as well; a coarse copy counts only the others.
+        # A point that is not finite counts, too; in coarse buckets only finite ones are counted.
         count = np.maximum(columns.finite, 1)
         if len(x) > points:
             heads = np.flatnonzero(np.diff(part, prepend=-1))
             columns, count = grouped(columns, heads), np.add.reduceat(count, heads)
             sizes = np.diff(heads, append=len(x))
             means = placed(np.add.reduceat(x, heads) / sizes)
-            # A point is where it was reported.
+            # A single point stays where it was reported.
             x, part = np.where(sizes > 1, means, x[heads]), part[heads]
         bad = _bad(ranks[rank], asked)
         drawn.append({"rank": rank, **_drawn(x, columns, count), "bad": bad})
@@ -176,7 +176,7 @@ def _bad(curve: Curve, asked: Asked) -> list[Json]:
 
 
 class _Cells(NamedTuple):
-    """The buckets of a rank: where they are, their means and points, and the parts they lie in."""
+    """A rank's buckets: positions, means and numbers of points, and the parts they lie in."""
 
     x: Floats
     mean: Floats
@@ -185,9 +185,9 @@ class _Cells(NamedTuple):
 
 
 def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
-    """Mean, lowest and highest rank at each place, and how many points a rank has there.
+    """Return mean, lowest and highest rank at each place, and the points per rank there.
 
-    Places are the same steps or times if there are few of them, else the same parts.
+    The places are the ranks' steps or times if these are few, else the parts of the range.
     """
     shared = np.unique(np.concatenate([each.x for each in cells]))
     is_shared = len(shared) <= points
@@ -226,7 +226,7 @@ def _over_ranks(cells: Sequence[_Cells], axis: str, points: int) -> Json:
 
 
 def _in_places(cells: _Cells, key: Ints, length: int) -> Floats:
-    """The mean of a rank's buckets in each place; NaN where it has none."""
+    """Return the mean of a rank's buckets at each place; NaN where it has none."""
     has = np.isfinite(cells.mean)
     with np.errstate(invalid="ignore", divide="ignore"):
         total = np.bincount(key, np.where(has, cells.mean, 0.0), length)
@@ -234,9 +234,9 @@ def _in_places(cells: _Cells, key: Ints, length: int) -> Floats:
 
 
 def _between(cells: _Cells, x: Floats) -> Floats:
-    """A rank's curve at these places, as ranks never report at the same time.
+    """Interpolate a rank's curve at these places, as ranks never report at the same time.
 
-    NaN beyond what its first and its last bucket stand for: half way to the next ones.
+    NaN outside the range of its first and last bucket, which extend half way to a next one.
     """
     if not len(cells.x):
         return np.full(len(x), np.nan)

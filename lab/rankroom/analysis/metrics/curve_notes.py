@@ -1,8 +1,8 @@
-"""What is to be said of curves: values that are not finite, ranks that differ where they agreed.
+"""Notes on curves: values that are not finite, ranks that differ after they agreed.
 
-A metric that is equal on all ranks step after step has been averaged, or is computed from weights
-that are the same everywhere. If it then differs, the ranks have come apart, and a line says since
-when. To guess that of a metric it must have been equal for some steps, and not always the same.
+A metric that is equal on all ranks step after step has been averaged, or is computed from equal
+weights. If it then differs, the ranks have diverged, and a note says since which step. This is
+concluded only if the metric was equal for some steps, and not constant.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rankroom.text.amounts import step_number
 from rankroom.text.rank_ranges import name_ranks
 
 MOST = 20  # notes
-EQUAL_STEPS = 3  # with at least two values: from so many on, ranks are taken to agree on purpose
-NEAR = 1e-6  # of a value: so little may come of the order in which ranks add up
+EQUAL_STEPS = 3  # with two or more distinct values; then ranks are taken to agree on purpose
+NEAR = 1e-6  # relative difference that the order of a sum may cause
 
 
 def notes_of(curves: Mapping[str, Mapping[int, Curve]]) -> list[str]:
-    """The notes on all curves of a run, by name and rank."""
+    """Return the notes on all curves of a run, by name and rank."""
     found: list[str] = []
     for name, ranks in curves.items():
         found += _bad(name, ranks)
@@ -34,7 +34,7 @@ def notes_of(curves: Mapping[str, Mapping[int, Curve]]) -> list[str]:
 
 
 def _bad(name: str, ranks: Mapping[int, Curve]) -> list[str]:
-    """Where the curve has its first value that is not finite, ranks with the same one together."""
+    """Return notes on the first value that is not finite; ranks with the same one share a note."""
     same: dict[tuple[str, float], list[int]] = {}
     for rank, curve in sorted(ranks.items()):
         if curve.bad:
@@ -49,13 +49,13 @@ def _bad(name: str, ranks: Mapping[int, Curve]) -> list[str]:
 
 
 def _stays(curve: Curve) -> bool:
-    """Whether all values since the first that is not finite are none, either."""
+    """Whether no value is finite after the first one that is not."""
     columns = curve.columns()
     return not columns.finite[columns.t > curve.bad[0][1]].any()
 
 
 def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
-    """Since which step the ranks differ that had agreed; "" if they do not, or never agreed."""
+    """Return a note on ranks that differ after they agreed; empty if they do not."""
     numbers = sorted(ranks)
     steps, values = _together([ranks[rank].columns() for rank in numbers])
     if len(steps) <= EQUAL_STEPS:
@@ -78,7 +78,7 @@ def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
 
 
 def _together(columns: list[Columns]) -> tuple[Floats, npt.NDArray[np.float64]]:
-    """The steps, in order, at which all have one finite value, and these values by rank."""
+    """Return the steps, in order, with one finite value on every rank, and the values by rank."""
     cut = [_ordered(each) for each in columns]
     shared = cut[0][0]
     if not all(len(steps) == len(shared) and (steps == shared).all() for steps, _ in cut):
@@ -89,7 +89,7 @@ def _together(columns: list[Columns]) -> tuple[Floats, npt.NDArray[np.float64]]:
 
 
 def _ordered(columns: Columns) -> tuple[Floats, Floats]:
-    """Steps that came once, in order, and their values; those not finite are left out."""
+    """Return the steps with exactly one finite value, in order, and these values."""
     finite = columns.finite > 0
     steps, values = columns.step[finite], columns.mean[finite]
     if len(steps) > 1 and not (steps[1:] > steps[:-1]).all():

@@ -1,4 +1,4 @@
-"""One metric of one rank in columns: points, and buckets of points that followed one another."""
+"""One metric of one rank in columns: points, and buckets of consecutive points."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-APART = 64  # arrays of new points that are not joined yet; of many points, more
-MOST_BAD = 100  # values of a curve that are not finite, of which is kept where they are
+APART = 64  # arrays of new points until they are joined; more if the first is long
+MOST_BAD = 100  # values of a curve that are not finite, with their positions
 
 
-Extent = tuple[float, float, float, float]  # the least and the largest step, and time
+Extent = tuple[float, float, float, float]  # the least and the largest step and time
 NOWHERE: Extent = (np.inf, -np.inf, np.inf, -np.inf)
 
 
 class Columns(NamedTuple):
-    """Buckets in the order in which they were reported; a point is a bucket of itself.
+    """Buckets in the order in which they were reported; a single point is a bucket, too.
 
-    `step` and `t` (microseconds) are means; `mean`, `low` and `high` are of its values that are
-    finite, NaN if none is; `finite` counts these.
+    `step` and `t` (microseconds) are means; `mean`, `low` and `high` are of the finite values, NaN
+    if there is none; `finite` counts these.
     """
 
     step: Floats
@@ -32,26 +32,26 @@ class Columns(NamedTuple):
     finite: Floats
 
     def part(self, which: npt.NDArray[np.bool_] | Ints) -> Columns:
-        """Those that are chosen."""
+        """Return the selected buckets."""
         return Columns(*(column[which] for column in self))
 
 
 def of_points(step: Floats, t: Floats, value: Floats) -> Columns:
-    """Points as buckets; values that are not finite are NaN."""
+    """Return points as buckets; values that are not finite become NaN."""
     finite = np.isfinite(value)
     value = np.where(finite, value, np.nan)
     return Columns(step, t, value, value, value, finite.astype(np.float64))
 
 
 def joined(parts: list[Columns]) -> Columns:
-    """One behind the other."""
+    """Concatenate the parts."""
     if len(parts) == 1:
         return parts[0]
     return Columns(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def grouped(columns: Columns, heads: Ints) -> Columns:
-    """Buckets made of those from each of `heads` to the one before the next."""
+    """Merge the buckets from each of `heads` up to the next into one."""
     if len(heads) == len(columns.step):
         return columns
     sizes = np.diff(heads, append=len(columns.step))
@@ -59,7 +59,7 @@ def grouped(columns: Columns, heads: Ints) -> Columns:
     known = np.where(columns.finite > 0, columns.mean, 0.0)
     low, high = np.fmin.reduceat(columns.low, heads), np.fmax.reduceat(columns.high, heads)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # Divided first: a sum of large values may be too large.
+        # Divide first: the sum of large values may overflow.
         share = columns.finite / np.repeat(np.maximum(finite, 1), sizes)
         mean = np.clip(np.add.reduceat(known * share, heads), low, high)
         step = np.add.reduceat(columns.step, heads) / sizes
@@ -72,20 +72,20 @@ class Curve:
 
     def __init__(self) -> None:
         self.points = 0
-        self.is_exact = True  # False once its buckets are of more than one point
+        self.is_exact = True  # False once a bucket holds more than one point
         # The least and the largest step, and time.
         self.extent = NOWHERE
         self.last_step = self.last = np.nan
-        self.bad: list[tuple[float, int, str]] = []  # step, time and value of some
+        self.bad: list[tuple[float, int, str]] = []  # step, time, value of non-finite ones
         self._kept: Columns | None = None
         self._new: list[tuple[Floats, Floats, Floats]] = []  # steps, times and values
 
     def add(self, step: Floats, t: Floats, value: Floats) -> None:
-        """More points; one at least."""
+        """Add points; at least one."""
         self.points += len(step)
         self._new.append((step, t, value))
-        # An event may have one point, and an array takes as much memory as dozens of them. How
-        # often each point is copied does not depend on how many there are.
+        # An event may have one point, and an array takes as much memory as dozens of them: join the
+        # arrays. How often each point is copied does not depend on how many there are.
         if len(self._new) >= max(APART, len(self._new[0][0]) // APART):
             self._join()
         self.last_step, self.last = float(step[-1]), float(value[-1])
@@ -102,13 +102,13 @@ class Curve:
         bad: list[tuple[float, int, str]],
         last: tuple[float, float],
     ) -> None:
-        """What was kept of it elsewhere; `last` are the step and the value of its last point."""
+        """Restore a stored curve; `last` is the step and the value of its last point."""
         self._kept, self.points, self.extent, self.bad = columns, points, extent, bad
         self.last_step, self.last = last
         self.is_exact = len(columns.step) == points
 
     def columns(self) -> Columns:
-        """All of it."""
+        """Return all buckets."""
         if self._new:
             self._join()
             fresh = of_points(*self._new[0])
@@ -120,24 +120,24 @@ class Curve:
         return self._kept
 
     def _join(self) -> None:
-        """Have the new points in one array of each kind."""
+        """Join the new points into one array of each kind."""
         step, t, value = (np.concatenate(each) for each in zip(*self._new, strict=True))
         self._new = [(step, t, value)]
 
     def coarse(self, most: int) -> Columns:
-        """The same in at most so many buckets, of equally many points that followed one another."""
+        """Return the curve in at most `most` buckets, each merged from equally many."""
         columns = self.columns()
         length = len(columns.step)
         return grouped(columns, np.arange(0, length, max(1, -(-length // most))))
 
     def shrink(self, most: int) -> None:
-        """Keep no more than that of it."""
+        """Reduce the curve to at most `most` buckets."""
         self._kept = self.coarse(most)
         self.is_exact = len(self._kept.step) == self.points
 
 
 def wider(extent: Extent, step: Floats, t: Floats) -> Extent:
-    """With some points, one at least."""
+    """Return the extent, widened to include these points; at least one."""
     least, most, first, last = extent
     return (
         min(least, float(step.min())),
@@ -148,7 +148,7 @@ def wider(extent: Extent, step: Floats, t: Floats) -> Extent:
 
 
 def word(value: float) -> str:
-    """How a record spells a value that is not finite."""
+    """Return how a record spells a value that is not finite."""
     if value != value:
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""The metrics of a run as rows, for who computes with them: each point as it was reported."""
+"""The metrics of a run as rows, for computing with them: each point as it was reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MetricRows(list[Json]):
     """Rows of `name`, `rank`, `step`, `t` (seconds since the run's start) and `value`."""
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame. Raises UsageError where pandas is not installed."""
+        """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
         try:
             import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
         except ImportError:
@@ -28,7 +28,7 @@ class MetricRows(list[Json]):
 
 
 def rows_of(run: RunInfo, lines: Iterable[bytes]) -> MetricRows:
-    """The rows of a record's lines, in the order in which they were reported."""
+    """Return the rows of a record's lines, in the order in which they were reported."""
     offsets = {rank.rank: rank.clock.offset if rank.clock else 0 for rank in run.ranks}
     names: dict[int, dict[int, str]] = {rank: {} for rank in offsets}
     rows = MetricRows()

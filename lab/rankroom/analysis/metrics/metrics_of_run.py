@@ -1,7 +1,7 @@
-"""The metrics of a run, read from its events as they grow, and kept coarsely when it is over.
+"""The metrics of a run: read from its events as they grow, stored in coarse form when it has ended.
 
-What makes no sense is dropped and counted, never an error. Memory is bounded: of very many points
-buckets are kept.
+Invalid points are dropped and counted, never an error. Memory is bounded: very many points are
+merged into buckets.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
-RULES = 2  # of what metrics.json holds; one that followed others is not taken
-MOST_POINTS = 8_000_000  # in memory, of one run
+RULES = 2  # version of what metrics.json holds; another version is ignored
+MOST_POINTS = 8_000_000  # in memory, for one run
 MOST_CURVES = 50_000  # of one run
-KEPT = 200_000  # about so many buckets in metrics.json: some megabytes
-MOST_KEPT, FEWEST_KEPT = 2048, 20  # of one curve
-MOST_TABLED = 20_000  # names of all ranks that are kept for who reads a part of the events
-NOTES_APART = 10  # times as long as notes take passes before they are made again
-PART, MOST_READ = 256 << 10, 8 << 20  # bytes of a part of the events, and to be read for an answer
+KEPT = 200_000  # approximate number of buckets in metrics.json: some megabytes
+MOST_KEPT, FEWEST_KEPT = 2048, 20  # buckets of one curve
+MOST_TABLED = 20_000  # names of all ranks that are stored, for reading a part of the events
+NOTES_APART = 10  # notes are made again after this many times as long as they took
+PART, MOST_READ = 256 << 10, 8 << 20  # bytes: of a part of the events, and read for one reply
 _METRICS = b'{"kind":"metrics"'
 _EXACT = 1 << 53
 
 
 class Metrics:
-    """All curves of a run, by name and rank. `dropped` counts by reason what was no point."""
+    """All curves of a run, by name and rank. `dropped` counts invalid points by reason."""
 
     def __init__(self, run: RunInfo) -> None:
         self.curves: dict[str, dict[int, Curve]] = {}
         self.dropped: dict[str, int] = {}
-        self.version = 0  # counts what was taken in
-        self.seen = NOWHERE  # where points were that came since somebody set it
+        self.version = 0  # grows with each event
+        self.seen = NOWHERE  # extent of the points added since this was last reset
         self._names: dict[int, dict[int, str]] = {rank.rank: {} for rank in run.ranks}
         self._offset = {r.rank: r.clock.offset if r.clock else 0 for r in run.ranks}
         self._count = 0
-        self._held = 0  # points and buckets
+        self._held = 0  # points and buckets in memory
 
     @property
     def is_exact(self) -> bool:
-        """True if each bucket is a point."""
+        """True if each bucket is a single point."""
         return all(curve.is_exact for _, _, curve in self.all())
 
     @property
     def held(self) -> int:
-        """So many points and buckets are in memory."""
+        """The number of points and buckets in memory."""
         return self._held
 
     def all(self) -> Iterator[tuple[str, int, Curve]]:
-        """Names, ranks and curves, names in the order in which they came."""
+        """Yield name, rank and curve; names in order of their first appearance."""
         for name, curves in self.curves.items():
             for rank in sorted(curves):
                 yield name, rank, curves[rank]
 
     def take(self, lines: Iterable[bytes]) -> None:
-        """Take in more lines of the record; those of other kinds are passed over unread."""
+        """Add more lines of the record; lines of other kinds are skipped unparsed."""
         for line in lines:
             if line.startswith(_METRICS) and (event := parse_event(line)) is not None:
                 self.add(event)
 
     def add(self, event: Json) -> None:
-        """Take in one event of metrics."""
+        """Add one event of metrics."""
         self.version += 1
         columns = [event[key] for key in ("name", "step", "at", "value")]
         longest = max(map(len, columns))
@@ -93,7 +93,7 @@ class Metrics:
 
     @property
     def names(self) -> list[Json]:
-        """The ranks' tables of names; nothing if they are large or have gaps."""
+        """The ranks' tables of names; empty if they are large or have gaps."""
         tables = [
             {"rank": rank, "define": list(names.values())} for rank, names in self._names.items()
         ]
@@ -101,13 +101,13 @@ class Metrics:
         return tables if whole and sum(map(len, self._names.values())) <= MOST_TABLED else []
 
     def restore_names(self, tables: list[Json]) -> None:
-        """What was kept of `names`: the events that define them need not be read."""
+        """Restore stored `names`, so that the events that define them need not be read."""
         for table in tables:
             if table["rank"] in self._names:
                 self._define(self._names[table["rank"]], table)
 
     def curve(self, name: str, rank: int) -> Curve | None:
-        """The curve of this name and rank, made if need be; None if there are too many."""
+        """Return the curve of this name and rank, new if need be; None if there are too many."""
         ranks = self.curves.setdefault(name, {})
         if rank not in ranks:
             if self._count >= MOST_CURVES:
@@ -163,20 +163,20 @@ class Metrics:
 
 
 class GrowingMetrics:
-    """The metrics of a run; each look reads what is new, from byte `read` of its events on."""
+    """The metrics of a run; `look` reads what is new, from byte `read` of its events on."""
 
     def __init__(self, paths: RecordPaths, run: RunInfo) -> None:
         self.read = 0
         self.metrics = Metrics(run)
-        self.lock = threading.Lock()  # for who looks at them
+        self.lock = threading.Lock()  # to be held while the metrics are used
         self._events = paths.events
         self._clocks = _clocks(run)
         self._noted = -1
         self._notes: list[str] = []
-        self._next = 0.0  # when notes are due again
+        self._next = 0.0  # when the notes are due again
 
     def fits(self, run: RunInfo) -> bool:
-        """False if what was read before is another by now: the ranks' clocks, or all the events."""
+        """False if the data read is outdated: clocks have changed, or events been replaced."""
         try:
             size = self._events.stat().st_size
         except OSError:
@@ -184,16 +184,16 @@ class GrowingMetrics:
         return size >= self.read and _clocks(run) == self._clocks
 
     def look(self) -> Metrics:
-        """The metrics of all whole lines by now."""
+        """Read new lines, and return the metrics of all complete lines so far."""
         for lines, at in lines_after(self._events, self.read):
             self.metrics.take(lines)
             self.read = at
         return self.metrics
 
     def notes(self, is_live: bool = False) -> list[str]:
-        """What to say of what was read; of a live run with very many points, a little late."""
+        """Return the notes so far; for a live run with very many points, they may lag a bit."""
         begin = time.monotonic()
-        is_due = not is_live or begin >= self._next  # no view may look again once it is over
+        is_due = not is_live or begin >= self._next  # a view may not ask again after the end
         if self._noted != self.metrics.version and is_due:
             self._noted = self.metrics.version
             self._notes = _notes(self.metrics)
@@ -202,7 +202,7 @@ class GrowingMetrics:
 
 
 class KeptMetrics:
-    """What metrics.json says."""
+    """The metrics stored in metrics.json."""
 
     def __init__(self, metrics: Metrics, kept: Json) -> None:
         self.metrics = metrics
@@ -211,13 +211,13 @@ class KeptMetrics:
         self._parts: list[Json] = kept["parts"]
 
     def notes(self, is_live: bool = False) -> list[str]:
-        """What was to say of the metrics."""
+        """Return the stored notes."""
         return self._notes
 
     def part(
         self, events: Path, run: RunInfo, axis: str, low: float, high: float
     ) -> Metrics | None:
-        """All points from `low` to `high`, and some around; None if too much is to be read."""
+        """Return all points from `low` to `high`, and some around; None if it is too much."""
         extent = f"{axis}s"
         parts = [part for part in self._parts if part[extent][0] <= high and part[extent][1] >= low]
         if not self._parts or sum(part["to"] - part["from"] for part in parts) > MOST_READ:
@@ -232,9 +232,9 @@ class KeptMetrics:
 
 
 def write_metrics(store: Store, run: RunInfo) -> None:
-    """Keep the metrics of a run that has just ended, coarsely if there are many points.
+    """Store the metrics of a run that has just ended, in coarse form if there are many points.
 
-    Raises OSError when the disk refuses them.
+    Raises OSError if they cannot be written.
     """
     paths = store.paths(run.id)
     metrics = Metrics(run)
@@ -258,7 +258,7 @@ def write_metrics(store: Store, run: RunInfo) -> None:
 
 
 def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
-    """Take in all events; where their points are in the file, and how much of it was read."""
+    """Add all events; return where in the file their points are, and how many bytes were read."""
     parts: list[Json] = []
     begin = 0
     for lines, end in lines_after(events, 0):
@@ -280,7 +280,7 @@ def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
 
 
 def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
-    """What metrics.json says, if it is of all the events that there are and follows our rules."""
+    """Return what metrics.json holds; None unless it covers all events and follows our rules."""
     try:
         kept = json.loads(paths.metrics.read_bytes())
         if kept["rules"] != RULES or not only_log_after(paths.events, kept["read"]):
@@ -293,7 +293,7 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
                 bad = [(point["step"], point["t"], point["value"]) for point in each["bad"]]
                 extent = (*each["steps"], *each["times"])
                 columns = _columns(each)
-                # An earlier version did not keep the last point.
+                # Earlier versions did not store the last point.
                 step, value = each.get("last") or (columns.step[-1], columns.mean[-1])
                 last = float(step), float(value)
                 curve.restore(columns, each["points"], extent, bad, last)
@@ -303,7 +303,7 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
 
 
 def metrics_of(paths: RecordPaths, run: RunInfo) -> GrowingMetrics | KeptMetrics:
-    """The metrics of a run, as they were kept, or else as its events have them now."""
+    """Return a run's metrics: as stored, or else as read from its events now."""
     kept = None if run.state == "running" else stored_metrics(paths, run)
     if kept is not None:
         return kept
@@ -342,7 +342,7 @@ def _columns(kept: Json) -> Columns:
 
 
 def shortened(values: Floats) -> Floats:
-    """Of means so many digits as matter."""
+    """Round means to nine significant digits."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         digits = 8 - np.floor(np.log10(np.abs(values)))
         scale = 10.0 ** np.clip(np.where(np.isfinite(digits), digits, 0), -300, 300)
@@ -351,8 +351,7 @@ def shortened(values: Floats) -> Floats:
 
 
 def placed(places: Floats) -> Floats:
-    """Of mean steps or times so many digits as matter between the first and the last of them;
-    whole ones stay as they are."""
+    """Round mean steps or times to about nine digits of their range; whole numbers stay so."""
     width = float(np.ptp(places)) if len(places) else 0.0
     if not width:
         return places
@@ -360,7 +359,7 @@ def placed(places: Floats) -> Floats:
 
 
 def plain(values: Floats) -> list[Any]:
-    """As JSON can hold them: whole numbers without a fraction, null for what is not finite."""
+    """Convert for JSON: to ints if all values are whole, and to None where not finite."""
     found: list[Any] = values.tolist()
     if not np.isfinite(values).all():
         return [None if v != v or abs(v) == np.inf else v for v in found]

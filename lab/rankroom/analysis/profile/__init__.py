@@ -1,4 +1,4 @@
-"""The communication profile of a run: where each rank's time went, and who kept whom waiting."""
+"""The communication profile of a run: where each rank's time went, and which ranks were late."""
 
 from rankroom.analysis.profile.report import Profile
 from rankroom.analysis.profile.shares import Shares

@@ -1,7 +1,7 @@
 """One sentence on what held a run up; docs/profile-rules.md has the rules.
 
-It names ranks only if they cost enough, and a cause only if that explains half of the cost. A span
-of the user's own says more than where Rankroom counts its time.
+It names ranks only if they cost enough, and a cause only if it explains half of the cost. A span of
+the user's own is preferred as the cause to Rankroom's categories.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CAUSES: dict[str, tuple[str, str, str]] = {
 }
 
 
-SHORTEST = 100_000  # µs that a cell must last for a word about it
+SHORTEST = 100_000  # µs; a shorter run or loop gets no diagnosis
 LEAST = 10_000  # µs that a rank must cost to be named
 
 Own = Callable[[list[int], int], Mapping[str, Mapping[int, int]]]
@@ -33,7 +33,7 @@ class Row(Protocol):
 
 
 class Straggling(Protocol):
-    """A rank that was `last` in some of `of` collectives; `cost` in microseconds."""
+    """A rank that came last in `last` of `of` collectives; `cost` in microseconds."""
 
     rank: int
     last: int
@@ -51,12 +51,13 @@ def diagnosis(
     given_up: bool = False,
     steps: int = 0,
 ) -> str:
-    """The sentence, or "" if there is nothing to say.
+    """Return the sentence, or "" if there is nothing to say.
 
-    `stragglers` come with the costliest first; in `shared` collectives two or more ranks took part,
-    and `ops` are theirs; `own(who, cost)` finds how long each rank spent in the user's spans that
-    may have cost so much; `given_up`: some waited for ranks that did not come any more. `steps`: it
-    is of so many steps of a loop, which take `wall` together.
+    `stragglers` are sorted by cost, the highest first. `shared` is the number of collectives with
+    two or more ranks, `ops` are their operations. `own(who, cost)` returns how long each rank spent
+    in those of the user's spans that may explain this cost on the ranks `who`. `given_up` says that
+    ranks waited for ranks that never arrived. With `steps`, the sentence is about this many steps
+    of a loop, which take `wall` together.
     """
     if len(rows) < 2 or not shared or wall < SHORTEST:
         return ""
@@ -76,7 +77,7 @@ def diagnosis(
 
 
 def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequence[Straggling]:
-    """The stragglers that are worth a word: dear enough, and few among `ranks`."""
+    """Return the stragglers to name: those that cost enough, if few among `ranks`."""
     top = stragglers[0].cost if stragglers else 0
     named = [late for late in stragglers if 2 * late.cost >= top]
     dear = top >= LEAST and 100 * top >= 3 * wall
@@ -84,23 +85,23 @@ def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequenc
 
 
 def percent(part: float, whole: float) -> str:
-    """`31 %`."""
+    """Return `31 %`."""
     return f"{math.floor(100 * part / whole + 0.5) if whole else 0} %"
 
 
 def whole(steps: int) -> str:
-    """What the shares are shares of."""
+    """Return what the percentages refer to."""
     return "a step" if steps else "the run"
 
 
 class _Said(NamedTuple):
-    """How a time is said: as a part of a step, where there are steps."""
+    """Formats a time as a part of a step, if there are steps."""
 
     wall: int
     steps: int
 
     def part(self, time: int) -> str:
-        """`15.2 of 21.0 ms`; "" where there are none."""
+        """Return `15.2 of 21.0 ms`; "" if there are no steps."""
         if not self.steps:
             return ""
         step = self.wall / self.steps
@@ -129,7 +130,7 @@ def _nobody(wall: int, rows: Sequence[Row], given_up: bool, steps: int) -> str:
 
 
 def _of(last: int, shared: int, ops: Collection[str]) -> str:
-    """In how many of which collectives."""
+    """Return in how many of which collectives, in words."""
     op = next(iter(ops)) if len(ops) == 1 and not {"", "?"} & set(ops) else "collective"
     if shared == 1:
         return f"the only {op}"
@@ -138,7 +139,7 @@ def _of(last: int, shared: int, ops: Collection[str]) -> str:
 
 
 def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]], said: _Said) -> str:
-    """Which of the user's own spans they spend more time in than the others."""
+    """Return a clause on the user's span that takes the named ranks longer than the others."""
     found = []
     for name, times in spans.items():
         mine, rest = _compared(times, who)
@@ -158,7 +159,7 @@ def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]], said
 
 
 def _compared(times: Mapping[int, int], who: list[int]) -> tuple[int, int]:
-    """The mean of the named ranks' times, and the median of the others'."""
+    """Return the mean of the named ranks' times, and the median of the others'."""
     mine = sum(time for rank, time in times.items() if rank in who) // len(who)
     return mine, _median([time for rank, time in times.items() if rank not in who])
 
@@ -172,7 +173,7 @@ def _times(mine: int, rest: int) -> str:
 
 
 def _cause(cost: int, who: list[int], rows: Sequence[Row], said: _Said) -> str:
-    """What those ranks spend more time on than the others, if that makes up half of their cost."""
+    """Return a clause on what those ranks spend more time on, if it is half of their cost."""
     found = []
     for name in CAUSES:
         mine, rest = _compared({row.rank: getattr(row, name) for row in rows}, who)

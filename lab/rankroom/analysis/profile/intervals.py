@@ -1,4 +1,4 @@
-"""Sets of moments: rows [begin, end) in ascending order, apart from each other, none empty."""
+"""Sets of moments: rows [begin, end) in ascending order, disjoint, none empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE: Intervals = np.empty((0, 2), np.int64)
 
 
 def union(begins: Column, ends: Column) -> Intervals:
-    """All moments that are in any of [begin, end), which may overlap and come in any order."""
+    """Return all moments in any of [begin, end), which may overlap and be in any order."""
     real = begins < ends
     if not real.all():
         begins, ends = begins[real], ends[real]
@@ -31,12 +31,12 @@ def union(begins: Column, ends: Column) -> Intervals:
 
 
 def one(begin: int, end: int) -> Intervals:
-    """A single interval, or none if it is empty."""
+    """Return a single interval, or none if it is empty."""
     return np.array([(begin, end)], np.int64) if begin < end else NONE
 
 
 def joined(*sets: Intervals) -> Intervals:
-    """The moments that are in any of them."""
+    """Return the moments that are in any of the sets."""
     some = [each for each in sets if len(each)]
     if len(some) < 2:
         return some[0] if some else NONE
@@ -45,16 +45,16 @@ def joined(*sets: Intervals) -> Intervals:
 
 
 def both(left: Intervals, right: Intervals) -> Intervals:
-    """The moments that are in both."""
+    """Return the moments that are in both sets."""
     if not len(left) or not len(right):
         return NONE
     if len(right) == 1 and right[0, 0] <= left[0, 0] and left[-1, 1] <= right[0, 1]:
-        return left  # as is usual when they are cut to something long
+        return left  # the usual case when cutting to a long interval
     return covered((left, right), 2)
 
 
 def without(left: Intervals, right: Intervals) -> Intervals:
-    """The moments of `left` that are not in `right`."""
+    """Return the moments of `left` that are not in `right`."""
     if not len(left) or not len(right):
         return left
     low, high = left[0, 0], left[-1, 1]
@@ -63,17 +63,17 @@ def without(left: Intervals, right: Intervals) -> Intervals:
 
 
 def covered(sets: Sequence[Intervals], times: int) -> Intervals:
-    """The moments that are in at least `times` of the sets."""
+    """Return the moments that are in at least `times` of the sets."""
     rows = [each for each in sets if len(each)]
     if len(rows) < times:
         return NONE
-    # The last bit says whether an edge is a begin: one sort keeps both together.
+    # The lowest bit says whether an edge is a begin, so that one sort moves both together.
     edges = np.concatenate([each.ravel() for each in rows]) * 2
     edges[::2] += 1
-    edges.sort(kind="stable")  # sorted pieces
+    edges.sort(kind="stable")  # fast, as the pieces are sorted
     depth = ((edges & 1) * 2 - 1).cumsum()
     edges >>= 1
-    # Of edges at one moment the last one tells what is from there on.
+    # Of several edges at one moment, the last one has the depth from there on.
     final = np.append(edges[1:] != edges[:-1], True)
     edges, deep = edges[final], depth[final] >= times
     turns = np.flatnonzero(np.diff(deep, prepend=False))
@@ -82,5 +82,5 @@ def covered(sets: Sequence[Intervals], times: int) -> Intervals:
 
 
 def length(intervals: Intervals) -> int:
-    """How long they are together."""
+    """Return the total length of the intervals."""
     return int((intervals[:, 1] - intervals[:, 0]).sum())

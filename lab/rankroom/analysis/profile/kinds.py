@@ -1,4 +1,4 @@
-"""The rows of a profile that are about collectives: each kind of them, and who came last."""
+"""The rows of a profile about collectives: each kind of them, and the stragglers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankroom.analysis.timeline import whole
 
 
 def kinds(shares: Shares) -> list[Kind]:
-    """One row for each operation of each library, the most time first."""
+    """Return one row for each operation of each library, the one with the most time first."""
     collectives = shares.collectives
     named = sorted({(key.library, key.op) for key in collectives.keys})
     place = {kind: i for i, kind in enumerate(named)}
@@ -51,7 +51,7 @@ def kinds(shares: Shares) -> list[Kind]:
     for kind, (library, op) in enumerate(named):
         time, wait, transfer = (_mean(each) for each in zip(*found[kind], strict=True))
         if not count[kind] and not time:
-            continue  # of another phase
+            continue  # occurs in other phases only
         total, seen = sizes[kind]
         each = total / seen if seen else None
         moving = sum(transfer for _, _, transfer in found[kind])
@@ -61,7 +61,7 @@ def kinds(shares: Shares) -> list[Kind]:
 
 
 def stragglers(shares: Shares) -> list[Straggler]:
-    """The ranks that others waited for, the costliest first."""
+    """Return the ranks that others waited for, the costliest first."""
     found = shares.collectives
     shared, chosen = found.shared, found.shared & shares.chosen
     many = int(chosen.sum())
@@ -70,10 +70,10 @@ def stragglers(shares: Shares) -> list[Straggler]:
     out = []
     for rank in np.unique(found.straggler[shared]).tolist():
         mine = shared & (found.straggler == rank)
-        # Of how late a rank came, only what no error of clocks can be.
+        # Count only the lateness that an error of the clocks cannot explain.
         cost = np.maximum(found.cost[mine] - shares.timeline.doubt[rank], 0)
         late = union(found.last[mine] - cost, found.last[mine])
-        # Being late costs nothing while no rank waits, as with collectives behind computing.
+        # Lateness costs nothing while no rank waits, as when computing hides a collective.
         others = joined(several, without(anyone, shares.ranks[rank].waiting))
         if total := length(both(late, others)):
             last = int((found.spread[mine & chosen] > 0).sum())

@@ -1,7 +1,7 @@
 """The profile of a run in a store, computed once for all its readers.
 
-That of a run that is over is kept beside its events as profile.json, and with it, if the run is
-long, its overview. Readers never write them: a profile that is missing, as with records of earlier
+When a run has ended, its profile is stored beside its events as profile.json and, if the run is
+long, its overview as well. Readers never write them: a missing profile, as in records of earlier
 versions, is computed, and a missing overview is done without.
 """
 
@@ -20,20 +20,20 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
-RULES = 5  # of docs/profile-rules.md; a profile.json that followed others is not taken
+RULES = 5  # version of docs/profile-rules.md; a profile.json of another version is ignored
 
 
 def profile_of(store: Store, run: RunInfo) -> Profile:
-    """What profile.json says, or what follows from the events that there are by now."""
+    """Return the stored profile, or compute it from the events so far."""
     paths = store.paths(run.id)
     kept = None if run.state == "running" else stored_profile(paths)
     return kept or GrowingProfile(paths, run).look(run)
 
 
 def write_profile(store: Store, run: RunInfo) -> None:
-    """Keep the profile of a run that has just ended, and its overview if it has many spans.
+    """Store the profile of a run that has just ended, and its overview if it has many spans.
 
-    Raises OSError when the disk refuses them.
+    Raises OSError if they cannot be written.
     """
     paths = store.paths(run.id)
     growing = GrowingProfile(paths, run)
@@ -45,7 +45,7 @@ def write_profile(store: Store, run: RunInfo) -> None:
 
 
 class GrowingProfile:
-    """The profile of a live run: each look reads what is new, from byte `read` of its events on."""
+    """The profile of a live run; each call reads what is new, from byte `read` of its events on."""
 
     def __init__(self, paths: RecordPaths, run: RunInfo) -> None:
         self.read = 0
@@ -58,29 +58,29 @@ class GrowingProfile:
         self._lock = threading.Lock()
 
     def fits(self, run: RunInfo) -> bool:
-        """False if what was read before is another by now: the ranks' clocks, or all the events."""
+        """False if the data read is outdated: clocks have changed, or events been replaced."""
         with contextlib.suppress(OSError):
             if self._events.stat().st_size < self.read:
                 return False
         return _clocks(run) == self._clocks
 
     def look(self, run: RunInfo) -> Profile:
-        """The profile of all whole lines by now."""
+        """Return the profile of all complete lines so far."""
         with self._lock:
             collectives = self._matched(run)
             if self._profile is None:
                 self._profile = Profile.of(self._timeline, collectives)
-            else:  # a rank may be sampled without a span that ends
+            else:  # there may be new samples without new spans
                 self._profile = self._profile.with_memory(self._timeline)
             return self._profile
 
     def collectives(self, run: RunInfo) -> Collectives:
-        """The collectives of all whole lines by now."""
+        """Return the collectives of all complete lines so far."""
         with self._lock:
             return self._matched(run)
 
     def overview(self, run: RunInfo) -> str:
-        """The overview of all whole lines by now; nothing if there are few spans."""
+        """Return the overview of all complete lines so far; empty if there are few spans."""
         with self._lock:
             collectives = self._matched(run)
             if self._timeline.count < overview.LEAST_SPANS:
@@ -103,7 +103,7 @@ class GrowingProfile:
 
 
 def stored_profile(paths: RecordPaths) -> Profile | None:
-    """What profile.json says, if it is of all the events that there are and follows our rules."""
+    """Return what profile.json holds; None unless it covers all events and follows our rules."""
     try:
         kept = json.loads(paths.profile.read_bytes())
         if kept["rules"] == RULES and only_log_after(paths.events, kept["read"]):
@@ -114,7 +114,7 @@ def stored_profile(paths: RecordPaths) -> Profile | None:
 
 
 def stored_overview(paths: RecordPaths) -> bytes:
-    """What overview.jsonl says, under the same conditions; nothing if there is none."""
+    """Return what overview.jsonl holds, under the same conditions; empty if there is none."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         lines = paths.overview.read_bytes()
         head = json.loads(lines[: lines.index(b"\n")])

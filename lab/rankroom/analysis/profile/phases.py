@@ -14,16 +14,16 @@ from rankroom.analysis.profile.training_loop import Steps, begin_of, find_loops
 from rankroom.analysis.timeline import whole
 from rankroom.text.amounts import duration
 
-# What the phases are called, in the order of time; the rest is also between steps.
+# The names shown for the phases, in order of time; the rest also lies between steps.
 TITLES = {"startup": "start-up", "warmup": "warm-up", "loop": "loop", "rest": "rest"}
-WORTH_A_WORD_US = 1_000_000  # of what comes before the loop
-MOST_OTHERS = 3  # loops that are named beside the longest
-_SAMPLES = ("data", "user")  # categories of spans that may say how many samples they are of
+WORTH_A_WORD_US = 1_000_000  # what comes before the loop, if it is to be mentioned
+MOST_OTHERS = 3  # loops that are listed besides the longest
+_SAMPLES = ("data", "user")  # categories of spans that may report a number of samples
 
 
 @dataclass
 class Phase:
-    """One of the run's phases, from `begin` to `end`, but for moments that are of others: `wall`.
+    """A phase of the run, from `begin` to `end`; `wall` is its length less moments of other phases.
 
     `imports` is how long a rank imported modules, on average; times in µs.
     """
@@ -39,7 +39,7 @@ class Phase:
 
     @classmethod
     def of(cls, name: str, shares: Shares) -> Phase:
-        """The phase of those moments; there must be some."""
+        """Return the phase that consists of these moments; there must be some."""
         window = shares.window
         begin, end = int(window[0, 0]), int(window[-1, 1])
         return cls(
@@ -49,7 +49,7 @@ class Phase:
 
 
 def split(shares: Shares) -> tuple[Loop | None, dict[str, Shares]]:
-    """The run's loop, and the moments of each phase in order; neither if nothing repeats."""
+    """Return the run's loop, and the moments of each phase in order; neither if nothing repeats."""
     found = find_loops(shares)
     if not found:
         return None, {}
@@ -73,7 +73,7 @@ def split(shares: Shares) -> tuple[Loop | None, dict[str, Shares]]:
 
 
 def before(phases: list[Phase]) -> str:
-    """`; before that: 10.4 s, 10.1 s of it imports`, if the loop did not begin at once."""
+    """Return `; before that: 10.4 s, 10.1 s of it imports`; empty if the loop began at once."""
     early = [phase for phase in phases if phase.phase in ("startup", "warmup")]
     took = sum(phase.wall for phase in early)
     if took < WORTH_A_WORD_US:
@@ -96,7 +96,7 @@ def _described(steps: Steps, shares: Shares, others: list[OtherLoop]) -> Loop:
 
 
 def _imports(shares: Shares) -> int:
-    """How long a rank imports modules, the mean of all ranks."""
+    """Return how long a rank imports modules: the mean over all ranks."""
     total = 0
     for rank in shares.ranks:
         _, start, end = shares.timeline.lane(rank, "import").columns()
@@ -105,7 +105,7 @@ def _imports(shares: Shares) -> int:
 
 
 def _samples(shares: Shares) -> int:
-    """How many samples the spans that begin in those moments say that they are of."""
+    """Return how many samples the spans that begin in these moments report."""
     total = 0
     for rank in shares.ranks:
         for cat in _SAMPLES:

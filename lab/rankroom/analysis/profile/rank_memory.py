@@ -1,4 +1,4 @@
-"""The memory of each rank over a run, from what was sampled of it about once a second."""
+"""The memory of each rank over a run, from samples taken about once a second."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import name_ranks
 
-FEWEST = 8  # samples of a rank by which it is said whether its memory rises
+FEWEST = 8  # samples of a rank needed to tell whether its memory rises
 QUARTERS = 4
-EVEN = 6  # no step from a quarter to the next may be less than this part of the whole rise
-LEAST_RISE = 32_000_000  # bytes that are worth a word, and
-SHARE = 20  # this part of the peak
+EVEN = 6  # from each quarter to the next, at least 1/EVEN of the whole rise
+LEAST_RISE = 32_000_000  # bytes that are worth mentioning, and at least
+SHARE = 20  # 1/SHARE of the peak
 
 
 def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]:
-    """A row for each rank that was sampled; whether its memory rises is said of `window`."""
+    """Return a row for each rank that was sampled; its rise is judged within `window`."""
     rows = []
     for rank, samples in timeline.samples.items():
         if not samples:
@@ -39,7 +39,7 @@ def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]
 
 
 def _rise(memory: npt.NDArray[np.int64]) -> int | None:
-    """How far memory rose, quarter after quarter; 0 if it did not do so all the time."""
+    """Return how far memory rose, 0 if not in every quarter; None if there are too few samples."""
     if len(memory) < FEWEST:
         return None
     middles = [int(np.median(part)) for part in np.array_split(memory, QUARTERS)]
@@ -48,7 +48,7 @@ def _rise(memory: npt.NDArray[np.int64]) -> int | None:
 
 
 def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
-    """`peak memory 1.2 GB to 1.4 GB a rank`, and whose memory rises; empty without rows."""
+    """Return `peak memory 1.2 GB to 1.4 GB a rank`, and whose memory rises; empty without rows."""
     if not rows:
         return ""
     said = f"peak memory {_between([row.peak for row in rows])} a rank"
@@ -66,11 +66,11 @@ def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
 
 
 def rises(row: RankMemory) -> bool:
-    """Whether the rise of a rank's memory is worth a word."""
+    """Whether the rise of a rank's memory is large enough to mention."""
     return (row.rise or 0) >= max(LEAST_RISE, row.peak // SHARE)
 
 
 def _between(sizes: Sequence[int]) -> str:
-    """`1.2 GB`, or `1.2 GB to 1.4 GB`."""
+    """Return `1.2 GB`, or `1.2 GB to 1.4 GB`."""
     least, most = size(min(sizes)), size(max(sizes))
     return most if least == most else f"{least} to {most}"

@@ -1,4 +1,4 @@
-"""The profile of a run as plain rows, and as tables to look at: of all of it, and of its phases."""
+"""The profile of a run and of its phases, as plain rows and as tables to read."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ ROWS: dict[str, Any] = {**PART_ROWS, "memory": RankMemory}  # of the run
 class Profile:
     """The profile of a run: `ranks`, `kinds` and `stragglers` are rows, `diagnosis` a sentence.
 
-    `wall` is how long the run lasted on any rank, in microseconds as all times. If a part of it
-    repeats, `loop` is about that, so is the diagnosis, and `phases` have rows of their own. `named`
-    are the ranks that the diagnosis says held the others up. `memory` has a row for each rank that
-    was sampled. `dropped` counts by reason the spans that were unsound and left out.
+    `wall` is how long the run lasted over all ranks, in microseconds like all times. If a part of
+    it repeats, `loop` describes that part, the diagnosis is about it, and `phases` have rows of
+    their own. `named` are the ranks that held the others up according to the diagnosis. `memory`
+    has a row for each rank that was sampled. `dropped` counts the invalid spans by reason.
     """
 
     wall: int
@@ -57,12 +57,12 @@ class Profile:
 
     @classmethod
     def of(cls, timeline: Timeline, collectives: Collectives | None = None) -> Profile:
-        """The profile of a run's timeline, matched already or not."""
+        """Return the profile of a timeline; `collectives` if they are matched already."""
         return cls.from_shares(Shares(timeline, collectives))
 
     @classmethod
     def from_shares(cls, shares: Shares) -> Profile:
-        """The profile of a timeline whose moments are known."""
+        """Return the profile of a timeline whose shares are known."""
         late = stragglers(shares)
         words, named = _diagnosed(shares, late)
         dropped = dict(sorted(shares.timeline.dropped.items()))
@@ -78,19 +78,22 @@ class Profile:
         return made.with_memory(shares.timeline)
 
     def with_memory(self, timeline: Timeline) -> Profile:
-        """The same with what was sampled by now; its spans are those of the profile."""
+        """Return the profile with the samples so far; its spans must be the timeline's."""
         loop = self.phase("loop")
         window = (loop.begin, loop.end) if loop else timeline.wall
         memory = memory_rows(timeline, window)
         return self if memory == self.memory else dataclasses.replace(self, memory=memory)
 
     def phase(self, name: str) -> Phase | None:
-        """`startup`, `warmup`, `loop` or `rest`; None if the run has no such phase."""
+        """Return the phase `startup`, `warmup`, `loop` or `rest`; None if the run has none such."""
         return next((each for each in self.phases if each.phase == name), None)
 
     def rows(self, what: str = "ranks", phase: str = "") -> list[Json]:
-        """The rows of `ranks`, `kinds` or `stragglers`, of the run or a phase, or of the run's
-        `memory`, as dictionaries."""
+        """Return as dictionaries the rows of `ranks`, `kinds` or `stragglers`, of the run or a
+        phase, or of the run's `memory`.
+
+        Raises UsageError if there are no such rows.
+        """
         has = PART_ROWS if phase else ROWS
         if what not in has:
             raise UsageError(NO_ROWS.format(what=what, known=", ".join(has)))
@@ -101,9 +104,9 @@ class Profile:
         return [dataclasses.asdict(row) for row in getattr(part, what)]
 
     def to_pandas(self, what: str = "ranks", phase: str = "") -> Any:
-        """The same rows as a pandas DataFrame.
+        """Return the same rows as a pandas DataFrame.
 
-        Raises UsageError where pandas is not installed.
+        Raises UsageError if pandas is not installed.
         """
         rows = self.rows(what, phase)
         try:
@@ -113,7 +116,7 @@ class Profile:
         return pd.DataFrame(rows, columns=[each.name for each in dataclasses.fields(ROWS[what])])
 
     def to_json(self) -> Json:
-        """As in profile.json."""
+        """Return the profile in the format of profile.json."""
         rows = {what: self.rows(what) for what in PART_ROWS}
         rest = {"named": self.named, "diagnosis": self.diagnosis, "dropped": self.dropped}
         phases: Json = {}
@@ -126,7 +129,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Json) -> Profile:
-        """What `to_json` made. Raises KeyError, TypeError or ValueError if that did not make it."""
+        """Restore what `to_json` made. Raises KeyError, TypeError or ValueError for other data."""
         loop = None
         if found := data.get("loop"):
             loop = Loop(**{**found, "others": [OtherLoop(**each) for each in found["others"]]})
@@ -138,8 +141,9 @@ class Profile:
         )  # fmt: skip
 
     def tables(self) -> list[tables.Table]:
-        """Where each rank's time went, the kinds of collectives, and who came last: in the loop if
-        there is one, before what the phases took and where each rank's time went in all."""
+        """Return tables of where each rank's time went, of the kinds of collectives, and of the
+        stragglers: in the loop if there is one, followed by the phases and by the ranks' times in
+        the whole run."""
         part = self.phase("loop") or self
         of = self.loop.title if self.loop else ""
         made = [tables.of_ranks(part.wall, part.ranks, of=of)]
@@ -155,7 +159,7 @@ class Profile:
         return made
 
     def remarks(self) -> list[str]:
-        """The diagnosis, how fast the loop is, how much memory it takes, and what was left out."""
+        """Return diagnosis, speed of the loop, memory, and what was left out; a line each."""
         facts = tables.of_loop(self.loop) if self.loop else ""
         memory = memory_words(self.memory, self.loop)
         told = (self.diagnosis, facts, memory, tables.dropped(self.dropped))
@@ -172,13 +176,13 @@ class Profile:
 
 
 def _diagnosed(shares: Shares, late: list[Straggler], steps: int = 0) -> tuple[str, list[int]]:
-    """The sentence on a run, or on the steps of its loop, and the ranks that it names."""
+    """Return the sentence on a run, or on the steps of its loop, and the ranks that it names."""
     found = shares.collectives
     chosen = found.shared & shares.chosen
     ops = {found.keys[key].op for key in np.unique(found.key[chosen])}
     own = functools.partial(own_spans, shares)
     rows, shared = shares.rows(), int(chosen.sum())
-    # Who waits for ranks that come no more is in no step that ends.
+    # A step in which a rank waits for ranks that never arrive does not end, so does not count.
     given_up = not steps and found.has_given_up
     words = diagnosis(shares.wall, rows, late, shared, ops, own, given_up, steps)
     named = [each.rank for each in named_of(shares.wall, len(rows), late)] if words else []

@@ -23,8 +23,8 @@ class RankTimes:
 
 @dataclass
 class Kind:
-    """All calls of one operation. `bytes` is the mean of a call; times are a rank's, on average;
-    `bandwidth` is in bytes of a rank's calls per second of its transfer."""
+    """All calls of one operation. `bytes` is the mean size of a call; times are per rank, on
+    average; `bandwidth` is in bytes of a rank's calls per second of its transfer time."""
 
     library: str
     op: str
@@ -38,8 +38,8 @@ class Kind:
 
 @dataclass
 class Straggler:
-    """A rank that came last in `last` of `of` collectives, and how long others waited for it: less
-    what may be an error of its clock."""
+    """A rank that came last in `last` of `of` collectives; `cost` is how long others waited for it,
+    less the possible error of its clock."""
 
     rank: int
     last: int
@@ -49,10 +49,11 @@ class Straggler:
 
 @dataclass
 class RankMemory:
-    """The bytes that a rank had in memory when it was first and last sampled, and at the most.
+    """A rank's memory in bytes: at the first and the last sample, and at its peak.
 
-    `rise` is how far that rose all through the loop, or the run if it has none; None if samples are
-    too few to tell. `gpu_peak` is of its whole GPU, other processes included.
+    `rise` is how far it rose throughout the loop, or the run if there is no loop: 0 if it did not
+    rise all the time, None if there are too few samples. `gpu_peak` is of the rank's whole GPU,
+    other processes included.
     """
 
     rank: int
@@ -65,7 +66,7 @@ class RankMemory:
 
 @dataclass
 class OtherLoop:
-    """A loop beside the longest: what ends its steps, in which line of the cell, how many count."""
+    """A loop besides the longest: what ends its steps, in which line, and how many count."""
 
     name: str
     line: int | None
@@ -77,10 +78,10 @@ class OtherLoop:
 class Loop:
     """The part of a run that repeats, from step `first` to step `last`, counted from 1.
 
-    `steps` of them count, in `time` µs; in `apart` others all ranks did something else as well.
-    `name` is what ends a step, in line `line` of the cell; `rate` is in steps per second and
-    `samples` in samples per second of all ranks, if any span says how many. Ranks did `fewest` to
-    `most` steps. `named` are the ranks that held the others up in it.
+    `steps` of them count and take `time` µs; in `apart` others, all ranks did something else as
+    well. `name` is what ends a step, in line `line` of the cell; `rate` is in steps per second and
+    `samples` in samples per second over all ranks, if spans report them. Ranks did `fewest` to
+    `most` steps. `named` are the ranks that held the others up in the loop.
     """
 
     name: str

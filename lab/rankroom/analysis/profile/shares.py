@@ -1,4 +1,4 @@
-"""Where each rank's time went: every moment of the wall is one of five things, for each rank."""
+"""Where each rank's time went: on each rank, a moment of the wall belongs to one of five parts."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rankroom.analysis.profile.rows import RankTimes
 from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
-SET_UP = "setup"  # the category of what Rankroom itself does before a rank's cell begins
-UNRECORDED = "unrecorded"  # the category of the moments of which spans were left out
+SET_UP = "setup"  # category of Rankroom's own work before a rank's cell begins
+UNRECORDED = "unrecorded"  # category of the stretches whose spans were left out
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
-# In graph mode the main thread's waits are not seen.
+# In graph mode the main thread's waits are not recorded: its collectives count as blocking.
 _BLOCKS_UNSEEN = "hvd.tensorflow"
 
 
 class Times(NamedTuple):
     """The moments of one rank. `exposed` is communication that nothing overlaps; `waits` and
-    `transfers` are its collectives, the main thread blocked or not."""
+    `transfers` are those of its collectives, whether or not they block the main thread."""
 
     compute: Intervals
     data: Intervals
@@ -45,11 +45,11 @@ class Times(NamedTuple):
 
 
 class Shares:
-    """The moments of all ranks between `begin` and `end`, and the collectives they come from.
+    """The moments of all ranks between `begin` and `end`, and the collectives they result from.
 
-    `window` is those of them that count, and `chosen` the collectives whose last rank came in it:
-    all, unless some are cut out. What ranks have left out of the record, as it would have been too
-    long, is `unrecorded`, and counts for nothing.
+    `window` holds the moments that count, and `chosen` selects the collectives whose last rank
+    arrived in it: everything, unless it was cut. Stretches that ranks left out of the record, as it
+    would have been too long, are in `unrecorded` and do not count.
     """
 
     def __init__(self, timeline: Timeline, collectives: Collectives | None = None) -> None:
@@ -70,7 +70,7 @@ class Shares:
         return length(self.window)
 
     def cut(self, window: Intervals) -> Shares:
-        """The same of the moments in `window` only."""
+        """Return the shares of the moments in `window` only."""
         part = copy.copy(self)
         part.window = both(window, self.window)
         part.chosen = self.chosen & part.holds(self.collectives.last)
@@ -81,20 +81,20 @@ class Shares:
         return part
 
     def holds(self, moments: Column) -> npt.NDArray[np.bool_]:
-        """Whether each of the moments is in the window."""
+        """For each of the moments, whether it is in the window."""
         at = np.searchsorted(self.window.ravel(), moments, "right")
         inside: npt.NDArray[np.bool_] = at % 2 == 1
         return inside
 
     def within(self, begins: Column, ends: Column) -> Intervals:
-        """The union of [begin, end), cut to the window."""
+        """Return the union of [begin, end), cut to the window."""
         if len(self.window):
             near = (ends > self.window[0, 0]) & (begins < self.window[-1, 1])
             begins, ends = begins[near], ends[near]
         return both(union(begins, ends), self.window)
 
     def rows(self) -> list[RankTimes]:
-        """How long each part of each rank's time is."""
+        """Return the length of each part of each rank's time."""
         names = (*PARTS, "communication")
         return [
             RankTimes(rank, **{name: length(getattr(times, name)) for name in names})
@@ -126,16 +126,16 @@ class Shares:
         )
 
     def _blocks(self, rank: int) -> Intervals:
-        """When the rank's main thread was blocked in communication."""
+        """Return when the rank's main thread was blocked in communication."""
         if self._any_wait:
             blind, _ = self._calls(rank, lambda named: named.get("library") == _BLOCKS_UNSEEN)
             return joined(self._union(rank, "wait"), blind)
-        # No one saw a thread wait, and a GPU may compute while it communicates.
+        # No waits were recorded, and a GPU may compute while it communicates.
         on_gpu, others = self._calls(rank, lambda named: isinstance(named.get("kernel"), str))
         return joined(others, without(on_gpu, self._union(rank, "kernel")))
 
     def _calls(self, rank: int, is_one: Callable[[Json], bool]) -> tuple[Intervals, Intervals]:
-        """When the rank was in collectives whose name is such a one, and when in others."""
+        """Return when the rank was in collectives that `is_one` accepts, and when in others."""
         calls = self.collectives.calls[rank]
         numbers = np.unique(calls.numbers).tolist()
         chosen = [each for each in numbers if is_one(self.timeline.named(rank, each))]

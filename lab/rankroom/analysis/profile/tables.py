@@ -1,4 +1,4 @@
-"""A profile as tables: headings and cells in words, aligned as text or as HTML."""
+"""A profile as tables: headings and cells as text, aligned with spaces or as HTML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankroom.analysis.profile.phases import TITLES, Phase
 from rankroom.analysis.profile.rows import Kind, Loop, RankMemory, RankTimes, Straggler
 from rankroom.text.amounts import duration, size
 
-# What the times of a rank are called, in the order in which they are shown.
+# The names shown for the parts of a rank's time, in the order shown.
 PARTS = {
     "compute": "computing",
     "data": "data loading",
@@ -19,7 +19,7 @@ PARTS = {
     "exposed": "exposed communication",
     "idle": "idle",
 }
-# Why spans were left out.
+# Reasons why spans were left out.
 WHY = {
     "length": "in columns of unequal length",
     "negative": "with negative durations",
@@ -31,13 +31,13 @@ WHY = {
 
 
 class Table(NamedTuple):
-    """Headings and cells; the first column is left-aligned, the others right."""
+    """Headings and cells; the first column is left-aligned, the others right-aligned."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        """Aligned by spaces, under a line."""
+        """Return the table aligned with spaces, with a line under the headings."""
         lines = [self.head, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
         first, *others = widths
@@ -53,15 +53,15 @@ class Table(NamedTuple):
         return "\n".join([shown[0], "─" * (sum(widths) + 2 * len(others)), *shown[1:]])
 
     def html(self) -> str:
-        """Without classes or colours, for light and for dark."""
+        """Return the table as HTML, without classes or colors, for light and dark themes."""
         rows = [_row("th", self.head), *(_row("td", row) for row in self.rows)]
         return f'<table style="{_TABLE}">{"".join(rows)}</table>'
 
 
 def of_ranks(wall: int, rows: Sequence[RankTimes], most: int | None = None, of: str = "") -> Table:
-    """Time and share of each rank; of more than `most` only their mean and the extremes.
+    """Return time and share of each rank; of more than `most` ranks, only their mean and extremes.
 
-    `of` says what all that is of, if there is more than one such table.
+    `of` says what the table is about, if there are several.
     """
     shown: list[tuple[str, RankTimes]] = [(str(row.rank), row) for row in rows]
     if most is not None and len(rows) > most:
@@ -75,7 +75,7 @@ def of_ranks(wall: int, rows: Sequence[RankTimes], most: int | None = None, of: 
 
 
 def of_kinds(wall: int, rows: Sequence[Kind], of: str = "") -> Table:
-    """The flat profile of collectives."""
+    """Return the flat profile of collectives."""
     times = ("time per rank", "waiting per rank", "transfer per rank")
     head = [_headed("collective", of), "calls", "bytes", *times, "bandwidth"]
     cells = [
@@ -92,7 +92,7 @@ def of_kinds(wall: int, rows: Sequence[Kind], of: str = "") -> Table:
 
 
 def of_stragglers(wall: int, rows: Sequence[Straggler], of: str = "") -> Table:
-    """Who came last, how often, and what that cost."""
+    """Return which ranks came last, how often, and what that cost."""
     head = [_headed("arrives last", of), "collectives", "share", "costs (any other waits)"]
     cells = [
         [f"rank {row.rank}", f"{row.last:,} of {row.of:,}", percent(row.last, row.of),
@@ -103,7 +103,7 @@ def of_stragglers(wall: int, rows: Sequence[Straggler], of: str = "") -> Table:
 
 
 def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
-    """How long each phase took, and where a rank's time went in it on average."""
+    """Return how long each phase took, and where a rank's time went in it on average."""
     head = ["phase", "time", *PARTS.values()]
     cells = []
     for phase in phases:
@@ -114,7 +114,7 @@ def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
 
 
 def of_memory(rows: Sequence[RankMemory]) -> Table:
-    """What each rank had in memory over the run."""
+    """Return each rank's memory over the run."""
     head = ["memory of rank", "at first", "at last", "peak", "rise"]
     has_gpus = any(row.gpu_peak is not None for row in rows)
     if has_gpus:
@@ -127,7 +127,7 @@ def of_memory(rows: Sequence[RankMemory]) -> Table:
 
 
 def of_loop(loop: Loop) -> str:
-    """How fast the loop is, and what is not counted in it."""
+    """Return the speed of the loop, what does not count in it, and other loops."""
     line = f" (line {loop.line})" if loop.line is not None else ""
     found = [f"{loop.title} end with {loop.name}{line}: {_rate(loop.rate)} steps/s"]
     if loop.samples is not None:
@@ -145,7 +145,7 @@ def of_loop(loop: Loop) -> str:
 
 
 def dropped(reasons: dict[str, int]) -> str:
-    """How many spans were left out and why; "" if none."""
+    """Return how many spans were left out and why; "" if none."""
     count = sum(reasons.values())
     if not count:
         return ""
@@ -163,7 +163,7 @@ def _mean(rows: Sequence[RankTimes]) -> RankTimes:
 
 
 def _rate(rate: float) -> str:
-    """With three digits."""
+    """Format a rate with three digits, or as a whole number."""
     return f"{rate:,.0f}" if rate >= 99.95 else f"{rate:.3g}"
 
 
@@ -182,7 +182,8 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     return f"<tr>{left}{right}</tr>"
 
 
-# A number and its unit stay together, and `speed-up`; pages' own styles are stronger than ours.
+# Keep a number with its unit, and `speed-up`, on one line: by characters, as a page's own styles
+# override ours.
 _STAYS, _STAYS_HYPHEN = "\u00a0", "\u2011"
 _TABLE = "border-collapse:collapse;margin:4px 0;font-size:90%"
 _LEFT = "text-align:left;padding:1px 8px 1px 2px"

@@ -1,8 +1,8 @@
 """The part of a run that repeats: the training loop, step by step.
 
-A step ends with an optimizer's or Keras's step on a rank, or with a collective that comes again and
-again; docs/profile-rules.md has the rules. What comes before the loop, its first steps, and what
-all ranks do between its steps are told apart from it, so that a share is one of a step.
+A step ends with an optimizer's or Keras's step on a rank, or with a collective that recurs;
+docs/profile-rules.md has the rules. What comes before the loop, its first steps, and what all ranks
+do between its steps do not count, so that percentages refer to one step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rankroom.analysis.timeline import Column, Timeline, whole
 from rankroom.record.model import Json
 
 FEWEST = 5  # steps of a loop
-SHORTEST_US = 100_000  # of a loop: nothing is said of less
-WARM_UP = 1.5  # times the median: the first steps that take longer are no part of the loop
-LONGEST = 2  # times the median: what each rank works longer for is something else than a step
+SHORTEST_US = 100_000  # of a loop; a shorter one is ignored
+WARM_UP = 1.5  # times the median: the first steps that take longer are warm-up
+LONGEST = 2  # times the median: a step in which every rank works longer is apart
 _NOT_TRAINING = {"evaluate", "predict", "test batch", "predict batch"}  # Keras's
-_NUMBERED = re.compile(r"(after )?#\d*$")  # what a tensor is called that has no name
+_NUMBERED = re.compile(r"(after )?#\d*$")  # what unnamed tensors are called
 
 Marks = dict[int, Column]  # by rank: when its steps ended, ascending
 
 
 class Repeated(NamedTuple):
-    """What marks the ends of steps: the first in order is the one to believe."""
+    """What marks the ends of steps: the lower the order, the more credible."""
 
     order: int
     name: str
@@ -40,11 +40,11 @@ class Repeated(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """A loop, by the rank that did most of it: step `i`, from 1, lasts from `ends[i - 2]` to
-    `ends[i - 1]`.
+    """A loop, as seen on the rank with the most steps: step `i`, from 1, lasts from `ends[i - 2]`
+    to `ends[i - 1]`.
 
-    Those up to `warm` warm up; `apart` says of each after them whether it is something else, and
-    `unrecorded` whether spans of it were left out.
+    Steps up to `warm` are warm-up. For each later step, `apart` says whether all ranks did
+    something else as well, and `unrecorded` whether spans of it were left out.
     """
 
     what: Repeated
@@ -53,7 +53,7 @@ class Steps(NamedTuple):
     warm: int
     apart: npt.NDArray[np.bool_]
     unrecorded: npt.NDArray[np.bool_]
-    counts: list[int]  # of the ranks that have any
+    counts: list[int]  # numbers of steps, of the ranks that have any
 
     @property
     def counted(self) -> int:
@@ -76,7 +76,7 @@ class Steps(NamedTuple):
 
 
 def find_loops(shares: Shares) -> list[Steps]:
-    """The loops of a run, none within another; the one that takes longest first."""
+    """Return the loops of a run, none within another; the one that takes longest first."""
     marked: dict[Repeated, Marks] = {}
     for rank in shares.timeline.ranks:
         for what, ends in (*_steps(shares.timeline, rank), *_patterns(shares, rank)):
@@ -95,8 +95,8 @@ def find_loops(shares: Shares) -> list[Steps]:
 
 
 def begin_of(timeline: Timeline, steps: Steps) -> int:
-    """When the loop's first step began, as far as is known: with its statement, or the one before
-    ended."""
+    """Return when the loop's first step began, as far as is known: with its statement, or when the
+    statement before that ended."""
     _, start, end = timeline.lane(steps.rank, "cell").columns()
     first = int(steps.ends[0])
     begun = start[(start < first) & (end >= first)]
@@ -105,13 +105,13 @@ def begin_of(timeline: Timeline, steps: Steps) -> int:
 
 
 def _credibility(entry: tuple[Repeated, Marks]) -> tuple[int, int, str, int]:
-    """Training before all else, then what comes most often."""
+    """Return the sort key: training first, then what recurs most often."""
     what, marks = entry
     return what.order, -max(map(len, marks.values())), what.name, what.line or 0
 
 
 def _steps(timeline: Timeline, rank: int) -> Iterator[tuple[Repeated, Column]]:
-    """The ends of the steps that a framework told of."""
+    """Yield the ends of the steps that a framework reported."""
     number, start, end = timeline.lane(rank, "step").columns()
     names = [timeline.named(rank, each)["name"] for each in _unique(number)]
     for (name, line), at in _grouped(timeline, rank, number, start, names):
@@ -119,7 +119,10 @@ def _steps(timeline: Timeline, rank: int) -> Iterator[tuple[Repeated, Column]]:
 
 
 def _patterns(shares: Shares, rank: int) -> Iterator[tuple[Repeated, Column]]:
-    """The ends of one of the collectives that come equally often, of those that come most."""
+    """Yield, for each line of the cell, the ends of one of the collectives that recur in it.
+
+    It is one of those that occur equally often: of the group that has the most calls in all.
+    """
     calls = shares.collectives.calls[rank]
     several = shares.collectives.shared[calls.of]
     number, start, end = calls.numbers[several], calls.start[several], calls.end[several]
@@ -132,7 +135,7 @@ def _patterns(shares: Shares, rank: int) -> Iterator[tuple[Repeated, Column]]:
         for _, at in found:
             many[len(at)] += len(at)
         often = max(many, key=lambda count: (many[count], count))
-        # Of those of a step the last one, as what follows it belongs to the next step.
+        # Of these collectives, the last one of a step: what follows it belongs to the next step.
         _, at = max((each for each in found if len(each[1]) == often), key=lambda each: each[1][0])
         yield (
             Repeated(2, _title(shares.timeline.named(rank, int(number[at[0]]))), line),
@@ -141,7 +144,7 @@ def _patterns(shares: Shares, rank: int) -> Iterator[tuple[Repeated, Column]]:
 
 
 def _pattern(named: Json) -> str:
-    """What tells the collectives of a step from each other."""
+    """Return what distinguishes the collectives of a step."""
     key = key_of(named)
     return repr((*key[:3], _NUMBERED.sub("", key.tensor), named.get("bytes")))
 
@@ -154,9 +157,9 @@ def _title(named: Json) -> str:
 def _grouped(
     timeline: Timeline, rank: int, number: Column, start: Column, names: list[str]
 ) -> Iterable[tuple[tuple[str, int | None], npt.NDArray[np.intp]]]:
-    """The places of the spans of each name in each line of the cell.
+    """Yield the indices of the spans of each name in each line of the cell.
 
-    `names` are those of the numbers that there are, ascending.
+    `names` are the names of the distinct numbers, in ascending order of the numbers.
     """
     line_of, lines = _lines(timeline, rank, start)
     place = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -173,7 +176,7 @@ def _grouped(
 
 
 def _lines(timeline: Timeline, rank: int, start: Column) -> tuple[Column, list[int | None]]:
-    """Which of the lines each of those moments is in; None stands for an unknown one."""
+    """Return for each moment the index of its line, and the lines; None is an unknown line."""
     number, begin, end = timeline.lane(rank, "cell").columns()
     lines: list[int | None] = [None]
     if not len(number):
@@ -197,13 +200,13 @@ def _unique(number: Column) -> list[int]:
 
 
 def _is_within(ends: Column, others: Column) -> bool:
-    """True if most of the steps end while those others went on."""
+    """True if most of the steps end while the other loop is running."""
     inside = (ends >= others[0]) & (ends <= others[-1])
     return 2 * int(inside.sum()) > len(ends)
 
 
 def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
-    """Which of the steps warm up, and which are something else."""
+    """Find which of the steps are warm-up, apart or unrecorded."""
     ends = marks[rank]
     lengths = np.diff(ends)
     median = int(np.sort(lengths)[(len(lengths) - 1) // 2])
@@ -214,7 +217,7 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
     for each in marks:
         times = shares.ranks[each]
         mine = lengths - np.diff(_until(times.waiting, ends))
-        gone = np.diff(_until(times.idle, ends)) > 0  # a rank that is done says nothing of others
+        gone = np.diff(_until(times.idle, ends)) > 0  # an idle rank says nothing about others
         worked = np.minimum(worked, np.where(gone, worked, mine))
     worked = np.minimum(worked, lengths)
     unrecorded = (np.diff(_until(shares.unrecorded, ends)) > 0)[warm - 1 :]
@@ -223,7 +226,7 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
 
 
 def _until(intervals: Intervals, moments: Column) -> Column:
-    """How much of the intervals is before each of the moments."""
+    """Return how much of the intervals is before each of the moments."""
     if not len(intervals):
         return np.zeros_like(moments)
     begin, end = intervals[:, 0], intervals[:, 1]

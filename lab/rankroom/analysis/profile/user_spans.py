@@ -1,4 +1,4 @@
-"""The user's own spans: how long each rank spent in them while nothing held it up."""
+"""The user's own spans: how long each rank spent in them while it was not blocked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rankroom.analysis.profile.shares import Shares
 from rankroom.analysis.timeline import Column
 
 CATEGORY = "user"
-LONGEST = 40  # characters of a name that is said in a sentence
+LONGEST = 40  # characters of a name in the sentence
 
 
 def own_spans(shares: Shares, who: list[int], cost: int) -> dict[str, dict[int, int]]:
-    """By name the microseconds of each rank, of spans that may cost so much on the ranks `who`."""
+    """Return by name each rank's µs in spans that may explain this cost on the ranks `who`."""
     longest: dict[str, int] = {}
     for rank in who:
         number, start, end = shares.timeline.lane(rank, CATEGORY).columns()
@@ -35,7 +35,7 @@ def own_spans(shares: Shares, who: list[int], cost: int) -> dict[str, dict[int, 
 
 
 def _names(shares: Shares, rank: int, numbers: Column) -> dict[str, list[int]]:
-    """The numbers by which a rank says each name."""
+    """Return for each name the numbers by which the rank refers to it."""
     out: dict[str, list[int]] = {}
     for number in np.unique(numbers).tolist():
         out.setdefault(shares.timeline.named(rank, number)["name"], []).append(number)

@@ -1,1 +1,1 @@
-"""The exercises, a module a topic; each runs on every rank after the reader's cell."""
+"""The exercises, one module per topic; each runs on every rank after the reader's cell."""

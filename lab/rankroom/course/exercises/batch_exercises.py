@@ -1,4 +1,4 @@
-"""From a notebook to jobs: what is asked for, memory, and going on where a job ended."""
+"""From a notebook to jobs: resource requests, memory, and resuming where a job ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("batch.1", answer="header", ranks=1)
 def header(learner: Learner) -> None:
-    """What a job asks for, as Slurm reads it."""
+    """Check that the job header requests the given nodes, GPUs and time, as Slurm parses it."""
     ask = learner.function("header")
     nodes = learner.chance.randrange(2, 9)
     gpus = learner.chance.choice([each for each in (2, 4, 6) if each != nodes])
@@ -40,7 +40,8 @@ def header(learner: Learner) -> None:
 
 
 def _options(said: object) -> dict[str, str]:
-    """What the lines of a header ask for, by option."""
+    """Return the #SBATCH options of a job header, by name. Raises Wrong for a header that is not
+    text, or a line that Slurm would ignore or that is not written as --NAME=VALUE."""
     if not isinstance(said, str):
         raise Wrong(f"there should be text, and there is {said!r}")
     asked: dict[str, str] = {}
@@ -62,7 +63,7 @@ def _options(said: object) -> dict[str, str]:
 
 @exercise("batch.2", answer="asks", ranks=1)
 def memory(learner: Learner) -> None:
-    """All of a node's memory, asked for once: for the node, or for each CPU."""
+    """Check that all of a node's memory is requested exactly once, per node or per CPU."""
     ask = learner.function("asks")
     for _ in range(3):
         tasks, cpus = learner.chance.choice([2, 4, 6]), learner.chance.choice([6, 7, 8, 32])
@@ -79,7 +80,7 @@ def memory(learner: Learner) -> None:
             )
         ((name, amount),) = given.items()
         if (name, amount) == ("--mem", "0"):
-            continue  # which is all there is
+            continue  # 0 requests all of the node's memory
         if not re.fullmatch(r"\d+M?", amount):
             raise Wrong(f"{name}={amount}: whole MB, please")
         each, count = int(amount.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
@@ -94,7 +95,7 @@ def memory(learner: Learner) -> None:
 
 @exercise("batch.3", answer="train", ranks=1)
 def resume(learner: Learner) -> None:
-    """A training that goes on where the job before it was cut off."""
+    """Check that a second job resumes training where the first one was cut off."""
     train = learner.function("train")
     last = learner.chance.randrange(6, 10)
     cut = learner.chance.randrange(2, last - 2)
@@ -121,13 +122,13 @@ def resume(learner: Learner) -> None:
         if not path.exists():
             raise Wrong("the job was cut off, and there is no checkpoint: write one every epoch")
         try:
-            # One that has trained to its end may remove it.
+            # Training that has run to its end may remove the checkpoint.
             with replacing(path, lambda: len(done) <= last) as replaced:
                 train(epoch, last, path)
         except Over:
             raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
         told = [number for number in done if number >= 0]
-        if path.exists():  # as when the job that goes on after this one was submitted, too
+        if path.exists():  # as if a follow-up job had been submitted as well
             train(epoch, last, path)
             again = [number for number in done if number >= 0][len(told) :]
     if told != list(range(last)):

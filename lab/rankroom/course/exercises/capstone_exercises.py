@@ -1,4 +1,4 @@
-"""The capstone: a training that is mended, parallelised, made efficient, resumed and submitted."""
+"""The capstone: a training script is repaired, parallelized, made efficient, resumed, submitted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rankroom.system import control_groups
 
 EPOCHS = 3
 _ACCURACY = 0.8
-_MOST = 8  # ranks: with more, an epoch has too few steps for any accuracy
-_EFFICIENCY, _LEAST = 0.7, 0.3  # to be reached; as far as ranks have to share cores, less
-_CLOSE = 1e-3  # of weights that went through other roundings only
+_MOST = 8  # ranks: with more, an epoch has too few steps to reach any accuracy
+_EFFICIENCY, _LEAST = 0.7, 0.3  # to reach; lower where ranks share cores, never below _LEAST
+_CLOSE = 1e-3  # largest difference of weights that differ by rounding alone
 
 
 class _Seen(NamedTuple):
-    """What a rank has read, with the sum of its weights at each read, and its weights now; the
-    gradient of its last step, if that is still there."""
+    """What a rank read, the sum of its weights at each read, its final weights, and the gradient of
+    its last step if that still exists."""
 
     images: list[int]
     reads: int
@@ -32,12 +32,12 @@ class _Seen(NamedTuple):
     gradient: list[float]
     validated: list[int]
     seconds: float
-    wanted: float  # the efficiency that the cores of its node are good for
+    wanted: float  # the efficiency to reach, given the cores of its node
 
 
 @exercise("capstone.1", answer="model", limit=120, ranks=1)
 def mended(learner: Learner) -> None:
-    """One process: each epoch has all images, in an order of its own, and the network learns."""
+    """Check that one process reads all images in each epoch, reshuffled, and the network learns."""
     images = _images(learner, "images")
     read = [number for each in images.reads for number in each.numbers]
     epochs = _epochs(read, len(images), "the script")
@@ -53,13 +53,13 @@ def mended(learner: Learner) -> None:
 
 @exercise("capstone.2", answer="model", limit=120)
 def parallel(learner: Learner) -> None:
-    """The same on all ranks: each reads its share, and all train one network all the time."""
+    """Check that each rank reads its own shard, and that all train the same network throughout."""
     _together(learner)
 
 
 @exercise("capstone.3", answer="model", limit=180)
 def efficient(learner: Learner) -> None:
-    """The ranks are busy, and not waiting for the disk, or for rank 0."""
+    """Check that the ranks are busy instead of waiting for the disk or for rank 0."""
     ended = time.monotonic()
     ranks = _together(learner, ended)
     there = len(_images(learner, "validation"))
@@ -80,7 +80,7 @@ def efficient(learner: Learner) -> None:
             "Timeline under the cell shows which rank comes last to the all-reduces, and what it "
             "did before"
         )
-    # With many ranks on few cores that may pass.
+    # With many ranks on few cores, unbalanced validation may still reach the efficiency.
     most = EPOCHS * -(-there // learner.size)
     fewest = min(len(each.validated) for each in ranks)
     for rank, each in enumerate(ranks):
@@ -93,9 +93,9 @@ def efficient(learner: Learner) -> None:
 
 @exercise("capstone.4", answer="script", limit=600, ranks=1, script="capstone.py")
 def resumed(learner: Learner) -> None:
-    """Killed in the middle of the second epoch, it goes on, and ends as if nothing had happened."""
+    """Check that a script killed in its second epoch resumes, and ends as if it had run through."""
     if learner.rank != 0:
-        return  # rank 0 starts the script on ranks of its own
+        return  # rank 0 starts the script, on separate ranks
     source = str(learner.get("script"))
     share = len(SlowImages()) // 2
     with TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def resumed(learner: Learner) -> None:
 
 @exercise("capstone.5", answer="job", limit=600, ranks=1)
 def submitted(learner: Learner) -> None:
-    """A job script that trains, and starts the training once more if a rank dies."""
+    """Check a job script that trains, and restarts the training once if a rank dies."""
     if learner.rank != 0:
         return
     trials = ((0, 1, "ends well"), (1, 2, "dies once"), (9, 2, "always dies"))
@@ -167,8 +167,8 @@ def submitted(learner: Learner) -> None:
 
 
 def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
-    """What all ranks have seen, by rank. Raises Wrong unless they shared the images, and had the
-    same weights all the time."""
+    """Return what each rank has read, by rank. Raises Wrong unless the images were sharded over the
+    ranks and the weights were the same throughout."""
     import horovod.torch as hvd
     import torch
 
@@ -206,8 +206,8 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
     for rank, each in enumerate(ranks):
         if _apart(each.weights, ranks[0].weights) > _CLOSE:
             raise Wrong(f"ranks 0 and {rank} hold different networks at the end")
-        # One that is read ahead may see the weights in the middle of a step, and a DataLoader's
-        # worker sees those that there were when it began.
+        # A prefetching read may see the weights in the middle of a step, and a DataLoader's worker
+        # sees those from when it was started.
         pairs = zip(each.sums, ranks[0].sums, strict=False)
         alike = sum(abs(a - b) < _CLOSE for a, b in pairs)
         if alike < each.reads / 2:
@@ -226,12 +226,12 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
 
 
 def _wanted(cores: int, ranks: int) -> float:
-    """The efficiency to be reached where a node has so many cores for so many ranks."""
+    """Return the efficiency to reach on a node that runs `ranks` ranks on `cores` cores."""
     return max(_LEAST, _EFFICIENCY * min(1.0, cores / ranks))
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:
-    """The largest difference; 0 where one has nothing to compare."""
+    """Return the largest difference between two elements; 0 if either sequence is empty."""
     return max((abs(a - b) for a, b in zip(one, other, strict=False)), default=0.0)
 
 
@@ -245,7 +245,8 @@ def _images(learner: Learner, name: str) -> SlowImages:
 
 
 def _epochs(read: Sequence[int], each: int, who: str, padded: bool = False) -> list[list[int]]:
-    """What was read, by epoch: `each` images, or one more where `padded` to come out even."""
+    """Split what was read into epochs of `each` images, or of one more if shards may be `padded` to
+    equal lengths. Raises Wrong if it does not come out even."""
     for length in (each, each + 1) if padded else (each,):
         if len(read) == EPOCHS * length:
             return [list(read[n * length : (n + 1) * length]) for n in range(EPOCHS)]
@@ -260,7 +261,7 @@ def _demand_shuffled(epochs: Sequence[Sequence[int]]) -> None:
 
 
 def _demand_accuracy(model: Any) -> None:
-    """Tested here, whatever the reader's own number says."""
+    """Raise Wrong if the network is not accurate when tested here, whatever the reader's figure."""
     import torch
 
     from rankroom.course.data import digits
@@ -282,7 +283,7 @@ def _demand_ended(trial: ScriptTrial, what: str) -> None:
 
 
 def _trained(trial: ScriptTrial) -> Any:
-    """The network with the weights that a script has left."""
+    """Return the network with the weights that the script saved in model.pt. Raises Wrong."""
     import torch
 
     path, model = trial.folder / "model.pt", network()

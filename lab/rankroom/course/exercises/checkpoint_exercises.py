@@ -1,4 +1,4 @@
-"""Going on where a training was cut off: what belongs in a checkpoint, and how it is written."""
+"""Resuming interrupted training: what belongs in a checkpoint, and how to write it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("checkpoint.1", answer="pack", ranks=1)
 def pack(learner: Learner) -> None:
-    """All that a training needs to go on as if nothing had happened."""
+    """Check that a checkpoint holds all that training needs to resume without a difference."""
     import torch
 
     pack, unpack = learner.function("pack"), learner.function("unpack")
@@ -42,7 +42,7 @@ def pack(learner: Learner) -> None:
 
 @exercise("checkpoint.2", answer="write", ranks=1)
 def write(learner: Learner) -> None:
-    """A checkpoint that is whole whenever the job is ended."""
+    """Check that there is a complete checkpoint whenever the job may be killed."""
     import torch
 
     write = learner.function("write")
@@ -82,7 +82,7 @@ def write(learner: Learner) -> None:
 
 @exercise("checkpoint.3", answer="rest", ranks=1)
 def rest(learner: Learner) -> None:
-    """What is left of an epoch, shared among another number of ranks."""
+    """Check that the rest of an epoch is sharded over a different number of ranks."""
     rest = learner.function("rest")
     for _ in range(3):
         done, size = learner.chance.randrange(10, 40), learner.chance.randrange(2, 7)
@@ -105,11 +105,11 @@ def rest(learner: Learner) -> None:
 
 
 class _Ended(BaseException):
-    """The job's end, which no `except Exception` stops."""
+    """Simulates the end of the job; `except Exception` does not catch it."""
 
 
 def _cut_off(state: Any, file: Any, *args: Any, **kwargs: Any) -> None:
-    """Half a file, and the end of the job."""
+    """Stand in for torch.save: write half a file, then end the job."""
     if hasattr(file, "write"):
         file.write(b"half")
         file.flush()

@@ -1,4 +1,4 @@
-"""What collectives do, tried with numbers that nobody has seen before."""
+"""What collectives do, checked with random numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("collectives.1", answer="mean_of_all")
 def mean_of_all(learner: Learner) -> None:
-    """The mean over all values of ranks that have different numbers of them."""
+    """Check the mean over the values of all ranks, which hold different numbers of values."""
     mean = learner.function("mean_of_all")
     for empty in (-1, learner.chance.randrange(learner.size)):
         lists = [
@@ -34,7 +34,7 @@ def mean_of_all(learner: Learner) -> None:
 
 @exercise("collectives.2", answer="best")
 def best(learner: Learner) -> None:
-    """The rank with the smallest loss, known to all."""
+    """Check that all ranks find the rank with the smallest loss."""
     find = learner.function("best")
     for winner in (learner.chance.randrange(learner.size), learner.size - 1, 0):
         losses = [1 + learner.chance.random() for _ in range(learner.size)]
@@ -52,7 +52,7 @@ def best(learner: Learner) -> None:
 
 @exercise("collectives.3", answer="columns")
 def columns(learner: Learner) -> None:
-    """Rows become columns, block by block."""
+    """Check that rows are turned into columns, block by block."""
     import torch
 
     turn = learner.function("columns")
@@ -79,7 +79,7 @@ def columns(learner: Learner) -> None:
 
 @exercise("collectives.4", answer="report")
 def report(learner: Learner) -> None:
-    """A collective that all ranks join, though only one uses what comes of it."""
+    """Check a collective that all ranks join, although only one uses its result."""
     tell = learner.function("report")
     losses = [learner.chance.random() for _ in range(learner.size)]
     found = tell(losses[learner.rank])

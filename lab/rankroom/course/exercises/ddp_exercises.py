@@ -11,7 +11,7 @@ from rankroom.course.exercises.precision_exercises import RowsHeld
 
 @exercise("ddp.1", answer="epoch_of", ranks=1)
 def sampler(learner: Learner) -> None:
-    """Which images a DistributedSampler gives each rank, epoch by epoch."""
+    """Check which images a DistributedSampler gives each rank in each epoch."""
     import torch.distributed as dist
 
     ask = learner.function("epoch_of")
@@ -24,7 +24,7 @@ def sampler(learner: Learner) -> None:
 
 
 def _try_epochs(ask: Any, size: int, each: int) -> list[list[int]]:
-    """The parts of epoch 1, by rank, all asked for here. Raises Wrong."""
+    """Return the shards of epoch 1 by rank, all computed in this process. Raises Wrong."""
     count, orders = size * each, []
     for epoch in (0, 1):
         parts = [[int(i) for i in ask(count, epoch, rank, size)] for rank in range(size)]
@@ -44,7 +44,7 @@ def _try_epochs(ask: Any, size: int, each: int) -> list[list[int]]:
 
 @exercise("ddp.2", answer="accumulate")
 def no_sync(learner: Learner) -> None:
-    """Gradients of several small batches, and one all-reduce for all of them."""
+    """Check that the gradients of several small batches are averaged by a single all-reduce."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -54,7 +54,7 @@ def no_sync(learner: Learner) -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 2, bias=False, device=learner.device))
     reduced: list[int] = []
 
-    # DDP refuses annotations other than its own.
+    # DDP rejects hooks with annotations other than its own.
     def hook(state, bucket):  # type: ignore[no-untyped-def]
         reduced.append(bucket.index())
         transfer = dist.all_reduce(bucket.buffer().div_(learner.size), async_op=True)
@@ -87,7 +87,7 @@ def no_sync(learner: Learner) -> None:
 
 @exercise("ddp.3", answer="unwrapped", ranks=1)
 def state(learner: Learner) -> None:
-    """The names in a checkpoint that a model without DDP can load."""
+    """Check that a model without DDP can load the state dict."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

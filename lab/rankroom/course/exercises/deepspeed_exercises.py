@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
-# Bytes a parameter takes in mixed precision with Adam: weight and gradient in 16 bits each, and in
-# 32 bits the weight once more, momentum and variance (Rajbhandari et al. 2020, ZeRO).
+# Bytes per parameter in mixed precision with Adam: weight and gradient in 16 bits each; master
+# weight, momentum and variance in 32 bits each (Rajbhandari et al. 2020, ZeRO).
 _WEIGHT, _GRADIENT, _STATE = 2, 2, 12
 
 
@@ -18,7 +18,7 @@ def _bytes(parameters: int, ranks: int, stage: int) -> float:
 
 @exercise("deepspeed.1", answer="bytes_per_rank", ranks=1)
 def memory(learner: Learner) -> None:
-    """Bytes on each rank, by stage."""
+    """Check the bytes on each rank for each ZeRO stage."""
     ask = learner.function("bytes_per_rank")
     for stage in (0, 1, 2, 3):
         parameters = learner.chance.randrange(10**6, 10**9)
@@ -35,9 +35,9 @@ def memory(learner: Learner) -> None:
 
 @exercise("deepspeed.2", answer="config", ranks=1)
 def batches(learner: Learner) -> None:
-    """A configuration whose three batch sizes agree."""
+    """Check that the three batch sizes in a configuration agree."""
     ask = learner.function("config")
-    # None of the three comes twice: a constant is right for one of them.
+    # No value is used twice, so that a constant is right for one case at most.
     micros, counts = learner.chance.sample(range(1, 9), 3), learner.chance.sample(range(2, 6), 3)
     for ranks, micro, steps in zip((2, 4, 8), micros, counts, strict=True):
         wanted = micro * steps * ranks
@@ -62,7 +62,7 @@ def batches(learner: Learner) -> None:
 
 @exercise("deepspeed.3", answer="stage_for", ranks=1)
 def stage(learner: Learner) -> None:
-    """The lowest stage with which a model fits."""
+    """Check the lowest ZeRO stage with which a model fits into memory."""
     ask = learner.function("stage_for")
     parameters, ranks = learner.chance.randrange(10**8, 10**9), learner.chance.choice([4, 8, 16])
     for wanted in (0, 1, 2, 3, None):

@@ -1,4 +1,4 @@
-"""Data for all ranks: drawn, sharded, and in equal amounts."""
+"""Feeding data to all ranks: random draws, balanced shards, and equal numbers of steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("feeding.1", answer="seen", ranks=1)
 def coverage(learner: Learner) -> None:
-    """What share of the images is seen when ranks draw at random: they do, and it is counted."""
+    """Check the predicted share of images seen by random draws against actual draws."""
     ask = learner.function("seen")
     for _ in range(3):
-        # So many that what is drawn differs by far less than 0.02 from what is to be expected.
+        # Enough images that the share drawn deviates by far less than 0.02 from the expected one.
         images, ranks = learner.chance.randrange(10_000, 30_000), learner.chance.choice([2, 4, 8])
         each = int(images * learner.chance.uniform(0.3, 1.5)) // ranks
         draws = (learner.chance.randrange(images) for _ in range(ranks * each))
@@ -25,14 +25,14 @@ def coverage(learner: Learner) -> None:
 
 @exercise("feeding.2", answer="files_of", ranks=1)
 def files(learner: Learner) -> None:
-    """Files of different sizes, shared out so that nobody reads much more than another."""
+    """Check that files of different sizes are assigned so that all ranks read about as much."""
     ask = learner.function("files_of")
     for ranks in (2, learner.chance.randrange(3, 6)) * 4:
         sizes = {
             f"part-{number:03}": learner.chance.randrange(1, 1000) ** 2
             for number in range(8 * ranks)
         }
-        # Who does not sort them meets the largest file last.
+        # In unsorted order, the largest file comes last.
         last, largest = max(sizes), max(sizes, key=lambda name: sizes[name])
         sizes[last], sizes[largest] = sizes[largest], sizes[last]
         parts = [list(ask(dict(sizes), rank, ranks)) for rank in range(ranks)]
@@ -54,7 +54,7 @@ def files(learner: Learner) -> None:
 
 @exercise("feeding.3", answer="common_steps")
 def steps(learner: Learner) -> None:
-    """As many steps as the rank with the fewest has."""
+    """Check that all ranks take as many steps as the rank with the fewest batches."""
     ask = learner.function("common_steps")
     for _ in range(2):
         counts = [learner.chance.randrange(5, 50) for _ in range(learner.size)]

@@ -11,10 +11,10 @@ from rankroom.text.rank_ranges import count_ranks
 
 @exercise("hello.1", answer="share", ranks=1)
 def shares(learner: Learner) -> None:
-    """Each rank's part of a list: all of it is taken, nothing twice, and nobody has two more."""
+    """Check the shards of a list: complete, disjoint, and differing in length by one at most."""
     share = learner.function("share")
     for size in (learner.size, learner.chance.randrange(3, 9)):
-        # One short of what could be shared out evenly; one for each; and fewer than that.
+        # One value short of an even split; one value per rank; and fewer values than ranks.
         uneven = size * learner.chance.randrange(6, 20) - 1
         for length in (uneven, size, learner.chance.randrange(size)):
             _try_share(share, [learner.chance.randrange(1000) for _ in range(length)], size)
@@ -51,7 +51,7 @@ def _lost(values: list[int], together: list[int]) -> str:
 
 @exercise("hello.2", answer="speaks", ranks=2)
 def last_rank_speaks(learner: Learner) -> None:
-    """True on the last rank only, whatever the number of ranks."""
+    """Check that `speaks` is true on the last rank only, for any number of ranks."""
     speaks = learner.function("speaks")
     for size in (1, learner.size, learner.chance.randrange(3, 50)):
         said = [rank for rank in range(size) if speaks(rank, size)]
@@ -64,7 +64,7 @@ def last_rank_speaks(learner: Learner) -> None:
 
 @exercise("hello.3", answer="careful", ranks=2)
 def a_careful_division(learner: Learner) -> None:
-    """A function that does not take the other ranks down with it."""
+    """Check that a division by zero gives infinity instead of an error that stops all ranks."""
     careful = learner.function("careful")
     number, times = learner.own.randrange(2, 100), learner.own.randrange(4, 100)
     whole = number * times
@@ -82,7 +82,7 @@ def a_careful_division(learner: Learner) -> None:
 
 @exercise("hello.0", answer="hello", ranks=1)
 def greeting(learner: Learner) -> None:
-    """The first answer there is to give."""
+    """Check the first answer of the course: a greeting with rank and size."""
     say = learner.function("hello")
     for size in (learner.size, learner.chance.randrange(3, 90)):
         for rank in range(size):

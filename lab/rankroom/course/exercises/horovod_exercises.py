@@ -21,10 +21,10 @@ SAVE_S = 0.5
 
 @exercise("horovod.1", answer="device_of", ranks=1)
 def pin(learner: Learner) -> None:
-    """The GPU that belongs to a rank, on any number of nodes, and without GPUs."""
+    """Check the device chosen for a rank, on any number of nodes, and without GPUs."""
     choose = learner.function("device_of")
     gpus = learner.chance.choice([2, 4, 6, 8])
-    for each in (gpus, gpus - 1):  # ranks of a node: a job need not use all GPUs
+    for each in (gpus, gpus - 1):  # ranks per node: a job need not use all GPUs
         for rank in range(3 * each):
             wanted = f"cuda:{rank % each}"
             found = str(choose(rank, rank % each, gpus))
@@ -39,7 +39,7 @@ def pin(learner: Learner) -> None:
 
 @exercise("horovod.2", answer="my_part", ranks=1)
 def shard(learner: Learner) -> None:
-    """Each rank's images of an epoch: apart, equally many, and in another order each epoch."""
+    """Check the ranks' shards of an epoch: disjoint, equal in size, and reshuffled each epoch."""
     part = learner.function("my_part")
     own = _try_parts(part, learner.size, learner.chance.randrange(20, 40))[learner.rank]
     _try_parts(part, another_size(learner.size), learner.chance.randrange(20, 40))
@@ -49,7 +49,7 @@ def shard(learner: Learner) -> None:
 
 
 def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
-    """The parts of epoch 1, by rank, all asked for here. Raises Wrong."""
+    """Return the shards of epoch 1 by rank, all computed in this process. Raises Wrong."""
     count = size * each + max(0, size - 1)
     epochs = []
     for epoch in (0, 1):
@@ -83,13 +83,13 @@ def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
 
 
 def another_size(size: int) -> int:
-    """A number of ranks that there are not, for an answer that knows only its own."""
+    """Return another number of ranks, to catch an answer that works only for the actual one."""
     return 2 if size != 2 else 3
 
 
 def demand_apart(parts: list[list[int]]) -> None:
-    """Raises Wrong where the parts that ranks ask for themselves, each its own, have something in
-    common: one process that is asked for all of them need not agree with another."""
+    """Raise Wrong if shards that the ranks computed, each its own, overlap. Shards computed in a
+    single process may be disjoint although those of different processes are not."""
     together = [each for part in parts for each in part]
     if len(set(together)) < len(together):
         raise Wrong(
@@ -99,14 +99,15 @@ def demand_apart(parts: list[list[int]]) -> None:
 
 
 def _is_shuffled(indices: list[int], count: int) -> bool:
-    """Whether most steps from one image to the next differ; a rotated list has one step only."""
+    """Return whether no difference between neighboring indices makes up more than half of all; in a
+    list that was only rotated, all differences are the same."""
     steps = [(b - a) % count for a, b in pairwise(indices)]
     return max(map(steps.count, steps)) <= len(steps) / 2
 
 
 @exercise("horovod.3", answer="accuracy")
 def metric(learner: Learner) -> None:
-    """The accuracy over the test images of all ranks."""
+    """Check the accuracy over the test images of all ranks."""
     ask = learner.function("accuracy")
     counts = [learner.chance.randrange(20, 30) * (rank + 1) for rank in range(learner.size)]
     rights = [learner.chance.randrange(1, count) for count in counts]
@@ -123,16 +124,16 @@ def metric(learner: Learner) -> None:
 
 @exercise("horovod.4", answer="save")
 def checkpoint(learner: Learner) -> None:
-    """A checkpoint that one rank writes, and that is there for all when `save` returns."""
+    """Check that one rank writes the checkpoint, and all ranks can read it when `save` returns."""
     import horovod.torch as hvd
     import torch
 
     save = learner.function("save")
-    folder = config.home() / "course-checks"  # which all nodes see, as they do not /tmp
+    folder = config.home() / "course-checks"  # visible on all nodes, unlike /tmp
     config.private(folder)
     path = folder / f"model-{learner.seed}.pt"
     if learner.rank == 0:
-        for old in folder.glob("model-*.pt"):  # of checks before
+        for old in folder.glob("model-*.pt"):  # left by earlier checks
             old.unlink(missing_ok=True)
     writers: list[int] = []
     before = torch.save
@@ -159,7 +160,7 @@ def checkpoint(learner: Learner) -> None:
     if not there:
         raise Wrong(NOT_THERE.format(rank=learner.rank))
     if hvd.is_initialized():
-        hvd.barrier()  # a rank that writes it as well, while others read, has said so by now
+        hvd.barrier()  # a rank that wrote the file as well has raised Wrong by now
     _demand_saved(path, state)
     if not whole:
         raise Wrong(NOT_THERE.format(rank=learner.rank))
@@ -167,8 +168,8 @@ def checkpoint(learner: Learner) -> None:
 
 @contextmanager
 def a_node_each(hvd: Any, learner: Learner) -> Iterator[None]:
-    """Have Horovod say meanwhile that each rank has a node of its own: who saves on local rank 0
-    would be right on one machine only."""
+    """Within the block, make Horovod report that each rank is on a node of its own: an answer that
+    saves on local rank 0 works on one machine only."""
     says = {
         "local_rank": 0, "local_size": 1, "cross_rank": learner.rank, "cross_size": learner.size,
     }  # fmt: skip
@@ -183,7 +184,7 @@ def a_node_each(hvd: Any, learner: Learner) -> Iterator[None]:
 
 
 def _write_slowly(content: bytes, file: Any) -> None:
-    """In two halves, so that who does not wait for the whole is seen not to."""
+    """Write in two halves with a pause, to expose a rank that does not wait for the whole file."""
     if not hasattr(file, "write"):
         with Path(file).open("wb") as opened:
             _write_slowly(content, opened)
@@ -200,18 +201,18 @@ def _is_whole(path: Path) -> bool:
 
     try:
         torch.load(path)
-    except Exception:  # of torch, pickle or zipfile
+    except Exception:  # raised by torch, pickle or zipfile
         return False
     return True
 
 
 def _demand_saved(path: Path, state: dict[str, Any]) -> None:
-    """What is in the file is the state, all of it."""
+    """Raise Wrong unless the file holds the complete state."""
     import torch
 
     try:
         found = torch.load(path)
-    except Exception as error:  # of torch, pickle or zipfile, as what is in it may be anything
+    except Exception as error:  # raised by torch, pickle or zipfile: the file may hold anything
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise Wrong(f"torch.load cannot read what you saved: {said}"[:300]) from None
     if not isinstance(found, dict) or set(found) != set(state):

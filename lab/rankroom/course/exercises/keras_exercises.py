@@ -10,7 +10,7 @@ from rankroom.course.exercises.horovod_exercises import NODES, a_node_each
 
 @exercise("keras.1", answer="compiled", limit=60)
 def optimizer(learner: Learner) -> None:
-    """A compiled model whose optimizer is Horovod's, with a scaled learning rate."""
+    """Check a compiled model: Horovod's optimizer, with a scaled learning rate."""
     import keras
     import numpy
 
@@ -44,11 +44,11 @@ def optimizer(learner: Learner) -> None:
             "after one step from the same weights the ranks have different ones: the optimizer "
             "does not average gradients. Wrap it in hvd.DistributedOptimizer"
         )
-    # That of the mean of (x·w)², where all of x on a rank are its number and one.
+    # The gradient of the mean of (x·w)², where all x on a rank equal its number plus one.
     squares = [(rank + 1) ** 2 for rank in range(learner.size)]
     gradient = 2 * float(before.sum()) * sum(squares) / learner.size
     times = float((before - after).mean()) / (rate * learner.size * gradient)
-    if not any(abs(times / each - 1) < 0.01 for each in (1.0, 1.9)):  # 1 + momentum, of Nesterov's
+    if not any(abs(times / each - 1) < 0.01 for each in (1.0, 1.9)):  # 1 + momentum: Nesterov
         raise Wrong(
             f"a step is {times:.3g} times as large as with the average of all ranks' gradients: "
             "let hvd.DistributedOptimizer average, which it does if it is told nothing else"
@@ -57,8 +57,8 @@ def optimizer(learner: Learner) -> None:
 
 @exercise("keras.2", answer="callbacks", limit=90)
 def callbacks(learner: Learner) -> None:
-    """The callbacks that give all ranks one start, and one number for each metric, before the
-    callback that reads it."""
+    """Check that the callbacks give all ranks the weights of rank 0, and average each metric before
+    another callback reads it."""
     import keras
     import numpy
 
@@ -73,7 +73,7 @@ def callbacks(learner: Learner) -> None:
         raise Wrong(f"callbacks() should return a list of callbacks, and gives {made!r}"[:300])
     read = _reads(made)
     x = numpy.random.default_rng([learner.seed, learner.rank]).normal(size=(16, 3))
-    begun: list[Any] = []  # the weights after the first batch, before the callbacks and after them
+    begun: list[Any] = []  # weights after the first batch, before and after the callbacks
 
     def note(batch: int, logs: Any = None) -> None:
         if batch == 0:
@@ -113,8 +113,8 @@ def callbacks(learner: Learner) -> None:
 
 
 def _reads(made: Any) -> dict[str, list[Any]]:
-    """What each callback that watches a metric finds at the end of epochs, by the callback's name;
-    without a ReduceLROnPlateau, nothing."""
+    """Record the value that each callback that monitors a metric reads at the end of each epoch, by
+    class name. Return an empty dict if there is no ReduceLROnPlateau."""
     import keras
 
     found: dict[str, list[Any]] = {}
@@ -136,7 +136,7 @@ def _note_read(callback: Any, values: list[Any]) -> None:
 
 @exercise("keras.3", answer="checkpoints", ranks=2)
 def checkpoints(learner: Learner) -> None:
-    """A checkpoint callback on rank 0 alone."""
+    """Check that rank 0 alone has a checkpoint callback."""
     import keras
 
     make = learner.function("checkpoints")
@@ -168,7 +168,7 @@ def _horovod() -> Any:
 
 
 def _of_all(array: Any) -> list[Any]:
-    """The arrays of all ranks."""
+    """Return the flattened arrays of all ranks, by rank."""
     import numpy
 
     hvd = _horovod()

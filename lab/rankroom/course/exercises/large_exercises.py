@@ -10,7 +10,7 @@ from rankroom.text.rank_ranges import count_ranks
 
 @exercise("large.1", answer="scaled", ranks=1)
 def linear_scaling(learner: Learner) -> None:
-    """The linear scaling rule."""
+    """Check the linear scaling rule for the learning rate."""
     ask = learner.function("scaled")
     for _ in range(3):
         rate = round(learner.chance.uniform(0.01, 0.2), 3)
@@ -26,7 +26,7 @@ def linear_scaling(learner: Learner) -> None:
 
 @exercise("large.2", answer="warmed_up", ranks=1)
 def warm_up(learner: Learner) -> None:
-    """A learning rate that climbs for some steps and stays then."""
+    """Check a learning rate that rises during warm-up, and then stays constant."""
     ask = learner.function("warmed_up")
     rate = round(learner.chance.uniform(0.1, 1), 2)
     steps = learner.chance.randrange(20, 60)
@@ -54,7 +54,7 @@ def warm_up(learner: Learner) -> None:
 
 @exercise("large.3", answer="steps_for", ranks=1)
 def steps(learner: Learner) -> None:
-    """How many steps an epoch has, on how many ranks: counted, then for larger numbers."""
+    """Check the steps per epoch: counted with a loader, then computed for larger numbers."""
     import torch
 
     ask = learner.function("steps_for")

@@ -9,7 +9,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("model.1", answer="split_sum")
 def by_layer(learner: Learner) -> None:
-    """y = w0·x0 + w1·x1 + …, each term on its own rank."""
+    """Check y = w0·x0 + w1·x1 + …, with each term computed on its own rank."""
     import torch
     import torch.distributed as dist
 
@@ -22,7 +22,7 @@ def by_layer(learner: Learner) -> None:
         "all_gather_object", "gather_object", "broadcast_object_list", "reduce_scatter_tensor",
     )  # fmt: skip
     kept = {name: getattr(dist, name) for name in collectives}
-    # Those that it has by their own names, as after `from torch.distributed import all_reduce`.
+    # Collectives imported by name, as by `from torch.distributed import all_reduce`.
     named = [getattr(ask, "__globals__", {}).get(name) for name in _names_in(ask)]
 
     def refused(*args: object, **kwargs: object) -> None:
@@ -46,15 +46,15 @@ def by_layer(learner: Learner) -> None:
 
 
 def _names_in(function: object) -> tuple[str, ...]:
-    """The names that a function uses."""
+    """Return the names of globals and attributes that a function uses."""
     code = getattr(function, "__code__", None)
     return () if code is None else tuple(code.co_names)
 
 
 @exercise("model.2", answer="bubble", ranks=2)
 def pipeline(learner: Learner) -> None:
-    """The share of time in which a stage of a pipeline has nothing to do: counted in one on these
-    ranks, then for others."""
+    """Check the share of time in which a pipeline stage is idle: counted on these ranks, then
+    computed for other pipelines."""
     ask = learner.function("bubble")
     micro = learner.chance.randrange(2, 9)
     slots = _slots(learner, micro)
@@ -77,8 +77,9 @@ def pipeline(learner: Learner) -> None:
 
 
 def _slots(learner: Learner, micro: int) -> int:
-    """How many slots micro-batches take through a stage on each rank. The clock counts slots, and
-    travels with the micro-batch: a stage works in the first slot after both are ready."""
+    """Return how many time slots `micro` micro-batches need with one stage per rank. A clock that
+    counts slots travels with each micro-batch: a stage works in the first slot after both are
+    ready."""
     import torch
     import torch.distributed as dist
 
@@ -97,7 +98,7 @@ def _slots(learner: Learner, micro: int) -> int:
 
 @exercise("model.3", answer="column_linear")
 def columns(learner: Learner) -> None:
-    """A linear layer whose outputs are shared out."""
+    """Check a linear layer whose outputs are sharded over the ranks."""
     import torch
 
     ask = learner.function("column_linear")
@@ -115,7 +116,7 @@ def columns(learner: Learner) -> None:
 
 @exercise("model.4", answer="row_linear")
 def rows(learner: Learner) -> None:
-    """A linear layer whose inputs are shared out."""
+    """Check a linear layer whose inputs are sharded over the ranks."""
     import torch
 
     ask = learner.function("row_linear")

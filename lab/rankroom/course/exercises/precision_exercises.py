@@ -1,4 +1,4 @@
-"""Numbers of 16 bits, and batches in pieces."""
+"""16-bit numbers, and batches that are processed in pieces."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
-_LARGEST = 65504.0  # of float16
+_LARGEST = 65504.0  # the largest finite float16
 
 
 @exercise("precision.1", answer="sum_of", ranks=1)
 def sums(learner: Learner) -> None:
-    """A sum of many small numbers that does not stop growing."""
+    """Check that a sum of many small numbers does not stop growing."""
     import torch
 
     ask = learner.function("sum_of")
     chance = torch.Generator().manual_seed(learner.seed)
-    for _ in range(12):  # one that is rounded to bfloat16 is near enough every other time
+    for _ in range(12):  # a sum rounded to bfloat16 is close enough every other time
         values = torch.rand(4000, generator=chance).bfloat16()
         wanted = values.double().sum().item()
         found = float(ask(values.clone()))
@@ -33,7 +33,7 @@ def sums(learner: Learner) -> None:
 
 @exercise("precision.2", answer="accumulate", ranks=1)
 def accumulation(learner: Learner) -> None:
-    """The gradient of a batch, from pieces of it."""
+    """Check that the gradient of a batch is accumulated from pieces of it."""
     import torch
 
     accumulate = learner.function("accumulate")
@@ -60,14 +60,15 @@ def accumulation(learner: Learner) -> None:
 
 
 class RowsHeld:
-    """Counts the rows that a module holds at a time: from their forward pass to their backward."""
+    """Counts the rows that a module holds at a time, from forward to backward pass."""
 
     def __init__(self, module: Any) -> None:
         self._now = self._most = 0
         self._hook = module.register_forward_hook(self._forward)
 
     def demand(self, most: int, what: str) -> None:
-        """Raises Wrong if there were more at a time than one `what` has. Counts no more."""
+        """Raise Wrong if more than `most` rows, those of one `what`, were held at a time. Stops
+        counting."""
         self._hook.remove()
         if self._most > most:
             raise Wrong(
@@ -88,7 +89,7 @@ class RowsHeld:
 
 @exercise("precision.3", answer="scale_for", ranks=1)
 def scale(learner: Learner) -> None:
-    """How far gradients can be moved away from zero in float16: multiplied, and looked at."""
+    """Check the largest power of two that scales gradients without overflow in float16."""
     import torch
 
     ask = learner.function("scale_for")

@@ -9,7 +9,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("ring.1", answer="neighbours", ranks=2)
 def neighbours(learner: Learner) -> None:
-    """Whom a rank sends to and receives from in a ring of any size."""
+    """Check which rank a rank sends to, and which it receives from, in a ring of any size."""
     ask = learner.function("neighbours")
     for size in (2, learner.size, learner.chance.randrange(5, 40)):
         for rank in range(size):
@@ -24,7 +24,7 @@ def neighbours(learner: Learner) -> None:
 
 @exercise("ring.2", answer="reduce_scatter", ranks=2)
 def reduce_scatter(learner: Learner) -> None:
-    """After the first half, rank r has the sum of chunk (r + 1) % size."""
+    """Check that after the first half, rank r holds the sum of chunk (r + 1) % size."""
     import torch
 
     half = learner.function("reduce_scatter")
@@ -49,7 +49,7 @@ def reduce_scatter(learner: Learner) -> None:
 
 @exercise("ring.3", answer="all_gather", ranks=2)
 def all_gather(learner: Learner) -> None:
-    """After the second half, all ranks have all chunks."""
+    """Check that after the second half, all ranks hold all chunks."""
     import torch
 
     half = learner.function("all_gather")
@@ -78,12 +78,13 @@ def all_gather(learner: Learner) -> None:
 
 @exercise("ring.4", answer="bytes_sent", ranks=2)
 def bytes_sent(learner: Learner) -> None:
-    """What one rank sends in a ring all-reduce: counted in the reader's own, then for others."""
+    """Check what a rank sends in a ring all-reduce: counted in the reader's own ring, then computed
+    for others."""
     ask = learner.function("bytes_sent")
     length = 4 * learner.size * learner.chance.randrange(8, 1000)
     counted = _sent_by(learner, length)
     found = ask(length, learner.size)
-    # One that was imported by its name is not seen.
+    # A send function that was imported by name is not counted.
     if counted and (not isinstance(found, (int, float)) or abs(found - counted) > 1):
         raise Wrong(
             f"of a message of {length} bytes, rank {learner.rank} has sent {counted} bytes in your "
@@ -102,7 +103,7 @@ def bytes_sent(learner: Learner) -> None:
 
 
 def _sent_by(learner: Learner, length: int) -> int:
-    """The bytes that this rank sends when the reader's two halves reduce so many."""
+    """Return the bytes that this rank sends while the reader's two halves reduce `length` bytes."""
     import torch
     import torch.distributed as dist
 
@@ -110,9 +111,9 @@ def _sent_by(learner: Learner, length: int) -> int:
         raise Wrong("solve ring.2 and ring.3 first: what is counted goes through your own ring")
     chunks = list(torch.ones(length // 4).chunk(learner.size))
     sent: list[int] = []
-    within: list[str] = []  # one of them may call the other
+    within: list[str] = []  # send and isend may call each other: only the outer call counts
     own = {name: getattr(dist, name) for name in ("isend", "send")}
-    # Operations in batches are compared with those of the second.
+    # batch_isend_irecv compares its operations with those of the second module.
     places = dist, dist.distributed_c10d
 
     def counted(name: str) -> Any:
@@ -150,7 +151,7 @@ def _rows(learner: Learner, length: int) -> Any:
 
 
 def _without_help(call: Any, name: str) -> None:
-    """Call the reader's half with the library's own collectives out of reach."""
+    """Call the reader's half of the ring while the library's own collectives raise Wrong."""
     import torch.distributed as dist
 
     forbidden = (

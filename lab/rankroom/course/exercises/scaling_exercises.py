@@ -10,7 +10,7 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("scaling.1", answer="speed_up", ranks=1)
 def speed_up(learner: Learner) -> None:
-    """How many times as fast, and how much of each rank is used."""
+    """Check speed-up and efficiency, by number of ranks."""
     ask = learner.function("speed_up")
     times = {1: learner.chance.uniform(10, 40)}
     for ranks in (2, 4, 8):
@@ -37,7 +37,7 @@ def speed_up(learner: Learner) -> None:
 
 @exercise("scaling.2", answer="amdahl", ranks=1)
 def amdahl(learner: Learner) -> None:
-    """The speed-up that a serial share leaves."""
+    """Check the speed-up that a serial share allows."""
     ask = learner.function("amdahl")
     for _ in range(4):
         serial, ranks = learner.chance.uniform(0.01, 0.5), learner.chance.randrange(2, 2000)
@@ -52,7 +52,7 @@ def amdahl(learner: Learner) -> None:
 
 @exercise("scaling.3", answer="serial", ranks=1)
 def serial(learner: Learner) -> None:
-    """The serial share that a measured speed-up tells of."""
+    """Check the serial share that follows from a measured speed-up."""
     ask = learner.function("serial")
     for _ in range(4):
         share, ranks = learner.chance.uniform(0.02, 0.6), learner.chance.randrange(2, 64)
@@ -67,7 +67,7 @@ def serial(learner: Learner) -> None:
 
 @exercise("scaling.4", answer="weak_efficiency", ranks=1)
 def weak(learner: Learner) -> None:
-    """Efficiency where the work grows with the ranks."""
+    """Check the efficiency where the work grows with the number of ranks."""
     ask = learner.function("weak_efficiency")
     alone = learner.chance.uniform(5, 20)
     for ranks in (2, 8, 64):

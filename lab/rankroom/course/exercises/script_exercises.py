@@ -1,4 +1,4 @@
-"""Out of the notebook: who a process is, and what starts it."""
+"""Outside the notebook: how a process knows its rank, and what starts it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import shlex
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
-# What launchers tell their processes: rank, size and local rank.
+# The environment variables in which launchers pass rank, size and local rank.
 _TOLD = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
-# How their options are called that count nodes, processes on each node, and processes in all.
+# The launchers' options for the number of nodes, of processes per node, and of processes in all.
 _COUNTS: dict[str, dict[str, tuple[str, ...]]] = {
     "srun": {"nodes": ("--nodes", "-N"), "each": ("--ntasks-per-node",), "all": ("--ntasks", "-n")},
     "torchrun": {"nodes": ("--nnodes",), "each": ("--nproc-per-node", "--nproc_per_node")},
     "horovodrun": {"all": ("-np", "--num-proc")},
 }
-# Which of these suffice; in a job, `srun -n` uses all of its nodes.
+# Which combinations of these suffice; in a job, `srun -n` uses all of its nodes.
 _ENOUGH = {
     "srun": ({"nodes", "each"}, {"all"}),
     "torchrun": ({"nodes", "each"},),
@@ -36,16 +36,16 @@ _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 @exercise("script.1", answer="who", ranks=1)
 def who(learner: Learner) -> None:
-    """Rank, size and local rank, from what the launcher has put into the environment."""
+    """Check that rank, size and local rank are read from the launcher's environment variables."""
     ask = learner.function("who")
     for launcher, names in _TOLD.items():
         each, nodes = learner.chance.choice([2, 4, 8]), learner.chance.randrange(2, 5)
-        rank = learner.chance.randrange(1, each * nodes)  # the job's script is number 0
+        rank = learner.chance.randrange(1, each * nodes)  # not 0, as the job's script has
         wanted = rank, each * nodes, rank % each
         env = {"PATH": "/usr/bin", **{name: str(n) for name, n in zip(names, wanted, strict=True)}}
         _demand(ask(dict(env)), wanted, launcher, names)
         if launcher != "srun":
-            # Within a job, whose script is one task of Slurm's.
+            # Within a job, whose script is itself a task of Slurm, number 0.
             tasks = str(each * nodes)
             inside = {"SLURM_PROCID": "0", "SLURM_NTASKS": tasks, "SLURM_LOCALID": "0"}
             _demand(ask(inside | env), wanted, f"{launcher} in a job of Slurm's", names)
@@ -60,13 +60,13 @@ def _demand(found: object, wanted: tuple[int, int, int], how: str, names: tuple[
 
 @exercise("script.2", answer="command", ranks=1)
 def command(learner: Learner) -> None:
-    """The line that starts a script on all GPUs of some nodes."""
+    """Check the command that starts a script on all GPUs of some nodes."""
     ask = learner.function("command")
     for _ in range(2):
         nodes, gpus = learner.chance.randrange(2, 9), learner.chance.choice([2, 4, 6, 8])
         for launcher in _COUNTS:
             wanted = {"nodes": [str(nodes)], "each": [str(gpus)], "all": [str(nodes * gpus)]}
-            if launcher == "torchrun":  # it counts a node's GPUs itself
+            if launcher == "torchrun":  # it can count a node's GPUs itself
                 wanted["each"] += ["gpu", "auto"]
             said = ask(launcher, nodes, gpus)
             if not isinstance(said, str) or not said.split():
@@ -85,8 +85,8 @@ def command(learner: Learner) -> None:
 
 
 def _counts(launcher: str, words: list[str]) -> dict[str, str]:
-    """How many nodes, processes on each of them and processes in all a line asks for, where it
-    says so: `--nodes=2`, `--nodes 2`, `-N 2` and `-N2` are the same."""
+    """Return the numbers of nodes, of processes per node and of processes in all that a command
+    requests, as far as it does: `--nodes=2`, `--nodes 2`, `-N 2` and `-N2` are the same."""
     found = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -100,7 +100,7 @@ def _counts(launcher: str, words: list[str]) -> dict[str, str]:
 
 @exercise("script.3", answer="goes_on", ranks=1)
 def states(learner: Learner) -> None:
-    """Which of squeue's states are those of a job that may still do something."""
+    """Check which of squeue's states are those of a job that is not over."""
     ask = learner.function("goes_on")
     states = {
         "PD": True, "CF": True, "R": True, "S": True, "CG": True, "CD": False, "CA": False,

@@ -1,4 +1,4 @@
-"""What is safe on a machine that others use, too."""
+"""What is safe on a machine that is shared with others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from rankroom.course.audited import heard_by
 from rankroom.course.exercise import Learner, Wrong, exercise
 
-# Ways to start a server, and what is wrong with each; empty where nothing is.
+# Ways to start a server, and what is unsafe about each; empty if nothing is.
 _STARTS = (
     ("jupyter lab --ip=0.0.0.0 --port=8888", "it listens on all addresses of the node"),
     ("jupyter lab --ip='*'", "it listens on all addresses of the node"),
@@ -30,15 +30,15 @@ _STARTS = (
     ("jupyter lab --no-browser", ""),
     ("jupyter lab --config=/home/you/private/config.py --ip=127.0.0.1", ""),
 )
-# What Python tells its auditors of: `os.chmod` is also that of a Path, and of a file that is open.
+# Python audit events: `os.chmod` covers Path.chmod and os.fchmod as well.
 _MAY_CHANGE_MODES = ("os.chmod", "os.rename", "os.system", "os.posix_spawn", "subprocess.Popen")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_NO_DIFFERENCE = set("NTfnqvC46")  # of ssh: without a shell, in the background, with more words
+_NO_DIFFERENCE = set("NTfnqvC46")  # ssh flags: no shell, in the background, verbosity, and so on
 
 
 @exercise("shared.1", answer="tunnel", ranks=1)
 def tunnel(learner: Learner) -> None:
-    """The ssh line that leads to a server on a compute node."""
+    """Check the ssh command for a tunnel to a server on a compute node."""
     ask = learner.function("tunnel")
     here, port = learner.chance.randrange(8000, 9000), learner.chance.randrange(20000, 32000)
     node = f"nid{learner.chance.randrange(1000, 9999)}"
@@ -50,8 +50,8 @@ def tunnel(learner: Learner) -> None:
 
 
 def _tunnel(line: str) -> list[str]:
-    """What follows -L in a line of ssh, and where it goes, whatever comes first; empty if it has
-    other options than those that leave a tunnel as it is."""
+    """Return the arguments of -L and the destinations in an ssh command, in this order, wherever
+    they stand; empty if it is not ssh, or has options that may change what the tunnel does."""
     with suppress(ValueError):
         words = iter(shlex.split(line))
         if next(words, "") != "ssh":
@@ -67,12 +67,12 @@ def _tunnel(line: str) -> list[str]:
             if is_tunnel:
                 leads.append(rest or next(words, ""))
         return leads + goes
-    return []  # quotes that do not end
+    return []  # unbalanced quotes
 
 
 @exercise("shared.2", answer="is_unsafe", ranks=1)
 def unsafe(learner: Learner) -> None:
-    """Which command lines let others in."""
+    """Check which command lines are recognized as letting others in."""
     ask = learner.function("is_unsafe")
     starts = list(_STARTS)
     learner.chance.shuffle(starts)
@@ -86,7 +86,7 @@ def unsafe(learner: Learner) -> None:
 
 @exercise("shared.3", answer="write_secret", ranks=1)
 def secret(learner: Learner) -> None:
-    """A file that was never readable for others, and a token that cannot be guessed."""
+    """Check that a file was never readable by others, and that its token cannot be guessed."""
     write = learner.function("write_secret")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "token"
@@ -96,8 +96,8 @@ def secret(learner: Learner) -> None:
             tokens = []
             with _looked_at(Path(folder)) as meanwhile:
                 for number in range(4):
-                    # What others know, or can find out, is the same twice: how random numbers
-                    # began, the time, and the file's name.
+                    # In the last two calls, all that others may know or find out is the same: the
+                    # random seed, the time, and the file's name.
                     own = path.with_suffix(f".{min(number, 2)}")
                     with _repeated(learner.seed, now) if number >= 2 else nullcontext():
                         write(own)
@@ -129,8 +129,8 @@ def secret(learner: Learner) -> None:
 
 @contextmanager
 def _looked_at(folder: Path) -> Iterator[list[int]]:
-    """The modes that files in a folder have meanwhile: before each change of a mode, however it is
-    asked for, and before each program that may change one."""
+    """Collect the modes of the files in a folder within the block, before each rename or change of
+    a mode, however it is made, and before each program that may make one."""
     found: list[int] = []
 
     def look(event: str, arguments: object) -> None:
@@ -144,8 +144,8 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
 
 @contextmanager
 def _repeated(seed: int, now: int) -> Iterator[None]:
-    """The clock stands at `now` (epoch nanoseconds), and random numbers start from `seed`;
-    both are restored afterwards."""
+    """Within the block, stop the clock at `now` (epoch nanoseconds) and seed random numbers with
+    `seed`; restore both afterwards."""
     numpy = sys.modules.get("numpy")
     kept, clock, clock_ns = random.getstate(), time.time, time.time_ns
     kept_of_numpy = numpy.random.get_state() if numpy else None

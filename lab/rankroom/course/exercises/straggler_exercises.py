@@ -1,4 +1,4 @@
-"""Who is late, and how to help."""
+"""Which rank is late, and how to help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECES = 8
 
 @exercise("straggler.1", answer="culprit", ranks=2)
 def culprit(learner: Learner) -> None:
-    """The rank that the profile names."""
+    """Check that the answer names the rank that was slowed down."""
     found = learner.get("culprit")
     truth = planted()
     if truth is None:
@@ -30,7 +30,7 @@ def culprit(learner: Learner) -> None:
 
 @exercise("straggler.2", answer="prefetched", ranks=1)
 def prefetch(learner: Learner) -> None:
-    """The next batch comes while this one is worked on."""
+    """Check that the next batch is loaded while the current one is being processed."""
     ahead = learner.function("prefetched")
     import torch
 
@@ -39,7 +39,7 @@ def prefetch(learner: Learner) -> None:
     def slowly() -> Any:
         for value in values:
             time.sleep(_PIECE_S)
-            yield torch.tensor([value, value])  # neither true nor false, as the lesson's batches
+            yield torch.tensor([value, value])  # like the lesson's batches, it has no truth value
 
     best = float("inf")
     for _ in range(3):
@@ -61,7 +61,7 @@ def prefetch(learner: Learner) -> None:
 
 @exercise("straggler.3", answer="fused", ranks=2)
 def fusion(learner: Learner) -> None:
-    """Many small tensors, one all-reduce."""
+    """Check that many small tensors are averaged by a single all-reduce."""
     import horovod.torch as hvd
     import torch
 
@@ -78,7 +78,7 @@ def fusion(learner: Learner) -> None:
     ]
     calls: list[str] = []
     ways = ("allreduce", "allreduce_async", "allreduce_", "allreduce_async_")
-    # One with a group of tensors is one.
+    # A grouped all-reduce counts as one.
     kept = {name: getattr(hvd, name) for way in ways for name in (way, f"grouped_{way}")}
 
     def counted(name: str) -> Any:

@@ -11,13 +11,13 @@ from rankroom.course.exercises.horovod_exercises import another_size, demand_apa
 
 @exercise("tf.1", answer="part_of", ranks=1)
 def shard(learner: Learner) -> None:
-    """A rank's batches: apart from the others', all of one size, shuffled, and equally many."""
+    """Check the ranks' batches: disjoint, of one size, shuffled, and equal in number."""
     part = learner.function("part_of")
     batch = learner.chance.randrange(4, 9)
     own: list[int] = []
     for size in (learner.size, another_size(learner.size)):
         whole = size * batch * learner.chance.randrange(6, 9)
-        # Once there is more than divides evenly, and once the last rank has too little for a batch.
+        # Once with more values than divide evenly, and once with one too few for the last batch.
         for count in (whole + size + 1, whole - 1):
             seen = _examine_parts(size, part, count, batch)
             own = seen[learner.rank] if size == learner.size else own
@@ -27,7 +27,7 @@ def shard(learner: Learner) -> None:
 
 
 def _examine_parts(size: int, part: Any, count: int, batch: int) -> list[list[int]]:
-    """The values that each rank gets. Raises Wrong."""
+    """Return the values that each rank gets, by rank. Raises Wrong."""
     import tensorflow as tf
 
     seen: list[list[int]] = []
@@ -71,7 +71,7 @@ def _examine_parts(size: int, part: Any, count: int, batch: int) -> list[list[in
 
 @exercise("tf.2", answer="gradients", limit=60)
 def tape(learner: Learner) -> None:
-    """Gradients that are the average over all ranks."""
+    """Check that the gradients are averaged over all ranks."""
     import horovod.tensorflow as hvd
     import numpy
     import tensorflow as tf
@@ -98,7 +98,7 @@ def tape(learner: Learner) -> None:
 
 @exercise("tf.3", answer="same_start", limit=60)
 def start(learner: Learner) -> None:
-    """Weights and the optimizer's state, the same everywhere."""
+    """Check that weights and optimizer state are those of rank 0 on all ranks."""
     import horovod.tensorflow as hvd
     import numpy
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""TensorFlow's own strategies: what a replica has to divide by, and what staleness does."""
+"""TensorFlow's own strategies: what a replica divides its loss by, and what staleness does."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 @exercise("tfd.1", answer="replica_loss", ranks=1)
 def mean_over_the_global_batch(learner: Learner) -> None:
-    """The replicas' losses, summed, are the mean over the global batch."""
+    """Check that the replicas' losses add up to the mean over the global batch."""
     ask = learner.function("replica_loss")
     each = learner.chance.randrange(3, 8)
-    for replicas in learner.chance.sample(range(2, 6), 3):  # a constant is right for one of them
+    for replicas in learner.chance.sample(range(2, 6), 3):  # a constant is right for one at most
         errors = [[learner.chance.random() for _ in range(each)] for _ in range(replicas)]
         wanted = sum(sum(part) for part in errors) / (replicas * each)
         given = [ask(list(part), replicas * each) for part in errors]
         try:
-            found = sum(map(float, given))  # a tensor is a number, too
+            found = sum(map(float, given))  # a scalar tensor counts as a number
         except (TypeError, ValueError):
             raise Wrong(f"replica_loss gives {given[0]!r}, and should give a number") from None
-        if not math.isclose(found, wanted, rel_tol=1e-4):  # which float32 may be short of
+        if not math.isclose(found, wanted, rel_tol=1e-4):  # allows for float32
             times = found / wanted
             raise Wrong(
                 f"{replicas} replicas with {each} errors each: added up, their losses are "
@@ -31,7 +31,7 @@ def mean_over_the_global_batch(learner: Learner) -> None:
 
 @exercise("tfd.2", answer="busiest", ranks=1)
 def reduction(learner: Learner) -> None:
-    """Bytes in and out of the busiest device, by the way of reducing."""
+    """Check the bytes in and out of the busiest device, for each way to reduce."""
     ask = learner.function("busiest")
     for _ in range(3):
         devices = learner.chance.randrange(3, 17)
@@ -47,7 +47,7 @@ def reduction(learner: Learner) -> None:
 
 
 def _through_the_busiest(way: str, devices: int, length: int) -> int:
-    """The bytes that go in and out of it, transfer by transfer."""
+    """Return the bytes in and out of the busiest device, counted transfer by transfer."""
     through = [0] * devices
 
     def send(sender: int, receiver: int, count: int) -> None:
@@ -60,7 +60,7 @@ def _through_the_busiest(way: str, devices: int, length: int) -> int:
         for other in range(1, devices):
             send(0, other, length)
     else:
-        for _ in range(2 * (devices - 1)):  # a step of either half
+        for _ in range(2 * (devices - 1)):  # the steps of both halves
             for device in range(devices):
                 send(device, (device + 1) % devices, length // devices)
     return max(through)
@@ -68,7 +68,7 @@ def _through_the_busiest(way: str, devices: int, length: int) -> int:
 
 @exercise("tfd.4", answer="right_loss", ranks=1)
 def logits(learner: Learner) -> None:
-    """A loss for a network without softmax, and labels that are numbers."""
+    """Check a loss for a network without softmax, and integer labels."""
     import numpy
 
     loss = learner.function("right_loss")()
@@ -90,7 +90,7 @@ def logits(learner: Learner) -> None:
 
 @exercise("tfd.3", answer="stale", ranks=1)
 def staleness(learner: Learner) -> None:
-    """Steps with gradients of weights as they were some steps ago."""
+    """Check gradient descent with gradients at the weights of some steps ago."""
     ask = learner.function("stale")
     start, rate = learner.chance.uniform(1, 5), learner.chance.uniform(0.05, 0.2)
     steps = learner.chance.randrange(8, 15)

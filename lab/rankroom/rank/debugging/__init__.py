@@ -1,5 +1,5 @@
-"""What a rank asks while its cell stands still: its debuggers, `input()`, and their answers.
+"""Prompts that block a rank's cell until a user answers: those of its debuggers, and `input()`.
 
 Two debuggers share the prompt of a run: IPython's, which breakpoint() starts, and pydevd, which
-JupyterLab's own debugger panel steps through.
+JupyterLab's own debugger panel controls.
 """

@@ -1,7 +1,7 @@
-"""The debugger of a rank: IPython's, at home in a cell that others watch.
+"""The debugger of a rank: IPython's, adapted to the cells of runs.
 
-It stops in the line of breakpoint() itself, steps from one statement of a cell to the next although
-IPython runs each by itself, and ends with an interrupt, which ends the cell.
+It stops at the line of breakpoint() itself, and steps from one statement of a cell to the next
+although IPython runs each separately. An interrupt, or quitting it, ends the cell.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ QUIT = "the debugger was quit"
 
 
 class RankDebugger(Pdb):
-    """Reads its commands as input() does, so by the run's prompt."""
+    """Reads its commands as input() does, so from the run's prompt."""
 
     stopped_in: FrameType | None = None
 
     def __init__(
         self, completekey: Any = None, stdin: Any = None, stdout: Any = None, **options: Any
     ) -> None:
-        # An interrupt is for the cell: no handler of pdb's own may outlive the debugger.
+        # Interrupts are for the cell: no SIGINT handler of pdb may outlive the debugger.
         super().__init__(completekey, stdin, stdout, **{**options, "nosigint": True})
         self._interrupted = False
-        self._traces = True  # from the next line on
-        self._between = False  # two statements of the cell, where IPython itself is at work
+        self._traces = True  # whether to trace after this stop
+        self._between = False  # two statements of the cell, in IPython's own code
 
     # -- stopping
 
     def set_trace(self, frame: FrameType | None = None, **_: Any) -> None:
-        """Stop in `frame` now; what is traced then is up to the command that goes on."""
+        """Stop in `frame` now; the command that resumes decides what is traced afterwards."""
         __tracebackhide__ = True
         frame = frame or sys._getframe(1)
         if _passed_over(frame):
-            return  # before anything is traced: each line would be passed over by itself
+            return  # before tracing starts, as each line would be reported as passed over
         prompts.debuggers.add(self)
         sys.settrace(None)
         self.stdout = sys.stdout
@@ -83,13 +83,13 @@ class RankDebugger(Pdb):
         self._traces = bool(self.breaks)
 
     def forget(self) -> None:
-        """Also the variables of the frame in which it stopped, which pdb keeps until the next stop:
-        they may hold a model, on a GPU."""
+        """Also drop the variables of the frame in which it stopped, which pdb keeps until the next
+        stop: they may hold a model, on a GPU."""
         super().forget()
         self.__dict__.pop("curframe_locals", None)
 
     def forget_cell(self) -> None:
-        """Hold no frame of a cell that is over, and so none of its variables."""
+        """Drop the frames of a cell that is over, and so its variables."""
         self.__dict__.pop("initial_frame", None)
         self.reset()
 
@@ -118,12 +118,12 @@ class RankDebugger(Pdb):
             super().user_return(frame, return_value)
 
     def _is_of_cell(self, frame: FrameType) -> bool:
-        """Whether this is a cell's own code, not that of a function."""
+        """Return whether this frame runs a cell's own code, not that of a function."""
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
         return not is_function and frame.f_code.co_filename in self.shell.cells()
 
     def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
-        """As IPython has it, with a cell called as in tracebacks, rather than by its file."""
+        """Format as IPython does, but name a cell as in tracebacks rather than by its file."""
         entry: str = super().format_stack_entry(frame_lineno, lprefix)
         file = frame_lineno[0].f_code.co_filename
         if file not in self.shell.cells():
@@ -151,7 +151,7 @@ class RankDebugger(Pdb):
             if asking is not None:
                 asking.debugger = self
             self.cmdloop()
-        except KeyboardInterrupt:  # IPython's `interaction` would end with it, and the cell go on
+        except KeyboardInterrupt:  # IPython's `interaction` would drop it, and the cell continue
             self._interrupted = True
         finally:
             if asking is not None:
@@ -159,7 +159,7 @@ class RankDebugger(Pdb):
 
 
 def _passed_over(frame: FrameType | None) -> bool:
-    """Whether no answer can be given here, which is said in the log then."""
+    """Return whether no user can answer here, and if so, report that in the log."""
     asking = prompts.of_this_rank
     if asking is None or not (why := asking.refusal()):
         return False

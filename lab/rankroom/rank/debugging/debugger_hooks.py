@@ -1,6 +1,6 @@
-"""Where breakpoint(), `pdb` and IPython lead to the debugger of a rank.
+"""The hooks that lead breakpoint(), `pdb` and IPython to the debugger of a rank.
 
-It is imported when it is first needed, as it brings much of IPython along.
+The debugger is imported when it is first needed, as it imports much of IPython.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from rankroom.rank.debugging.debugger import RankDebugger
     from rankroom.rank.debugging.panel_debugger import PanelDebugger
 
-_kept: RankDebugger | None = None  # with the breakpoints that were set
+_kept: RankDebugger | None = None  # has the breakpoints that were set
 _panel: PanelDebugger | None = None
 
 
 def install(asking: Prompts, panel: PanelDebugger) -> None:
-    """Have the main thread stop where its cell asks for a debugger, and ask by `asking`; or in
-    JupyterLab's `panel` while that is on.
+    """Make the main thread stop where its cell asks for a debugger, with the prompt of `asking`, or
+    in JupyterLab's `panel` while that is on.
 
-    Python's own hook of breakpoint() looks up pdb.set_trace each time, unless PYTHONBREAKPOINT says
-    otherwise. With ipykernel comes debugpy, whose hook does nothing unless its client is there.
+    Python's own hook of breakpoint() looks up pdb.set_trace at each call, unless PYTHONBREAKPOINT
+    says otherwise. It replaces that of debugpy, which comes with ipykernel and does nothing unless
+    a client is connected.
     """
     global _panel
     prompts.of_this_rank, _panel = asking, panel
@@ -42,7 +43,7 @@ def set_trace(
     commands: Iterable[str] | None = None,  # from Python 3.14 on
     **_: Any,
 ) -> None:
-    """In the place of pdb.set_trace."""
+    """The replacement of pdb.set_trace."""
     __tracebackhide__ = True
     frame = frame or sys._getframe(1)
     asking = prompts.of_this_rank
@@ -60,7 +61,7 @@ def set_trace(
 
 
 def post_mortem(t: Any = None) -> None:
-    """In the place of pdb.post_mortem."""
+    """The replacement of pdb.post_mortem."""
     __tracebackhide__ = True
     error = sys.exc_info()[1] if t is None else t
     if error is None:
@@ -71,14 +72,14 @@ def post_mortem(t: Any = None) -> None:
 
 
 def has_traceback() -> bool:
-    """Whether there is something to look at: a cell has failed on this rank."""
+    """Return whether there is an error to debug: a cell has failed on this rank."""
     return getattr(sys, "last_traceback", None) is not None
 
 
 def stop_tracing() -> None:
-    """A cell is over: breakpoints that it has set do not slow down the next, and no debugger holds
-    its variables."""
-    if prompts.debuggers:  # else what the user traces by other means stays
+    """Stop tracing after a cell, so that its breakpoints do not slow down the next, and no debugger
+    holds its variables."""
+    if prompts.debuggers:  # else the user's own trace function stays
         sys.settrace(None)
     while prompts.debuggers:
         prompts.debuggers.pop().forget_cell()
@@ -89,7 +90,7 @@ def _take_over(pdb: ModuleType) -> None:
 
 
 def _debugger() -> RankDebugger:
-    """The rank's debugger; another one while that waits for a command of its own to end."""
+    """Return the rank's debugger, or a new one while that is executing a command itself."""
     global _kept
     from rankroom.rank.debugging.debugger import RankDebugger
 

@@ -1,7 +1,7 @@
-"""What can follow in a line for the debugger: its commands, and names where it has stopped.
+"""Completion in a line for the debugger: its commands, and names where it has stopped.
 
 The main thread waits for that line meanwhile. To find attributes, a user's `__getattr__` may be
-called, which may take any time: so another thread looks, and nobody waits for it for long.
+called, which may take any time: so another thread searches, with a timeout.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import threading
 from typing import Any
 
 PATIENCE_S = 0.5
-MOST = 200  # possibilities
+MOST = 200  # completions
 LONGEST = 1000  # characters of a line
 _WORD = re.compile(r"[\w.]*$")
 
 
 class FrameCompletion:
-    """Finds what can follow; while one search takes too long, others find nothing."""
+    """Finds completions, but none while an earlier search is still running."""
 
     def __init__(self) -> None:
         self._search: threading.Thread | None = None
 
     def of(self, debugger: Any, line: str) -> dict[str, Any]:
-        """Where the line's last word begins, and what may stand in its place."""
+        """Return where the line's last word begins, and its completions."""
         word = _WORD.search(line[-LONGEST:])
         begin = len(line) - len(word[0]) if word else len(line)
         found: list[str] = []
@@ -33,7 +33,7 @@ class FrameCompletion:
         if len(line) <= LONGEST and not is_busy:
 
             def search() -> None:
-                with contextlib.suppress(Exception):  # of a line that makes no sense, for example
+                with contextlib.suppress(Exception):  # such as that of an invalid line
                     found.extend(possibilities(debugger, line[:begin], line[begin:]))
 
             self._search = threading.Thread(target=search, name="rankroom-complete", daemon=True)
@@ -43,9 +43,9 @@ class FrameCompletion:
 
 
 def possibilities(debugger: Any, before: str, word: str) -> list[str]:
-    """Commands, if it is the line's first word, names of the frame, or attributes, in order."""
+    """Return attributes or names of the frame, and commands if it is the first word; sorted."""
     frame = debugger.curframe
-    # Before Python 3.13, to ask the frame again would undo what the debugger has assigned there.
+    # Before Python 3.13, reading `f_locals` again would undo what the debugger has assigned there.
     own = getattr(debugger, "curframe_locals", None)
     own = frame.f_locals if own is None else own
     if not word:
@@ -56,7 +56,7 @@ def possibilities(debugger: Any, before: str, word: str) -> list[str]:
     else:
         found = completer.global_matches(word)
         if not before.strip():
-            # Python 3.13 wants to know where in the line it stands.
+            # Python 3.13 needs the position of the word in the line.
             commands = debugger.completenames(word, before + word, len(before), len(before + word))
             found += [*commands, *debugger.aliases]
     names = {each.rstrip("(): ") for each in found}

@@ -1,8 +1,8 @@
 """A rank in JupyterLab's own debugger: breakpoints in the gutter of a cell, steps, variables.
 
 JupyterLab speaks the Debug Adapter Protocol (DAP). ipykernel answers a part of it, and pydevd,
-which comes with debugpy, the rest. A rank's requests come by way of the supervisor, and pydevd has
-one end of a pair of sockets, so that no port is opened. A thread of its own does all this. Only
+which comes with debugpy, the rest. Requests to a rank arrive through the supervisor, and pydevd has
+one end of a pair of sockets, so that no port is opened. All this runs in a thread of its own. Only
 the main thread, which runs the cells, is ever stopped. Meanwhile the run's prompt takes commands,
 too.
 """
@@ -33,7 +33,7 @@ Message = dict[str, Any]
 Done = Callable[[Message], None]
 
 PROMPT = "debugger> "
-# What can be typed at the prompt, and what it is in DAP. Anything else is evaluated.
+# Commands at the prompt, and their requests in DAP. Anything else but `q` and `w` is evaluated.
 COMMANDS = {
     "c": "continue", "n": "next", "s": "stepIn", "r": "stepOut",
     "continue": "continue", "next": "next", "step": "stepIn", "return": "stepOut",
@@ -42,9 +42,9 @@ TOLD = {"initialized", "stopped", "continued", "thread", "breakpoint"}  # events
 
 
 class PanelDebugger:
-    """Does what JupyterLab asks of this rank's debugger; `tell(event)` is how it hears of stops.
+    """Handles the requests of JupyterLab to this rank's debugger; `tell(event)` sends it an event.
 
-    `cells()` gives the file names of this session's cells.
+    `cells()` returns the file names of this session's cells.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class PanelDebugger:
         self._tell = tell
         self._loop: asyncio.AbstractEventLoop | None = None
         self._debugger: Any = None
-        self._stopped: int | None = None  # pydevd's number of the main thread, while it is stopped
+        self._stopped: int | None = None  # pydevd's id of the main thread, while it is stopped
         self._place = ""
         self._span = contextlib.ExitStack()
-        self._traces = False  # whether pydevd may have the main thread traced
+        self._traces = False  # whether pydevd may be tracing the main thread
         os.register_at_fork(after_in_child=self._spare_child)
 
     @property
@@ -67,7 +67,8 @@ class PanelDebugger:
         return self._debugger is not None and self._debugger.is_started
 
     def take(self, message: Message, done: Done) -> None:
-        """Do what a DAP request asks: `done({"answer": …})`, or `{"refused": why}`; any thread."""
+        """Handle a DAP request, then call `done({"answer": …})` or `done({"refused": why})`; called
+        from any thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(
@@ -78,7 +79,7 @@ class PanelDebugger:
     # -- in the main thread
 
     def begin_cell(self) -> None:
-        """A cell begins: it is traced if the debugger is on. An interrupt has ended that before."""
+        """Trace the cell that starts if the debugger is on: an interrupt may have stopped that."""
         if self.is_on:
             self._traces = True
             tracing.trace_this_thread()
@@ -87,14 +88,15 @@ class PanelDebugger:
             tracing.stop_tracing()
 
     def end_cell(self) -> None:
-        """The cell is over, however it ended: it may have been interrupted at a breakpoint."""
+        """Stop tracing after a cell, however it ended: an interrupt may have come at a
+        breakpoint."""
         if self._traces:
             tracing.stop_tracing()
             if stopped := set(self._debugger.stopped_threads):
                 self._do_soon(self._note_interrupt(stopped))
 
     def _spare_child(self) -> None:
-        """A process that the cell has forked must not stop: it has no debugger to continue it."""
+        """Stop tracing in a process that the cell has forked: no debugger could resume it."""
         if self._traces:
             tracing.stop_tracing()
 
@@ -107,13 +109,13 @@ class PanelDebugger:
     async def _answer(self, message: Message, done: Done) -> None:
         try:
             if self._debugger is None:
-                # debugpy is large: only where it is needed.
+                # debugpy is large: it is imported only when needed.
                 from rankroom.rank.debugging.pydevd_client import DapDebugger
 
                 self._debugger = DapDebugger(self._on_event)
             arguments = message.get("arguments") or {}
             if self._stopped is not None and "threadId" in arguments:
-                # JupyterLab takes it that the thread of cells is number 1.
+                # JupyterLab assumes that the thread that runs cells is number 1.
                 message = {**message, "arguments": {**arguments, "threadId": self._stopped}}
             answer = await self._debugger.process_request(message)
             if message["command"] == "stackTrace":
@@ -125,11 +127,11 @@ class PanelDebugger:
             said = {"refused": f"{type(error).__name__}: {error}"}
         if message["command"] == "disconnect":
             self._resumed()
-        self._traces |= self.is_on  # a breakpoint that is set has threads traced
+        self._traces |= self.is_on  # setting a breakpoint makes pydevd trace threads
         done(said)
 
     def _on_event(self, event: Message) -> None:
-        """What pydevd tells."""
+        """Handle an event of pydevd."""
         if event["event"] == "stopped":
             self._do_soon(self._stop(event))
         elif event["event"] in TOLD:
@@ -138,7 +140,7 @@ class PanelDebugger:
             self._tell(event)
 
     async def _stop(self, event: Message) -> None:
-        """A thread has stopped: the panel hears of it, and the run has a prompt for it."""
+        """Report to the panel that a thread has stopped, and open the run's prompt for it."""
         thread: int = event["body"]["threadId"]
         frames = (await self._request("stackTrace", threadId=thread))["body"]["stackFrames"]
         place = self._place_of(frames)
@@ -164,7 +166,7 @@ class PanelDebugger:
         )
 
     async def _take_command(self, text: str | None) -> None:
-        """Do what was typed at the prompt; None releases the cell."""
+        """Execute a command that was typed at the prompt; None releases the cell."""
         thread = self._stopped
         if thread is None:  # it was continued in the panel
             return
@@ -184,7 +186,7 @@ class PanelDebugger:
             self._ask()
 
     async def _evaluated(self, words: str, thread: int) -> str:
-        """The stack, or the value of an expression in its innermost frame, as text."""
+        """Return the stack, or the value of an expression in its innermost frame, as text."""
         body = (await self._request("stackTrace", threadId=thread))["body"]
         self._leave_out_callers(body)
         frames = body["stackFrames"]
@@ -192,19 +194,19 @@ class PanelDebugger:
             return "\n".join(f"{self._line_of(each)} in {each['name']}" for each in frames)
         if not frames:  # it was continued in the panel
             return ""
-        expression = re.sub(r"^pp? ", "", words)  # as one is used to from pdb
+        expression = re.sub(r"^pp? ", "", words)  # pdb's commands p and pp
         answer = await self._request(
             "evaluate", expression=expression, frameId=frames[0]["id"], context="repl"
         )
         return str(answer["body"]["result"] if answer["success"] else answer.get("message", ""))
 
     def _place_of(self, frames: list[Message]) -> str:
-        """Where it has stopped, as the prompt says it, from its frames, innermost first."""
+        """Return where it has stopped, in the words of the prompt; `frames` are innermost first."""
         cells = self._cells()
         ours = [each for each in frames if _path(each) in cells]
         if not frames or _path(frames[0]) not in cells:
             return self._line_of(frames[0] if frames else {})
-        # Of the cell that runs, if it is in a function of an earlier one.
+        # The line in the running cell, even if it has stopped in a function of an earlier one.
         return self._line_of(next(each for each in ours if _path(each) == _path(ours[-1])))
 
     def _line_of(self, frame: Message) -> str:
@@ -212,7 +214,7 @@ class PanelDebugger:
         return f"cell line {line}" if path in self._cells() else f"{Path(path).name}:{line}"
 
     def _leave_out_callers(self, body: Message) -> None:
-        """Leave out the frames outside of the cell."""
+        """Remove the frames outside the cell."""
         frames, cells = body.get("stackFrames", []), self._cells()
         ours = [i for i, each in enumerate(frames) if _path(each) in cells]
         if ours:
@@ -227,7 +229,8 @@ class PanelDebugger:
             self._debugger.debugpy_client.resumed()
 
     async def _note_interrupt(self, stopped: set[int]) -> None:
-        """The cell is over, so these threads were interrupted, of which pydevd knows nothing."""
+        """Tell pydevd and the panel that these threads, which pydevd takes for stopped, have been
+        resumed: an interrupt has ended the cell."""
         for thread in stopped:
             await self._request("continue", threadId=thread)
             if thread in self._debugger.stopped_threads:
@@ -251,7 +254,7 @@ def _path(frame: Message) -> str:
 
 
 async def _logged(what: Coroutine[Any, Any, None]) -> None:
-    """Await it; an error goes to the rank's log."""
+    """Await `what`, and write an error to the rank's log."""
     try:
         await what
     except Exception:

@@ -1,7 +1,7 @@
-"""What a cell asks of those who follow its run: input(), and the debugger's next command.
+"""Prompts of a cell to the users who follow its run: input(), and the debugger's next command.
 
-The question is a mark of the run, by which all clients know of it; the answer comes by the
-connection that also takes interrupts and releases while a cell runs.
+The question is a mark of the run, so that all clients receive it; the answer arrives over the
+connection that also takes releases while a cell runs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import span
 
-LONGEST = 1000  # characters of a prompt that are told
+LONGEST = 1000  # characters of a prompt that are reported
 WAITS_IN = {"debugger": "the debugger", "input": "input()", "password": "getpass()"}
 
 
 @dataclass
 class Question:
-    """What is asked now, for as long as the main thread stands still; an answer of None lets go."""
+    """A pending question, on which the main thread is blocked; the answer None releases it."""
 
     number: int
     kind: str
@@ -45,23 +45,23 @@ class Question:
         return True
 
 
-of_this_rank: Prompts | None = None  # None where this process is no rank
-debuggers: set[Any] = set()  # all that have stopped in the present cell
+of_this_rank: Prompts | None = None  # None if this process is not a rank
+debuggers: set[Any] = set()  # all that have stopped in the current cell
 
 
 class Prompts:
     """The questions of one rank, one at a time.
 
-    `emit(kind, **fields)` reports an event at once; `cells()` gives the file names of this
+    `emit(kind, **fields)` reports an event at once; `cells()` returns the file names of this
     session's cells.
     """
 
     def __init__(self, emit: Callable[..., None], cells: Callable[[], set[str]]) -> None:
         self.current: Question | None = None
-        self.debugger: Any = None  # the one that reads a command now, if one does
+        self.debugger: Any = None  # the one that is reading a command, if any
         self._emit = emit
         self._cells = cells
-        self._interactive = False  # whether somebody can answer
+        self._interactive = False  # whether a user can answer
         self._released = False
         self._number = 0
         self._told: set[str] = set()
@@ -69,16 +69,16 @@ class Prompts:
         self._pid = os.getpid()
 
     def begin(self, interactive: bool) -> None:
-        """A cell begins, and somebody can answer, or nobody."""
+        """Prepare for a cell whose questions a user can answer if it is `interactive`."""
         self._interactive, self._released = interactive, False
         self._told.clear()
 
     def end(self) -> None:
-        """The cell is over: what runs now is nobody's run."""
+        """Refuse questions after a cell: what runs now belongs to no run."""
         self._interactive = False
 
     def refusal(self) -> str:
-        """Why nothing can be asked here and now; empty if it can."""
+        """Return why nothing can be asked here and now; empty if something can."""
         if os.getpid() != self._pid:
             return "it is in a process that the rank has started"
         if threading.current_thread() is not threading.main_thread():
@@ -87,11 +87,11 @@ class Prompts:
 
     @property
     def unattended(self) -> str:
-        """Why no answer can come to what this cell asks; empty if one can."""
+        """Why this cell's questions cannot be answered; empty if they can."""
         return "" if self._interactive else "no one can answer here"
 
     def stopped_in(self, text: str) -> FrameType | None:
-        """Where the debugger has stopped, if it is the debugger that reads with this prompt."""
+        """Return the frame in which the debugger has stopped, if `text` is its prompt."""
         debugger = self.debugger
         if debugger is None or debugger.prompt != text:
             return None
@@ -99,14 +99,14 @@ class Prompts:
         return stopped
 
     def pass_over(self, what: str, place: str, why: str) -> None:
-        """Say that `what` is not done, once for each place of a cell."""
+        """Print that `what` was passed over, once for each place of a cell."""
         said = f"{what} at {place} passed over: {why}"
         if said not in self._told:
             self._told.add(said)
             print(said, flush=True)
 
     def place(self, frame: FrameType | None) -> str:
-        """Where a frame is: `cell line 5`, or `train.py:12` if a file's code runs there."""
+        """Return where a frame is: `cell line 5`, or `train.py:12` if a file's code runs there."""
         if frame is None:
             return "an unknown place"
         if frame.f_code.co_filename in self._cells():
@@ -114,9 +114,10 @@ class Prompts:
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
     def ask(self, kind: str, text: str, frame: FrameType | None) -> str:
-        """The answer of whoever gives it first, which the log shows behind the prompt.
+        """Ask a question, and return the first answer. The log shows it after the prompt, unless it
+        is a password.
 
-        An interrupt leaves it, and so does a release from another thread (ReleasedError).
+        An interrupt ends the wait, and so does a release from another thread (ReleasedError).
         """
         sys.stdout.flush()
         answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -136,8 +137,8 @@ class Prompts:
     def begin_question(
         self, kind: str, text: str, place: str, take: Callable[[str | None], None]
     ) -> None:
-        """The main thread stands still for an answer, which `take` is called with: at once, if the
-        cell is let go of already."""
+        """Report a question on which the main thread is blocked; `take` is called with the answer,
+        or with None at once if the cell was released already."""
         self._number += 1
         self.current = question = Question(self._number, kind, place, take)
         if self._released:
@@ -146,27 +147,27 @@ class Prompts:
         self._emit("mark", name="asks", args=about)
 
     def end_question(self, before: Question | None = None) -> None:
-        """It goes on; or stands still for `before` again, in which it was asked something else."""
+        """End the current question; `before`, in which it was asked, is pending again."""
         question, self.current = self.current, before
         if question is not None and question is not before:
             self._emit("mark", name="answered", args={"number": question.number})
 
     def answer(self, number: int, text: str) -> bool:
-        """Answer the question of this number; False if it is not asked (any more)."""
+        """Answer the question of this number; return False if it is not pending (any more)."""
         question = self.current
         return question is not None and question.number == number and question.answer(text)
 
     def complete(self, number: int, line: str) -> dict[str, Any]:
-        """What can follow in a line that is to answer the debugger's question of this number."""
+        """Return completions in a line that is to answer the debugger's question of this number."""
         question, debugger = self.current, self.debugger
         if question is None or (question.number, question.kind) != (number, "debugger"):
             return {"begin": len(line), "matches": []}
-        if debugger is None:  # JupyterLab's own completes in its own console
+        if debugger is None:  # JupyterLab's debugger completes in its own console
             return {"begin": len(line), "matches": []}
         return self._completion.of(debugger, line)
 
     def release(self) -> list[str]:
-        """Let go of a question, also of the next ones of this cell; what was let go of."""
+        """Release a pending question, and later ones of this cell; return what was released."""
         self._released, question = True, self.current
         if question is None:
             return []
@@ -174,7 +175,7 @@ class Prompts:
         return [WAITS_IN[question.kind]]
 
     def standing(self) -> dict[str, Any] | None:
-        """Where the rank stands while it asks, as the watchdog has it."""
+        """Return where the rank is, as in `Watchdog.standing`; None if it asks nothing."""
         question = self.current
         if question is None:
             return None

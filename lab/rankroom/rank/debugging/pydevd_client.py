@@ -1,6 +1,6 @@
 """ipykernel's debugger, connected to a pydevd in this process by a pair of sockets.
 
-It is imported when it is first needed, as it brings debugpy along.
+This module is imported when it is first needed, as it imports debugpy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rankroom.system.internals import demand
 
 Message = dict[str, Any]
 
-# What only a stopped thread answers.
+# Requests that only a stopped thread answers.
 OF_A_STOP = {
     "completions", "evaluate", "exceptionInfo", "scopes", "setExpression", "setVariable",
     "stackTrace", "variables",
@@ -41,9 +41,9 @@ RUNS_ON = {
 
 
 class DapDebugger(Debugger):
-    """Answers what ipykernel answers for any kernel; `heard(event)` is what pydevd tells.
+    """Answers what ipykernel answers for any kernel; `heard(event)` is called with pydevd's events.
 
-    Raises RankroomError where there is no debugpy, or another one than ipykernel's.
+    Raises RankroomError if there is no debugpy, or if ipykernel's debugger lacks a method.
     """
 
     def __init__(self, heard: Callable[[Message], None]) -> None:
@@ -52,29 +52,29 @@ class DapDebugger(Debugger):
         demand("ipykernel", Debugger, ["_handle_event", "process_request", "start", "stop"])
         log = get_logger()
         files = tracing.files_to_step_over()
-        # Before ipykernel 7, a debugger knew of no files that it is to leave out.
+        # Before ipykernel 7, the debugger took no files to leave out.
         knows = "kernel_modules" in inspect.signature(Debugger.__init__).parameters
         super().__init__(
             log, None, heard, None, None, **({"kernel_modules": files} if knows else {})
         )
         self._rules = [{"path": file, "include": False} for file in files]
         self.debugpy_client = PydevdClient(log, None, self._handle_event)
-        self.debugpy_initialized = True  # no debugpy is to listen
+        self.debugpy_initialized = True  # debugpy's own server is not started
 
     def start(self) -> bool:
-        """Start pydevd; the cells' files are in a folder that ipykernel names."""
+        """Start pydevd, and create the folder that ipykernel names for the cells' files."""
         config.make_own(Path(get_tmp_directory()))
         return bool(super().start())
 
     def stop(self) -> None:
-        """End pydevd."""
+        """Stop pydevd, and remove the cells' files."""
         super().stop()
         shutil.rmtree(get_tmp_directory(), ignore_errors=True)
 
     async def attach(self, message: Message) -> Message:
-        """Other threads go on where one stops: some of them are the rank's own."""
+        """Attach so that other threads keep running where one stops: some are the rank's own."""
         how = {
-            "debugOptions": ["DebugStdLib"],  # a user's own Python may be below Python's folder
+            "debugOptions": ["DebugStdLib"],  # a user's own code may be below Python's folder
             "rules": self._rules,
             "stopAllThreadsOnSuspend": False,
         }
@@ -91,14 +91,14 @@ class DapDebugger(Debugger):
 
 
 class PydevdClient(DebugpyClient):
-    """Requests to pydevd, each with its own answer, in whatever order these come."""
+    """Sends requests to pydevd, and matches its replies to them in whatever order they arrive."""
 
     def get_host_port(self) -> tuple[str, int]:
-        """What ipykernel tells debugpy's adapter, which is not there."""
+        """Return the address that ipykernel gives to debugpy's adapter, which is not used here."""
         return "", 0
 
     def connect_tcp_socket(self) -> None:
-        """Start pydevd."""
+        """Start pydevd, connected by a pair of sockets."""
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[str, asyncio.Future[Message]]] = {}
@@ -109,26 +109,26 @@ class PydevdClient(DebugpyClient):
         tracing.start(its)
 
     def disconnect_tcp_socket(self) -> None:
-        """End pydevd."""
+        """Stop pydevd."""
         tracing.stop()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._give_up(set())
 
     async def send_dap_request(self, msg: Message) -> Message:
-        """Its answer."""
+        """Send a request, and return its reply."""
         if msg["command"] == "setBreakpoints":
-            tracing.exclude_other_threads()  # those that have been started since
+            tracing.exclude_other_threads()  # those started since
         answer = await self._answered(msg)
         if msg["command"] == "attach":
             await self._answered({"type": "request", "command": "configurationDone"})
         return answer
 
     def resumed(self) -> None:
-        """The thread runs on: what it was asked while it was stopped, it will not answer."""
+        """Give up pending requests that only a stopped thread answers, as it has resumed."""
         self._give_up(OF_A_STOP)
 
-    # -- how
+    # -- messages
 
     async def _answered(self, msg: Message) -> Message:
         number = next(self._numbers)

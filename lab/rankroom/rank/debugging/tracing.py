@@ -1,6 +1,6 @@
-"""What pydevd does to this process: which threads it traces, and how one of them stops.
+"""Control of pydevd in this process: which threads it traces, and how one of them stops.
 
-Up to Python 3.11 it traces single threads by sys.settrace, from 3.12 on all of them by
+Up to Python 3.11 it traces single threads with sys.settrace, since 3.12 all of them with
 sys.monitoring. pydevd comes with debugpy, which is imported only when `start` is first called.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Packages that run a cell.
+# Packages whose code runs a cell, and is not the user's.
 OURS = {
     "IPython", "asyncio", "debugpy", "ipykernel", "ipyparallel", "rankroom", "tornado",
     "traitlets", "zmq",
@@ -41,14 +41,14 @@ def start(connection: socket.socket) -> None:
 
 
 def stop() -> None:
-    """End pydevd."""
+    """Stop pydevd."""
     import pydevd
 
     pydevd.stoptrace()
 
 
 def trace_this_thread() -> None:
-    """Have this thread stop at breakpoints."""
+    """Make this thread stop at breakpoints."""
     import pydevd
 
     if (pydb := pydevd.get_global_debugger()) is not None:
@@ -65,7 +65,7 @@ def stop_tracing(all_threads: bool = True) -> None:
     if _uses_monitoring():
         pydevd_sys_monitoring.stop_monitoring(all_threads=all_threads)
     else:
-        pydevd_tracing.SetTrace(None)  # sys.settrace itself is pydevd's now, and warns
+        pydevd_tracing.SetTrace(None)  # sys.settrace is replaced by pydevd's, which warns
 
 
 def stop_in(frame: FrameType) -> None:
@@ -75,14 +75,14 @@ def stop_in(frame: FrameType) -> None:
 
     if (pydb := pydevd.get_global_debugger()) is not None:
         thread = threading.current_thread()
-        stop_tracing(all_threads=False)  # or it stops in pydevd's own code
+        stop_tracing(all_threads=False)  # else it would stop in pydevd's own code
         pydb.set_suspend(thread, CMD_SET_BREAK, suspend_requested=True)
         pydb.do_wait_suspend(thread, frame, "line", None)
         pydb.enable_tracing(pydb.trace_dispatch)
 
 
 def exclude_other_threads() -> None:
-    """Have pydevd trace no thread that there is now but the main one."""
+    """Make pydevd trace none of the current threads but the main one."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
@@ -90,8 +90,8 @@ def exclude_other_threads() -> None:
 
 
 def files_to_step_over() -> list[str]:
-    """The files in which no step ends: the kernel's, and those of Python's own modules that are
-    imported, as the kernel uses them between two statements of a cell."""
+    """Return the files in which no step ends: the kernel's, and those of imported modules of
+    Python's own, which the kernel uses between two statements of a cell."""
     stdlib = sysconfig.get_path("stdlib")
     found = []
     for name, module in list(sys.modules.items()):
@@ -103,7 +103,8 @@ def files_to_step_over() -> list[str]:
 
 
 def _interruptible(wait: Callable[..., None], *about: Any, **more: Any) -> None:
-    """Wait. An interrupt ends the cell: pydevd would stop again in the code that handles it."""
+    """Wait in pydevd. After an interrupt, stop tracing, as pydevd would stop again in the code that
+    handles it, and let the cell end."""
     from _pydevd_bundle.pydevd_thread_lifecycle import resume_threads
 
     try:

@@ -1,4 +1,4 @@
-"""One folder for each framework that a rank adapts to when the user's code imports it.
+"""What a rank does when the user's code imports a framework, one folder for each of the large ones.
 
-Nothing in here imports a framework by itself.
+Nothing in here imports a framework itself.
 """

@@ -1,4 +1,4 @@
-"""MPI, which knows nothing of ranks: mpirun has not started them."""
+"""Tell users of mpi4py that MPI does not know the ranks, as mpirun has not started them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def install(world: World) -> None:
 
 
 def _tell(world: World, module: Any) -> None:
-    """Programs would take it for one process, and each rank do the work of all."""
+    """Add a note to the run if MPI has a single process: each rank would do the work of all."""
     if world.size > 1 and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
         recorder.note(ALONE)
 

@@ -1,15 +1,15 @@
-"""Libraries that act otherwise in a notebook, where they find IPython's shell: as ranks want it.
+"""Adapt libraries that behave differently in a notebook, which they detect by IPython's shell.
 
-A rank's shell is IPython's, but it shows text, and there are several of it.
+A rank's shell is IPython's as well, but it shows text, and each of several ranks has one.
 
-- tqdm (`tqdm.auto`, which Hugging Face's libraries use): its bar for notebooks would stay at 0 %
-  with ipywidgets; without, each import would warn of it. It is a bar of text.
-- transformers' `Trainer`: would show a table in HTML for each rank, again with each line, and
+- tqdm (`tqdm.auto`, which Hugging Face's libraries use): with ipywidgets, its notebook bar would
+  stay at 0 %; without, each import would warn about that. It is replaced by a text bar.
+- transformers' `Trainer`: would show an HTML table for each rank, repeated with each new line, and
   nothing in a terminal. It writes its first rank's bar and metrics as text, as in a script.
-- Hydra: knows a notebook by the exact class of its shell; else it looks for its configuration
-  beside the file of the cell, of which there is none.
-- Accelerate: keeps its state over cells. What is made after the process group is gone, or with
-  other ranks, is set up again, as it would be in a new process.
+- Hydra: recognizes a notebook by the exact class of its shell; otherwise, it looks for its
+  configuration beside the file of the cell, which does not exist.
+- Accelerate: keeps its state across cells. If the process group is gone or has another size by the
+  time an Accelerator is made, the state is reset, as in a new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install() -> None:
 
 def _use_text(module: Any) -> None:
     class TextBar(module.std_tqdm):
-        """tqdm's bar of text, with the arguments of its bar for notebooks."""
+        """tqdm's text bar, which also accepts the arguments of its notebook bar."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             kwargs.pop("display", None)
@@ -41,7 +41,7 @@ def _use_text(module: Any) -> None:
 
     module.tqdm = module.tqdm_notebook = TextBar
     if module.IProgress is None:
-        module.IProgress = TextBar  # `tqdm.autonotebook` looks whether there is one
+        module.IProgress = TextBar  # if it is None, `tqdm.autonotebook` warns
 
 
 def _write_progress(module: Any) -> None:
@@ -50,7 +50,7 @@ def _write_progress(module: Any) -> None:
 
 
 def _be_a_notebook(module: Any) -> None:
-    module.is_notebook = lambda: True  # it looks as well whether a cell has called it
+    module.is_notebook = lambda: True  # Hydra also checks that the caller is a cell
 
 
 def _set_up_again(module: Any) -> None:
@@ -67,12 +67,12 @@ def _set_up_again(module: Any) -> None:
 
 
 def _is_outdated(module: Any) -> bool:
-    """Whether Accelerate takes for given a process group that is gone, or has other ranks now."""
+    """Return whether Accelerate's process group is gone, or has another size now."""
     try:
         state = sys.modules["accelerate.state"].PartialState._shared_state
         dist: Any = sys.modules["torch.distributed"]
         if not state.get("backend") or not hasattr(module.AcceleratorState, "_reset_state"):
             return False
         return not dist.is_initialized() or dist.get_world_size() != state["num_processes"]
-    except (AttributeError, KeyError):  # one that keeps it otherwise
+    except (AttributeError, KeyError):  # this release keeps its state elsewhere
         return False

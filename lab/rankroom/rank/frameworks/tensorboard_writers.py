@@ -1,8 +1,8 @@
-"""Scalars that user code writes for TensorBoard, as metrics under the same names.
+"""Report scalars that user code writes for TensorBoard as metrics of the same names.
 
-TensorBoard has a curve for each tag of each folder. Here the first folder of a run with a tag has
-the tag as its metric; from any other the end of its path comes first, as in `val/loss`. The files
-that the code writes are as without us.
+TensorBoard shows a curve for each tag in each folder. Here, the first folder that uses a tag in a
+run gets the tag as its metric's name; for any other folder, the end of its path is put in front, as
+in `val/loss`. The files that the code writes are not changed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _WRITERS = "tensorflow.python.ops.summary_ops_v2"
 
 
 class _Names:
-    """The names of metrics in the present run, and the folder that each is of."""
+    """The metric names of the current run, and the folder that each one belongs to."""
 
-    began = 0  # of the run
+    began = 0  # when the run began, in microseconds since the epoch
 
     def __init__(self) -> None:
         self.folders: dict[str, str] = {}
 
     def of(self, tag: Any, folder: Any) -> str:
-        """What scalars with this tag are called that go to this folder."""
+        """Return the metric name for scalars with this tag that are written to this folder."""
         if self.began != spans.recorder.began:
             self.began, self.folders = spans.recorder.began, {}
         name, folder = str(tag), os.path.normpath(str(folder))
@@ -52,7 +52,7 @@ def install() -> None:
 
 
 def _watch_writer(module: Any) -> None:
-    """PyTorch's SummaryWriter, and the one that it was made after."""
+    """Report the scalars of PyTorch's SummaryWriter, or of tensorboardX's, its model."""
     kind = module.SummaryWriter
     kind.add_scalar = _after_one(kind.add_scalar)
     kind.add_scalars = _after_many(kind.add_scalars)
@@ -98,7 +98,7 @@ def _after_many(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_folders(module: Any) -> None:
-    """TensorFlow's `tf.summary.create_file_writer`: what it makes does not know its folder."""
+    """Make `tf.summary.create_file_writer` store the folder on its writers, which lack it."""
     original = module.create_file_writer_v2
 
     @functools.wraps(original)
@@ -107,13 +107,13 @@ def _watch_folders(module: Any) -> None:
         writer.rankroom_folder = logdir
         return writer
 
-    # AutoGraph calls it as it is.
+    # With this, AutoGraph calls the function without converting it.
     create_file_writer.autograph_info__ = {}  # type: ignore[attr-defined]
     module.create_file_writer_v2 = create_file_writer
 
 
 def _watch_summaries(module: Any) -> None:
-    """TensorFlow's `tf.summary.scalar`, where it writes: with a writer, and outside of a graph."""
+    """Report scalars that `tf.summary.scalar` writes: with a default writer, outside of a graph."""
     original = module.scalar
 
     @functools.wraps(original)
@@ -130,12 +130,12 @@ def _watch_summaries(module: Any) -> None:
             metrics.points.add({_names.of(tag, _default_folder()): data}, step)
         return written
 
-    # AutoGraph calls it as it is.
+    # With this, AutoGraph calls the function without converting it.
     scalar.autograph_info__ = {}  # type: ignore[attr-defined]
     module.scalar = scalar
 
 
 def _default_folder() -> Any:
-    """That of the writer which TensorFlow's summaries go to now."""
+    """Return the folder of TensorFlow's default summary writer, "" if it is unknown."""
     state = getattr(sys.modules.get(_WRITERS), "_summary_state", None)
     return getattr(getattr(state, "writer", None), "rankroom_folder", "")

@@ -1,1 +1,1 @@
-"""Horovod on a rank: initialised, released, set up again, and its collectives recorded."""
+"""Horovod on a rank: initialized, released, set up again, and its collectives recorded."""

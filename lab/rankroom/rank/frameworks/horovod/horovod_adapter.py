@@ -1,8 +1,8 @@
-"""Horovod on a rank: initialised when the user's code asks, as often as it asks.
+"""Horovod on a rank: initialized whenever the user's code calls hvd.init(), however often.
 
-torch's and TensorFlow's Horovod are two libraries, each with a state of its own. What is said here
-holds for each: they initialise together on all ranks, are shut down to release blocked calls, and
-initialise again before the next cell on all ranks.
+Horovod for torch and Horovod for TensorFlow are two libraries, each with its own state. Each is
+initialized together on all ranks, shut down to release blocked calls, and initialized again before
+the next cell on all ranks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rankroom.rank.frameworks.horovod import process_sets as horovod_sets
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 
-TRIES = 3  # to initialise: a connection may break while it is made
-TOGETHER_S = 0.5  # a shutdown that all ranks agree on takes milliseconds
-LOOK_S = 0.05  # between two looks at whether one is over, or is to be cut short
-SHUTDOWN_S = 2.0  # a shutdown may wait for a rank that hangs; others must not wait for it
+TRIES = 3  # to initialize: a connection may break while it is made
+TOGETHER_S = 0.5  # for a shutdown in which all ranks take part: it takes milliseconds
+LOOK_S = 0.05  # poll interval: whether a shutdown is over, or must be cut short
+SHUTDOWN_S = 2.0  # a shutdown may be blocked by a stuck rank; a release must not be
 
-_MAY_BE_MADE = "initialization failed"  # what Horovod says when a connection could not be made
-JOIN_EDIT = "join-reset"  # the edit of Horovod that lets it start again after a broken join
+_MAY_BE_MADE = "initialization failed"  # in Horovod's error if a connection could not be made
+JOIN_EDIT = "join-reset"  # Rankroom's edit that lets Horovod start again after a failed join
 
-# What a rank says of a library that it has imported only.
+# The state of a library that was imported, but never initialized.
 NEVER_STARTED = {
     "on": False, "started": False, "released": False, "spoilt": False, "gave_up": "",
 }  # fmt: skip
@@ -54,8 +54,8 @@ def environment(
     host: str,
     interface: str,
 ) -> dict[str, str]:
-    """What Horovod reads at initialisation when no launcher of its own started it."""
-    # What adding process sets costs is an exchange with the other ranks: nothing without any.
+    """Return the variables that Horovod reads at initialization without a launcher of its own."""
+    # Dynamic process sets cost an exchange with the other ranks: nothing if there are no others.
     alone = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"} if size == 1 else {}
     return alone | {
         "HOROVOD_RANK": str(rank),
@@ -68,7 +68,7 @@ def environment(
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": interface,
-        # Makes hvd.start_timeline() possible later; read once, at initialisation.
+        # Makes hvd.start_timeline() possible later; read once, at initialization.
         "HOROVOD_TIMELINE": "DYNAMIC",
     }
 
@@ -88,9 +88,9 @@ def install(world: World) -> None:
 
 
 def release() -> list[str]:
-    """Let go of every blocked Horovod call, from any thread; the calls raise on their own ranks.
+    """Release every blocked Horovod call, each of which then raises; called from any thread.
 
-    Returns the libraries that were shut down, or whose set-up was broken off.
+    Returns the libraries that were shut down, or whose initialization was aborted.
     """
     connecting = [each for each in list(_libraries.values()) if each.connecting.break_off()]
     on = [library for library in list(_libraries.values()) if library.basics.is_initialized()]
@@ -104,11 +104,12 @@ def release() -> list[str]:
 
 
 def regroup(world: World, meeting: int) -> list[str]:
-    """A rank has died in an elastic run, and the others meet again with it.
+    """Prepare to meet the other ranks again after a rank has died in an elastic run.
 
-    One that has not got the state yet is let go as it gets there: its cell may ask Horovod things.
+    A rank that does not have the state yet releases nothing now, as its cell may still call
+    Horovod, but when it enters `hvd.elastic.run`. Returns the libraries that were released.
     """
-    # In this order: what is set up in the new meeting must not be let go.
+    # In this order: what is set up in the new meeting must not be released.
     released = release() if world.elastic else []
     world.regroup(meeting)
     for library in list(_libraries.values()):
@@ -117,27 +118,27 @@ def regroup(world: World, meeting: int) -> list[str]:
 
 
 def _let_outdated_go(world: World) -> None:
-    """Let go of what was started with a rank that has died since in this elastic run."""
+    """Release libraries that were started with a rank that has died since in this elastic run."""
     meeting = world.run, world.meeting
     if world.meeting and any(each.meeting != meeting for each in _libraries.values()):
         release()
 
 
 def state() -> dict[str, Any]:
-    """What ranks compare after a cell that failed somewhere, for each library in use."""
+    """Return the state of each imported library, compared by ranks after a cell that failed."""
     unused = {name: NEVER_STARTED for name in ("torch", "tensorflow") if _imported(name)}
     return unused | {name: library.state() for name, library in _libraries.items()}
 
 
 def gave_up() -> bool:
-    """True if a library here has ended by itself since it was started."""
+    """Return whether a library on this rank has shut down by itself since it was started."""
     return any(library.gave_up for library in list(_libraries.values()))
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Initialise again what the ranks' `states` show to be released or out of step."""
+    """Initialize again the libraries that the ranks' `states` show as released or out of step."""
     horovod_calls.reset_optimizers()
-    # Every rank says the same; the others only saw that its connections were closed.
+    # Every rank prints the cause: the others only report that a peer closed its connections.
     words = {each["gave_up"] for mine in states for each in mine.values()} - {""}
     if words:
         print(GAVE_UP.format(words=min(words, key=_is_consequence)), file=sys.stderr)
@@ -151,7 +152,7 @@ def settle(states: list[dict[str, Any]]) -> None:
             _libraries[name].shut_down()
             _libraries[name].released = False
         known = [each for each in mine if each]
-        # One that has never started takes the place of one that had.
+        # A process that has never started it replaces one that had.
         replaced = len({each["started"] for each in known}) > 1
         if any(each["spoilt"] for each in known):
             print(SPOILT, file=sys.stderr)
@@ -160,22 +161,22 @@ def settle(states: list[dict[str, Any]]) -> None:
 
 
 def _was_on(state: dict[str, Any]) -> bool:
-    """True if this library was in use on that rank, and not in a smaller world only."""
+    """Return whether this library was in use on that rank, other than in a smaller world only."""
     return bool((state["on"] or state["released"]) and not state.get("over"))
 
 
 def set_aside() -> Any:
-    """The world changes for a cell, which has process sets of its own. Returns those there were."""
+    """Begin a cell with a world and process sets of its own. Returns those of the whole world."""
     return horovod_sets.set_aside()
 
 
 def put_back(kept: Any) -> None:
-    """The world is whole again, with the process sets that were set aside."""
+    """Return to the whole world, with the process sets that were set aside."""
     horovod_sets.put_back(kept)
 
 
 def _imported(name: str) -> Any:
-    """Horovod's basics for `name` if the user's code has imported that library, else None."""
+    """Return the HorovodBasics of `name`, or None if that library is not imported."""
     if name in _libraries:
         return _libraries[name].basics
     return getattr(sys.modules.get(f"horovod.{name}.mpi_ops"), "_basics", None)
@@ -191,8 +192,8 @@ class Library:
         self.basics = basics
         self.released = False
         self.started = False
-        self.meeting = "", 0  # the run in which it was started, and which meeting of that
-        self._made_for = 0  # the size of the world that it was started in
+        self.meeting = "", 0  # the run and the meeting in which it was started
+        self._made_for = 0  # the size of the world in which it was started
         self._started_whole = False
         self._epoch = 0
         self._initialise = initialise
@@ -201,14 +202,14 @@ class Library:
         self._world = world
         self._lock = threading.Lock()
         self._sockets: list[sockets.Socket] = []
-        # Horovod's Gloo raises in who waits on a socket for that one to connect.
+        # Horovod's Gloo raises an error if a socket on which it waits for a peer is closed.
         self.connecting = sockets.Connecting(listening=True)
-        self._connects = 0  # the meeting whose ranks were connected last
+        self._connects = 0  # the meeting whose ranks last began to connect
         self.spans = horovod_spans.watch(self.name, basics, world)
 
     def init(self, comm: Any, process_sets: Any) -> None:
-        """hvd.init() on all ranks: all of them together, or nothing to do on any."""
-        if _LIMITS & os.environ.keys():  # set in a cell, too: Horovod's own check is wanted
+        """Run hvd.init() on all ranks together, or do nothing if all of them have."""
+        if _LIMITS & os.environ.keys():  # also if set in a cell: the user wants Horovod's own check
             os.environ.pop("HOROVOD_STALL_CHECK_DISABLE", None)
         world = self._world
         wanted = horovod_sets.listed(process_sets)
@@ -226,7 +227,7 @@ class Library:
         horovod_sets.register(self.name, self.basics, wanted, world.size)
 
     def _init_with_all(self, comm: Any, wanted: list[Any]) -> None:
-        """All ranks; again where one of them dies meanwhile and is waited for."""
+        """Start on all ranks; retry if one of them dies meanwhile and is waited for."""
         while True:
             meeting = self._world.meeting
             try:
@@ -238,7 +239,7 @@ class Library:
                     raise
 
     def add_process_set(self, ranks: list[int]) -> int | None:
-        """The number of the set of `ranks`, made now if it is new; called on all ranks."""
+        """Return the number of the set of `ranks`, made now if it is new; called on all ranks."""
         world = self._world
         if world.partial:
             raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
@@ -252,7 +253,7 @@ class Library:
         return horovod_sets.find(self.name, ranks, world.size)
 
     def _agreed_on(self, meeting: int) -> bool:
-        """Meet the other ranks; True if Horovod is on everywhere."""
+        """Exchange states with the other ranks; return whether Horovod is initialized on all."""
         behind = bool(self._world.behind)
         mine = {
             "on": self.basics.is_initialized(), "spoilt": self.spoilt, "behind": behind,
@@ -297,7 +298,7 @@ class Library:
         try:
             said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
         except BaseException:
-            self.released = True  # it may be up, with connections that were broken off
+            self.released = True  # it may be initialized, with broken connections
             raise
         if causes := [each["failed"] for each in said if each.get("failed")]:
             if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
@@ -311,14 +312,14 @@ class Library:
         self.spans.started()
 
     def _connect(self, meeting: int) -> None:
-        """The ranks of a meeting are about to connect."""
+        """Note that the ranks of a meeting are about to connect; raise if it is outdated."""
         self._world.check_meeting(self.topic, meeting)
         self._connects = meeting
 
     def leave_outdated(self) -> None:
-        """Break off an initialisation with a rank that has died since; from another thread.
+        """Abort an initialization with a rank that has died since; called from another thread.
 
-        Horovod waits in it for those that live, too, and they have left it.
+        Within it, Horovod also waits for ranks that are alive, but have left it.
         """
         self.connecting.break_off(lambda: self._connects != self._world.meeting)
 
@@ -329,9 +330,9 @@ class Library:
 
     @property
     def gave_up(self) -> str:
-        """Why this library ended by itself, in its own words.
+        """Why this library shut down by itself, in its own words; "" if it did not.
 
-        Nothing is said where it was let go, or where ranks have been wired again since.
+        Also "" if it was released, or if a rank was restarted in the meantime.
         """
         asked = getattr(self.basics.MPI_LIB_CTYPES, "horovod_gave_up", None)
         wired_again = self.released or self._epoch != self._world.epoch
@@ -345,12 +346,12 @@ class Library:
         return f"hvd.init() of horovod.{self.name}"
 
     def shut_down(self, patience: float = TOGETHER_S) -> None:
-        """Shut down together with the other ranks; or alone, if they do not come to it.
+        """Shut down together with the other ranks, or alone after `patience` seconds.
 
-        When a rank has died, one may wait in a ring for another that has noticed and left. The
-        user's own hvd.shutdown() has all the `patience` there is, until it is released. Horovod
-        must not be told twice at the same time: both would wait for the end of its thread, and only
-        one hears of it.
+        After a death, a rank may be waiting in a ring for a peer that has noticed it and left. The
+        user's own hvd.shutdown() waits without limit, until it is released. Horovod's shutdown must
+        not be called twice at the same time: both calls would wait for its thread to end, and only
+        one would be notified.
         """
         with self._lock:
             if self._ending is None or not self._ending.is_alive():
@@ -359,7 +360,7 @@ class Library:
                 self._ending = threading.Thread(target=self._end, args=[self.basics], daemon=True)
                 try:
                     self._ending.start()
-                except RuntimeError:  # this process is about to end: there are no new threads
+                except RuntimeError:  # this process is about to exit, and can start no threads
                     self._end(self.basics)
                     return
             begun = time.monotonic()
@@ -375,7 +376,7 @@ class Library:
         return {
             "on": on,
             "started": self._started_whole if whole else self.started,
-            # What was started for another world is of as little use as what was released.
+            # A library started for another world is as useless as a released one.
             "released": self.released
             or bool(self.gave_up)
             or (on and self._made_for != self._world.size),
@@ -388,7 +389,7 @@ class Library:
 
 
 def _edits(basics: Any) -> list[str]:
-    """What Rankroom changed in the Horovod that is installed; nothing if a site built it."""
+    """Return Rankroom's edits to the installed Horovod; none if Rankroom did not build it."""
     marker = Path(basics.MPI_LIB_CTYPES._name).parent.parent / "rankroom.json"
     with contextlib.suppress(OSError, ValueError):
         return list(json.loads(marker.read_text())["edits"])
@@ -400,7 +401,7 @@ def _name(basics: Any) -> str:
 
 
 def _users(original: Any, recording: bool) -> Any:
-    """hvd.start_timeline or stop_timeline, which are for the user's own recording."""
+    """Wrap hvd.start_timeline (`recording`) or stop_timeline to notice the user's own timeline."""
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -443,7 +444,7 @@ def _wrap_basics(module: ModuleType, world: World) -> None:
         return _libraries[_name(self)].add_process_set(list(ranks))
 
     def remove(self: Any, process_set_id: int) -> Any:
-        # Horovod keeps it, as the numbers of other sets are in graphs that have been traced.
+        # Horovod keeps the set, as traced graphs contain the numbers of other sets.
         horovod_sets.forget(_name(self), process_set_id)
         return process_set_id
 

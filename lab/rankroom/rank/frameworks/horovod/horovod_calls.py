@@ -1,7 +1,7 @@
 """Horovod's collectives on a rank: refused where they would hang, and named so that they match.
 
-Both happen in one place, the compiled module that every function of horovod.torch and
-horovod.tensorflow goes through.
+Both happen in one place: the compiled module that every function of horovod.torch and
+horovod.tensorflow calls.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _COLLECTIVES = (
     "barrier",
 )
 
-# Where horovod.torch passes a call's process set, if that is not the last argument.
+# The index of a call's process set in horovod.torch, if it is not the last argument.
 _PROCESS_SET_AT = {"reducescatter": -3}
 
-_WAIT = "wait_and_clear"  # where horovod.torch waits for what it began before
+_WAIT = "wait_and_clear"  # suffix of the functions in which horovod.torch waits for a handle
 
-_calls: Counter[str] = Counter()  # since a library was started
+_calls: Counter[str] = Counter()  # by library, since it was started
 _starts: Counter[str] = Counter()
 _spoilt: set[str] = set()
-_refused = False  # True once a call was refused, perhaps in the middle of an optimizer's backward
+_refused = False  # True once a call was refused, perhaps within an optimizer's backward pass
 _optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -61,37 +61,37 @@ def wrap(module: Any, compiled: str, world: World) -> None:
         except BaseException:
             _spoilt.add(name)
             raise
-        begin(name)  # ranks that joined early have made fewer calls than others, and so fewer names
+        begin(name)  # ranks that joined early have made fewer calls, and so used fewer names
         return last
 
     module.join = joined_or_spoilt
 
 
 def spoilt(library: str) -> bool:
-    """True if an hvd.join() was ended by a failure: Horovod's own memory of it outlives a shutdown,
+    """Return whether an hvd.join() has failed: Horovod still remembers the join after a shutdown,
     and the next allreduce would crash."""
     return library in _spoilt
 
 
 def begin(library: str) -> None:
-    """All ranks count from here: they started a library together, and one may be a new process; or
-    all have joined, one after fewer calls than another."""
+    """Restart the count of calls on all ranks: they have started a library together, one perhaps in
+    a new process, or all have joined, after different numbers of calls."""
     _calls[library] = 0
     _starts[library] += 1
 
 
 def count(library: str) -> int:
-    """Collectives of all ranks that this rank asked `library` for: the same on ranks in step."""
+    """Return how many collectives of all ranks this rank has called: equal on ranks in step."""
     return _calls[library]
 
 
 class Guarded:
     """A library's compiled module, refusing what would wait for ranks that do not run this cell.
 
-    It also names torch's nameless collectives. Horovod matches collectives by name and makes up
-    names by counting calls; ranks that failed at different places, or that used a process set
-    without the others, would count differently and wait for one another for ever. Here the count
-    begins again with each cell and each start of the library, for each process set.
+    It also names torch's unnamed collectives. Horovod matches collectives by name, and generates
+    missing names by counting calls; ranks that failed at different places, or that used a process
+    set without the others, would count differently and wait for one another forever. Here, the
+    count of each process set restarts with each cell and each start of the library.
     """
 
     def __init__(self, module: Any, library: str, world: World) -> None:
@@ -117,14 +117,14 @@ class Guarded:
                 _calls[self._library] += 1
             args = self._name(args, number)
             if self._library == "torch":
-                # Only begun here: what is returned is the handle that is waited for later.
+                # This only begins it, and returns the handle that is waited for later.
                 handle = function(*args, **kwargs)
                 self._begun[handle] = _words(operation, args)
                 return handle
             with Waiting(_words(operation, (kwargs.get("name"),))):
                 return function(*args, **kwargs)
 
-        # Tells TensorFlow's AutoGraph to call this as it is instead of rewriting it, and saying so.
+        # Makes TensorFlow's AutoGraph call this as is, instead of converting it with a warning.
         guarded.autograph_info__ = {}  # type: ignore[attr-defined]
         self.__dict__[name] = guarded
         return guarded
@@ -146,7 +146,7 @@ class Guarded:
             raise world.refuse(f"hvd.{operation}()", _REMEDY)
 
     def _name(self, args: tuple[Any, ...], number: int) -> tuple[Any, ...]:
-        # torch's library passes "" for a call without a name; names that users gave are bytes.
+        # horovod.torch passes "" for a call without a name; names given by users are bytes.
         if not any(isinstance(arg, str) and not arg for arg in args):
             return args
         counts = self._world.run, _starts[self._library]
@@ -159,7 +159,7 @@ class Guarded:
 
 
 def _words(operation: str, args: tuple[Any, ...]) -> str:
-    """A collective as people know it: `hvd.allreduce grad.3`, or by number: `hvd.allreduce #2`."""
+    """Return a collective's name for users: `hvd.allreduce grad.3`, or `#2` if it is unnamed."""
     for arg in args:
         text = arg.decode("utf-8", "replace") if isinstance(arg, bytes) else arg
         if isinstance(text, str) and text:
@@ -170,7 +170,7 @@ def _words(operation: str, args: tuple[Any, ...]) -> str:
 
 
 def _process_set(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The process set of a call: by keyword for TensorFlow, by its place for torch."""
+    """Return a call's process set number: TensorFlow passes it by keyword, torch by position."""
     if "process_set_id" in kwargs:
         return int(kwargs["process_set_id"])
     given = args[_PROCESS_SET_AT.get(operation, -1) :]
@@ -178,8 +178,8 @@ def _process_set(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def track_optimizers(module: Any) -> None:
-    """Know the DistributedOptimizers of horovod.torch, to mend them after a failed cell, and when
-    the cell that makes one runs again."""
+    """Track the DistributedOptimizers of horovod.torch, to reset them after a failed cell, and to
+    replace one if the cell that makes it runs again."""
     original = module.DistributedOptimizer
     for name in ("_DistributedOptimizer", "_DistributedAdasumOptimizer"):
         if (kind := original.__globals__.get(name)) is not None:
@@ -203,8 +203,8 @@ def track_optimizers(module: Any) -> None:
 
 
 def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Have hooks of an optimizer do nothing once another one has its parameters: they stay at the
-    model, and both would average the same gradients, which Horovod refuses."""
+    """Make an optimizer's hooks do nothing once another one has its parameters: hooks stay on the
+    model, and both would reduce the same gradients, which Horovod refuses."""
 
     @functools.wraps(make)
     def made(self: Any, parameter: Any) -> Any:
@@ -220,8 +220,8 @@ def _made_unless_replaced(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noted(begin: Callable[..., Any]) -> Callable[..., Any]:
-    """Adasum's puts the step that it averages in the place of the parameter, and empties the groups
-    meanwhile: an error in it must not leave it at that."""
+    """Wrap Adasum's `_allreduce_grad_async` so that its changes can be undone after an error: it
+    replaces the parameter by the step to reduce, and empties the parameter groups meanwhile."""
 
     @functools.wraps(begin)
     def noted(self: Any, parameter: Any) -> Any:
@@ -235,15 +235,15 @@ def _noted(begin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replaces(made: Any, other: Any) -> bool:
-    """Whether an optimizer averages gradients that another one does, by whatever names."""
+    """Return whether two optimizers reduce the same gradients in the same process set."""
     parameters, others = (getattr(each, "_parameter_names", {}) for each in (made, other))
     sets = {getattr(each, "process_set", None) for each in (made, other)}
     return len(sets) == 1 and any(each in others for each in parameters)
 
 
 def _plain(optimizer: Any) -> Any:
-    """What is to be distributed: of one that is already, as its cell ran again, what that was made
-    of, which would be made a subclass of itself otherwise."""
+    """Return the optimizer to distribute. For one that is distributed already, as its cell ran
+    again, that is an instance of its base class: its own would become a subclass of itself."""
     if optimizer not in _optimizers:
         return optimizer
     base: Any = type(optimizer).__mro__[1]
@@ -253,7 +253,7 @@ def _plain(optimizer: Any) -> Any:
 
 
 def mend_refused() -> None:
-    """Before a cell: clear what a refused call left behind in the optimizers of this rank."""
+    """Reset the optimizers of this rank before a cell, if a call was refused in an earlier one."""
     global _refused
     if _refused:
         _refused = False
@@ -261,15 +261,15 @@ def mend_refused() -> None:
 
 
 def forget_handles(library: str) -> None:
-    """Let go of the tensors of what was begun before a library starts, as its own init() does."""
+    """Drop the tensors of operations begun before a library starts, as its own init() does."""
     module = sys.modules.get(f"horovod.{library}.mpi_ops")
     getattr(module, "_handle_map", {}).clear()
 
 
 def reset_optimizers() -> None:
-    """Have DistributedOptimizers forget the gradients they were averaging when a cell failed.
+    """Make DistributedOptimizers forget the gradients they were reducing when a cell failed.
 
-    Without this the next step would wait for operations that no longer exist.
+    Otherwise, the next step would wait for operations that no longer exist.
     """
     kept = getattr(sys.modules.get("horovod.torch.mpi_ops"), "_handle_map", {})
     for optimizer in list(_optimizers):
@@ -277,7 +277,7 @@ def reset_optimizers() -> None:
         _put_back_parameters(optimizer, handles)
         for handle, _ in handles.values():
             if isinstance(handle, int):
-                kept.pop(handle, None)  # the tensors of operations that were given up
+                kept.pop(handle, None)  # holds the tensors of an abandoned operation
         handles.clear()
         delay = getattr(optimizer, "_allreduce_delay", {})
         delay.update(dict.fromkeys(delay, getattr(optimizer, "backward_passes_per_step", 1)))
@@ -288,7 +288,7 @@ def reset_optimizers() -> None:
 
 
 def _put_back_parameters(optimizer: Any, handles: dict[Any, tuple[Any, Any]]) -> None:
-    """Undo what an Adasum optimizer had begun and not ended: its steps are where weights were."""
+    """Restore parameters that an Adasum optimizer has replaced by steps still being reduced."""
     starts = getattr(optimizer, "_starting_models", None)
     if starts is None:
         return

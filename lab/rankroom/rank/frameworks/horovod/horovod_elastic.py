@@ -1,11 +1,11 @@
-"""`hvd.elastic.run` on ranks, of which one that dies may come back.
+"""`hvd.elastic.run` on ranks, where a rank that dies is restarted and rejoins the others.
 
-Under horovodrun a driver tells workers of hosts that come and go, for which each opens a port and
-writes its address into the driver's store. There is no such driver here, and Horovod's store is
-closed once ranks have met. Ranks keep their numbers, so all are as many from beginning to end: one
-that dies is started again by the cluster's supervisor, and runs the cell from its beginning, while
-the others go back to their last commit and wait for it in hvd.init(). It has nothing yet, whichever
-its number: so state is broadcast from the first rank that has it, and not always from rank 0.
+Under horovodrun, a driver notifies workers of hosts that are added or removed; to receive this,
+each worker opens a port and writes its address into the driver's store. Here, there is no such
+driver, and Horovod's store is closed once ranks have met. The number of ranks never changes: the
+cluster's supervisor restarts a rank that dies, under the same number. It runs the cell from its
+beginning, while the others return to their last commit and wait for it in hvd.init(). It has no
+state yet, and may be rank 0, so state is broadcast from the first rank that has it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rankroom.rank.waiting import looks_released
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-# What broadcasts state, in horovod.<library>.functions; the second argument is the root.
+# Functions of horovod.<library>.functions that broadcast state; the second argument is the root.
 BROADCASTS = {
     "torch": ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_object"),
     "tensorflow": ("broadcast_variables", "broadcast_object"),
 }
-SHOWN = (int, float, str)  # values of a state that say how far it is
+SHOWN = (int, float, str)  # types of a state's values that tell its progress
 
-_syncing = False  # state is being made the same on all ranks
+_syncing = False  # True while state is synchronized between ranks
 
 
 def install(world: World, let_go: Callable[[], Any]) -> None:
-    """Called before the user's `import horovod.…`; `let_go()` ends what was set up with a rank that
-    is gone by now."""
+    """Prepare for the user's `import horovod.…`; `let_go()` releases libraries that were started
+    with a rank that has died since."""
     when_imported("horovod.common.elastic", functools.partial(_adapt, world=world, let_go=let_go))
     for library in BROADCASTS:
         hook = functools.partial(_broadcast_from_who_has_it, library=library, world=world)
@@ -43,13 +43,13 @@ def install(world: World, let_go: Callable[[], Any]) -> None:
 
 def _adapt(module: Any, world: World, let_go: Callable[[], Any]) -> None:
     def init(*args: Any, **kwargs: Any) -> None:
-        """Look for no driver."""
+        """Do not connect to a driver, as there is none."""
 
     original, failed = module.run_fn, module.HorovodInternalError
 
     def run_fn(func: Any, reset: Any) -> Any:
-        """What `hvd.elastic.run` is made of: `func(state)` once all ranks have the same state, and
-        again after a `reset()` whenever Horovod has failed."""
+        """Make what `hvd.elastic.run` returns: it calls `func(state)` once all ranks have the same
+        state, and again after a `reset()` whenever Horovod has failed."""
 
         @functools.wraps(func)
         def go_on(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ def _adapt(module: Any, world: World, let_go: Callable[[], Any]) -> None:
         def again() -> None:
             global _syncing
             _syncing = True
-            horovod_calls.reset_optimizers()  # one of them may have failed within backward()
+            horovod_calls.reset_optimizers()  # an optimizer may have failed within backward()
             reset()
 
         @functools.wraps(func)
@@ -76,7 +76,7 @@ def _adapt(module: Any, world: World, let_go: Callable[[], Any]) -> None:
 
 @contextmanager
 def _inside(world: World, let_go: Callable[[], Any]) -> Iterator[None]:
-    """This rank is in an elastic run, where others that die are waited for."""
+    """Mark this rank as within an elastic run, in which ranks that die are waited for."""
     global _syncing
     _syncing = True
     if not world.behind:
@@ -91,8 +91,8 @@ def _inside(world: World, let_go: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def _guarded(state: Any, world: World, failed: Any, again: Callable[[], Any]) -> Iterator[None]:
-    """Ranks may die while others make their state the same, or do what the user registered for
-    after a reset, which Horovod's own loop does not expect to fail."""
+    """Handle deaths of ranks during `state.sync` and during the user's reset callbacks, which
+    Horovod's own loop does not expect to fail."""
     sync, on_reset = state.sync, state.on_reset
 
     def sync_or_fail() -> None:
@@ -118,9 +118,10 @@ def _guarded(state: Any, world: World, failed: Any, again: Callable[[], Any]) ->
 
 @contextmanager
 def _failing_for_others(world: World, failed: Any) -> Iterator[None]:
-    """What fails as a rank has died is Horovod's failure, whichever library words it.
+    """Convert an error that the death of a rank has caused to Horovod's own error, `failed`.
 
-    TensorFlow's and Keras' own errors come from collectives, others from a Horovod that is off.
+    TensorFlow and Keras raise their own errors in collectives; others come from calls of a Horovod
+    that is shut down.
     """
     meeting = world.meeting
     try:
@@ -134,11 +135,11 @@ def _failing_for_others(world: World, failed: Any) -> Iterator[None]:
 
 
 def _synced(state: Any, world: World) -> None:
-    """All ranks have the same state: one that was started again has what it lacked."""
+    """Note that all ranks have the same state; on a restarted rank, commit it and tell the user."""
     global _syncing
     _syncing = False
     if world.behind:
-        # Until its first own commit it would go back to what it began with.
+        # Until its own first commit, it would return to the state that it began with.
         state.save()
         shown = getattr(state, "_saved_state", {})
         told = [f"{name}={value}" for name, value in shown.items() if type(value) in SHOWN]
@@ -169,8 +170,8 @@ def _broadcast_from_who_has_it(module: Any, library: str, world: World) -> None:
 
 
 def _by_order(module: Any, world: World) -> Any:
-    """TensorFlow's variables are matched by their names, in which Keras counts the models that a
-    process has made: one that was started again has made fewer."""
+    """Broadcast TensorFlow's variables by order rather than by name: in names, Keras counts the
+    models that a process has made, and a restarted one has made fewer."""
     original = module.broadcast_variables
     plain = getattr(module, "plain_variable", lambda variable: variable)
 
@@ -185,8 +186,8 @@ def _by_order(module: Any, world: World) -> Any:
 
 
 def _stepping_nowhere(original: Any) -> Any:
-    """Horovod has a new optimizer take a step without gradients, to have its state made. With
-    weight decay that moves parameters, which may have been broadcast already."""
+    """Keep parameters unchanged while a new optimizer's state is made: Horovod makes it take a step
+    without gradients. With weight decay, that changes parameters, perhaps already broadcast."""
 
     @functools.wraps(original)
     def broadcast(optimizer: Any, *args: Any, **kwargs: Any) -> Any:

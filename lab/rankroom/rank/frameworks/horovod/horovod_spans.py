@@ -1,7 +1,7 @@
-"""Horovod's collectives as spans of this rank: when it came to each, what was done, when it ended.
+"""Record Horovod's collectives as spans of this rank: its arrival, the phases, and the end of each.
 
-Rankroom's Horovod keeps them in memory, in native code, for any framework and in graphs; they are
-taken from there whenever the rank reports. Another Horovod has its timeline only.
+Rankroom's Horovod records them in memory, in native code, for any framework, in graphs as well;
+they are taken from there whenever the rank reports. Any other Horovod only has its timeline.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from rankroom.rank.frameworks.horovod.horovod_timeline import TimelineSource
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-SPANS = 4096  # taken at once
-NAMES = 1 << 16  # bytes of names taken at once
-MOST_NAMES = 100_000  # names; Horovod numbers again after half as many, and never uses one twice
+SPANS = 4096  # taken per call
+NAMES = 1 << 16  # bytes of names taken per call
+MOST_NAMES = 100_000  # kept; Horovod forgets its own after half as many, and reuses no number
 
-# What horovod.tensorflow puts before a tensor's name, and calls everything outside of graphs.
+# horovod.tensorflow's prefix of tensor names in graphs; outside of graphs, the whole name.
 _PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
 
 
 class Source(Protocol):
-    """Where the spans of one library come from."""
+    """The source of one library's spans."""
 
     def begin(self) -> None:
-        """A cell starts."""
+        """Prepare for a cell that starts."""
 
     def take(self) -> None:
-        """Hand over what is new."""
+        """Pass new spans to the recorder."""
 
     def finish(self) -> None:
-        """The cell is over: make sure that `take` finds everything."""
+        """End the recording of a cell that is over, so that `take` finds all of it."""
 
     def started(self) -> None:
-        """Horovod has been initialised."""
+        """Called when Horovod has been initialized."""
 
     def users(self, recording: bool) -> None:
-        """The user starts or stops a timeline of their own."""
+        """Called when the user starts (`recording`) or stops a timeline of their own."""
 
 
 _sources: dict[str, Source] = {}
 
 
 def watch(library: str, basics: Any, world: World) -> Source:
-    """Have the collectives of a library recorded from its next initialisation on."""
+    """Record the collectives of a library from its next initialization on; return the source."""
     source = _sources.get(library)
     if source is None:
         compiled = basics.MPI_LIB_CTYPES
@@ -62,19 +62,19 @@ def watch(library: str, basics: Any, world: World) -> Source:
 
 
 def begin() -> None:
-    """A cell starts."""
+    """Prepare all libraries for a cell that starts."""
     for source in list(_sources.values()):
         source.begin()
 
 
 def take() -> None:
-    """Hand over what is new in all libraries; called whenever this rank reports."""
+    """Pass new spans of all libraries to the recorder; called whenever this rank reports."""
     for source in list(_sources.values()):
         source.take()
 
 
 def finish() -> None:
-    """A cell is over. What fails here must not keep it from ending."""
+    """End the recording of a finished cell; a failure here must not keep the cell from ending."""
     for source in list(_sources.values()):
         try:
             source.finish()
@@ -83,7 +83,7 @@ def finish() -> None:
 
 
 def in_flight(library: str) -> tuple[str, float] | None:
-    """What a library has been given and has not done, in words, and for how many seconds."""
+    """Return a library's pending collectives, in words, and the age of the oldest in seconds."""
     source = _sources.get(library)
     found = source.in_flight() if isinstance(source, NativeSource) else []
     if not found:
@@ -96,8 +96,8 @@ def in_flight(library: str) -> tuple[str, float] | None:
 class NativeSource:
     """The recorder in Rankroom's Horovod.
 
-    A collective is in it before the call that waits for it returns, so the last ones are not waited
-    for; and it outlives Horovod's shutdown and initialisation.
+    It has a collective before the call that waits for that returns, so there is no need to wait for
+    the last ones; and it survives Horovod's shutdown and initialization.
     """
 
     def __init__(self, library: str, basics: Any, world: World) -> None:
@@ -113,14 +113,14 @@ class NativeSource:
         self._numbers_taken = memoryview(self._spans).cast("B").cast("q")
         self._names = ctypes.create_string_buffer(NAMES)
         self._described: dict[int, str] = {}
-        # Of the present run, as are these: numbers in the table of names, streams.
+        # Of the current run: its start; by native name, the number in its table, and the stream.
         self._began = 0
         self._numbers: dict[int, int] = {}
         self._streams: dict[int, str] = {}
         self.record(True)
 
     def record(self, on: bool) -> None:
-        """Record, or do not: what it costs is measured so."""
+        """Turn recording on or off, also to measure what it costs."""
         self._compiled.horovod_record_spans(int(on))
 
     def take(self) -> None:
@@ -135,7 +135,7 @@ class NativeSource:
             recorder.note(DROPPED.format(library=self._library, count=dropped))
 
     def in_flight(self) -> list[tuple[int, str]]:
-        """When each collective was handed over that is not over, and which; the oldest first."""
+        """Return each pending collective, oldest first: its start in epoch µs, and its name."""
         tell = getattr(self._compiled, "horovod_tell_open", None)
         if tell is None:  # built by an earlier Rankroom
             return []
@@ -154,7 +154,7 @@ class NativeSource:
         self.record(True)
 
     def finish(self) -> None:
-        # What threads do between two cells belongs to none.
+        # What threads do between two cells belongs to no cell.
         self.record(False)
 
     def started(self) -> None: ...
@@ -171,7 +171,7 @@ class NativeSource:
         told = list(map(numbers.__getitem__, names))
         found = {streams[name] for name in different}
         if len(found) == 1 and min(starts) >= began:
-            # As is usual: without a step of Python's for each of them.
+            # The usual case, without a step in Python for each span.
             recorder.extend_columns(cat, (told, starts, durs), found.pop())
             return
         every = list(zip(names, zip(told, starts, durs, strict=True), strict=True))
@@ -181,14 +181,14 @@ class NativeSource:
                 [
                     span
                     for name, span in every
-                    # Not what happened between two cells.
+                    # Without what happened between two cells.
                     if span[1] + span[2] >= began and streams[name] == stream
                 ],
                 stream,
             )
 
     def _learn(self, names: set[int]) -> None:
-        """Find out what these numbers stand for, and enter them in the run's table of names."""
+        """Look up what these numbers stand for, and add them to the run's table of names."""
         text = b""
         while count := self._compiled.horovod_take_span_names(self._names, NAMES):
             text += ctypes.string_at(self._names, count)
@@ -204,16 +204,16 @@ class NativeSource:
             self._streams[name] = stream
 
     def _group(self, number: int) -> dict[str, Any]:
-        """What is said of a process set other than all ranks."""
+        """Return the fields that describe a process set other than that of all ranks."""
         ranks = process_sets.members(self._name, number, self._world.size)
         return {"group": f"process set {number}", "ranks": list(ranks)}
 
 
 def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:
-    """A name of native code as a record's name, and the stream its collectives are counted in.
+    """Return the fields of a native name for the record, and the stream that its spans belong to.
 
     `text` is `collective OP SET BYTES DTYPE SHAPE TENSOR` or `phase ACTIVITY TENSORS SET TENSOR`;
-    `group(set)` says what is known of a process set.
+    `group(set)` returns the fields that describe a process set.
     """
     kind, what, rest = text.split(" ", 2)
     fields: dict[str, Any] = {"library": library}
@@ -239,7 +239,7 @@ def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:
 
 
 def netstrings(text: bytes) -> Iterator[str]:
-    """The strings in `length:string` after `length:string`…; bytes that are no UTF-8 as \\xNN."""
+    """Yield the strings of repeated `length:string`, with bytes that are not UTF-8 as \\xNN."""
     at = 0
     while at < len(text):
         colon = text.index(b":", at)

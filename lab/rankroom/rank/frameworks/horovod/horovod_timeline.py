@@ -1,6 +1,7 @@
-"""The spans of a Horovod that Rankroom did not build: from its own timeline, on rank 0 alone.
+"""Read spans of a Horovod that Rankroom did not build from its own timeline, on rank 0 only.
 
-There a negotiation begins when rank 0 hears of it, and ticks say when each rank was ready.
+There, a negotiation begins with the first request that rank 0 receives, and ticks tell when each
+rank was ready.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from rankroom.rank.frameworks.horovod import horovod_calls
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-LARGE = 32 << 20  # bytes; then the file begins again
-# What Horovod writes an event with; a tensor's name stands in it as it is, quotes and all.
+LARGE = 32 << 20  # bytes; then a new file is begun
+# The beginning of an event. Horovod does not escape the tensor names in it, quotes included.
 _BEGIN = '{"'
 
-# What horovod.torch puts before a tensor's name.
+# horovod.torch's prefix of tensor names.
 _PREFIX = re.compile(r"(grouped_)?(allreduce|allgather|broadcast|alltoall|reducescatter)\.")
 
 
 class TimelineSource:
-    """Horovod's timeline in a file of this rank's spool, read as far as it is written."""
+    """Horovod's timeline in a file in this rank's spool, read while it is being written."""
 
     def __init__(self, library: str, basics: Any, world: World) -> None:
         self._library = library
@@ -41,14 +42,14 @@ class TimelineSource:
         self._at = 0
         self._on = False
         self._users = False
-        self._named = ""  # the user's file by Horovod's own variable, of which it writes one only
-        self._calls = 0  # of collectives, at the end of the last cell
+        self._named = ""  # the user's file in HOROVOD_TIMELINE; Horovod writes only one
+        self._calls = 0  # number of collectives at the end of the last cell
         self._lock = threading.RLock()
 
     def begin(self) -> None: ...
 
     def started(self) -> None:
-        """Horovod has been initialised: rank 0's can write."""
+        """Start the timeline on rank 0, as Horovod has been initialized."""
         with self._lock:
             self._on = False
             named = os.environ.get("HOROVOD_TIMELINE", "")
@@ -57,7 +58,7 @@ class TimelineSource:
                 self._start()
 
     def users(self, recording: bool) -> None:
-        """The user's own recording goes first, as Horovod writes one file at a time."""
+        """Give way to the user's own recording, as Horovod writes one file at a time."""
         with self._lock:
             if recording:
                 self._read()
@@ -68,7 +69,7 @@ class TimelineSource:
                 self.started()
 
     def take(self) -> None:
-        """Hand over what Horovod has written since; in pieces of some kilobytes."""
+        """Pass on what Horovod wrote since the last call; it writes some kilobytes at a time."""
         with self._lock:
             self._read()
             if self._at or self._calls != horovod_calls.count(self._library):
@@ -78,7 +79,7 @@ class TimelineSource:
                 self._write_again()
 
     def finish(self) -> None:
-        """A cell is over: Horovod writes the rest when it closes the file."""
+        """Close the file of a cell that is over, so that Horovod writes the rest, and read it."""
         with self._lock:
             self.take()
             self._calls = horovod_calls.count(self._library)
@@ -104,7 +105,7 @@ class TimelineSource:
         with contextlib.suppress(OSError), self._file.open("rb") as file:
             file.seek(self._at)
             data = file.read()
-            # The bracket that ends the array is overwritten by what comes next.
+            # The bracket that closes the array is overwritten by the next event.
             data = data.rstrip(b"]")
             self._at += len(data)
             for cat, fields, start, dur in self._reader.feed(data):
@@ -117,7 +118,7 @@ class TimelineSource:
 
 @dataclass
 class _Tensor:
-    """What is under way of one tensor: the beginnings of its events, innermost last."""
+    """The events of one tensor that have begun and not ended, innermost last."""
 
     name: str
     arrived: int = 0
@@ -129,7 +130,7 @@ Found = tuple[str, dict[str, Any], int, int]  # category, name, start, duration
 
 
 class Reader:
-    """Makes spans of a timeline file that is still being written, piece by piece."""
+    """Converts a timeline file that is still being written to spans, piece by piece."""
 
     def __init__(self, rank: int) -> None:
         self._rank = str(rank)
@@ -140,7 +141,7 @@ class Reader:
         self._decoder = json.JSONDecoder(strict=False)
 
     def feed(self, data: bytes) -> Iterator[Found]:
-        """The spans that are over with `data`, the bytes that follow those before."""
+        """Yield the spans that end within `data`, the next bytes of the file."""
         self._text += self._bytes.decode(data)
         for event in self._events():
             with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
@@ -157,7 +158,7 @@ class Reader:
                 if following < 0:
                     at = begin
                     break
-                at = following + 1  # a name that breaks the syntax: this event is lost
+                at = following + 1  # a tensor's name breaks the JSON syntax: this event is lost
                 continue
             if isinstance(event, dict):
                 yield event
@@ -207,7 +208,7 @@ class Reader:
 
 
 def _short(name: str) -> str:
-    """A tensor's name without what horovod.torch puts before it; nameless ones by number."""
+    """Return a tensor's name without horovod.torch's prefix, or `#2`, say, if it has none."""
     if prefix := _PREFIX.match(name):
         name = name[prefix.end() :]
     return f"#{name.rpartition('.')[2]}" if name.startswith("noname.") else name

@@ -1,7 +1,8 @@
-"""Horovod's process sets on a rank: bound to their library, and there again when it starts again.
+"""Horovod's process sets on a rank: bound to their library, and restored when it starts again.
 
-Horovod can add sets while it runs only in a mode that costs an exchange between all ranks every
-millisecond, sets or not. Instead, a library starts again with the sets it had and the new one.
+Horovod can add sets while it is running only in a mode that costs an exchange between all ranks
+every millisecond, even without sets. Instead, a library is started again with its previous sets and
+the new one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 from rankroom.rank.world import World
 
-_order: dict[str, list[tuple[int, ...]]] = {}  # by library: what was ever made, so numbers stay
-_objects: dict[str, list[Any]] = {}  # the user's ProcessSet objects, numbered at every start
+_order: dict[str, list[tuple[int, ...]]] = {}  # by library: all ever made, as numbers stay
+_objects: dict[str, list[Any]] = {}  # by library: the user's ProcessSets, numbered at each start
 
 
 def set_aside() -> Any:
-    """Begin without sets, for a world of other ranks. Returns those there were."""
+    """Start without sets, for a world of other ranks. Returns the previous sets."""
     kept = {name: list(sets) for name, sets in _order.items()}, dict(_objects)
     _order.clear()
     _objects.clear()
@@ -26,7 +27,7 @@ def set_aside() -> Any:
 
 
 def put_back(kept: Any) -> None:
-    """Have the sets again that were set aside, and none that came since."""
+    """Restore the sets that were set aside, and drop those made since."""
     order, objects = kept
     _order.clear()
     _order.update(order)
@@ -35,13 +36,13 @@ def put_back(kept: Any) -> None:
 
 
 def wrap(module: Any) -> None:
-    """Mend horovod.common.process_sets, which knows one library only: the one imported last."""
+    """Fix horovod.common.process_sets, which knows only one library: the one imported last."""
     setup = module._setup
 
     @functools.wraps(setup)
     def setup_usable(basics: Any) -> None:
-        # Importing TensorFlow's Horovod must not make torch's process sets ask a library that has
-        # not been initialised.
+        # Importing TensorFlow's Horovod must not make torch's process sets query a library that is
+        # not initialized.
         present = module._basics
         if present is None or basics.is_initialized() or not present.is_initialized():
             setup(basics)
@@ -66,7 +67,7 @@ def wrap(module: Any) -> None:
 
 
 def bind(mpi_ops: Any, library: str, world: World) -> None:
-    """Have add_process_set and remove_process_set of one library talk to that library."""
+    """Make add_process_set and remove_process_set of a library use that library."""
     for name in ("add_process_set", "remove_process_set"):
         original = getattr(mpi_ops, name, None)
         if original is None:
@@ -83,7 +84,7 @@ def bind(mpi_ops: Any, library: str, world: World) -> None:
 
 
 def focus(basics: Any) -> None:
-    """The library in use now is the one whose sets get their numbers."""
+    """Make `basics` the library from which process sets get their numbers."""
     _process_sets()._basics = basics
 
 
@@ -92,26 +93,26 @@ def _process_sets() -> Any:
 
 
 def listed(process_sets: Any) -> list[Any]:
-    """hvd.init(process_sets=…) as a list; "dynamic" and None ask for none."""
+    """Return the `process_sets` of hvd.init() as a list; "dynamic" and None mean no sets."""
     return [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
 
 
 def known(library: str) -> list[tuple[int, ...]]:
-    """The sets that `library` ever had in this process, in their order."""
+    """Return all sets that `library` has had in this process, in order."""
     return list(_order.get(library, []))
 
 
 def agree(library: str, ranks: Iterable[Iterable[Iterable[int]]]) -> None:
-    """Know what any rank knows, in the same order on all: Horovod wants the same sets everywhere,
-    and a process that was started again for a rank has seen none. `ranks` are all ranks' sets."""
+    """Merge the sets known to each rank, `ranks`, in the same order on all: Horovod needs the same
+    sets everywhere, and the process of a restarted rank has seen none."""
     sets = [tuple(each) for known in ranks for each in known]
     _order[library] = list(dict.fromkeys(sets))
 
 
 def to_start_with(library: str, wanted: list[list[int]], size: int) -> list[Any]:
-    """The sets `library` starts with: all it ever had, in the same order, and those `wanted`.
+    """Return the sets to start `library` with: all it has had, in the same order, and `wanted`.
 
-    The set of all `size` ranks is there without asking.
+    The set of all `size` ranks always exists, and is not among them.
     """
     order = _order.setdefault(library, [])
     for ranks in wanted:
@@ -121,7 +122,7 @@ def to_start_with(library: str, wanted: list[list[int]], size: int) -> list[Any]
 
 
 def register(library: str, basics: Any, process_sets: list[Any], size: int) -> None:
-    """Give the user's objects their numbers in `library`, now and at its next start."""
+    """Number the user's ProcessSet objects in `library`, now and whenever it starts again."""
     mine = _objects.setdefault(library, [])
     mine.extend(each for each in process_sets if each.ranks and each not in mine)
     for each in mine:
@@ -130,16 +131,16 @@ def register(library: str, basics: Any, process_sets: list[Any], size: int) -> N
 
 
 def forget(library: str, number: int) -> None:
-    """The user removed this set: its objects are not numbered any more."""
+    """Stop numbering the objects of a set that the user has removed."""
     mine = _objects.get(library, [])
     mine[:] = [each for each in mine if each.process_set_id not in (None, number)]
 
 
 def find(library: str, ranks: Any, size: int) -> int | None:
-    """The number of the set of these ranks, if `library` has one.
+    """Return the number of the set of these ranks, or None if `library` has no such set.
 
-    Horovod numbers sets in the order it starts with. Asking it would fail while another rank, which
-    is ahead, shuts it down.
+    Horovod numbers sets in the order it starts with. Querying Horovod would fail while another
+    rank, which is ahead, shuts it down.
     """
     if len(ranks) == size:
         return 0
@@ -149,6 +150,6 @@ def find(library: str, ranks: Any, size: int) -> int | None:
 
 
 def members(library: str, number: int, size: int) -> tuple[int, ...]:
-    """The ranks of a process set."""
+    """Return the ranks of a process set."""
     order = _order.get(library, [])
     return order[number - 1] if 0 < number <= len(order) else tuple(range(size))

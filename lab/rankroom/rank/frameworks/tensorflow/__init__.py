@@ -1,1 +1,1 @@
-"""TensorFlow and Keras on a rank: tf.distribute's environment, and their work recorded."""
+"""TensorFlow and Keras on a rank: tf.distribute's environment, and recording of their work."""

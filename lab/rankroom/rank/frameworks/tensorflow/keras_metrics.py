@@ -1,8 +1,9 @@
-"""What Keras' `fit` tells its callbacks, as metrics: names as in `logs`, a point for each batch.
+"""Report the values that Keras' `fit` passes to its callbacks as metrics, with a point per batch.
 
-Within an epoch Keras' figures are means so far, so that the last of them is the epoch's: at its end
-only those are new that a batch does not have, as of the validation. They stand at the step of the
-epoch's last batch. Steps go on counting if a cell calls `fit` again.
+Names are those in `logs`. Within an epoch, Keras passes running means, so the last batch has the
+epoch's values: at the end of an epoch, only names that batches do not have are added, such as those
+of the validation, at the step of the epoch's last batch. Steps continue to count if a cell calls
+`fit` again.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from rankroom.reporting import metrics, spans
 
 
 class _Fit:
-    """Where the present training is."""
+    """How far the current training is."""
 
-    began = 0  # of the run
+    began = 0  # when the run began, as in `spans.recorder.began`
     begin = 0  # the step of the epoch's first batch
     step = -1  # of the latest batch
-    index = -1  # of that in its epoch
-    seen: frozenset[str] = frozenset()  # what each batch has
+    index = -1  # of the latest batch, within its epoch
+    seen: frozenset[str] = frozenset()  # names that each batch has
 
 
 _fit = _Fit()
 
 
 def watch_training(module: Any) -> None:
-    """Have Keras' list of callbacks, whoever is on it, report what it is told."""
+    """Make Keras' CallbackList report the logs passed to it, whatever callbacks it holds."""
     kind = module.CallbackList
     for name, report in (("on_train_batch_end", _batch), ("on_epoch_end", _epoch)):
         if hasattr(kind, name):
@@ -39,7 +40,7 @@ def _before(original: Callable[..., Any], report: Callable[[int, Any], None]) ->
     @functools.wraps(original)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
         if spans.recorder.on:
-            # Called as `on_epoch_end(epoch, logs)`, and `batch` instead of `epoch`.
+            # Called as `on_epoch_end(epoch, logs)`, or with `batch` instead of `epoch`.
             index = args[0] if args else kwargs.get("epoch", kwargs.get("batch"))
             if isinstance(index, int):
                 report(index, args[1] if len(args) > 1 else kwargs.get("logs"))
@@ -51,7 +52,7 @@ def _before(original: Callable[..., Any], report: Callable[[int, Any], None]) ->
 def _batch(index: int, logs: Any) -> None:
     if _fit.began != spans.recorder.began:
         _fit.began, _fit.begin, _fit.step, _fit.index = spans.recorder.began, 0, -1, -1
-    if index <= _fit.index:  # `fit` was left in the middle of an epoch, and called again
+    if index <= _fit.index:  # `fit` ended in the middle of an epoch, and was called again
         _fit.begin = _fit.step + 1
     _fit.step, _fit.index = _fit.begin + index, index
     if logs:
@@ -62,7 +63,7 @@ def _batch(index: int, logs: Any) -> None:
 
 def _epoch(index: int, logs: Any) -> None:
     if _fit.began != spans.recorder.began:
-        return  # no batch came before
+        return  # no batch was reported in this run
     new = {name: value for name, value in _flat(logs or {}).items() if name not in _fit.seen}
     if new:
         metrics.points.add(new, max(_fit.step, 0))
@@ -70,7 +71,7 @@ def _epoch(index: int, logs: Any) -> None:
 
 
 def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the levels that a model of several outputs has, as Keras does it."""
+    """Flatten the nested logs of a model with several outputs, as Keras does."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Strategies of tf.distribute that know of one process only: each rank would train for itself."""
+"""Warn about tf.distribute strategies of a single process: each rank trains a model of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def install(world: World) -> None:
 
 
 def _watch(name: str, world: World, module: Any) -> None:
-    for each in (name, f"{name}V1"):  # of tf.compat.v1
+    for each in (name, f"{name}V1"):  # the second is of tf.compat.v1
         if hasattr(module, each):
             _tell_after(getattr(module, each), name, world)
 
@@ -44,7 +44,7 @@ def _tell_after(kind: Any, name: str, world: World) -> None:
 
 
 def _are_pretended(devices: Any) -> bool:
-    """Whether somebody tries a strategy out: with CPUs, of which a process has one really."""
+    """Return whether all devices are (logical) CPUs, as when a strategy is tried without GPUs."""
     return bool(devices) and all("CPU" in str(each).upper() for each in devices)
 
 

@@ -1,9 +1,10 @@
-"""The collectives of tf.distribute on a rank: which have begun, and whether one may be under way.
+"""The collectives of tf.distribute on a rank: how many have begun, and whether one may be pending.
 
-TensorFlow cannot set its collectives up again in a process once they were aborted, so that is done
-only where one may keep a rank. Each takes a key as it begins, eagerly and in a tf.function alike,
-and keys are counted: ranks that have taken as many are in step. One that must not begin is refused
-before it takes its key. What begins out of sight may be under way at any time.
+Once aborted, TensorFlow's collectives cannot be set up again in the same process, so they are
+aborted only if one may be blocking a rank. Each takes a key as it begins, eagerly and in a
+tf.function alike, and the keys are counted: ranks with equal counts are in step. A collective that
+must not begin is refused before it takes its key. If some begin unseen, one may be pending at any
+time.
 """
 
 from __future__ import annotations
@@ -27,36 +28,39 @@ _REMEDY = "Run the cell on all ranks, or call a function that needs no other ran
 
 
 class Collectives:
-    """Those of this rank's strategies for several workers."""
+    """The collectives of this rank's multi-worker strategies."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._keys: weakref.WeakSet[Any] = weakref.WeakSet()  # where the strategies take theirs
-        self._threads: set[int] = set()  # that have begun some
-        self._released: str | None = None  # the run in which no more of them begin
-        self._are_seen: bool | None = None  # whether all are that begin
+        self._keys: weakref.WeakSet[Any] = weakref.WeakSet()  # of this rank's strategies
+        self._threads: set[int] = set()  # identifiers of threads that have begun one
+        self._released: str | None = None  # the run in which no more may begin
+        self._are_seen: bool | None = None  # False if some may begin unseen
         self._counting = threading.Lock()
 
     def follow(self, strategy: Any) -> None:
-        """See those of a strategy that has just been made, unless it has no other workers."""
+        """Count the collectives of a new strategy, unless it has no other workers."""
         if not strategy.cluster_resolver.cluster_spec().as_dict():
             return
         if self._are_seen is None:
             self._are_seen = True
         try:
             self._keys.add(strategy.extended._collective_keys)
-        except AttributeError:  # of a release that keeps them elsewhere
+        except AttributeError:  # this release keeps them elsewhere
             self._are_seen = False
 
     def begin(self, keys: Any, world: World) -> None:
-        """One takes its key. Raises SubsetError or ReleasedError if it would wait for ever."""
+        """Count a collective that takes its key.
+
+        Raises SubsetError or ReleasedError if it would block forever.
+        """
         if keys not in self._keys:
-            return  # between devices of this rank
+            return  # a collective between devices of this rank
         if world.partial:
             raise world.refuse("a collective of tf.distribute", _REMEDY)
         context: Any = sys.modules[_CONTEXT]
         if not context.executing_eagerly() or context.is_async():
-            self._are_seen = False  # it begins when its graph is run, or ends later than its call
+            self._are_seen = False  # it begins when its graph runs, or ends after its call
         self._threads.add(threading.get_ident())
         if self._released == world.run:
             raise ReleasedError(NEVER_CAME)
@@ -64,8 +68,11 @@ class Collectives:
             self.count += 1
 
     def let_go(self, world: World) -> bool:
-        """Another rank has failed: whether one may be under way here. No more begin in this run."""
-        # In this order: what begins meanwhile is refused, or its thread is seen here.
+        """Let no more collectives begin in this run, as another rank has failed.
+
+        Returns whether one may be pending on this rank.
+        """
+        # In this order: one that begins meanwhile is refused, or its thread is found below.
         self._released = world.run
         frames = sys._current_frames()
         began = self._threads & set(frames)
@@ -110,7 +117,7 @@ def _watch_keys(module: Any, world: World) -> None:
 
 
 def _is_in_tensorflow(frame: FrameType | None) -> bool:
-    """Whether a thread is in a call of TensorFlow's that has not returned."""
+    """Return whether a thread is within a call of TensorFlow."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("tensorflow."):
             return True

@@ -1,7 +1,8 @@
-"""TensorFlow on a rank: tf.distribute's environment, and collectives inside functions refused.
+"""TensorFlow on a rank: tf.distribute's environment, and refusal of collectives inside functions.
 
-A traced tf.function runs in C++, where Horovod's guard does not see it. Every function passes one
-place in Python on its way there; in a cell on some ranks its graph is searched for collectives.
+A traced tf.function runs in C++, where Horovod's guard does not see its collectives. But each call
+passes through one method in Python; there, in a cell on some of the ranks, the function's graph is
+searched for collectives.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ _LOCAL = (
 )  # fmt: skip
 _REMEDY = "Run the cell on all ranks, or call a function that needs no other rank."
 
-_strategy = False  # True once tf.distribute has wired collectives of its own
-_aborted = False  # True once they cannot be used in this process any more, and once that was said
-_told = False
+_strategy = False  # True once tf.distribute has connected this process with other ranks
+_aborted = False  # True once its collectives can no longer be used in this process
+_told = False  # True once the user was told so
 _world: World | None = None
 
 
 def environment(rank: int, workers: list[str]) -> dict[str, str]:
-    """TF_CONFIG for MultiWorkerMirroredStrategy; `workers` are host:port, one per rank."""
+    """Return TF_CONFIG for MultiWorkerMirroredStrategy; `workers` are host:port, one per rank."""
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
     return {
         "TF_CONFIG": json.dumps(config),
-        # Hardware hints at import, on every rank, would bury what the cell says.
+        # Hardware hints at import, from every rank, would bury the cell's own output.
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
     }
 
 
 def threads(count: int) -> dict[str, str]:
-    """TensorFlow's own thread pools, which ignore OMP_NUM_THREADS."""
+    """Return the sizes of TensorFlow's own thread pools, which ignore OMP_NUM_THREADS."""
     return {
         "TF_NUM_INTRAOP_THREADS": str(count),
         "TF_NUM_INTEROP_THREADS": str(max(1, min(2, count))),
@@ -76,9 +77,9 @@ def install(world: World) -> None:
 
 
 def release() -> list[str]:
-    """End tf.distribute's collectives in this process, if one may be under way.
+    """Abort tf.distribute's collectives in this process, if one may be pending.
 
-    They cannot be used in it again then. Horovod's in TensorFlow are released with Horovod.
+    They cannot be used in it again. Horovod's collectives in TensorFlow are released with Horovod.
     """
     if not _strategy or _aborted or _world is None or not strategy_collectives.seen.let_go(_world):
         return []
@@ -94,15 +95,15 @@ def _abort() -> None:
 
 
 def state() -> dict[str, Any]:
-    """What ranks compare after a cell that failed somewhere."""
+    """Return the state that ranks compare after a cell that failed on any of them."""
     return {"aborted": _aborted, "collectives": strategy_collectives.seen.count}
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Say once what TensorFlow cannot do: set its collectives up again in a process.
+    """Abort tf.distribute's collectives if the ranks are out of step, and tell the user once.
 
-    A rank on which none was under way has not aborted them, and would wait for those that have, or
-    that have begun more of them.
+    TensorFlow cannot set them up again in a process. A rank that has not aborted them, as none was
+    pending, would wait for ranks that have, or that have begun more of them.
     """
     global _told
     if not _strategy or _told:
@@ -115,13 +116,13 @@ def settle(states: list[dict[str, Any]]) -> None:
 
 
 def set_aside() -> Any:
-    """Raises RuntimeError once tf.distribute has wired this process with all other ranks."""
+    """Raise RuntimeError if tf.distribute has connected this process with all other ranks."""
     if _strategy:
         raise RuntimeError(FOR_GOOD)
 
 
 def put_back(kept: Any) -> None:
-    """There is nothing that was set aside."""
+    """Do nothing, as nothing was set aside."""
 
 
 def _wrap_context(module: Any, world: World) -> None:
@@ -145,7 +146,7 @@ def _wrap_context(module: Any, world: World) -> None:
         if world.partial:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
         if not _strategy and not world.alone and _is_for_all(server_def, world):
-            # TensorFlow waits for all of them, and nothing ends that.
+            # TensorFlow then waits for all ranks, and nothing can end that wait.
             world.gather(TOPIC, None)
         keep_to_own_gpu(self, world.device)
         _strategy = True
@@ -157,12 +158,12 @@ def _wrap_context(module: Any, world: World) -> None:
 
 
 def _is_for_all(server: Any, world: World) -> bool:
-    """Whether the tasks that TensorFlow is told of are as many as this cell's ranks."""
+    """Return whether the server definition has as many tasks as this cell has ranks."""
     return sum(len(job.tasks) for job in server.cluster.job) == world.size
 
 
 def _explain_too_late(module: Any) -> None:
-    """Have TensorFlow's refusal of a strategy say what to do, which is not the same in a script."""
+    """Add advice to TensorFlow's refusal of a strategy: on a rank, it is not that for a script."""
     context = module.Context
     configure = context.configure_collective_ops
 
@@ -178,9 +179,9 @@ def _explain_too_late(module: Any) -> None:
 
 
 def keep_to_own_gpu(context: Any, device: str) -> None:
-    """Have a strategy take this rank's own GPU rather than all of its node's.
+    """Make a strategy use this rank's own GPU rather than all GPUs of its node.
 
-    What the user has chosen stays.
+    A choice of GPUs that the user has made is kept.
     """
     if not device.startswith("cuda"):
         return
@@ -192,12 +193,12 @@ def keep_to_own_gpu(context: Any, device: str) -> None:
         return
     try:
         context.set_visible_devices([all_gpus[own]], "GPU")
-    except RuntimeError:  # TensorFlow has begun to use them
+    except RuntimeError:  # TensorFlow is already using them
         print(ALL_GPUS.format(count=len(all_gpus)), file=sys.stderr)
 
 
 def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
-    """The operations in a function, or in functions it calls, that wait for absent ranks."""
+    """Yield operations in a function, or in those it calls, that would wait for absent ranks."""
     seen: set[str] = set()
     todo = [name.decode() if isinstance(name, bytes) else str(name)]
     while todo:
@@ -219,7 +220,7 @@ def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
 
 
 def _within(number: int, world: World) -> bool:
-    """True if every rank of this process set runs the present cell."""
+    """Return whether every rank of this process set runs the current cell."""
     return set(process_sets.members("tensorflow", number, world.size)) <= set(world.present)
 
 

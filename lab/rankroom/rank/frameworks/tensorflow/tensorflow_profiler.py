@@ -1,7 +1,7 @@
-"""TensorFlow's profiler around a cell: its operations on each thread, and kernels of a GPU.
+"""Profile a cell with TensorFlow's profiler: operations on each thread, and kernels on a GPU.
 
-It writes a file in the format XPlane: planes (the host, each device) of lines (threads, streams) of
-events, whose times count from when it was started.
+It writes a file in XPlane format: planes (the host, each device) of lines (threads, streams) of
+events. Times are relative to the start of the profiler.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 Row = tuple[str, str, int, int, str]
-_STARTED = "profile_start_time"  # a statistic of the plane about the task: epoch nanoseconds
+_STARTED = "profile_start_time"  # a statistic of the task's plane, in nanoseconds since the epoch
 
 
 class TensorFlow:
-    """TensorFlow's profiler; its results pass through a folder that goes at once."""
+    """TensorFlow's profiler; results are read from a temporary folder, which is then removed."""
 
     def start(self) -> None:
-        """Begin to profile. Raises AlreadyExistsError if the user's own profiler is on."""
+        """Start profiling. Raises AlreadyExistsError if the user's own profiler is running."""
         tensorflow: Any = sys.modules["tensorflow"]
         torch: Any = sys.modules.get("torch")
-        # Two cannot watch one GPU.
+        # torch's profiler may be running, and two cannot profile the same GPU.
         taken = torch is not None and torch.cuda.is_available()
         profiler = tensorflow.profiler.experimental
         options = profiler.ProfilerOptions(
@@ -40,7 +40,7 @@ class TensorFlow:
             raise
 
     def stop(self) -> None:
-        """End."""
+        """Stop profiling, and read the results."""
         tensorflow: Any = sys.modules["tensorflow"]
         try:
             tensorflow.profiler.experimental.stop()
@@ -49,7 +49,7 @@ class TensorFlow:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def ops(self, most: int) -> tuple[Iterable[Row], int]:
-        """The longest operations and kernels, and how many there were."""
+        """Return the `most` longest operations and kernels, and how many there were in all."""
         files, self._files = self._files, []
         rows = [row for file in files for row in rows_of(file)]
         count = len(rows)
@@ -59,8 +59,8 @@ class TensorFlow:
 
 
 def rows_of(file: bytes) -> Iterator[Row]:
-    """What an XPlane file holds. Raises ValueError if it does not tell when it was started."""
-    # It comes with TensorFlow; the cell has imported that.
+    """Yield the events of an XPlane file. Raises ValueError if it lacks the profiler's start."""
+    # A part of TensorFlow, which the cell has imported.
     xplane: Any = importlib.import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
     space = xplane.XSpace.FromString(file)
     zero = _started(space)

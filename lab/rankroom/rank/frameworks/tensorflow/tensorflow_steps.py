@@ -1,7 +1,7 @@
-"""What Keras and TensorFlow training loops do: epochs and batches, and waits for a tf.data.Dataset.
+"""Record epochs and batches of Keras and TensorFlow training, and waits for a tf.data.Dataset.
 
-Hooks of the classes themselves: the user's list of callbacks stays as it is. What `fit` reads from
-a dataset is read inside its compiled step, out of Python's sight.
+The classes themselves are wrapped, so the user's list of callbacks stays as it is. What `fit` reads
+from a tf.data.Dataset is not seen, as it is read inside the compiled step rather than in Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rankroom.rank.frameworks.tensorflow import keras_metrics
 from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import recorder
 
-# What Keras tells its callbacks, in pairs: how it begins, how it ends, and its name.
+# Pairs of Keras' callback methods, called at the beginning and at the end, and the span's name.
 _TOLD = (
     ("on_epoch_begin", "on_epoch_end", "epoch {}"),
     ("on_train_batch_begin", "on_train_batch_end", "batch"),
@@ -29,11 +29,11 @@ _TOLD = (
 
 
 class _Thread(threading.local):
-    loading = False  # one iterator may be made of others: the outermost counts
+    loading = False  # iterators may be nested: only the outermost is timed
 
 
 _thread = _Thread()
-_begun: dict[str, int] = {}  # when what goes on now began; one that raises never ends
+_begun: dict[str, int] = {}  # start of each unfinished span, in ns; stays if it raises
 
 
 def install() -> None:
@@ -78,7 +78,7 @@ def _after(original: Callable[..., Any], name: str) -> Callable[..., Any]:
             begun = _begun.pop(name, None)
             if begun is not None:
                 index = args[0] if args else kwargs.get("epoch")
-                # People, and Keras when it prints, count epochs from 1.
+                # Users, and Keras' own output, count epochs from 1.
                 words = name.format(index + 1) if isinstance(index, int) else name
                 number = recorder.number(("step", words), lambda: {"name": words})
                 recorder.add("step", number, begun // 1000, (time.time_ns() - begun) // 1000)
@@ -87,9 +87,9 @@ def _after(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _watch(kind: Any) -> None:
-    """Take the time of each `next()` of an iterator's class."""
+    """Record each `next()` of an iterator class as a span."""
     original = getattr(kind, "__next__", None)
-    if original is None:  # Keras before 3.7 has no such iterator
+    if original is None:  # before Keras 3.7, the class is not an iterator
         return
     ours = not kind.__module__.startswith("tensorflow")
     name = "Keras data" if ours else "tf.data"
@@ -100,7 +100,7 @@ def _watch(kind: Any) -> None:
         if not recorder.on or _thread.loading or not (ours or context.executing_eagerly()):
             return original(self)
         if threading.current_thread() is not threading.main_thread():
-            return original(self)  # what it reads ahead holds nothing up
+            return original(self)  # reading ahead does not block the training
         _thread.loading = True
         begin = time.time_ns()
         try:
@@ -112,6 +112,6 @@ def _watch(kind: Any) -> None:
                 "data", recorder.number(("data", name), lambda: {"name": name}), begin // 1000, dur
             )
 
-    # AutoGraph calls it as it is.
+    # With this, AutoGraph calls the function without converting it.
     __next__.autograph_info__ = {}  # type: ignore[attr-defined]
     kind.__next__ = __next__

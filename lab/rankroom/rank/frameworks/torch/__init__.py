@@ -1,1 +1,1 @@
-"""PyTorch on a rank: torch.distributed released and set up again, its work recorded."""
+"""PyTorch on a rank: torch.distributed released and set up again, and its work recorded."""

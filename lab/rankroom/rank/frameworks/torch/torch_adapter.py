@@ -1,8 +1,8 @@
-"""torch.distributed on a rank: initialised by environment, released, and set up again.
+"""torch.distributed on a rank: initialized from the environment, released, and set up again.
 
 A blocked Gloo collective ends when its connections do, and only then: destroying the group waits
-for what still holds it (a DDP model does). So the sockets a group opens are noted, and closing
-them releases this rank and its peers at once, from any thread.
+for whatever still holds it, such as a DDP model. So the sockets that a group opens are noted;
+closing them, from any thread, releases this rank and its peers at once.
 """
 
 from __future__ import annotations
@@ -38,36 +38,37 @@ from rankroom.reporting.spans import recorder
 from rankroom.system import network
 
 TOPIC = "dist.init_process_group()"
-_WIRING = ("init_method", "store", "rank", "world_size")  # holds for one set-up only
-_WITH_RESTARTED = ("backend", "timeout")  # what can be kept beside a rank that was restarted
-ABORT_S = 2.0  # for NCCL to give up what runs on the GPU
-ABORTED_S = 10.0  # for that, before this rank is given up
-# Of its own accord NCCL's group ends the process of a rank that has waited for ten minutes, or that
-# another has left; in a cell, that would cost all variables of this one.
+_WIRING = ("init_method", "store", "rank", "world_size")  # valid for one initialization only
+_WITH_RESTARTED = ("backend", "timeout")  # kept if a rank was restarted
+ABORT_S = 2.0  # for NCCL to abort what is running on the GPU
+ABORTED_S = 10.0  # the same, before this rank counts as stuck
+# By default, NCCL's process group ends the process of a rank that has waited for ten minutes, or
+# that a peer has left; in a cell, all variables of this rank would be lost.
 _IN_CELLS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
-_sockets: list[sockets.Socket] = []  # the present groups' connections
-# torch's Gloo ends the process where it cannot listen any more.
+_sockets: list[sockets.Socket] = []  # connections of the current groups
+# torch's Gloo ends the process if a socket on which it listens is closed.
 _connecting = sockets.Connecting(listening=False)
 _models: weakref.WeakSet[Any] = weakref.WeakSet()  # DistributedDataParallel on the default group
-_asked: dict[str, Any] | None = None  # what the present default group was initialised with
+_asked: dict[str, Any] | None = None  # arguments of the current default group
 _released = False
-_made_for: int | None = None  # the size of the world that the present default group is of
+_made_for: int | None = None  # the size of the world of the current default group
 _world: World | None = None
 _aborting: threading.Thread | None = None  # the last abort of NCCL's collectives
-_lost = False  # groups went with it that are not made again
-is_in_script = False  # which ends as torchrun would have it end
-_fresh = True  # this rank has never had a default group: one that was restarted, perhaps
+_lost = False  # True if an abort ended groups that are not made again
+is_in_script = False  # True in a script, which ends as under torchrun
+_fresh = True  # True until this rank has a default group: it may have been restarted
 
 
 def environment(
     rank: int, size: int, local_rank: int, local_size: int, node: int, nodes: int,
     address: str, port: int, interface: str,
 ) -> dict[str, str]:  # fmt: skip
-    """What a rank finds under torchrun.
+    """Return the variables that torchrun would set.
 
-    `init_process_group()` and DeepSpeed read the first five; Lightning begins no processes of its
-    own, and takes no job's number of tasks for that of ranks, where it finds torchrun's others.
+    `init_process_group()` and DeepSpeed read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+    MASTER_PORT. Because of the others, Lightning starts no processes of its own, and does not take
+    the number of a job's tasks for that of ranks.
     """
     return {
         "RANK": str(rank),
@@ -81,7 +82,7 @@ def environment(
         "GROUP_WORLD_SIZE": str(nodes),
         "TORCHELASTIC_RUN_ID": "rankroom",
         "GLOO_SOCKET_IFNAME": interface,
-        "TP_SOCKET_IFNAME": interface,  # of torch.distributed.rpc, which unpickles what comes
+        "TP_SOCKET_IFNAME": interface,  # of torch.distributed.rpc, which unpickles what it receives
     }
 
 
@@ -91,7 +92,7 @@ def install(world: World) -> None:
     _world = world
     torch_compile.install()
     torch_steps.install()
-    # TensorFlow exports its LLVM to all libraries that are loaded later; triton has one of its own.
+    # TensorFlow exports its LLVM to all libraries loaded later; triton has an LLVM of its own.
     with_own_symbols("triton._C.libtriton")
     if world.size > 1:
         torch_device.install()
@@ -102,9 +103,9 @@ def install(world: World) -> None:
 
 
 def release() -> list[str]:
-    """Let go of every blocked collective, from any thread: the connections of all groups end.
+    """Release every blocked collective by closing all groups' connections; called from any thread.
 
-    The groups are useless afterwards; `settle` replaces them.
+    The groups are unusable afterwards; `settle` replaces them. Returns what was released.
     """
     global _released, _lost
     c10d = sys.modules.get(C10D)
@@ -113,7 +114,7 @@ def release() -> list[str]:
         return []
     _released = True
     sockets.break_off(_sockets)
-    # NCCL's collectives run on the device and end by its own means only.
+    # NCCL's collectives run on the GPU, and only NCCL itself can end them.
     if c10d.is_initialized() and torch_internals.uses_nccl(c10d):
         torch_connecting.give_up()
         torch_device.forget()
@@ -124,12 +125,12 @@ def release() -> list[str]:
 
 
 def _abort(c10d: Any) -> bool:
-    """Have NCCL give up what runs on the device, which may take longer; False if it cannot."""
+    """Abort what NCCL runs on the GPU, for ABORT_S or in the background; False if NCCL cannot."""
     global _aborting
     if not torch_internals.aborts(c10d):
         return False
     if _aborting is None or not _aborting.is_alive():
-        # A driver that is stuck must not keep all else from being released.
+        # In a thread: a driver that is stuck must not keep the rest from being released.
         _aborting = threading.Thread(target=torch_internals.abort, args=(c10d,), daemon=True)
         _aborting.start()
     _aborting.join(ABORT_S)
@@ -137,8 +138,8 @@ def _abort(c10d: Any) -> bool:
 
 
 def is_cut_off() -> bool:
-    """Whether a release will end what this rank's GPU is at. No call of the cell fails by that: it
-    would go on with whatever is there."""
+    """Return whether a release will end a collective on this rank's GPU. No call in the cell fails
+    because of that: the cell would go on with incomplete results."""
     c10d = sys.modules.get(C10D)
     if c10d is None or _world is None or not c10d.is_initialized():
         return False
@@ -146,12 +147,12 @@ def is_cut_off() -> bool:
         return False
     if torch_device.is_in_collective() or torch_works.goes_on() or torch_spans.is_awaited():
         return True
-    # What it does else is the cell's own, unless some of its collectives were not followed.
+    # Anything else there is the cell's computation, unless some collectives were not followed.
     return not torch_device.sees_all() and torch_device.is_busy(_world.device)
 
 
 def finish() -> None:
-    """A cell is over: what still goes on is seen to end. It must not keep the cell from ending."""
+    """Record what is pending at the end of a cell; a failure must not keep the cell from ending."""
     for end in (torch_ddp_group.finish, torch_works.finish, torch_device.finish):
         try:
             end()
@@ -160,7 +161,7 @@ def finish() -> None:
 
 
 def state() -> dict[str, Any]:
-    """What ranks compare after a cell that failed somewhere; empty if this one never used torch.
+    """Return what ranks compare after a cell that failed on any of them; empty if torch is unused.
 
     Each group counts its collectives, DDP's included: unequal counts mean ranks out of step.
     """
@@ -180,7 +181,7 @@ def state() -> dict[str, Any]:
         "backend": str(_asked["backend"]) if _asked and "backend" in _asked else None,
         "fresh": _fresh,
         "left": torch_ddp_group.left,
-        # A group for another world is of as little use as one that was released.
+        # A group for another world is as useless as a released one.
         "released": _released or (c10d.is_initialized() and _made_for not in (None, _size())),
         "groups": groups,
     }
@@ -191,12 +192,15 @@ def _size() -> int:
 
 
 def _is_copy() -> bool:
-    """Whether this process was forked from the rank: the groups it makes are its own."""
+    """Return whether this process was forked from the rank: the groups it makes are its own."""
     return _world is not None and _world.is_copy
 
 
 def settle(states: list[dict[str, Any]]) -> None:
-    """Set up again what the ranks' `states` show to be released or out of step."""
+    """Set up again what the ranks' `states` show as released or out of step.
+
+    Raises RuntimeError if NCCL is stuck on a rank.
+    """
     global _released, _lost
     if stuck := [rank for rank, each in enumerate(states) if each.get("stuck")]:
         raise RuntimeError(_stuck(stuck))
@@ -205,9 +209,9 @@ def settle(states: list[dict[str, Any]]) -> None:
     torch_ddp_group.left = False
     if not any(states) or in_step(states):
         if was_left and c10d is not None and c10d.is_initialized():
-            _revive()  # a reducer would wait for the gradients of the pass that was left
+            _revive()  # a reducer would wait for gradients of the pass that failed
         return
-    # All at once: in the middle of this no rank may raise, as the others would wait for it.
+    # From here on, no rank may raise on its own, as the others would wait for it.
     again, lost = _asked, _lost
     _lost = False
     if c10d is not None:
@@ -223,7 +227,7 @@ def settle(states: list[dict[str, Any]]) -> None:
     if again is None:
         again = {"backend": asked[0]["backend"]}
     if len(asked) < len(states):
-        # A rank takes the place of one that had the group, and does not know what else was asked.
+        # A restarted rank does not know the other arguments that its predecessor had passed.
         again = {name: again[name] for name in _WITH_RESTARTED if name in again}
     c10d.init_process_group(**again)
     _revive()
@@ -232,7 +236,7 @@ def settle(states: list[dict[str, Any]]) -> None:
 
 
 def _revive() -> None:
-    """Give all DDP models new reducers. One that torch refuses keeps none of the others from it."""
+    """Give all DDP models new reducers; a failure for one model does not affect the others."""
     for model in list(_models):
         try:
             torch_calls.revive(model)
@@ -241,8 +245,8 @@ def _revive() -> None:
 
 
 def _end_groups(c10d: Any) -> None:
-    """Have all groups be gone. To destroy NCCL's waits for what runs on the GPU, for ever if others
-    do not join in that: it is aborted. Raises RuntimeError if that takes too long."""
+    """Destroy all groups. NCCL's are aborted, as destroying them waits for what is running on the
+    GPU, forever if peers do not join in. Raises RuntimeError if aborting takes too long."""
     global _asked
     if torch_internals.uses_nccl(c10d) and _abort(c10d):
         if _aborting is not None:
@@ -252,28 +256,28 @@ def _end_groups(c10d: Any) -> None:
         _asked = None
         _sockets.clear()
     if c10d.is_initialized():
-        with contextlib.suppress(ValueError):  # of one that was aborted, and is kept
+        with contextlib.suppress(ValueError):  # it was aborted, and torch still keeps it
             c10d.destroy_process_group()
 
 
 def _stuck(ranks: list[int]) -> str:
-    """That NCCL still runs on the GPUs of these ranks, and what helps."""
+    """Return the message that NCCL is still running on the GPUs of these ranks, and what helps."""
     return STUCK.format(whose=named(ranks), ranks=",".join(map(str, ranks)))
 
 
 def set_aside() -> Any:
-    """The world changes for a cell. Returns what all ranks had asked for."""
+    """Begin a cell with a world of its own. Returns how the whole world's group was initialized."""
     return _asked, _fresh
 
 
 def put_back(kept: Any) -> None:
-    """The world is whole again: what all ranks had asked for counts."""
+    """Return to the whole world, and to how its group was initialized."""
     global _asked, _fresh
     _asked, _fresh = kept
 
 
 def in_step(states: list[dict[str, Any]]) -> bool:
-    """True if no rank has released its groups, and all count the same in the groups they share."""
+    """Return whether no rank has released its groups, and counts are equal in shared groups."""
     present = [each for each in states if each]
     if any(each["released"] for each in present) or len({each["on"] for each in present}) > 1:
         return False
@@ -298,7 +302,7 @@ def _wrap(module: Any, world: World) -> None:
         given = signature.bind(*args, **kwargs).arguments
         is_own = _is_copy() or given.get("store") is not None
         if is_own or not _is_size(given, world.size):
-            # The user's own wiring, perhaps of some ranks only: none of our business.
+            # A group of the user's own, perhaps of some ranks only: left alone.
             _made_for = None
             return original(*args, **kwargs)
         if world.partial:
@@ -315,11 +319,11 @@ def _wrap(module: Any, world: World) -> None:
             }
         ranks = world.gather(TOPIC, mine)
         if all(each["on"] for each in ranks):
-            # The cell that did this ran again.
+            # The cell that initialized it has run again.
             return None
         if module.is_initialized():
             if instead and torch_internals.uses_nccl(module):
-                # Nothing is wrong with what still goes on.
+                # What is still running has not failed: let it end.
                 torch_device.let_end(world.device, ABORT_S)
             _end_groups(module)
             if instead:
@@ -366,12 +370,12 @@ def _wrap(module: Any, world: World) -> None:
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
     torch_internals.patch(module, "_new_process_group_helper", noting_sockets)
-    if hasattr(module, "split_group"):  # which makes one in C++
+    if hasattr(module, "split_group"):  # which makes a group in C++
         module.split_group = noting_sockets(module.split_group)
 
 
 def _wrap_alone(module: Any) -> None:
-    """The only rank agrees with no other, but its cell can run again, too."""
+    """Wrap `init_process_group` for the only rank: its cell, too, can run again."""
     original = module.init_process_group
     signature = inspect.signature(original)
 
@@ -395,19 +399,19 @@ def _wrap_alone(module: Any) -> None:
 
 
 def _is_size(given: Mapping[str, Any], size: int) -> bool:
-    """Whether the arguments of `init_process_group` mean a world of so many ranks."""
+    """Return whether the arguments of `init_process_group` mean a world of `size` ranks."""
     return given.get("world_size", -1) in (-1, None, size)
 
 
 def _instead(module: Any, backend: Any) -> str:
-    """`nccl instead of gloo` where the default group that is up has other backends than asked for.
+    """Return how requested backends differ from the default group's: `nccl instead of gloo`, or "".
 
-    Raises RuntimeError where this PyTorch has no such backend, while that group is kept.
+    Raises RuntimeError if this PyTorch lacks a requested backend; the group is then kept.
     """
     if not module.is_initialized():
         return ""
     asked, used = torch_internals.backends_asked_for(module, backend), {}
-    with contextlib.suppress(ValueError):  # the group is another's
+    with contextlib.suppress(ValueError):  # this rank is not in the group
         used = torch_internals.backends_in_use(module)
     other = {device: name for device, name in asked.items() if used.get(device) != name}
     for name in other.values():
@@ -420,7 +424,7 @@ def _instead(module: Any, backend: Any) -> str:
 
 @contextlib.contextmanager
 def _master(address: str, port: int) -> Iterator[None]:
-    """A store that has not been used: torch's cannot be used twice while anything of it lives."""
+    """Point to an unused store: torch's cannot be used twice while any part of it is alive."""
     own = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
     try:
@@ -430,20 +434,20 @@ def _master(address: str, port: int) -> Iterator[None]:
 
 
 def _own_address(host: str) -> str:
-    """Where the others reach a store of this rank's at `host`, which may be any name or address of
-    this machine: it listens on one of them only."""
+    """Return the address at which other ranks reach this rank's store: `host` may be any name or
+    address of this machine, but the store listens on only one."""
     bound = os.environ.get("RANKROOM_BIND")
     return network.bound_address(host, bound) if bound else host
 
 
 def _own_method(method: Any) -> str | None:
-    """An `init_method` over TCP with that address; None where it stays as it is."""
+    """Return a `tcp://` init_method with the address of `_own_address`; None if it is unchanged."""
     if not isinstance(method, str) or not method.startswith("tcp://"):
         return None
     try:
         parts = urllib.parse.urlsplit(method)
         host, port = parts.hostname or "", parts.port
-    except ValueError:  # torch says what is wrong with it
+    except ValueError:  # torch reports what is wrong with it
         return None
     own = _own_address(host)
     return None if own == host else parts._replace(netloc=f"{own}:{port}").geturl()

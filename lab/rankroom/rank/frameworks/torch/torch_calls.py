@@ -1,7 +1,7 @@
 """torch's collectives on a rank: refused where they would wait for ranks that do not run the cell.
 
-A collective is a public function with a parameter `group`: there are dozens, more in each release,
-and all of them wait for the group's ranks.
+A collective is any public function with a parameter `group`: there are dozens, more with each
+release, and all of them wait for the group's ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
-_ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # ends of groups, and questions
+_ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # these end or query a group
 _PEERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 _MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
@@ -33,8 +33,8 @@ _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `mod
 
 
 def install(world: World, models: Any) -> None:
-    """Prepare for the modules that hold collectives; DDP models on the default group go to
-    `models`."""
+    """Prepare for the import of modules with collectives; DDP models on the default group are added
+    to `models`."""
     when_imported(
         "torch.distributed._functional_collectives",
         lambda module: _guard_functional(module, world),
@@ -43,7 +43,7 @@ def install(world: World, models: Any) -> None:
 
 
 def guard(c10d: Any, world: World) -> None:
-    """Guard torch.distributed's own functions, as that module has just been imported."""
+    """Guard torch.distributed's own functions, in a module that has just been imported."""
     _guard_functions(c10d, world, c10d)
     torch_works.watch_works(c10d, world)
     for name in _MAKING:
@@ -65,13 +65,13 @@ def guard(c10d: Any, world: World) -> None:
 
 
 def revive(model: Any) -> None:
-    """Give a DDP model the default group there is now, and a new reducer."""
+    """Give a DDP model the current default group and a new reducer."""
     before, group = model.process_group, _c10d().GroupMember.WORLD
     model.process_group = group
     if not any(each.requires_grad for each in model.module.parameters()):
-        return  # there is nothing to average, and no reducer for that
-    # What unpickling a DDP model does: new reducer, new hooks, the same parameters. Of the rest of
-    # what a reducer had it knows nothing.
+        return  # no gradients to reduce, and so no reducer
+    # As unpickling a DDP model does: new reducer, new hooks, the same parameters. That does not
+    # restore the rest of a reducer's state.
     model._static_graph_delay_allreduce_enqueued = False
     hooks, model._comm_hooks = getattr(model, "_comm_hooks", []), []
     model.__setstate__(model.__getstate__())
@@ -85,13 +85,13 @@ def revive(model: Any) -> None:
 
 
 def _forget_buckets(state: Any) -> None:
-    """Have PowerSGD's state begin again: it goes by bucket, and those of a new reducer are others,
-    which change once more."""
+    """Reset PowerSGD's state, which is kept by bucket: a new reducer has other buckets, and will
+    rebuild them once more."""
     for name in ("error_dict", "p_memory_dict", "q_memory_dict"):
         if isinstance(kept := getattr(state, name, None), dict):
             kept.clear()
     if hasattr(state, "error_dict") and hasattr(state, "iter"):
-        state.iter = 0  # it averages as it is until buckets stay
+        state.iter = 0  # it reduces uncompressed until buckets are final
 
 
 def _c10d() -> Any:
@@ -114,7 +114,7 @@ def _guard_functional(module: Any, world: World) -> None:
 def _guard_functions(module: Any, world: World, c10d: Any) -> None:
     is_tracing = torch_internals.tracing(module)
     for name, function in list(vars(module).items()):
-        # Not isinstance: torch has objects that warn about themselves when asked for their class.
+        # Not isinstance: torch has objects that warn when their class is queried.
         if type(function) is not FunctionType or name.startswith(("_", *_ASKING)):
             continue
         if function.__module__ != module.__name__ or name in _MAKING:
@@ -166,7 +166,7 @@ def _always(function: Callable[..., Any], name: str, world: World) -> Any:
 
 
 def _members(group: Any, c10d: Any, world: World) -> set[int]:
-    """The ranks of `group` in whatever form torch takes one; none if this rank is not in it."""
+    """Return the ranks of `group`, in any form torch accepts; empty if this rank is not in it."""
     if group is None:
         return set(range(world.size)) if c10d.is_initialized() else set()
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
@@ -174,7 +174,7 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
     group = torch_spans.object_of(group, c10d)
     if isinstance(group, list):
         return {int(each) for each in group}
-    # A group that was destroyed waits for no rank; torch says what is wrong with it.
+    # A destroyed group waits for no rank; torch reports the error.
     is_present = torch_internals.is_present(c10d, group)
     return set(c10d.get_process_group_ranks(group)) if is_present else set()
 
@@ -196,7 +196,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
     @functools.wraps(restore)
     def setstate(self: Any, state: Any) -> None:
         restore(self, state)
-        models.add(self)  # a copy: torch gives it the default group
+        models.add(self)  # a copy, to which torch gives the default group
 
     @functools.wraps(forward)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +213,7 @@ def _guard_ddp(module: Any, world: World, models: Any) -> None:
 
 
 def _synchronises(model: Any) -> bool:
-    """True if a forward pass, or the backward pass after it, needs the other ranks."""
+    """Return whether a forward pass, or the backward pass after it, needs the other ranks."""
     torch = sys.modules["torch"]
     backward = torch.is_grad_enabled() and model.require_backward_grad_sync
     return bool(backward or model.will_sync_module_buffers())

@@ -1,4 +1,4 @@
-"""torch.compile on a rank: what we wrap is not traced into a graph, nor a reason to break one."""
+"""torch.compile on a rank: Rankroom's wrappers are not traced, and do not break graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rankroom.rank.import_hooks import when_imported
 
-# Modules whose functions take times; in compiled code they would be traced.
+# Modules whose functions read the clock; in compiled code, they would be traced.
 _HERE = __name__.rpartition(".")[0]
 _NOT_TRACED = (
     "rankroom.reporting.spans",
@@ -23,7 +23,7 @@ _NOT_TRACED = (
 
 
 def is_compiling() -> bool:
-    """True while code is compiled; torch's own function of that name, once torch is there."""
+    """Return whether code is being compiled; replaced by torch's own function once that exists."""
     return False
 
 
@@ -35,7 +35,7 @@ def install() -> None:
 
 def _know(module: Any) -> None:
     global is_compiling
-    # The compiler takes this one for a constant, and traces what follows from it.
+    # The compiler treats torch's function as a constant, and traces only the branch it selects.
     is_compiling = getattr(module, "is_compiling", is_compiling)
 
 

@@ -1,9 +1,10 @@
-"""NCCL's first collective of a group, in which its ranks connect: that happens in the call itself.
+"""Release a rank from NCCL's first collective of a group, in which the group's ranks connect.
 
-A rank whose peers do not come waits there at a socket, for one of them to tell it where the next
-is. No abort ends that, as there is no communicator yet. Ending the sockets that it listens at does,
-with an error of NCCL's. They are told from others by when they were opened, and by what is there:
-once its peers have come, NCCL listens at sockets that must be left alone, but has connections, too.
+They connect within the call itself. A rank whose peers do not join waits on a socket for one of
+them to send the address of the next. No abort ends that, as there is no communicator yet; closing
+the sockets on which it listens does, with an NCCL error. They are recognized by when they were
+opened, and by the absence of connections: once its peers have joined, NCCL has connections, and
+also listens on sockets that must be left alone.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from rankroom.rank import sockets
 from rankroom.rank.frameworks.torch import torch_internals
 
 _FAMILIES = socket.AF_INET, socket.AF_INET6
-_ANY = "0.0.0.0", "::"  # where servers of other kinds may listen; NCCL has one interface
+_ANY = "0.0.0.0", "::"  # where other servers may listen; NCCL listens on one interface
 
-connected: set[Any] = set()  # what `first` need not be asked about again
-_before: set[sockets.Socket] | None = None  # what was open when the present call began, if in one
+connected: set[Any] = set()  # keys for which `first` is not needed again
+_before: set[sockets.Socket] | None = None  # open when the current call began, if in one
 _main = threading.main_thread().ident
 
 
 def first(key: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call what has ranks connect, as they have not yet for `key`."""
+    """Call a collective in which the ranks connect, as they have not done so yet for `key`."""
     global _before
     is_ours = get_ident() == _main and _before is None
     if not is_ours or not torch_internals.uses_nccl(sys.modules[torch_internals.C10D]):
@@ -46,7 +47,7 @@ def first(key: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
 @contextlib.contextmanager
 def making() -> Iterator[None]:
-    """A group is made, whose ranks have yet to connect; Gloo's listen in here, and go on to."""
+    """Mark the making of a group, which has yet to connect; Gloo's sockets are to be left alone."""
     global _before
     in_call, _before = _before is not None, None
     try:
@@ -58,7 +59,7 @@ def making() -> Iterator[None]:
 
 
 def give_up() -> None:
-    """Have the main thread not wait for others to connect; called from another one."""
+    """Release the main thread if it waits for peers to connect; called from another thread."""
     before = _before
     if before is None:
         return
@@ -70,7 +71,7 @@ def give_up() -> None:
 
 
 def _host(descriptor: int, inode: int) -> tuple[str, bool]:
-    """The address of this host that a socket of TCP has, and whether it listens."""
+    """Return a TCP socket's local address, and whether it listens on that interface only."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
         if found.family in _FAMILIES and found.type == socket.SOCK_STREAM:
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -1,8 +1,8 @@
-"""DistributedDataParallel's averaging of gradients as spans.
+"""Record DistributedDataParallel's reduction of gradients as spans.
 
-It happens in C++, in the middle of the backward pass. The reducer of a model is given a process
-group that is the model's own in all but one: it sees each allreduce that passes, and passes it on
-as it is. So tensors, order and arithmetic stay as they were.
+It happens in C++, in the middle of the backward pass. A model's reducer is given a process group
+that behaves like the model's own, but sees each allreduce and passes it on unchanged. So tensors,
+order and arithmetic stay the same.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rankroom.rank.waiting import Waiting
 from rankroom.reporting.spans import recorder
 
 DDP = "DistributedDataParallel"
-# What a reducer uses from C++ only: Python has to keep it.
+# By model, the group that its reducer uses from C++ only: Python has to keep it alive.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# What ranks do together while a model is made, and what of: the rest of making one is their own.
+# Collective functions that make a model, and what they exchange; the rest is done by each rank.
 _MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_states": "parameters"}
 
 
 def watch(module: Any) -> None:
-    """Have the reducers of DDP models made with a watched group, and their buffers seen."""
+    """Record the collectives of DDP models: of gradients, of buffers, and of making a model."""
     patch(module, f"{DDP}._ddp_init_helper", _watched_reducer)
     patch(module, f"{DDP}._distributed_broadcast_coalesced", _watched_buffers)
     for name, what in _MAKING.items():
@@ -65,7 +65,7 @@ def _watched_making(original: Any, what: str) -> Any:
 
 
 class _Timed:
-    """What ranks do together in C++: what it is called, in which group, and what it is given."""
+    """Records a collective in C++: what it is called, in which group, and on which tensors."""
 
     def __init__(self, what: str, number: int, group: str | None, tensors: Any) -> None:
         self._what, self._number = what, number
@@ -73,7 +73,7 @@ class _Timed:
         self._key = (group, ""), self._device is None
 
     def __call__(self, original: Any, args: Any, kwargs: Any) -> Any:
-        """Call it, and take its time: the GPU's, where that does it."""
+        """Call `original` and record its time, that on the GPU if it runs there."""
         followed: torch_device.Followed | None = None
         start = time.time_ns() // 1000
         try:
@@ -123,7 +123,7 @@ def _watched_reducer(original: Any) -> Any:
 
 
 def _watch_hooks(ddp: Any) -> None:
-    """A hook averages in place of the reducer, which waits for the hook's future all the same."""
+    """Record communication hooks: they reduce for the reducer, which waits for their futures."""
     original = ddp.register_comm_hook
 
     @functools.wraps(original)

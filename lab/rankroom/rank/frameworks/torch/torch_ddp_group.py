@@ -1,7 +1,7 @@
-"""The process group that a DDP model's reducer is given: it sees each allreduce that passes.
+"""The process group that a DDP model's reducer is given, which sees each of its allreduces.
 
-All of this lies on the critical path of each step, so it does next to nothing: it notes when an
-operation begins, and the rest is left to when the rank reports.
+All of this is on the critical path of each training step, so it only notes when an operation
+begins; the rest is done when the rank reports.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _main = threading.main_thread().ident
 
 
 def watched_group(group: Any) -> Any:
-    """`group` with its allreduce seen; None if this torch does not offer what that takes."""
+    """Return a wrapper of `group` that sees its allreduces; None if that is not possible."""
     dist: Any = sys.modules["torch.distributed"]
     if type(group) is not dist.ProcessGroup:
-        return None  # the user's own kind
+        return None  # a class of the user's own
     try:
-        # A GPU's work goes on after the call; whether passing it on changes anything was not tried.
+        # Work on a GPU outlasts the call; whether passing it on changes anything is untested.
         carriers = torch_internals.backends(sys.modules[torch_internals.C10D], group).values()
         if not carriers or any(each.name() != "gloo" for each in carriers):
             return None
@@ -46,10 +46,10 @@ def watched_group(group: Any) -> Any:
         return None
 
 
-@functools.cache  # a class per torch; it cannot be made before torch is imported
+@functools.cache  # once: the class cannot be made before torch is imported
 def _kind(dist: Any) -> Any:
     class Watched(dist.ProcessGroup):
-        """A group on the connections of another one."""
+        """A process group that uses the connections of another one."""
 
         def __init__(self, group: Any) -> None:
             super().__init__(group.rank(), group.size())
@@ -69,7 +69,7 @@ def _kind(dist: Any) -> Any:
             return work
 
         def broadcast(self, tensors: Any, *args: Any) -> Any:
-            # What tells the ranks how to put gradients together, once: it is waited for at once.
+            # How gradients are put into buckets: sent once, and waited for immediately.
             if not recorder.on:
                 return self._group.broadcast(tensors, *args)
             about = self._about
@@ -87,16 +87,16 @@ def _kind(dist: Any) -> Any:
     return Watched
 
 
-# What backward passes have begun and was not seen to end: how to ask whether it has, since when,
-# and what it averages, in which group.
+# Operations that backward passes have begun and that were not seen to end: a function that returns
+# whether it has ended, the start in ns, and the group (None for a hook), shape and dtype.
 _open: list[tuple[Any, int, Any, Any, Any]] = []
-_passes = 0  # that go on, one within the other
-left = False  # whether an error has ended one, and the reducers in it are half way
+_passes = 0  # that are running, nested in one another
+left = False  # True if an error has ended one, so that its reducers are half finished
 on_gpu: weakref.WeakSet[Any] = weakref.WeakSet()  # models whose groups are not watched
 
 
 def hooked(hook: Any, state: Any, bucket: Any) -> Any:
-    """Call a hook that averages in place of the reducer; collectives in it are seen as others."""
+    """Call a hook that reduces in place of the reducer; its collectives are recorded as usual."""
     start = time_ns()
     future = hook(state, bucket)
     if recorder.on:
@@ -105,7 +105,7 @@ def hooked(hook: Any, state: Any, bucket: Any) -> Any:
 
 
 def watched_backward(original: Any) -> Any:
-    """A backward pass ends when the gradients are averaged: DDP waits for that in C++."""
+    """Wrap a backward pass: its end is that of the reduction, for which DDP waits in C++."""
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -135,12 +135,12 @@ def watched_backward(original: Any) -> Any:
 
 
 def _averaged_on_gpu() -> list[Any]:
-    """The models whose gradients a backward pass may average there."""
+    """Return the models whose gradients a backward pass may reduce on a GPU."""
     return [each for each in on_gpu if each.require_backward_grad_sync]
 
 
 class Averaging:
-    """What a backward pass may average on a GPU: it does for the models that are part of it."""
+    """The reduction in a backward pass on a GPU, for those of `models` that take part in it."""
 
     def __init__(self, models: list[Any]) -> None:
         self._models = models
@@ -149,13 +149,13 @@ class Averaging:
         self._hook: Any = None
 
     def begin(self, args: Any) -> None:
-        """The pass begins. Have it note when its gradients could be averaged: like the reducer, in
-        what the engine calls, in order, when all of them are there."""
+        """Follow the pass, and note when its gradients could be reduced: like the reducer, in a
+        callback of the autograd engine, which calls them in order once all gradients exist."""
         tensors: Any = args[0] if args else None
         loss: Any = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if getattr(loss, "grad_fn", None) is None or torch_compile.is_compiling():
             return
-        if torch_internals.autograd_is_compiled():  # which would trace our hook
+        if torch_internals.autograd_is_compiled():  # which would trace the hook below
             return
         device = torch_device.device_of(loss)
         self._followed = followed = torch_device.begin(device, self.has_begun)
@@ -167,15 +167,15 @@ class Averaging:
             self._hook = loss.register_hook(functools.partial(_queue, queue, again))
         except ReleasedError:
             raise
-        except (AttributeError, RuntimeError):  # of a loss, or a torch, of another kind
+        except (AttributeError, RuntimeError):  # this loss or this torch does not offer it
             self.leave()
 
     def has_begun(self) -> bool:
-        """Whether its GPU was given any by now, or that cannot be told."""
+        """Return whether the GPU was given a reduction by now; True if that is unknown."""
         return bool(self._averaged())
 
     def end(self) -> None:
-        """The pass is over."""
+        """Record the reduction when the pass is over."""
         averaged = self._averaged()
         if not averaged:
             return
@@ -186,7 +186,7 @@ class Averaging:
         torch_device.end(followed, WHAT, _number(averaged))
 
     def leave(self) -> None:
-        """It is over, or an error has ended it, when its GPU may have been given some already."""
+        """Clean up after the pass; if it failed, the GPU may have been given one already."""
         followed, self._followed = self._followed, None
         if followed is not None and self._averaged():
             torch_device.end(followed, WHAT, -1)
@@ -196,7 +196,7 @@ class Averaging:
             self._hook.remove()
 
     def _averaged(self) -> list[Any]:
-        """The models whose groups have seen collectives since it began."""
+        """Return the models whose groups have had collectives since the pass began."""
         return [
             each
             for each, before in zip(self._models, self._before, strict=True)
@@ -214,12 +214,12 @@ def _queue(queue: Any, again: Any, gradient: Any) -> None:
         queue(again)
     except ReleasedError:
         raise
-    except Exception:  # the averaging only looks longer without, and the user's pass goes on
+    except Exception:  # only makes the reduction look longer: the user's pass must go on
         pass
 
 
 def _number(models: list[Any]) -> int:
-    """That of the averaging on a GPU: of which model, is known where there is only one."""
+    """Return the number of the reduction's name; it describes the model if there is only one."""
     if len(models) > 1:
         return recorder.number(
             ("averaging",), lambda: described("all_reduce", "gradients", {}, None)
@@ -235,14 +235,14 @@ def _number(models: list[Any]) -> int:
 
 
 def finish() -> None:
-    """The cell is over, and with it what it has begun: by join() for others, not in a pass."""
+    """End what is open when the cell is over: begun by join() for other ranks, not in a pass."""
     global _passes
     _passes = 0
     _end(_open)
 
 
 def in_flight() -> tuple[str, float] | None:
-    """What a main thread that stands still is in if it averages gradients, and for how long."""
+    """Return the reduction in which a blocked main thread waits, and for how many seconds."""
     with contextlib.suppress(IndexError):
         is_completed, start, *_ = _open[-1]
         if not is_completed():
@@ -251,12 +251,12 @@ def in_flight() -> tuple[str, float] | None:
 
 
 def _settle() -> None:
-    """End what has ended. Nothing may call us from a thread of Gloo, see `torch_works.Follower`."""
+    """Poll, and record what has ended. Gloo must not call back, see `torch_works.Follower`."""
     _end([each for each in _open if each[0]()])
 
 
 def _end(ended: list[tuple[Any, int, Any, Any, Any]], waits: bool = False) -> None:
-    # Without what asks: that keeps tensors and connections.
+    # Without `is_completed`, which keeps tensors and connections alive.
     recorder.late((_averaged, [each[1:] for each in ended], time_ns(), waits))
     _open[:] = [] if ended is _open else [each for each in _open if each not in ended]
 
@@ -268,7 +268,7 @@ def _averaged(operations: list[Any], end: int, waits: bool) -> None:
             number = recorder.number(key, functools.partial(_gradients, about, shape, dtype))
             recorder.add("collective", number, start // 1000, (end - start) // 1000)
     if waits:
-        # The last bucket is full when the last gradient is computed: what comes then is waiting.
+        # The last bucket is full when the last gradient is computed: the rest is waiting.
         seconds = (end - operations[-1][0]) / 1e9
         if seconds >= SHORTEST_S:
             recorder.waited(WHAT, end, seconds)
@@ -283,6 +283,6 @@ def _gradients(about: dict[str, Any], shape: Any, dtype: Any) -> dict[str, Any]:
 
 
 def described(op: str, tensor: str, group: dict[str, Any], given: Any) -> dict[str, Any]:
-    """The name of spans of a model's own collective."""
+    """Return the fields that name the spans of a model's own collective."""
     about = {"name": f"{op} {tensor}", "op": op, "tensor": tensor, "library": "dist"}
     return about | group | torch_spans.described(given)

@@ -1,9 +1,9 @@
-"""NCCL's collectives, which run on this rank's GPU when their calls have returned.
+"""Follow NCCL's collectives, which run on this rank's GPU after their calls have returned.
 
-Two events on the GPU go with each: one is done when the GPU has come to it, the other when it is
-over. From them come its span, in the host's time, and what a rank waits in whose peers do not join:
-its main thread stands somewhere else by then, in `item()` or `synchronize()`. Nothing waits for the
-GPU here but the end of a cell, and that not for long.
+Two CUDA events enclose each: one completes when the GPU reaches it, the other when it has ended.
+They give its span, in the host's time, and the collective in which a rank is blocked if its peers
+do not join: its main thread is elsewhere by then, in `item()` or `synchronize()`. Only the end of a
+cell waits for the GPU here, and only briefly.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import recorder
 
-# After these the driver refuses everything that this process asks of the GPU, in the same words.
-# PyTorch ends each of its errors with a mention of "device-side assertions", which is none.
+# After one of these errors, every CUDA call of this process fails with the same error. PyTorch ends
+# each CUDA error with a mention of "device-side assertions", which is not one of them.
 _STICKY = (
     "device-side assert triggered", "illegal memory access", "illegal instruction",
     "misaligned address", "unspecified launch failure", "uncorrectable", "hardware stack error",
@@ -31,13 +31,13 @@ _STICKY = (
     "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_MISALIGNED", "CUDA_ERROR_HARDWARE_STACK",
     "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_ECC_UNCORRECTABLE",
 )  # fmt: skip
-MOST = 256  # collectives that are followed at a time: which is the first counts
-PRUNED = 32  # of them, when those that are over are let go
-LAST_S = 0.5  # at the end of a cell, for those that go on
-# Between two looks at the GPU's clock, of which only the time between events is told, as a float of
-# 32 bits: exact to a microsecond for so long.
+MOST = 256  # collectives that are followed at a time: only the first matters
+PRUNED = 32  # completed ones are removed at each multiple of this count
+LAST_S = 0.5  # at the end of a cell, for those still running
+# How long a reading of the GPU's clock is used. CUDA only returns the time between two events, as
+# milliseconds in a 32-bit float: exact to a microsecond for this long.
 CLOCK_S = 10.0
-AGAIN_S = 0.5  # until that is tried again where another's work was in its way
+AGAIN_S = 0.5  # before the reading is retried if the stream was busy
 
 
 class Followed:
@@ -53,11 +53,11 @@ class Followed:
         self.is_given: Callable[[], bool] | None = None  # None: it is, or is about to be
         self.clock: Clock | None = None
         self.stream: Any = None
-        self.could_begin = 0.0  # when that was seen, monotonic; 0 before
+        self.could_begin = 0.0  # when the GPU was seen to reach it, monotonic; 0 before
 
 
 class Clock:
-    """A moment of the GPU whose time on the host is known."""
+    """A moment on the GPU's clock whose time on the host is known."""
 
     def __init__(self, cuda: Any, stream: Any) -> None:
         self.event = cuda.Event(enable_timing=True)
@@ -69,13 +69,13 @@ class Clock:
 
 _begun: set[Followed] = set()  # whose calls have not returned
 _followed: deque[Followed] = deque()
-_spare: dict[Any, list[Followed]] = {}  # by device: an event is of one
+_spare: dict[Any, list[Followed]] = {}  # by device, as an event belongs to one
 _clocks: dict[Any, Clock] = {}
 _lock = threading.RLock()
-_failed = False  # as something here did; nothing is followed any more
-_missed = False  # a collective of this cell is not followed
-_in_graphs = False  # nor are those of a graph, which runs at any time
-_captures = 0  # graphs that are recorded now: a GPU that is asked anything meanwhile ends that
+_failed = False  # True once something here has failed: nothing is followed any more
+_missed = False  # True if a collective of this cell is not followed
+_in_graphs = False  # True if a CUDA graph has some: it may run at any time, unseen
+_captures = 0  # CUDA graphs being captured, which querying the GPU would end
 
 
 def install() -> None:
@@ -84,7 +84,7 @@ def install() -> None:
 
 
 def _watch_captures(module: Any) -> None:
-    """Know when a graph is recorded."""
+    """Count the CUDA graphs that are being captured."""
     graph = getattr(module, "CUDAGraph", None)
     begins, ends = getattr(graph, "capture_begin", None), getattr(graph, "capture_end", None)
     if graph is None or begins is None or ends is None:
@@ -111,19 +111,19 @@ def _watch_captures(module: Any) -> None:
 
 def _count_captures(more: int) -> None:
     global _captures
-    with _lock:  # held by those who ask the GPU
+    with _lock:  # held while the GPU is queried
         _captures = max(0, _captures + more)
 
 
 def device_of(tensor: Any) -> Any:
-    """The GPU that a tensor is on, or the first of a list of them; None for the CPU's."""
+    """Return the GPU of a tensor, or of the first of a list of tensors; None for the CPU."""
     while type(tensor) in (list, tuple) and tensor:
         tensor = tensor[0]
     return tensor.device if getattr(tensor, "is_cuda", False) else None
 
 
 def current() -> Any:
-    """The GPU that this thread has chosen; None where the process uses none."""
+    """Return the current GPU of this thread; None if the process uses none."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -131,9 +131,9 @@ def current() -> Any:
 
 
 def begin(device: Any, is_given: Callable[[], bool] | None = None) -> Followed | None:
-    """The GPU is about to be given a collective; None where that is not followed.
+    """Follow a collective that is about to be given to the GPU; None if it cannot be followed.
 
-    Where it may come to none, `is_given()` says whether it was given any by now.
+    If it may turn out that none is given, `is_given()` returns whether one has been by now.
     """
     if device is None or _failed:
         return None
@@ -156,7 +156,7 @@ def begin(device: Any, is_given: Callable[[], bool] | None = None) -> Followed |
         each.stream = cuda.current_stream(device)
         each.before.record(each.stream)
         _begun.add(each)
-    except ReleasedError:  # the cell ends in here
+    except ReleasedError:  # which ends the cell
         raise
     except Exception as error:
         _give_up(error)
@@ -165,7 +165,7 @@ def begin(device: Any, is_given: Callable[[], bool] | None = None) -> Followed |
 
 
 def begin_again(each: Followed, device: Any) -> None:
-    """What it sends is there only after what the GPU has been given by now."""
+    """Move its start to now: its input exists only after the work that the GPU was given so far."""
     try:
         each.stream = sys.modules["torch"].cuda.current_stream(device)
         each.before.record(each.stream)
@@ -176,7 +176,7 @@ def begin_again(each: Followed, device: Any) -> None:
 
 
 def end(each: Followed, what: str, number: int) -> None:
-    """It was given to the GPU; `number` is that of its span's name."""
+    """Note that the collective was given to the GPU; `number` is that of its span's name."""
     each.what, each.number, each.is_given = what, number, None
     try:
         each.after.record(each.stream)
@@ -192,20 +192,20 @@ def end(each: Followed, what: str, number: int) -> None:
 
 
 def drop(each: Followed) -> None:
-    """It was not given to the GPU, or is waited for later."""
+    """Stop following a collective that was not given to the GPU, or that is waited for later."""
     with _lock:
         _begun.discard(each)
         _keep(each)
 
 
 def miss() -> None:
-    """A GPU was given a collective that is not followed."""
+    """Note that a GPU was given a collective that is not followed."""
     global _missed
     _missed = True
 
 
 def finish() -> None:
-    """The cell is over: what it gave to the GPU is seen to end, unless that takes long."""
+    """Record the last collectives of a cell that is over, waiting for LAST_S at most."""
     global _missed
     until = time.monotonic() + LAST_S
     try:
@@ -223,9 +223,9 @@ def finish() -> None:
 
 
 def waits_in() -> tuple[str, float] | None:
-    """The collective that is the first in which this rank's GPU waits for others, and for how many
-    seconds that has been seen; None while it computes, or has nothing to do."""
-    with _lock, contextlib.suppress(Exception):  # a GPU that has failed says so in the cell
+    """Return the first collective in which this rank's GPU waits for others, and for how many
+    seconds that has been seen; None while the GPU computes or is idle."""
+    with _lock, contextlib.suppress(Exception):  # the cell itself reports a GPU that has failed
         _prune()
         if _followed and not _captures:
             first = _followed[0]
@@ -237,8 +237,8 @@ def waits_in() -> tuple[str, float] | None:
 
 
 def is_in_collective() -> bool:
-    """Whether one that is followed, of any of this rank's GPUs and streams, is not over."""
-    with _lock, contextlib.suppress(Exception):  # a GPU that has failed says so in the cell
+    """Return whether a followed collective, on any of this rank's GPUs and streams, is not over."""
+    with _lock, contextlib.suppress(Exception):  # the cell itself reports a GPU that has failed
         if any(each.is_given is None or each.is_given() for each in list(_begun)):
             return True
         if _captures:
@@ -248,13 +248,13 @@ def is_in_collective() -> bool:
 
 
 def sees_all() -> bool:
-    """Whether all collectives that the GPUs were given are followed: not those of compiled code."""
+    """Return whether all collectives on the GPUs are followed; those of compiled code are not."""
     is_compiled = "torch._inductor.compile_fx" in sys.modules
     return recorder.on and not (_failed or _missed or _in_graphs or is_compiled)
 
 
 def is_busy(device: str) -> bool:
-    """Whether a GPU has something to do, which may be a collective that others do not join."""
+    """Return whether a GPU is busy, perhaps with a collective that peers do not join."""
     torch: Any = sys.modules.get("torch")
     with _lock, contextlib.suppress(Exception):
         if torch is not None and torch.cuda.is_initialized():
@@ -263,27 +263,27 @@ def is_busy(device: str) -> bool:
 
 
 def is_over(work: Any) -> bool:
-    """Whether what was begun on a GPU with `async_op=True` has ended there."""
+    """Return whether work that was begun on a GPU with `async_op=True` has ended there."""
     with _lock, contextlib.suppress(Exception):
         return not _captures and bool(work.is_completed())
     return True
 
 
 def let_end(device: str, seconds: float) -> None:
-    """Wait until a GPU has nothing to do, but not for long."""
+    """Wait until a GPU is idle, for `seconds` at most."""
     until = time.monotonic() + seconds
     while is_busy(device) and time.monotonic() < until:
         time.sleep(0.01)
 
 
 def is_lost(error: str) -> bool:
-    """Whether an error's words say that this process can no longer use its GPU."""
+    """Return whether an error's text says that this process can no longer use its GPU."""
     return any(sign in error for sign in _STICKY) and ("CUDA" in error or "HIP" in error)
 
 
 def forget() -> None:
-    """The cell is over, or its collectives are to be aborted. Events are kept: to destroy one may
-    take as long as what it waits for."""
+    """Stop following all collectives: the cell is over, or they are to be aborted. Events are kept:
+    destroying one may block until the work before it is done."""
     with _lock:
         for each in _followed:
             _keep(each)
@@ -291,12 +291,12 @@ def forget() -> None:
 
 
 def _keep(each: Followed) -> None:
-    each.is_given = None  # which may keep a model
+    each.is_given = None  # which may keep a model alive
     _spare.setdefault(each.device, []).append(each)
 
 
 def _see_graph() -> None:
-    """A collective is recorded: it runs when the graph does, any number of times."""
+    """Note that a collective is captured: it runs whenever its graph does."""
     global _in_graphs
     _in_graphs = True
 
@@ -308,10 +308,10 @@ def _has_room() -> bool:
 
 
 def _clock(cuda: Any, device: Any) -> Clock | None:
-    """A moment of the GPU that is not long ago, as a rule; None if there was none yet."""
+    """Return a reading of the GPU's clock, usually a recent one; None if there was none yet."""
     clock, now = _clocks.get(device), time.monotonic()
     if clock is None or clock.until < now:
-        # Of a pool that NCCL and the user draw from, too: what it has to do may never end.
+        # From a pool that NCCL and the user share: what runs on the stream may never end.
         stream = cuda.Stream(device)
         if stream.query():
             clock = _clocks[device] = Clock(cuda, stream)
@@ -333,7 +333,7 @@ def _prune() -> None:
 
 
 def _give_up(error: Exception) -> None:
-    """The cell goes on as it would without us. A GPU that is lost says so in the cell."""
+    """Stop following, so that the cell goes on undisturbed. The cell itself reports a lost GPU."""
     global _failed
     forget()
     _begun.clear()

@@ -1,8 +1,8 @@
-"""What PyTorch and DeepSpeed keep to themselves, and ranks need: touched here and nowhere else.
+"""Private names of PyTorch and DeepSpeed that ranks need, used here and nowhere else.
 
-A release without one of these names costs what it was for, never the user's own code: a note in the
-run says what is missing. `python -m rankroom.rank.frameworks.torch.torch_internals` lists what the
-PyTorch that is installed lacks.
+If a release lacks one of them, only the feature that needs it is lost, never the user's own code:
+a note in the run says what is missing.
+`python -m rankroom.rank.frameworks.torch.torch_internals` lists what the installed PyTorch lacks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NAMES = {
 
 
 def has(module: Any, name: str) -> bool:
-    """Whether a module has a name of NAMES; where it has not, a note says what is lost."""
+    """Return whether a module has a name of NAMES; if not, a note says what is lost."""
     try:
         operator.attrgetter(name)(module)
     except AttributeError:
@@ -66,7 +66,7 @@ def has(module: Any, name: str) -> bool:
 
 
 def patch(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Put `wrap(original)` in place of a name of NAMES, if there is such a thing."""
+    """Replace a name of NAMES by `wrap(original)`, if the module has it."""
     if has(module, name):
         owner, _, own = name.rpartition(".")
         where = operator.attrgetter(owner)(module) if owner else module
@@ -74,40 +74,40 @@ def patch(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def group_names(c10d: Any) -> Mapping[Any, str]:
-    """The present groups of this rank, and what torch calls them."""
+    """Return the current groups of this rank, with the names that torch gives them."""
     names: Mapping[Any, str] = c10d._world.pg_names if has(c10d, "_world.pg_names") else {}
     return names
 
 
 def count_groups_anew(c10d: Any) -> None:
-    """Have the first group have the same name on all ranks, where a set-up failed on some only."""
+    """Restart the numbering of groups: it differs if initialization failed on some ranks only."""
     if has(c10d, "_world.group_count"):
         c10d._world.group_count = 0
 
 
 def is_present(c10d: Any, group: Any) -> bool:
-    """Whether a group of this rank has not been destroyed."""
+    """Return whether a group of this rank exists, and has not been destroyed."""
     return group in c10d._world.pg_map if has(c10d, "_world.pg_map") else group is not None
 
 
 def resolved(c10d: Any, name: str) -> Any:
-    """The group that compiled code knows by a name; that of all ranks if it cannot be found."""
+    """Return the group that compiled code knows by a name; if unknown, that of all ranks."""
     if has(c10d, "_resolve_process_group"):
         return c10d._resolve_process_group(name)
     return c10d.GroupMember.WORLD
 
 
 def collectives_so_far(c10d: Any, group: Any) -> int:
-    """How many collectives a group has seen; 0 if it does not count them."""
+    """Return how many collectives a group has had; 0 if it does not count them."""
     return counted(c10d, group) or 0
 
 
 def counted(c10d: Any, group: Any) -> int | None:
-    """The same; None if it does not count them."""
+    """Return how many collectives a group has had; None if it does not count them."""
     if has(c10d, "ProcessGroup._get_sequence_number_for_group"):
         try:
             return int(group._get_sequence_number_for_group())
-        except ReleasedError:  # a cell that ends in here
+        except ReleasedError:  # which ends the cell
             raise
         except RuntimeError:
             pass
@@ -115,27 +115,27 @@ def counted(c10d: Any, group: Any) -> int | None:
 
 
 def is_coalescing(c10d: Any) -> bool:
-    """Whether collectives are only taken down now, and begin together later."""
+    """Return whether collectives are being coalesced: collected now, and begun together later."""
     return has(c10d, "_world.pg_coalesce_state") and bool(c10d._world.pg_coalesce_state)
 
 
 def aborts(c10d: Any) -> bool:
-    """Whether NCCL can be made to give up what runs on the device."""
+    """Return whether NCCL can abort what is running on the GPU."""
     return has(c10d, "_abort_process_group")
 
 
 def abort(c10d: Any) -> None:
-    """Have NCCL give up what runs on the device; all groups are gone then."""
+    """Abort what NCCL runs on the GPU, which destroys all groups."""
     if aborts(c10d):
         with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # they are gone already
-            # By its name: in some releases None is that group only, which they do not forget then.
+            # WORLD, not None: in some releases, None aborts only this group, and does not drop it.
             c10d._abort_process_group(c10d.GroupMember.WORLD)
 
 
 def backends_asked_for(c10d: Any, backend: str | None) -> dict[str, str]:
-    """What `init_process_group(backend)` gives each kind of device; empty where it may choose.
+    """Return the backend by kind of device that `init_process_group(backend)` asks for.
 
-    Raises ValueError for what is no backend.
+    Empty if torch may choose. Raises ValueError if `backend` is not valid.
     """
     if backend is None or not has(c10d, "BackendConfig"):
         return {}
@@ -143,25 +143,25 @@ def backends_asked_for(c10d: Any, backend: str | None) -> dict[str, str]:
 
 
 def backends_in_use(c10d: Any) -> dict[str, str]:
-    """What each kind of device has in the default group."""
+    """Return the default group's backend by kind of device."""
     return _by_device(c10d.get_backend_config())
 
 
 def uses_nccl(c10d: Any) -> bool:
-    """Whether the default group has NCCL; where PyTorch chose that, `get_backend` does not say."""
-    with contextlib.suppress(AttributeError, ValueError):  # the group is another's
+    """Return whether the default group uses NCCL; `get_backend` is silent if PyTorch chose it."""
+    with contextlib.suppress(AttributeError, ValueError):  # this rank is not in the group
         return "nccl" in backends_in_use(c10d).values()
     return False
 
 
 def is_on_nccl(c10d: Any, group: Any) -> bool:
-    """Whether a group, None for the default one, has NCCL."""
+    """Return whether a group uses NCCL; None is the default group."""
     try:
         found = backends(c10d, group or c10d.GroupMember.WORLD).values()
         return any(each.name() == "nccl" for each in found)
     except ReleasedError:
         raise
-    except (AttributeError, RuntimeError, TypeError, ValueError):  # no group that is there
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # there is no such group
         return False
 
 
@@ -171,14 +171,14 @@ def _by_device(config: Any) -> dict[str, str]:
 
 
 def backends(c10d: Any, group: Any) -> dict[Any, Any]:
-    """What carries a group's collectives, by device; empty if that cannot be found out."""
+    """Return the backends of a group by device; empty if this torch does not provide them."""
     if not (has(c10d, "ProcessGroup._device_types") and has(c10d, "ProcessGroup._get_backend")):
         return {}
     return {device: group._get_backend(device) for device in group._device_types}
 
 
 def put_on(c10d: Any, group: Any, own: Any) -> None:
-    """Have `group`, made in Python, be carried by what carries `own`. Raises AttributeError."""
+    """Make `group`, a Python object, use the backends of `own`. Raises AttributeError."""
     kinds = c10d.ProcessGroup.BackendType
     group._set_group_name(own.group_name)
     group._set_group_desc(own.group_desc)
@@ -189,7 +189,7 @@ def put_on(c10d: Any, group: Any, own: Any) -> None:
 
 
 def tracing(module: Any) -> Callable[[], bool]:
-    """What says whether functional collectives, those of `module`, are called to be compiled.
+    """Return a function that tells whether functional collectives, of `module`, are being traced.
 
     Before PyTorch 2.13, `torch.compiler.is_compiling` is False for those of a DTensor.
     """
@@ -197,27 +197,27 @@ def tracing(module: Any) -> Callable[[], bool]:
 
 
 def autograd_is_compiled() -> bool:
-    """Whether backward passes are traced now, and what is hooked into them with them."""
+    """Return whether backward passes are traced now, and their hooks with them."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
-    # The second one is what some releases had.
+    # The second one is of some earlier releases.
     names = "compiled_autograd_enabled", "compiled_autograd_enabled_count"
     return any(getattr(module, name, False) for name in names)
 
 
 def profiler_is_on(torch: Any) -> bool:
-    """Whether a profiler of the user's own is on."""
+    """Return whether a profiler of the user's own is running."""
     return has(torch.autograd, "_profiler_enabled") and bool(torch.autograd._profiler_enabled())
 
 
 def keep_hook(ddp: Any, hook: Any, state: object) -> None:
-    """The hook that a pickled DDP model takes along is the user's own."""
+    """Make a pickled DDP model contain the user's own hook, not its wrapper."""
     if getattr(ddp, "_comm_hooks", None):
         ddp._comm_hooks[-1] = (hook, state)
 
 
 def groups_are_kept() -> bool:
-    """Whether something here keeps the default group and cannot be given a new one: a model of
-    FSDP, or DeepSpeed. That FSDP is imported says nothing: PyTorch's own optimizers do that."""
+    """Return whether something holds the default group and cannot be given a new one: an FSDP
+    model, or DeepSpeed. FSDP's module proves nothing, as PyTorch's own optimizers import it."""
     deepspeed: Any = sys.modules.get("deepspeed.comm.comm")
     if getattr(deepspeed, "cdb", None) is not None:
         return True
@@ -228,7 +228,7 @@ def groups_are_kept() -> bool:
 
 
 def forget_groups_of_deepspeed() -> None:
-    """DeepSpeed keeps groups of its own; without them it makes new ones in deepspeed.initialize."""
+    """Clear DeepSpeed's own groups, so that deepspeed.initialize makes new ones."""
     groups = sys.modules.get("deepspeed.utils.groups")
     comm: Any = sys.modules.get("deepspeed.comm.comm")
     if groups is None or comm is None:
@@ -240,7 +240,7 @@ def forget_groups_of_deepspeed() -> None:
 
 
 def lacking() -> Iterator[str]:
-    """What the PyTorch that is installed lacks, one sentence each."""
+    """Yield a sentence for each of NAMES that the installed PyTorch lacks."""
     for module, names in NAMES.items():
         found = importlib.import_module(module)
         for name, lost in names.items():

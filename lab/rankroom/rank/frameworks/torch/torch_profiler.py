@@ -1,4 +1,4 @@
-"""torch.profiler around a cell: CPU operators, and what runs on a GPU, NCCL's kernels included."""
+"""Profile a cell with torch.profiler: operators on the CPU, and kernels on a GPU, also NCCL's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from rankroom.rank.frameworks.torch import torch_internals
 
 Row = tuple[str, str, int, int, str]
-QUIET = "6"  # above the level of all that its library says
+QUIET = "6"  # above the level of all of its library's messages
 
 
 class Torch:
-    """torch's profiler; times are nanoseconds since the epoch already."""
+    """torch's profiler, whose times are already in nanoseconds since the epoch."""
 
     def start(self) -> None:
-        """Begin to profile. Raises RuntimeError if the user's own profiler is on."""
+        """Start profiling. Raises RuntimeError if the user's own profiler is running."""
         torch: Any = sys.modules["torch"]
-        # Its library would say on stderr that it starts and stops.
+        # Otherwise, its library writes to stderr whenever it starts and stops.
         os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
         if torch_internals.profiler_is_on(torch):
             raise RuntimeError(BUSY)  # starting another would end it
@@ -32,12 +32,15 @@ class Torch:
         self._profiler.start()
 
     def stop(self) -> None:
-        """End; called in the thread that began."""
+        """Stop profiling; called in the thread that started it."""
         self._profiler.stop()
 
     def ops(self, most: int) -> tuple[Iterable[Row], int]:
-        """The longest operators and kernels, and how many there were."""
-        # Its events() would make a tree of Python objects first, which takes seconds.
+        """Return the `most` longest operators and kernels, and how many there were in all.
+
+        Raises RuntimeError if there were none.
+        """
+        # The profiler's own events() builds a tree of Python objects first, which takes seconds.
         events = self._profiler.profiler.kineto_results.events()
         count = len(events)
         if not events:

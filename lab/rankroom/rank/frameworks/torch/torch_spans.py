@@ -1,9 +1,9 @@
-"""torch.distributed's collectives as spans: from this rank's call to the end of the operation.
+"""Record torch.distributed's collectives as spans, from this rank's call to the operation's end.
 
-The n-th `all_reduce` in a group of one rank is the n-th of every other, so that is its name. What
-was begun with `async_op=True` ends when its work does; of messages that is known at `wait()`.
-NCCL's run on the GPU: a span is what they take there, of one that was begun with `async_op=True`
-what the GPU still waits for it.
+The n-th `all_reduce` of a rank in a group is also the n-th of every other rank, so it is named by
+its number. An operation begun with `async_op=True` ends when its work does; for a message, that is
+known at `wait()`. NCCL's operations run on the GPU: a span is the time that one takes there or, if
+it was begun with `async_op=True`, the time that the GPU waits for it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rankroom.rank.world import World
 from rankroom.reporting import call_line
 from rankroom.reporting.spans import recorder
 
-NUMBERED = 500  # of one operation in one group; later ones share a name
-MOST_PARTS = 64  # tensors of a list whose sizes are added up
+NUMBERED = 500  # calls of an operation in a group; later ones share a name
+MOST_PARTS = 64  # tensors of a list of which the sizes are added up
 
-# What one rank contributes, best first: the parameters that hold it.
+# The parameters that may hold what a rank contributes, in order of preference.
 _CONTRIBUTED = (
     "input", "input_tensor", "input_list", "input_tensor_list", "inputs", "tensor", "tensors",
     "self",
@@ -39,13 +39,13 @@ _SENDING = {"send": "send", "isend": "send", "send_object_list": "send_objects"}
 _RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects"}
 
 
-_counts: Counter[Any] = Counter()  # of the present run
+_counts: Counter[Any] = Counter()  # of calls in the current run
 _run = ""
-_results: dict[int, Begun] = {}  # by tensor: of functional collectives, whose result is waited for
+_results: dict[int, Begun] = {}  # by tensor: functional collectives, whose results are waited for
 
 
 class Operation:
-    """One of torch.distributed's functions: what a call of it is called, and how it is timed."""
+    """One of torch.distributed's functions, whose calls are named and timed."""
 
     def __init__(self, name: str, parameters: list[str], c10d: Any, world: World) -> None:
         self.name = _SENDING.get(name) or _RECEIVING.get(name) or name
@@ -58,7 +58,7 @@ class Operation:
         self._c10d, self._world = c10d, world
 
     def __call__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call `function` and take its time."""
+        """Call `function`, and record the call as a span."""
         if torch_works.thread.inside or not recorder.on:
             return function(*args, **kwargs)
         what, number, tensor, among = self._number(args, kwargs)
@@ -90,12 +90,12 @@ class Operation:
         return result
 
     def _begin(self, device: Any) -> torch_device.Followed | None:
-        # What is only taken down begins later, and is followed where that is waited for.
+        # A coalesced operation begins later, and is followed when it is waited for.
         is_coalescing = torch_internals.is_coalescing(self._c10d)
         return None if is_coalescing else torch_device.begin(device)
 
     def _device(self, args: Any, kwargs: Any) -> Any:
-        """The GPU that is used by what is given no tensor, if its group has NCCL."""
+        """Return the GPU that an operation without a tensor uses, if its group uses NCCL."""
         device = torch_device.current()
         if device is None:
             return None
@@ -104,13 +104,13 @@ class Operation:
         return device if torch_internals.is_on_nccl(self._c10d, group) else None
 
     def _goes_on(self, result: Any) -> bool:
-        """Whether the operation is one that may go on when its call has returned."""
+        """Return whether the operation may still be running when its call has returned."""
         return issubclass(type(result), self._c10d.Work) or _element(result) is not None
 
     def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
-        """The call has returned; the operation may go on."""
+        """Handle an operation that may still be running, as its call has returned."""
         if type(result) is self._c10d.Work:
-            # A message is done when it is waited for.
+            # A message counts as done when it is waited for.
             torch_works.keep(result, begun, not self._peer and _is_on_cpu(tensor))
             return
         element = _element(result)
@@ -122,8 +122,8 @@ class Operation:
                 begun.result = weakref.ref(element)
 
     def _number(self, args: Any, kwargs: Any) -> tuple[str, int, Any, tuple[str | None, str]]:
-        """What this call is called, the number of that name, -1 if it is not to be seen, what it is
-        given, and among whom it is: the group's name, and from whom to whom."""
+        """Return the call's name for users, the number of its span's name (-1: do not record it),
+        its tensor, and whom it involves: the group's name, and a message's sender and receiver."""
         global _run
         if _run != self._world.run:
             _run = self._world.run
@@ -152,7 +152,7 @@ class Operation:
         return what, number, tensor, (name, peers)
 
     def _peers(self, args: Any, kwargs: Any) -> str:
-        """Of a message: from whom to whom, the same words on both."""
+        """Return a message's sender and receiver, in the same words on both: `0→1`."""
         peer = args[1] if len(args) > 1 else kwargs.get(self._peer)
         if peer is None:
             peer = self._peer_in_group(kwargs)
@@ -161,7 +161,7 @@ class Operation:
         return f"{mine}→{other}" if self._peer == "dst" else f"{other}→{mine}"
 
     def _peer_in_group(self, kwargs: Any) -> Any:
-        """Where the peer is given by its place in the group, as batch_isend_irecv does."""
+        """Return the rank of a peer given by its rank in the group, as batch_isend_irecv does."""
         place, group = kwargs.get(f"group_{self._peer}"), kwargs.get("group")
         if place is None or group is None:
             return place
@@ -186,18 +186,18 @@ class Operation:
 
 
 def _element(result: Any) -> Any:
-    """What an AsyncCollectiveTensor, or the last of a list of them, is there for."""
+    """Return the tensor that an AsyncCollectiveTensor, or the last of a list of them, wraps."""
     last = result[-1] if type(result) is list and result else result
     return getattr(last, "elem", None)
 
 
 def described(tensor: Any) -> dict[str, Any]:
-    """What is said of a collective's tensor, or list of tensors: bytes, dtype, shape."""
+    """Return the fields that describe a tensor, or a list of tensors: bytes, dtype, shape."""
     first = tensor[0] if isinstance(tensor, (list, tuple)) and tensor else tensor
     if not hasattr(first, "element_size"):
         return {}
     about = {"bytes": _bytes(tensor), "dtype": str(first.dtype).removeprefix("torch.")}
-    # Tensors of compiled code, and nested ones, may have a symbol for a size.
+    # Tensors of compiled code, and nested ones, may have symbolic sizes.
     if first is tensor and all(type(size) is int for size in tensor.shape):
         about["shape"] = list(tensor.shape)
     return about
@@ -209,12 +209,12 @@ def _bytes(tensor: Any) -> int:
     if not hasattr(tensor, "element_size"):
         return 0
     count = tensor.numel()
-    # A symbol that is asked for its number would have the code compiled for this number only.
+    # Converting a symbolic size would make torch compile the code for this number only.
     return int(count * tensor.element_size()) if type(count) is int else 0
 
 
 def _resolved(group: Any, c10d: Any) -> str | None:
-    """The name of a group: None for all ranks, empty if this rank is not in it."""
+    """Return the name of a group: None for all ranks, "" if this rank is not in it."""
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
         return ""
     group = object_of(group, c10d)
@@ -226,7 +226,7 @@ def _resolved(group: Any, c10d: Any) -> str | None:
 
 
 def object_of(group: Any, c10d: Any) -> Any:
-    """A group in whatever form torch takes one, as torch's own object, or a list of ranks."""
+    """Convert a group, in any form torch accepts, to torch's own object or a list of ranks."""
     if isinstance(group, str):
         return torch_internals.resolved(c10d, group)
     if isinstance(group, tuple):
@@ -235,7 +235,7 @@ def object_of(group: Any, c10d: Any) -> Any:
 
 
 def members(group: Any) -> dict[str, Any]:
-    """What tells this group from that of all ranks: its name and ranks; nothing for that one."""
+    """Return the fields that name a group and its ranks; empty for the group of all ranks."""
     c10d: Any = sys.modules[torch_internals.C10D]
     name = _resolved(group, c10d)
     if not name:
@@ -252,13 +252,13 @@ def _is_on_cpu(tensor: Any) -> bool:
 
 
 def is_awaited() -> bool:
-    """Whether the result of a functional collective on a GPU is there and was not waited for."""
+    """Return whether a functional collective on a GPU has a live result not yet waited for."""
     results = [each.result for each in list(_results.values()) if each.is_present]
     return any(each is not None and each() is not None for each in results)
 
 
 def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
-    """Wait for the result of a functional collective, which is done when it is used."""
+    """Wait for the result of a functional collective, as torch does when the result is used."""
     begun = _results.pop(id(tensor), None)
     if begun is None:
         return original(tensor)

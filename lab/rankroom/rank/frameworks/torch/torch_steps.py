@@ -1,4 +1,4 @@
-"""What a PyTorch training loop does between collectives: optimizer steps, and waits for data."""
+"""Record what a PyTorch training loop does between collectives: optimizer steps, data loading."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from rankroom.reporting.spans import recorder
 
 
 class _Thread(threading.local):
-    loading = False  # a loader may be made of others: the outermost counts
-    # The optimizer that steps, since when, and how often in itself; what it calls does not count.
+    loading = False  # loaders may be nested: only the outermost is timed
+    # The optimizer in its step, since when (ns), and the depth of its bases' steps within that; not
+    # other optimizers that it calls.
     step: list[Any] | None = None
 
 
 _thread = _Thread()
 _NO_STEP: Any = (lambda: None, 0, 0)
-_called: set[tuple[ref[Any], ref[Any]]] = set()  # optimizers of which the first calls the second
-_inner: dict[type, int] = {}  # what `_inner_steps` found
+_called: set[tuple[ref[Any], ref[Any]]] = set()  # optimizers; the first calls the second
+_inner: dict[type, int] = {}  # results of `_inner_steps`
 
 
 def install() -> None:
@@ -50,13 +51,13 @@ def _begin_step(optimizer: Any, *_: Any) -> None:
             return
     elif outer is not None:
         pair = step[0], ref(optimizer)
-        # Looked up, as finding it out takes longer than all the rest of this.
+        # Cached, as finding it out takes longer than the rest of this function.
         if pair in _called:
             return
         if _is_nested(sys._getframe(1).f_code):
             _called.add(pair)
             return
-    # If one steps already, an error has ended that.
+    # If a step is noted already, an error has ended that.
     _thread.step = [ref(optimizer), time_ns(), 0]
 
 
@@ -80,20 +81,20 @@ def _add_step(kind: type, since: int, end: int) -> None:
 
 
 def _inner_steps(kind: type) -> int:
-    """How many steps of its bases the step of a class calls at most, each within the other.
+    """Return how many nested steps of its base classes a class's step calls at most.
 
-    Horovod's DistributedOptimizer is a class made of another optimizer's.
+    Horovod's DistributedOptimizer is a subclass of the class of another optimizer.
     """
     found = _inner.get(kind, 0)
-    if not found:  # a base may have got hooks since
+    if not found:  # a base class may have been hooked since
         hooked = [each for each in kind.__mro__ if hasattr(vars(each).get("step"), "hooked")]
         found = _inner[kind] = max(0, len(hooked) - 1)
     return found
 
 
 def _is_nested(code: CodeType) -> bool:
-    """True if a step that calls hooks from `code` is on above the present one: an optimizer may
-    call the step of another."""
+    """Return whether a step that calls hooks from `code` is running above the current one: an
+    optimizer may call the step of another."""
     frame = sys._getframe(2).f_back
     while frame is not None:
         if frame.f_code is code:
@@ -111,7 +112,7 @@ def _watch_loaders(module: Any) -> None:
         if not recorder.on or _thread.loading:
             return original(self)
         if threading.current_thread() is not threading.main_thread():
-            return original(self)  # what it reads ahead holds nothing up
+            return original(self)  # reading ahead does not block the training
         _thread.loading = True
         samples = None  # the last call of an epoch has none
         begin = time_ns()

@@ -1,4 +1,4 @@
-"""Collectives that go on behind the cell's back: when each of torch's works ends."""
+"""Follow asynchronous collectives: note when each of torch's works ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 from rankroom.reporting.wake import Wake
 
-LOOK_S = 0.002  # between two looks at works that go on, at least
-LOOK_MOST_S = 0.05
-LOOK_SHARE = 0.1  # of how long they have gone on: the end is as exact
+LOOK_S = 0.002  # poll interval for pending works, at least
+LOOK_MOST_S = 0.05  # at most
+LOOK_SHARE = 0.1  # poll interval as a share of a work's age: its end is as exact
 BATCH = "dist.batch_isend_irecv"
 WAIT = "dist.Work.wait"
 
 
 class Thread(threading.local):
-    inside = False  # one collective may be made of others: the outermost counts
+    inside = False  # collectives may be nested: only the outermost is recorded
 
 
 thread = Thread()
@@ -32,7 +32,7 @@ _works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
 
 
 class Begun:
-    """A collective that goes on behind the cell's back."""
+    """A collective that may still be running after its call has returned."""
 
     __slots__ = ("_run", "_world", "device", "number", "result", "start", "what")
 
@@ -41,23 +41,23 @@ class Begun:
     ) -> None:
         self.what, self.number, self.start = what, number, start
         self.device = device  # the GPU that it runs on
-        self.result: Any = None  # what gives it while it is there, of one that has no work
+        self.result: Any = None  # a weak reference to the result, if there is no work
         self._world, self._run = world, world.run
 
     @property
     def is_present(self) -> bool:
-        """True while its run is on: names have other numbers in the next one."""
+        """True while its run is current: the next one numbers names differently."""
         return recorder.on and self._run == self._world.run
 
     def end(self) -> None:
-        """It is done. Only the first call counts."""
+        """Record that it ends now. Only the first call has an effect."""
         number, self.number = self.number, -1
         if number >= 0 and self.is_present:
             recorder.add("collective", number, self.start, time.time_ns() // 1000 - self.start)
 
     @contextlib.contextmanager
     def waited_for(self) -> Iterator[None]:
-        """It ends when it is waited for in here: by the GPU, if that is where it runs."""
+        """Record that it ends with this block, which waits for it, or when the GPU has waited."""
         followed = torch_device.begin(self.device) if self.is_present else None
         try:
             yield
@@ -70,12 +70,12 @@ class Begun:
 
 
 class Follower:
-    """Notes when works end that no call waits for yet, in a thread that sleeps without any.
+    """Polls works that no call waits for yet, to record their ends; its thread sleeps without any.
 
-    It keeps them: code that takes a work's future, as hooks of DDP do, leaves the work itself.
+    It keeps references to them: code that takes a work's future, as DDP's hooks do, drops the work.
 
-    Gloo would call us when a work ends, but in its own thread: that waits for Python's lock then,
-    and the thread that destroys a group holds the lock and waits for that thread.
+    Gloo could call back when a work ends, but in a thread of its own: that would wait for the GIL
+    while a thread that destroys a group holds the GIL and waits for Gloo's thread.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Follower:
         self._thread: threading.Thread | None = None
 
     def follow(self, work: Any, begun: Begun) -> None:
-        """Have `begun` end when `work` does."""
+        """End `begun` when `work` has ended."""
         with self._looking:
             self._open.append((work, begun))
             wakes, self._is_asleep = self._is_asleep, False
@@ -102,12 +102,12 @@ class Follower:
             while not self._is_asleep:
                 youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
                 age = time.time() - youngest / 1e6
-                # What is waited for soon is over by then, and cost the training loop no look.
+                # A work that is waited for soon is over by then, and was never polled.
                 time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
                 self.look()
 
     def look(self, final: bool = False) -> None:
-        """End what has ended; `final`: the cell has, and what it leaves behind with it."""
+        """Record works that have ended; with `final`, all of them, as the cell is over."""
         with self._looking:
             self._open = [each for each in self._open if not self._is_over(*each, final)]
             self._is_asleep = not self._open
@@ -125,13 +125,13 @@ _follower = Follower()
 
 
 def finish() -> None:
-    """A cell is over: the last works of it are seen to end."""
+    """Record the last works of a cell that is over."""
     _follower.look()
     _follower.look(final=True)
 
 
 def goes_on() -> bool:
-    """Whether something that was begun on a GPU, and was not waited for, has not ended there."""
+    """Return whether a work on a GPU that was not waited for is still running."""
     for each in _works.keyrefs():
         work = each()
         begun = None if work is None else _works.get(work)
@@ -143,24 +143,24 @@ def goes_on() -> bool:
 
 
 def keep(work: Any, begun: Begun, follows: bool) -> None:
-    """Know a work by what it was begun as; `follows`: have that end when the work does."""
+    """Note the collective of a work; `follows`: end the collective when the work ends."""
     _works[work] = begun
     if follows:
         _follower.follow(work, begun)
 
 
 def keep_batch(works: Any, device: Any, world: World) -> None:
-    """Know what carries a batch on a GPU: that is begun as a whole, when all of it is given."""
+    """Note the works of a batch on a GPU, which begins as a whole once all of it is submitted."""
     for each in works:
         if each not in _works:
             keep(each, Begun(BATCH, -1, 0, world, device), False)
 
 
 def watch_works(c10d: Any, world: World) -> None:
-    """Know what a rank waits for in `work.wait()`, and that a work is done by then."""
+    """Wrap `work.wait()` to note what a rank waits for, and that the work has ended then."""
     original = c10d.Work.wait
 
-    # By this name, torch's C++ knows a call from here for one to the method it overrides.
+    # By its name, `wait`, torch's C++ recognizes a call from here as one of the overridden method.
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if thread.inside or not recorder.on:
