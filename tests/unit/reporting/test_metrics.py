@@ -357,13 +357,15 @@ def test_the_end_of_a_run_does_not_wait_for_a_gpu_that_is_stuck(
     made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(metrics, "LAST_S", 0.05)
+    before = threading.enumerate()  # other tests may have left threads
     log(loss=Tensor(0.5, cuda))
     made.settle()
     assert taken(made) == []
     assert recorder.new_notes() == [metrics.ON_GPU]
     # What comes of it late is not taken for the next run's.
     made.begin()
-    stuck = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    stuck = [each for each in threading.enumerate() if each not in before]
+    assert stuck
     cuda.set()
     for thread in stuck:
         thread.join(5)
