@@ -1,6 +1,6 @@
 """One notebook cell on every rank, with each rank's log and timeline under it.
 
-Importing this costs nothing: a rank, a kernel and the Jupyter server each load what they use.
+Importing this loads nothing else: a rank, a kernel and the Jupyter server each load what they use.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext rankroom`: bring the magics into this notebook."""
+    """`%load_ext rankroom`: add the magics to this notebook."""
     from rankroom.notebook.magics import load_ipython_extension
 
     load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext rankroom`: cells are the notebook's own again; the magics stay."""
+    """`%unload_ext rankroom`: cells run in the notebook's kernel again; the magics stay."""
     from rankroom.notebook.magics import unload_ipython_extension
 
     unload_ipython_extension(shell)

@@ -1,4 +1,4 @@
-"""What a user may set: environment variables first, then config.toml, then the defaults.
+"""The user's settings: from environment variables, else from config.toml, else the defaults.
 
 The file is `$XDG_CONFIG_HOME/rankroom/config.toml` (or ~/.config/rankroom/config.toml); it holds
 the same names in lower case and without the prefix, for example `keep_days = 30`.
@@ -19,7 +19,7 @@ from typing import Any
 
 from rankroom.errors import NotPrivateError, UsageError, with_remedy
 
-# What the version before called otherwise; it is understood for this version, and then goes.
+# Names of the previous version, and what they are now. The next version drops the old names.
 RENAMED = {
     # variables of the environment
     "RANKROOM_GUARD": "RANKROOM_WATCHDOG",
@@ -37,15 +37,15 @@ _own: set[Path] = set()  # homes that were found to be the user's own
 
 
 def home() -> Path:
-    """Where Rankroom keeps records and clusters: RANKROOM_HOME, or the user's data directory.
+    """Return the folder of records and clusters: RANKROOM_HOME, or the user's data directory.
 
-    A relative RANKROOM_HOME is made absolute for this process, and for what it starts, with the
-    first use: it means one folder, whatever the current one is later. Raises NotPrivateError where
-    somebody else may have put it there.
+    At its first use, a relative RANKROOM_HOME is made absolute for this process and those that it
+    starts, so that it stays one folder, whatever the current directory is later. Raises
+    NotPrivateError if the folder is another user's, or others may write to it.
     """
     folder = _home()
     if folder not in _own:
-        with contextlib.suppress(OSError):  # it need not be there yet
+        with contextlib.suppress(OSError):  # it may not exist yet
             _demand_own(folder)
             _own.add(folder)
     return folder
@@ -60,13 +60,13 @@ def _home() -> Path:
             os.environ["RANKROOM_HOME"] = str(folder)
         return folder
     data = os.environ.get("XDG_DATA_HOME")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says that relative paths are ignored.
     base = Path(data) if data and Path(data).is_absolute() else user_home() / ".local" / "share"
     return base / "rankroom"
 
 
 def user_home() -> Path:
-    """The user's home directory. Raises UsageError where neither HOME nor the system tells it."""
+    """Return the user's home directory. Raises UsageError if neither HOME nor the system has it."""
     try:
         return Path.home()
     except RuntimeError:
@@ -74,7 +74,7 @@ def user_home() -> Path:
 
 
 def current_folder() -> Path:
-    """The current directory. Raises UsageError where that has been deleted."""
+    """Return the current directory. Raises UsageError if it has been deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -82,30 +82,31 @@ def current_folder() -> Path:
 
 
 def without_spaces(folder: Path) -> Path:
-    """`folder`, or one in /tmp where its path has what ends a word for the system's programs."""
+    """Return `folder`, or one in /tmp if its path has a space or another character that system
+    programs take for the end of a path."""
     return folder if _WORD.fullmatch(str(folder)) else Path("/tmp", f"rankroom-{os.getuid()}")
 
 
 def private(folder: Path) -> None:
-    """Make the home or a folder of it, closed to other users. Raises as `make_own`."""
+    """Create the home, and a folder of it, closed to other users. Raises as `make_own`."""
     make_parents(home())
     for each in (home(), folder):
         make_own(each)
 
 
 def make_parents(folder: Path) -> None:
-    """Make what there is not of the folders above this one, closed to other users whatever umask
-    is set. Raises OSError."""
+    """Create the folders above this one that are missing, closed to other users whatever the umask
+    is. Raises OSError."""
     for each in reversed(folder.parents):
         if not each.is_dir():
             each.mkdir(mode=0o700, exist_ok=True)
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder that is closed to other users. Raises OSError if that cannot be.
+    """Create a folder that is closed to other users, or use the existing one. Raises OSError.
 
-    Raises NotPrivateError where one is there that others made or may write to: what they put there
-    would be run or believed.
+    Raises NotPrivateError if another user owns the existing one, or others may write to it: what
+    they put there would be executed or trusted.
     """
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -135,12 +136,12 @@ def keep_bytes() -> int:
 
 
 def hang_seconds() -> float:
-    """A run whose ranks wait this long for one another is explained (RANKROOM_HANG_SECONDS)."""
+    """Ranks that wait this long for one another are reported as stuck (RANKROOM_HANG_SECONDS)."""
     return _number("hang_seconds", 4.0)
 
 
 def elastic_seconds() -> float:
-    """In `hvd.elastic.run`, ranks wait this long for one that died to be started again
+    """In `hvd.elastic.run`, ranks wait this long for a rank that died to be restarted
     (RANKROOM_ELASTIC_SECONDS)."""
     return _number("elastic_seconds", 60.0)
 
@@ -151,7 +152,7 @@ def preload() -> str:
 
 
 def start_seconds(default: float) -> float:
-    """Ranks that are not ready after this long are given up (RANKROOM_START_SECONDS)."""
+    """A start fails if ranks are not ready after this long (RANKROOM_START_SECONDS)."""
     return _number("start_seconds", default)
 
 
@@ -161,20 +162,21 @@ def lease_hours() -> float:
 
 
 def ask_seconds() -> float:
-    """What ssh asks waits this long for its answer (RANKROOM_ASK_SECONDS).
+    """A question of ssh waits this long for its answer (RANKROOM_ASK_SECONDS).
 
-    Servers hang up after 120 s, unless their site has it otherwise.
+    SSH servers hang up after 120 s, unless a site configures it otherwise.
     """
     return _number("ask_seconds", 110.0)
 
 
 def names(new: str) -> list[str]:
-    """A name, and the one that the version before had for it."""
+    """Return a name, and those that the previous version had for it."""
     return [new, *(old for old, name in RENAMED.items() if name == new)]
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with what is renamed under its new name; a line says so."""
+    """Return this process's environment with renamed variables under their new names; print a line
+    about each."""
     env = dict(os.environ)
     for old, new in RENAMED.items():
         if old in env and old.isupper():
@@ -184,13 +186,13 @@ def environment() -> dict[str, str]:
 
 
 def config_file() -> Path:
-    """Where config.toml would be."""
+    """Return the path of config.toml, which need not exist."""
     return _config_file(os.environ.get("XDG_CONFIG_HOME"), os.environ.get("HOME"))
 
 
-@functools.lru_cache  # asked for with every cell, and of the environment alone
+@functools.lru_cache  # called for every cell, and depends on the environment only
 def _config_file(chosen: str | None, _home: str | None) -> Path:
-    # A place where there is none, for who has no home.
+    # For a user without a home directory, a path where there is no file.
     base = Path(chosen) if chosen and Path(chosen).is_absolute() else _dot_config()
     return base / "rankroom" / "config.toml"
 
@@ -234,7 +236,7 @@ def _from_file() -> dict[str, Any]:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """What TOML says. Raises ValueError."""
+    """Parse TOML. Raises ValueError."""
     # tomllib is new in Python 3.11.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     return dict(toml.loads(text))

@@ -1,6 +1,6 @@
-"""The errors a user can meet. Each says what failed, where, and what to do, in one line.
+"""The errors that a user may see. Each says what failed, where, and what to do, in one line.
 
-Message templates stand together at the bottom of this file.
+Message templates are at the bottom of this file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class RankroomError(Exception):
     """Anything Rankroom reports to its user; the magics and the CLI show it without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: our own frames tell a user nothing.
+        # Called by IPython, instead of a traceback: our own frames would not help a user.
         return [str(self)]
 
 
@@ -23,15 +23,15 @@ class NoClusterError(RankroomError):
 
 
 class UnreadableError(RankroomError):
-    """Whether a cluster is there cannot be told, as its file cannot be read."""
+    """The file of a cluster cannot be read, so it is unknown whether there is one."""
 
 
 class NotYoursError(RankroomError):
-    """The cluster belongs to another user."""
+    """A cluster or a workshop belongs to another user."""
 
 
 class NotPrivateError(RankroomError):
-    """Others may have put files into a folder that Rankroom keeps its own in."""
+    """Other users may have put files into a folder that must be Rankroom's own."""
 
 
 class RunOverError(RankroomError):
@@ -39,7 +39,7 @@ class RunOverError(RankroomError):
 
 
 class UsageError(RankroomError):
-    """The words of a magic or a call are off; the message lists the valid ones."""
+    """The arguments of a magic, command or call are invalid; the message lists the valid ones."""
 
 
 class StartError(RankroomError):
@@ -47,19 +47,19 @@ class StartError(RankroomError):
 
 
 class LabError(RankroomError):
-    """JupyterLab on a compute node did not come up, or has failed there."""
+    """JupyterLab on a compute node did not start, or has failed there."""
 
 
 class UselessJob(LabError):
-    """Its job runs, or waits, and will be of no use: it is best cancelled."""
+    """The job is running or pending, and will be of no use: it is best cancelled."""
 
 
 class SchedulerError(RankroomError):
-    """The scheduler does not answer as it should: nothing is known of a job then."""
+    """The scheduler does not reply as it should, so that nothing is known of a job."""
 
 
 class SshError(RankroomError):
-    """A login host cannot be reached, or not as asked; `why` is a word of ssh/failures.py."""
+    """A login host cannot be reached, or not as requested; `why` is a reason of ssh/failures.py."""
 
     def __init__(self, message: str, why: str = "other") -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class CellError(RankroomError):
 
 
 class RunFailed(RankroomError):
-    """A rank raised; the record holds its whole traceback."""
+    """A run did not succeed; if a rank raised, the record holds its whole traceback."""
 
 
 class RecordError(RankroomError):
@@ -83,11 +83,11 @@ class RecordError(RankroomError):
 
 
 class UnreadableRecordError(RecordError):
-    """A record cannot be read now: whether it is there, and how it stands, cannot be told."""
+    """A record cannot be read now, so it is unknown whether it exists and in which state it is."""
 
 
 class UnwrittenError(RecordError):
-    """A disk took only some lines of a record; `rest` are the others."""
+    """Only some lines of a record could be written to disk; `rest` are the others."""
 
     def __init__(self, message: str, rest: bytes = b"") -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class UnwrittenError(RecordError):
 
 
 class FileError(RankroomError):
-    """A file system refuses what is needed."""
+    """A file system refused an operation."""
 
 
 class HorovodBuildError(RankroomError):
@@ -103,7 +103,7 @@ class HorovodBuildError(RankroomError):
 
 
 def of_file(error: OSError) -> FileError | None:
-    """What a file system refuses, in one line; None for an error of another kind."""
+    """Return a one-line FileError for an error of a file system; None for another kind of error."""
     if error.errno not in REMEDIES:
         return None
     where = error.filename2 or error.filename
@@ -112,13 +112,14 @@ def of_file(error: OSError) -> FileError | None:
 
 
 def with_remedy(error: OSError) -> str:
-    """An error of the system's without its path, and what to do about it, if that is known."""
+    """Return the message of a system error without its path, and what to do about it, if known."""
     remedy = REMEDIES.get(error.errno or 0)
     return f"{error.strerror or error}; {remedy}" if remedy else str(error.strerror or error)
 
 
 def raise_told(answer: Mapping[str, Any]) -> None:
-    """Raise the error that another process of ours met, if its answer names one of this file."""
+    """Raise the error in another process's reply, if there is one: of the class in this file that
+    it names, else RankroomError."""
     if "error" in answer:
         kind = globals().get(str(answer["error"]))
         if not isinstance(kind, type) or not issubclass(kind, RankroomError):

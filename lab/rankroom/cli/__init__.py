@@ -11,7 +11,7 @@ from rankroom import __version__
 from rankroom.errors import RankroomError, of_file
 from rankroom.system.log_line import escape_what_cannot_be_shown
 
-# The command X is X in X_command.py. What each does, as `rankroom --help` says it.
+# Command X is the function X of X_command.py. The descriptions are shown by `rankroom --help`.
 COMMANDS = {
     "cluster": "Clusters of ranks: list, start, stop, restart, resize, interrupt, …",
     "course": "The course: list its lessons, copy its notebooks, show progress.",
@@ -30,10 +30,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Commands from COMMANDS, imported when they are called; errors of ours become one line."""
+    """The commands in COMMANDS, imported when called; a RankroomError is shown as one line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        escape_what_cannot_be_shown()  # before --help, which is printed from here
+        escape_what_cannot_be_shown()  # first, as super().parse_args() may print the --help text
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except RankroomError as error:
-            from rankroom.display.text import keep_lines  # many commands need nothing of it
+            from rankroom.display.text import keep_lines  # imported late: few commands need it
 
             raise click.ClickException(keep_lines(str(error))) from None
         except OSError as error:

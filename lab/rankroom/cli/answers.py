@@ -1,4 +1,4 @@
-"""What ranks ask, answered in a terminal: commands for their debuggers, and input()."""
+"""Answer the ranks' prompts in a terminal: debugger commands and input()."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
-OTHERS_S = 2.0  # without a question of the rank that was chosen, before others' are asked
+OTHERS_S = 2.0  # without a prompt from the chosen ranks, before other ranks' prompts are shown
 Answer = Callable[[str, Mapping[int, int]], object]
 Complete = Callable[[str, int, int], tuple[int, list[str]]]
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at this terminal."""
-    # One that was closed before Python started is None.
+    """Return whether the user can be asked: standard input and output are a terminal."""
+    # A stream that was closed before Python started is None.
     return all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
 
 
 class Answers:
-    """Reads a line for what the chosen ranks ask, all of them unless said, and passes it on.
+    """Read the user's answers to the prompts of the chosen ranks (default: all) and pass them on.
 
-    `answer(text, prompts)` gives it to prompts, by rank and number; `complete(text, rank, number)`
-    says what can follow in it, from which character on.
+    `answer(text, prompts)` sends a line to prompts, a mapping of rank to prompt number.
+    `complete(text, rank, number)` returns the position where the completed word begins, and the
+    matches.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class Answers:
     ) -> None:
         self._answer, self._complete = answer, complete
         self._all = self._chosen = chosen
-        self._waited = float("inf")  # since when others ask than those that were chosen
-        self._given: dict[int, int] = {}  # the numbers of prompts that were answered
+        self._waited = float("inf")  # since when only ranks that were not chosen have been waiting
+        self._given: dict[int, int] = {}  # by rank, the number of the prompt answered last
         self._said = ""
 
     def ask(self, run: RunInfo) -> bool:
-        """Ask the user, if ranks ask something; whether they did. Raises EOFError when the user
-        has had enough."""
+        """Ask the user if a prompt is pending, and return whether the user was asked. Raises
+        EOFError on Ctrl-D."""
         waiting = [p for p in run.prompts if self._given.get(p.rank) != p.number]
         waiting = [p for p in waiting if self._all is None or p.rank in self._all]
         asked = [p for p in waiting if self._chosen is None or p.rank in self._chosen]
@@ -70,7 +71,7 @@ class Answers:
         self._given.update({p.rank: p.number for p in alike})
         try:
             self._answer(text, {p.rank: p.number for p in alike})
-        except UsageError as error:  # by another, in the meantime
+        except UsageError as error:  # another client has answered it meanwhile
             click.echo(str(error), err=True)
         return True
 
@@ -80,7 +81,7 @@ class Answers:
             self._said = words
 
     def _choose(self, text: str, run: RunInfo) -> None:
-        """Go on with other ranks: `@2`, or `@` for all of them."""
+        """Choose other ranks: rank 2 for `@2`, all of them for `@`."""
         try:
             self._chosen = parse_ranks(text, run.size) if text else self._all
         except UsageError as error:
@@ -88,7 +89,7 @@ class Answers:
 
 
 def _read(prompt: str, asked: Prompt, complete: Complete | None) -> str:
-    """A line that is typed, with its history, and what Tab finds. Raises EOFError."""
+    """Read a line from the terminal, with history and Tab completion. Raises EOFError."""
     if asked.kind == "password":
         return getpass.getpass(prompt)
     try:
@@ -101,7 +102,7 @@ def _read(prompt: str, asked: Prompt, complete: Complete | None) -> str:
         if state == 0 and complete is not None:
             found.clear()
             line = readline.get_line_buffer()[: readline.get_endidx()]
-            with contextlib.suppress(RankroomError):  # the rank or its cluster is gone
+            with contextlib.suppress(RankroomError):  # for instance, the rank is gone
                 begin, matches = complete(line, asked.rank, asked.number)
                 skip = readline.get_begidx() - begin
                 found.extend(each[skip:] for each in matches)

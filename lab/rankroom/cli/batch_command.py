@@ -27,7 +27,7 @@ from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
 
-ENDS_S = 30.0  # for a notebook that is ended here to end its ranks, and to be saved
+ENDS_S = 30.0  # for a notebook that is interrupted here to end its ranks and be saved
 
 
 @click.command()
@@ -71,7 +71,7 @@ def batch(
 
 
 class _BatchRequest:
-    """What was asked for: a notebook on a site."""
+    """A request to run a notebook on a site."""
 
     def __init__(self, site: Site, notebook: Path, cwd: str | None, output: Path | None) -> None:
         self.site = site
@@ -85,7 +85,9 @@ class _BatchRequest:
         self._beside = notebook.parent
 
     def job(self, folder: BatchFolder, remote: bool) -> str:
-        """The job's script. Where the job has no view of this machine's files, it copies none."""
+        """Return the job's script. A `remote` job does not see this machine's files, so it does not
+        copy the executed notebook here. Raises UsageError for a --cwd that is not absolute there.
+        """
         cwd = self._cwd or ("" if remote else str(self._beside))
         if not remote:
             cwd = str(Path(cwd).expanduser().absolute())
@@ -98,13 +100,13 @@ class _BatchRequest:
         return Scheduler(self.site, LocalHost()).script(self.name, str(folder.path), commands)
 
     def text(self, folder: BatchFolder, remote: bool) -> str:
-        """Both scripts, for people."""
+        """Return both scripts as text to be shown."""
         parts = {folder.script: self.script, folder.job: self.job(folder, remote)}
         return "\n".join(f"── {path}\n{text}" for path, text in parts.items())
 
 
 def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
-    """The job on this machine, without a scheduler, now."""
+    """Run the job on this machine now, without a scheduler."""
     folder = folder_of(str(config.home()), asked.name)
     if dry_run:
         click.echo(asked.text(folder, False), nl=False)
@@ -127,7 +129,7 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     if progress.state not in ("done", "failed"):
         raise BatchFailed(NO_END.format(status=done.returncode, said=done.tail()))
     if progress.state == "done" and progress.copy:
-        # All of it is elsewhere; of one that failed, it has what was run.
+        # Its results are elsewhere by now. A failed job's folder stays: it holds what was run.
         shutil.rmtree(folder.path, ignore_errors=True)
     _judge(progress)
 
@@ -151,7 +153,7 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
 
 
 async def _collect(number: str, name: str | None, output: Path | None) -> None:
-    """Wait for a job that was submitted from here, and bring what it has made."""
+    """Wait for a job that was submitted from here, and fetch its results."""
     found = [each for each in all_submitted() if each.job == number and name in (None, each.site)]
     if not found:
         raise UsageError(NO_JOB.format(job=number))
@@ -174,7 +176,7 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
     following = asyncio.ensure_future(follow(sent, scheduler, number, terminal.show))
     tasks: list[asyncio.Future[Any]] = [following]
     if isinstance(sent.place, SshConnection):
-        # Where it is not let in, it tries ever more rarely: each try may count against the user.
+        # If login is refused, it retries less and less often: each try may count against the user.
         tasks.append(asyncio.ensure_future(keep(sent.place, terminal)))
     try:
         progress = await following
@@ -197,26 +199,27 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
 
 
 def _target(path: Path) -> Path:
-    """Where the executed notebook is put. Raises UsageError, rather than after all has run."""
+    """Return the absolute path for the executed notebook. Raises UsageError if its folder does not
+    exist, before any cell runs."""
     if not path.absolute().parent.is_dir():
         raise UsageError(NO_TARGET.format(folder=path.parent))
     return path.absolute()
 
 
 def _later(at: Host, number: str, copy: Path) -> str:
-    """How what the job makes is found, once it is over."""
+    """Return the sentence that says how to get the job's results once it is over."""
     return LATER.format(job=number) if at.name else BESIDE.format(copy=copy)
 
 
 def _judge(progress: Progress) -> None:
-    """End this command as the job ended."""
+    """Print the job's outcome; raises BatchFailed if it did not succeed."""
     if progress.state != "done":
         raise BatchFailed(progress.words)
     click.echo(progress.words)
 
 
 def folder_of(scratch: str, name: str) -> BatchFolder:
-    """The folder of a batch job, by its name."""
+    """Return the folder of the batch job called `name`."""
     return BatchFolder(f"{scratch}/batch/{name}")
 
 

@@ -1,4 +1,4 @@
-"""`rankroom cluster …`: what notebook and sidebar do to clusters, from a terminal."""
+"""`rankroom cluster …`: what notebook and sidebar can do to clusters, from a terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start(
     preload: str,
     **job: Any,
 ) -> None:
-    """Start ranks, which stay when this command is over; notebooks attach to them."""
+    """Start ranks that stay when this command has ended; notebooks attach to them."""
     made = started(ranks, site_name, job, name, auto_restart, preload)
     for note in made.info.notes:
         click.echo(note, err=True)
@@ -69,7 +69,7 @@ def start(
 @cluster.command()
 @NAME
 def stop(name: str | None) -> None:
-    """End a cluster with all that belongs to it."""
+    """End a cluster and everything that belongs to it."""
     chosen = _named(name)
     said = actions.stop(chosen)
     click.echo(said or f"{chosen} stopped")
@@ -90,7 +90,7 @@ def restart(name: str | None, chosen: str | None) -> None:
     if not liveness.alive(info) and not liveness.remote_on(info):
         _start_again(paths, info)
         return
-    if not liveness.alive(info):  # what followed its job from here
+    if not liveness.alive(info):  # its agent here is gone: start it again
         waited_for(RemoteCluster.of(info)).close()
     ranks = [*range(info.size)] if chosen is None else parse_ranks(chosen, info.size)
     actions.restart_and_wait(paths.name, ranks)
@@ -110,7 +110,7 @@ def resize(ranks: int, name: str | None) -> None:
 @cluster.command()
 @NAME
 def interrupt(name: str | None) -> None:
-    """KeyboardInterrupt on every rank; blocked collectives are released half a second later."""
+    """Interrupt every rank (KeyboardInterrupt); release blocked collectives half a second later."""
     chosen = _named(name)
     actions.interrupt(chosen)
     click.echo(f"interrupted the ranks of {chosen}")
@@ -138,12 +138,12 @@ def stacks(name: str | None, chosen: str | None) -> None:
 @cluster.command()
 @NAME
 def log(name: str | None) -> None:
-    """Show the end of what the cluster's processes, or its job, have written."""
+    """Show the end of the log of each of the cluster's processes, or of its job."""
     click.echo(keep_lines(actions.log(_named(name))))
 
 
 def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:
-    """Start a cluster that is over as it was, and wait for its ranks."""
+    """Restart a cluster that is over, with the same settings, and wait for its ranks."""
     from rankroom.cluster.local import Cluster
     from rankroom.remote.cluster import RemoteCluster
 
@@ -154,14 +154,15 @@ def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:
             if supervisor is None
             else Cluster.ready(paths, supervisor, tell)
         )
-    except KeyboardInterrupt:  # its ranks have been ended
+    except KeyboardInterrupt:  # its ranks have been ended by now
         raise SystemExit(INTERRUPTED) from None
     click.echo(f"{made.name} was started again: {count_ranks(made.size)} ready")
     made.close()
 
 
 def _named(name: str | None) -> str:
-    """The cluster's name; without one, that of the only cluster that runs."""
+    """Return the cluster's name; without one, that of the only running cluster. Raises UsageError
+    if several are running."""
     if name is not None and ClusterPaths(name).read() is not None:
         return name
     running = lookup.clusters_in_use() if name is None else []

@@ -1,4 +1,4 @@
-"""`rankroom course`: the lessons, a copy of them to work in, and how far readers have come."""
+"""`rankroom course`: list the lessons, copy them to work in, and show progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def course() -> None:
 
 @course.command("list")
 def list_lessons() -> None:
-    """The lessons, and what you have passed of their exercises."""
+    """List the lessons, and how many of their exercises you have passed."""
     from rankroom.notebook.course_magics import overview
 
     click.echo(overview())
@@ -44,7 +44,7 @@ def copy(into: Path) -> None:
     "collected", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 def show_progress(collected: Path | None) -> None:
-    """Your own progress, or that of everybody whose course.json is in the folder COLLECTED."""
+    """Show your own progress, or that of everyone whose course.json is in the folder COLLECTED."""
     if collected is None:
         mine = _own_progress()
         if not mine.tries:
@@ -81,7 +81,7 @@ def show_progress(collected: Path | None) -> None:
 
 
 def _own_progress() -> progress.Progress:
-    """Raises FileError where what is there cannot be read: that is not the same as nothing."""
+    """Load the user's progress. Raises FileError if its file exists but cannot be read."""
     path = progress.file()
     try:
         return progress.load(path)

@@ -1,7 +1,7 @@
 """`rankroom demo`: the quickstart notebook without a browser, and the proof that it trained.
 
-What it says of itself is not believed: accuracy and weights are read from the records of the runs,
-rank by rank.
+The notebook's own output is not trusted: accuracy and weights are read from the records of its
+runs, rank by rank.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.record.store import Store
 
 LEAST_ACCURACY = 0.9
-# The runs that must report, by the name that `-o NAME` gave them.
+# The runs that must report, by the name that `-o NAME` gave them, and their framework.
 TRAINED = {"pytorch": "PyTorch", "keras": "Keras"}
-# The tag of cells that need TensorFlow, of which there is none for some Pythons and machines.
+# The tag of cells that need TensorFlow, which is not available for every Python and machine.
 TENSORFLOW = "tensorflow"
 CELL_S = 300
 
@@ -42,7 +42,7 @@ class DemoFailed(RankroomError):
 def demo(notebook: Path | None) -> None:
     """Run the quickstart notebook here, print what each rank reports, and check that it trained.
 
-    Ends with 0 only if PyTorch and Keras both reached an accuracy above 0.9 and all ranks hold
+    Exits with 0 only if PyTorch and Keras both reached an accuracy above 0.9 and all ranks hold
     equal weights. Without TensorFlow, the part with Keras is left out.
     """
     begun = time.monotonic()
@@ -64,7 +64,7 @@ def demo(notebook: Path | None) -> None:
 
 
 def quickstart() -> Path:
-    """The quickstart notebook: in the package when it was installed, else in the checkout."""
+    """Return the path of the quickstart notebook: in the installed package, or in the checkout."""
     for folder in (Path(__file__).parents[1], Path(__file__).parents[3]):
         notebook = folder / "notebooks" / "quickstart.ipynb"
         if notebook.is_file():
@@ -73,9 +73,9 @@ def quickstart() -> Path:
 
 
 def play(path: Path) -> bool:
-    """Run the notebook's cells and print their output as text, as it comes.
+    """Run the notebook's cells, and print the output of each as text when it has ended.
 
-    Returns whether cells were left out, as there is no TensorFlow.
+    Return whether cells were left out because TensorFlow is not installed.
     """
     try:
         import nbformat
@@ -89,7 +89,7 @@ def play(path: Path) -> bool:
         notebook = nbformat.read(path, as_version=4)
     except (OSError, ValueError, nbformat.ValidationError) as error:
         raise UsageError(f"cannot read the notebook {path}: {error}") from None
-    # Between two processes of one user no port is needed.
+    # Two processes of one user need no port.
     private = Config({"KernelManager": {"transport": "ipc"}})
     client = NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", config=private)
     heading = ""
@@ -119,14 +119,15 @@ def play(path: Path) -> bool:
 
 
 def verdict(name: str, framework: str, store: Store) -> str:
-    """One line: a framework's accuracy and weights. Raises DemoFailed if it did not train."""
+    """Return a line with a framework's accuracy and weights. Raises DemoFailed if it did not
+    train."""
     run = next((run for run in store.newest() if run.name == name), None)
     if run is None:
         raise DemoFailed(f"{framework} did not report: no cell was run with `-o {name}`")
     if run.state != "done" or len(run.ranks) < 2:
         raise DemoFailed(f"{framework}: the run {name} is {run.state} on {len(run.ranks)} rank(s)")
     shown = [event for event in displays_of(store.events(run.id)) if event.get("result")]
-    # The lowest rank that is wrong is named, whichever came first.
+    # So that an error names the lowest faulty rank, whichever reported first.
     shown.sort(key=lambda event: int(event["rank"]))
     reports = {event["rank"]: _report(framework, event) for event in shown}
     silent = [each.rank for each in run.ranks if each.rank not in reports]

@@ -1,4 +1,4 @@
-"""`rankroom doctor`: what is running, what was left behind, and cleaning that up."""
+"""`rankroom doctor`: list what is running and what was left behind, and clean that up."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from rankroom.record.store import Store
 def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
     """List clusters, and what ended ones have left behind: processes, folders, half-made records.
 
-    Only what is provably Rankroom's own is listed, and nothing is found by name. Clusters that
-    run are left alone, and so are those of other machines with this home of which that cannot be
-    told, until you say with --gone that a machine is gone.
+    Only what is provably Rankroom's own is listed, and nothing is identified by its name alone.
+    Running clusters are left alone. So are clusters of other machines with the same home directory,
+    where it cannot be told from here whether they run, until you say with --gone that the machine
+    is gone.
     """
     if gone and not clean:
         raise click.UsageError("--gone says what --clean may remove: give both")
@@ -36,7 +37,7 @@ def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
         if each.clean is not None and clean:
             try:
                 each.clean()
-            except (RankroomError, OSError) as error:  # the others need not stay for that
+            except (RankroomError, OSError) as error:  # go on with the other findings
                 click.echo(f"    {error}", err=True)
                 failed = True
             else:

@@ -24,7 +24,7 @@ def horovod() -> None:
 @click.option("--force", is_flag=True, help="Build again, whatever is cached or installed.")
 def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
     """Install Horovod, built for this environment's PyTorch and TensorFlow."""
-    exit_when_told()  # the compilers are in a process group of their own
+    exit_when_told()  # to end the compilers, which are in a process group of their own
     progress = Progress(sys.stderr.isatty())
     try:
         done = build_wheel(gpu, jobs=jobs, force=force, report=progress, decided=_say)
@@ -40,7 +40,7 @@ def _say(plan: Plan) -> None:
 @horovod.command()
 @click.option("--timeout", type=float, default=120.0, help="Seconds each proof may take.")
 def check(timeout: float) -> None:
-    """Say what is built in, and prove it by an allreduce on two ranks."""
+    """Show what is built in, and prove that it works by an allreduce on two ranks."""
     if not check_installed(click.echo, timeout=timeout):
         sys.exit(1)
 
@@ -53,7 +53,7 @@ def edits() -> None:
 
 
 class Progress:
-    """Where a build is: one line that is rewritten on a terminal, else one line in ten percent."""
+    """A build's progress: a line that is rewritten on a terminal, else a line per ten percent."""
 
     def __init__(self, terminal: bool) -> None:
         self._terminal = terminal

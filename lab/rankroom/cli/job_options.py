@@ -1,4 +1,4 @@
-"""What a job asks for, as options of the commands that submit one, and ranks that it starts."""
+"""The resource options of commands that submit a job, and the start of the job's ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def job_options(command: Function) -> Function:
-    """Give `command` an option for each field of a job; None where the user says nothing."""
+    """Give `command` an option for each field of a job; None if the user does not set it."""
     for option in reversed(JOB_OPTIONS):
         command = click.option(
             option.flag, type=option.type, metavar=option.metavar, help=option.help
@@ -26,8 +26,8 @@ def job_options(command: Function) -> Function:
 
 
 def refuse(job: dict[str, Any], site_name: str | None = None) -> None:
-    """Raise UsageError if something is asked of a job where none is submitted, as no site was
-    named, or one that has no scheduler."""
+    """Raise UsageError if a job option is set although no job is submitted, because no site is
+    named, or a site without a scheduler."""
     from rankroom.cluster import start_request
 
     start_request.site_asked(site_name, job)
@@ -37,7 +37,8 @@ def started(
     ranks: int | None, site_name: str | None, job: dict[str, Any], name: str | None = None,
     auto_restart: bool = False, preload: str = "", stays: bool = True,
 ) -> AnyCluster:  # fmt: skip
-    """A cluster here, or in a job of a site as `job` asks for, once its ranks are ready."""
+    """Start a cluster here, or in a job with the resources `job` on a site; return it once its
+    ranks are ready."""
     from rankroom.cluster import start_request
 
     where = start_request.site_asked(site_name, job, ranks, preload)
@@ -46,16 +47,17 @@ def started(
 
         try:
             return Cluster.local(ranks, name, None, tell, auto_restart, preload=preload)
-        except KeyboardInterrupt:  # its ranks have been ended
+        except KeyboardInterrupt:  # Cluster.local() has ended its ranks
             raise SystemExit(INTERRUPTED) from None
-    # It needs the scheduler's side, which nothing else here does.
+    # Imported late, as it loads the code for schedulers.
     from rankroom.remote.cluster import RemoteCluster
 
     return waited_for(RemoteCluster.start(where, name, auto_restart), stays)
 
 
 def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
-    """A cluster on a site once its ranks are ready; Ctrl-C leaves its job if it `stays`."""
+    """Wait until the ranks of a cluster on a site are ready, and return it. On Ctrl-C, the job is
+    left running if the cluster `stays`, else ended."""
     try:
         return made.until_ready(tell)
     except (KeyboardInterrupt, SystemExit):
@@ -70,11 +72,11 @@ def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
 
 
 def tell(words: str) -> None:
-    """Say how a start goes on, beside what the command prints."""
+    """Print the progress of a start to standard error, apart from the command's own output."""
     click.echo(words, err=True)
 
 
-INTERRUPTED = 130  # the exit status, as a shell has it
+INTERRUPTED = 130  # the exit status of an interrupted command, as in a shell
 ENDS = "the ranks are being ended"
 GOES_ON = (
     "{what} goes on: `%cluster attach {name}` in a notebook waits for its ranks, "

@@ -1,4 +1,4 @@
-"""`rankroom jobs`: what was submitted from here, and how it stands."""
+"""`rankroom jobs`: the jobs that were submitted from here, and their states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
     """List the jobs that Rankroom submitted from here: clusters, labs, batch runs, test jobs."""
     kept = [each for each in all_submitted() if only in (None, each.site)]
     if only is not None and not kept:
-        site.load(only)  # which may have been mistyped
+        site.load(only)  # raises UsageError if the name is mistyped
     if cancel is not None:
         click.echo(asyncio.run(_cancel([each for each in kept if each.job == cancel], cancel)))
         return
@@ -53,7 +53,8 @@ def _over(status: JobStatus | None) -> bool:
 async def _states(
     kept: list[Submitted],
 ) -> tuple[list[tuple[Submitted, JobStatus | None]], list[str]]:
-    """How each job stands, None where that is unknown; and why. Old ones are forgotten."""
+    """Return the status of each job (None if unknown), and why some are unknown. Records of jobs
+    that ended long ago are removed."""
     places: dict[tuple[str, bool], list[Submitted]] = {}
     for each in kept:
         places.setdefault((each.site, each.is_of_here), []).append(each)
@@ -95,7 +96,8 @@ async def _cancel(found: list[Submitted], job: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _scheduler_of(job: Submitted) -> AsyncIterator[Scheduler]:
-    """The scheduler that has a job: this machine's own, where that was submitted to it."""
+    """Yield the scheduler that has `job`: that of this machine if the job was submitted here, else
+    that of the site's login node."""
     known = site.load(job.site)
     there = place("" if job.is_of_here or is_here(known) else known.login)
     try:

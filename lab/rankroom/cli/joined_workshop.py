@@ -1,4 +1,4 @@
-"""`rankroom workshop join`: from an invitation to an open lesson, by the workshop's way in."""
+"""`rankroom workshop join`: from an invitation to an open lesson, by the `way` of its plan."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rankroom.workshop.invitation import Invitation, at, invitation, job_of, kee
 from rankroom.workshop.sharing import end_clusters
 from rankroom.workshop.workshop_folder import Folder
 
-LOCK_S = 200.0  # who looks, and submits a job or starts JupyterLab, for longer than that hangs
-LOOK_S = 20.0  # forty learners should not ask the scheduler more often than need be
+LOCK_S = 200.0  # a `join` that holds the lock for longer is taken to be stuck
+LOOK_S = 20.0  # poll interval of the job: forty learners must not overload the scheduler
 
 
 async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:
-    """Join the workshop in `where`, a folder here or LOGIN:FOLDER. Raises UsageError where there
-    is no place, and the errors of what is started."""
+    """Join the workshop in `where`, a folder here or LOGIN:FOLDER. Raises UsageError if this
+    account may not join, and the errors of what is started."""
     login, _ = at(where)
     there = place(login)
     try:
@@ -64,11 +64,11 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
 
 
 def leave_workshop() -> None:
-    """Give the seat up, and end this machine's server of it, and its ranks."""
-    if workshop := node_server.workshop_here():  # in a job they end with it
+    """Give up the seat, and end its JupyterLab and ranks on this machine."""
+    if workshop := node_server.workshop_here():  # ranks in a job end with the job
         with contextlib.suppress(RankroomError, OSError):
             end_clusters(Folder(workshop))
-    ended = node_server.stop()  # also one whose seat could not be kept
+    ended = node_server.stop()  # even if the home directory has no record of the seat
     try:
         own, job = seat.mine(), seat.read_choices().job
     except UsageError:
@@ -83,9 +83,9 @@ def leave_workshop() -> None:
 
 
 def _alone(terminal: Terminal) -> contextlib.AbstractAsyncContextManager[Callable[[], None]]:
-    """Have other `join`s of this account wait until this one knows its job or server, and says so
-    by what it is given, or has ended: they then find the same."""
-    with contextlib.suppress(OSError):  # a home without room
+    """Hold the lock on `join` for this account, so that a concurrent `join` finds the same job or
+    server. It is released at the end, or early, by the function it yields, once these are known."""
+    with contextlib.suppress(OSError):  # for instance, the disk of the home directory is full
         config.private(config.home())
     waits = partial(terminal.show, "another `join` of yours is under way")
     return file_lock.locked(config.home() / "join.lock", LOCK_S, waits)
@@ -99,7 +99,7 @@ async def _by_job(
     scheduler = Scheduler(site, there)
 
     def submitted(lab: Lab) -> None:
-        with contextlib.suppress(OSError):  # without room at home, it is found by its folder
+        with contextlib.suppress(OSError):  # `rankroom lab --attach` finds it by its folder
             keep_job(invited.folder, site.name, lab.job)
         is_known()
 
@@ -128,13 +128,13 @@ async def _by_job(
 
 
 def at_login(invited: Invitation) -> str:
-    """The folder as it is given to `join`."""
+    """Return the folder in the form that `join` takes: FOLDER or LOGIN:FOLDER."""
     return f"{invited.login}:{invited.folder}" if invited.login else invited.folder
 
 
 async def _lives(scheduler: Scheduler, job: str) -> bool:
-    """Whether a job is waiting or running; yes where that cannot be told, as it is looked for
-    again."""
+    """Return whether a job is pending or running. If its state is unknown, return True: attaching
+    to the job checks it again."""
     with contextlib.suppress(RankroomError):
         return (await scheduler.status(job)).state in ("pending", "running")
     return True

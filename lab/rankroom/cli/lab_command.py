@@ -44,7 +44,7 @@ def lab(
     """Start JupyterLab on a compute node of a site, and open it here.
 
     On your laptop it waits for the job, and opens the tunnel and the page. On the login node it
-    prints what to type on the laptop. Ctrl-C asks whether to leave the job or to cancel it.
+    prints what to type on the laptop. Ctrl-C asks whether to leave the job running or to cancel it.
     """
     last = _saved(attach, name)
     name = name or (last.site if last else None)
@@ -65,7 +65,7 @@ def lab(
     try:
         asyncio.run(command.run(attach, last))
     except NoneRuns:
-        # What was over there is forgotten by now; one at another site may run.
+        # Saved labs that are over have been removed by now; one at another site may still run.
         if context.params["name"] or _saved(attach, None) is None:
             raise
         context.invoke(lab, **context.params)
@@ -76,9 +76,9 @@ class NoneRuns(LabError):
 
 
 class LabCommand:
-    """One call of `rankroom lab`: what is under way, and what Ctrl-C does about it. `page` is
-    what is opened of it; `submitted` hears of the lab whose job was submitted; `again` is the
-    command that finds it again. Once it is open, its job is looked at each `look_s` seconds."""
+    """One call of `rankroom lab`: its work, and what Ctrl-C does to it. `page` is the path that is
+    opened in JupyterLab; `submitted` is called with the lab once its job is submitted; `again` is
+    the command shown for attaching again. Once open, its job is polled every `look_s` seconds."""
 
     def __init__(
         self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
@@ -112,11 +112,11 @@ class LabCommand:
             except JobOver:
                 raise
             except UselessJob:
-                if self._lab and attach is None:  # one that was only looked for stays
+                if self._lab and attach is None:  # a lab that was only attached to stays
                     await self._cancel(pressed)
                 raise
             except RankroomError:
-                # What keeps this side from it need not last as long as the job waited in the queue.
+                # Keep the job: the error may pass, and a new job would have to queue again.
                 if self._lab:
                     self._terminal.say(self._left())
                 raise
@@ -156,12 +156,12 @@ class LabCommand:
     def _open(self, url: str) -> None:
         self._terminal.say(f"JupyterLab: {url}")
         if self._browser and self._place.name and self._lab:
-            # The address is shown; without room at home there is no page that leads to it.
+            # The address is printed anyway, if the page that leads to it cannot be written.
             with contextlib.suppress(webbrowser.Error, OSError, NotPrivateError):
                 webbrowser.open(self._lab.saved.write_page(url).as_uri())
 
     async def _pressed(self, work: asyncio.Task[None], pressed: asyncio.Event) -> None:
-        """Ask what becomes of the job; asking again, and no answer, leave it."""
+        """Ask whether to cancel the job; another Ctrl-C, or no answer, leaves it running."""
         pressed.clear()
         if self._lab is None:
             work.cancel()
@@ -181,7 +181,7 @@ class LabCommand:
             await self._cancel(pressed)
 
     async def _cancel(self, pressed: asyncio.Event) -> None:
-        """Cancel the job; who presses Ctrl-C again does not wait for its end."""
+        """Cancel the job and wait for its end; another Ctrl-C stops the wait."""
         assert self._lab is not None
         pressed.clear()
         self._terminal.show(f"job {self._lab.job} is being cancelled")
@@ -212,7 +212,8 @@ def _saved(job: str | None, name: str | None) -> SavedLab | None:
 
 
 async def _first(*waited: Any) -> None:
-    """Wait for the first of them, and give up waiting for those that are only waited for."""
+    """Wait until the first of `waited` is done. Coroutines among them are cancelled then; tasks
+    and futures go on."""
     tasks = [asyncio.ensure_future(each) for each in waited]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

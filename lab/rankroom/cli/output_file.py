@@ -1,4 +1,4 @@
-"""The file, or the folder of files, that a command writes."""
+"""Write a command's output: a file, or a folder of files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 def write_file(pieces: Iterable[bytes], output: str, hint: str) -> None:
-    """Write a file and say so, or print it if `output` is -."""
+    """Write `pieces` to the file `output` and print its name, size and `hint`; with `-`, print the
+    pieces instead."""
     if output == "-":
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -35,7 +36,7 @@ def write_file(pieces: Iterable[bytes], output: str, hint: str) -> None:
 
 
 def write_folder(files: Iterable[tuple[str, Iterable[bytes]]], output: str, hint: str) -> None:
-    """Write files into a folder that has no others, as readers take all that is there."""
+    """Write files into an empty folder, as programs that read it take every file in it."""
     folder, count, written = Path(output), 0, 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def write_folder(files: Iterable[tuple[str, Iterable[bytes]]], output: str, hint
 
 
 def _read(pieces: Iterable[T], output: Path) -> Iterator[T]:
-    """The same; what cannot be read is not said to be what cannot be written."""
+    """Yield `pieces`, and report an error in reading them as such, not as a failed write."""
     try:
         yield from pieces
     except OSError as error:
@@ -63,8 +64,8 @@ def _read(pieces: Iterable[T], output: Path) -> Iterator[T]:
 
 @contextlib.contextmanager
 def _replacing(file: Path) -> Iterator[BinaryIO]:
-    """What is written takes the place of a file once it is whole; until then, and where that fails,
-    what was there stays. What cannot be replaced unnoticed is written to as it is."""
+    """Open a new file that replaces `file` once it is complete; the old one stays until then, and
+    if writing fails. What cannot be replaced safely (see `_target`) is opened and overwritten."""
     target = _target(file)
     if target is None:
         with file.open("wb") as out:
@@ -87,8 +88,9 @@ def _replacing(file: Path) -> Iterator[BinaryIO]:
 
 
 def _target(file: Path) -> Path | None:
-    """The place of a plain file, to which links may lead; None for a pipe, a device, what a process
-    has open (there leads /dev/stdout), and for a file that has another owner or name."""
+    """Return the path of a regular file, with symbolic links followed. None if it must not be
+    replaced: a pipe, a device, a process's open file (as /dev/stdout is), a file of another owner
+    or with several hard links, or one whose folder is not writable."""
     with contextlib.suppress(FileNotFoundError):
         about = file.stat()
         is_plain = stat.S_ISREG(about.st_mode) and about.st_nlink == 1

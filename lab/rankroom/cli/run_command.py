@@ -1,4 +1,4 @@
-"""`rankroom run train.py`: a script on every rank, with the record that a cell has."""
+"""`rankroom run train.py`: run a script on every rank, with the same record as a cell's."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from rankroom.record.tail import Chunk, Tail
 from rankroom.run.run import Run
 from rankroom.system.exits import status_of
 
-PAUSE_S = 0.1  # between two looks; lines that ranks write equally in this time are shown as one
-AGAIN_S = 10.0  # for ranks to take an interrupt, before their cluster is stopped
+PAUSE_S = 0.1  # poll interval; equal lines that ranks write within it are shown as one
+AGAIN_S = 10.0  # for ranks to stop after an interrupt, before their cluster is stopped
 _STATUS = re.compile(r"-?\d+")
 
 
@@ -57,10 +57,10 @@ def run(
 ) -> None:
     """Run SCRIPT with ARGUMENTS as a program of its own on every rank, and show what they write.
 
-    In a job, the ranks are on the nodes it was granted. Stalls are explained, ranks that wait for
-    one that failed are released, and the run has a timeline and a profile as a cell has. The exit
-    status is that of the rank which failed first. Ctrl-C interrupts the ranks, and ends them when
-    it is pressed again; --timeout ends them where they do not stop within 10 s.
+    In a job, the ranks run on the nodes that it was granted. Stalls are explained, ranks that wait
+    for a failed rank are released, and the run has a timeline and a profile, as a cell has. The
+    exit status is that of the rank that failed first. Ctrl-C interrupts the ranks, and ends them
+    when pressed again; --timeout interrupts them, and ends them if they do not stop within 10 s.
     """
     if site_name is None and not is_module and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
@@ -75,7 +75,7 @@ def run(
             source, name=Path(script).name, notes=notes, interactive=can_ask(), compare=others
         )
         status = _follow(cluster, begun, timeout)
-    except KeyboardInterrupt:  # before there was a run to interrupt
+    except KeyboardInterrupt:  # before the run has begun
         click.echo(ENDS, err=True)
         status = INTERRUPTED
     finally:
@@ -84,7 +84,7 @@ def run(
 
 
 def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
-    """Show what ranks write until all have ended; the exit status."""
+    """Show what the ranks write until all have ended, and return the exit status."""
     reader, assembly = cluster.store.tail(begun.id), Assembly()
     until = float("inf") if timeout is None else time.monotonic() + timeout
     answers = Answers(
@@ -111,18 +111,18 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 asked = time.monotonic()
                 if not answers.ask(info):
                     time.sleep(PAUSE_S)
-                until += time.monotonic() - asked  # nobody is late who waits for an answer
+                until += time.monotonic() - asked  # the wait for an answer does not count
                 continue
             before, stuck = stuck, _stuck(info.hang)
             if info.hang is not None and stuck != before:
                 click.echo(f"! {keep_colours(info.hang.text)}", err=True)
             if time.monotonic() > until:
-                if is_late:  # a rank does not take the interrupt
+                if is_late:  # a rank has not stopped after the interrupt
                     click.echo(ENDS, err=True)
                     return INTERRUPTED
                 is_late, until = True, time.monotonic() + AGAIN_S
                 threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
-            if not read:  # the ranks need the cores
+            if not read:  # pause, as the ranks need the cores
                 reader.pause(PAUSE_S, until)
         except (KeyboardInterrupt, EOFError):
             pressed += 1
@@ -137,7 +137,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
 
 
 def _interrupt(begun: Run) -> None:
-    """Interrupt its ranks, or say why that cannot be."""
+    """Interrupt the run's ranks, or print why that is impossible."""
     try:
         begun.interrupt()
     except RankroomError as error:
@@ -145,8 +145,8 @@ def _interrupt(begun: Run) -> None:
 
 
 def _read(reader: Tail, begun: Run) -> Chunk:
-    """The next lines; none while the record cannot be read, as a network's file system may fail
-    for a moment and the ranks go on. Raises what it is once the run is over and that lasts."""
+    """Return the next lines; none while the record cannot be read, as a network file system may
+    fail for a moment while the ranks go on. Raises the error if it lasts after the run is over."""
     until = float("inf")
     while True:
         try:
@@ -161,14 +161,15 @@ def _read(reader: Tail, begun: Run) -> Chunk:
 
 
 def _stuck(hang: Hang | None) -> list[Place] | None:
-    """What ranks wait for, and which; those that compute are elsewhere each time."""
+    """Return which ranks wait, and for what, to tell whether a hang has changed. Ranks that compute
+    are left out: their place is a different one each time."""
     if hang is None:
         return None
     return [place for place in hang.places if place.state in ("asks", "waits", "still")]
 
 
 def _ended(cluster: AnyCluster, begun: Run) -> int:
-    """Say how it ended, and what its ranks waited for; the exit status."""
+    """Print how the run ended and what its ranks waited for, and return the exit status."""
     info = cluster.store.load(begun.id)
     errors = [each for each in begun.events if each["kind"] == "error"]
     first = next((e for e in errors if info.failure and e["rank"] == info.failure.rank), None)

@@ -1,4 +1,4 @@
-"""`rankroom runs …`: the records of runs, read in a terminal."""
+"""`rankroom runs …`: read the records of runs in a terminal."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from rankroom.record.tail import LIMIT, Tail, line_near_end
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
-# Seconds between two looks at a run that is being followed.
+# Poll interval of a run that is being followed, in seconds.
 PAUSE = 0.1
-PATIENCE_S, AGAIN_S = 60.0, 1.0  # for a record that cannot be read now, and between two tries
+PATIENCE_S, AGAIN_S = 60.0, 1.0  # how long, and how often, to retry an unreadable record
 T = TypeVar("T")
 RUN = click.argument("run", default="last", metavar="[ID]")
 RANKS = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
@@ -154,10 +154,10 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
 @RUN
 @click.option("--ranks", "--rank", metavar="LIST", help="Answer these ranks only, like 0,2-3.")
 def debug(run: str, ranks: str | None) -> None:
-    """Answer ranks in the debugger, or in input(), and show what they write.
+    """Answer ranks that wait in the debugger or in input(), and show what they write.
 
-    What is typed goes to all ranks that ask; `@2` goes on with rank 2 only, `@` with all again.
-    Ctrl-D leaves them as they are.
+    What you type goes to all ranks that wait; `@2` goes on with rank 2 only, `@` with all again.
+    Ctrl-D leaves the ranks waiting.
     """
     from rankroom.cli.answers import Answers
     from rankroom.cluster import actions
@@ -214,6 +214,8 @@ def export(run: str, output: str | None, kind: str) -> None:
     store = Store()
     run_id = store.find(run)
     if kind == "pytorch":
+        if output == "-":
+            raise click.UsageError("--format pytorch writes a folder, which -o names: not -")
         traces = PytorchTraces(store, run_id)
         files = ((f"rank{rank}.json.gz", compressed(pieces)) for rank, pieces in traces)
         hint = TRACES if traces.have_kernels else NO_KERNELS
@@ -230,7 +232,7 @@ def export(run: str, output: str | None, kind: str) -> None:
 @RUN
 @click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
 def profile(run: str, as_json: bool) -> None:
-    """Show where each rank's time went, and who kept the others waiting."""
+    """Show where each rank's time went, and which ranks kept the others waiting."""
     from rankroom.analysis.profile.of_run import profile_of
 
     store = Store()
@@ -261,7 +263,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
     With --days alone the size does not matter, and with --max-gb alone the age does not. Without
     either, RANKROOM_KEEP_DAYS (30) and RANKROOM_KEEP_GB (5) are the limits.
     """
-    limits: tuple[float | None, float | None] = None, None  # as they are configured
+    limits: tuple[float | None, float | None] = None, None  # the configured limits
     if days is not None or max_gb is not None:
         max_age = math.inf if days is None else days * DAY
         limits = max_age, math.inf if max_gb is None else max_gb * 1e9
@@ -279,7 +281,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
 
 @runs.command()
 def repair() -> None:
-    """Complete records whose cluster's supervisor was killed, with what its ranks left.
+    """Complete records whose cluster's supervisor was killed, from what its ranks left.
 
     This is done automatically when a cluster starts or is attached to, and when Jupyter starts.
     """
@@ -298,7 +300,7 @@ def _chosen_ranks(info: RunInfo, ranks: str | None) -> Container[int]:
 
 
 def _last_values(store: Store, info: RunInfo) -> str:
-    """The last values of the run's metrics, and what is to be said of them; "" without any."""
+    """Return the last values of the run's metrics, with notes; "" if it has no metrics."""
     paths = store.paths(info.id)
     with contextlib.suppress(OSError), paths.events.open("rb") as file:
         if not any(line.startswith(b'{"kind":"metrics"') for line in file):
@@ -319,7 +321,7 @@ def _group(line: Line) -> Group:
 
 
 def _value(ranks: list[int], text: str) -> None:
-    click.echo(f"{label(set(ranks))}:")  # one may show the same twice
+    click.echo(f"{label(set(ranks))}:")  # a rank may have shown the same value twice
     click.echo("\n".join(map(keep_colours, text.split("\n"))))
 
 
@@ -332,7 +334,8 @@ def show_groups(groups: Iterable[Group]) -> None:
 def _last_lines(
     store: Store, run_id: str, assembly: Assembly, chosen: Container[int], number: int
 ) -> tuple[Tail, deque[Line]]:
-    """The last `number` lines there are by now, and the place from which to read on."""
+    """Return a reader that goes on from here, and the last `number` lines so far of the `chosen`
+    ranks."""
     events = store.paths(run_id).events
     for back in (LIMIT, 16 * LIMIT, sys.maxsize):
         assembly.clear()
@@ -349,7 +352,8 @@ def _last_lines(
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Ends at an interrupt, and fills: Python drops the exception where a destructor runs."""
+    """End the block at Ctrl-C. The list it yields is filled then, too: Python drops a
+    KeyboardInterrupt that is raised while a destructor runs, so loops check the list."""
     pressed: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -369,7 +373,7 @@ def _is_question(event: Json) -> bool:
 
 
 def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
-    """Events as they come, until the run has ended or somebody has `pressed`."""
+    """Yield events as they come, until the run has ended or Ctrl-C was `pressed`."""
     while not pressed:
         chunk = _patiently(reader.read)
         yield from events_in(chunk.data)
@@ -380,8 +384,8 @@ def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
 
 
 def _patiently(read: Callable[[], T]) -> T:
-    """What `read` returns, which is tried again for a while where a file system fails: that may
-    pass, and the run goes on meanwhile."""
+    """Return what `read` returns. If it fails, retry for PATIENCE_S: a file system's failure may
+    pass, and the run goes on meanwhile. Raises UnreadableRecordError or FileError."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

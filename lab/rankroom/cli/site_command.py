@@ -1,4 +1,4 @@
-"""`rankroom site …`: the machine rooms there are, and whether one works."""
+"""`rankroom site …`: list the sites, show one, and check whether it works."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_() -> None:
 @NAME
 @click.option("--script", is_flag=True, help="Show the head of a job's script instead.")
 def show(name: str, script: bool) -> None:
-    """Show what a profile says, with all that it extends."""
+    """Show a profile, with everything that it extends."""
     found = sites.load(name)
     if script:
         text = Scheduler(found, LocalHost()).script("NAME", found.scratch, ["# what the job runs"])
@@ -73,9 +73,9 @@ def _line(key: str, value: object) -> None:
 @NAME
 @click.option("--job", is_flag=True, help="Submit a test job of one minute, too.")
 def check(name: str, job: bool) -> None:
-    """Try a site step by step, and say which step fails and what to do.
+    """Check a site step by step, and say which step fails and what to do.
 
-    Ends with 0 if no step has failed.
+    Exits with 0 if no step has failed.
     """
     found = sites.load(name)
     if failed(asyncio.run(_check(found, job))):
@@ -97,7 +97,7 @@ async def _check(found: sites.Site, job: bool) -> list[Step]:
 
 
 def say_step(terminal: Terminal, step: Step) -> None:
-    """How one step of a check went, in a line; of one that failed also what to do."""
+    """Print the outcome of one step of a check in a line, and below it what to do if it failed."""
     mark = click.style(MARKS[step.state], fg=COLOURS[step.state])
     first, *more = step.words.splitlines() or [""]
     terminal.say(f"{mark} {step.name}: {first}")

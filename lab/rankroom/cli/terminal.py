@@ -1,4 +1,4 @@
-"""What a command that waits tells: one line written again; and Ctrl-C as a question."""
+"""A waiting command's terminal: a status line rewritten in place, and Ctrl-C as an event."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminal:
-    """Standard output and input; where they are no terminal, each change is a line."""
+    """Standard output and input; without a terminal, each change of status is a line of its own."""
 
     def __init__(self) -> None:
         self._live = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
         self._shown = ""
         self._asking = False
-        self._gone = False  # the user, who could be asked
+        self._gone = False  # after SIGTERM or SIGHUP, the user can no longer be asked
         self.page: Callable[[str], None] = self.say
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.clear()
         click.echo(text)
 
     def show(self, text: str) -> None:
-        """How it stands, in the place of what was shown before."""
+        """Show `text` as the status, in place of the previous one."""
         if self._asking or text == self._shown:
             return
         if self._live:
@@ -45,21 +45,22 @@ class Terminal:
             self._shown = news
 
     def clear(self) -> None:
-        """Take back what is shown."""
+        """Erase the status line."""
         if self._live and self._shown:
             sys.stdout.write("\r\x1b[K")
             self._shown = ""
 
     @contextlib.contextmanager
     def pressed(self) -> Iterator[asyncio.Event]:
-        """An event that Ctrl-C sets; so do the ends of the terminal and of the machine."""
+        """Yield an event that Ctrl-C, SIGTERM and SIGHUP set; a signal that is ignored, as SIGHUP
+        is under nohup, stays ignored."""
         event, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def pressed(sign: signal.Signals) -> None:
             self._gone = self._gone or sign != signal.SIGINT
             event.set()
 
-        heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # nohup
+        heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
         for each in heeded:
             loop.add_signal_handler(each, pressed, each)
         try:
@@ -69,7 +70,8 @@ class Terminal:
                 loop.remove_signal_handler(each)
 
     async def ask(self, question: str, answers: set[str]) -> str:
-        """The first letter of what is answered; empty without a terminal to answer at."""
+        """Return the first letter of the answer, in lower case; "" for end of input, or without a
+        terminal."""
         if self._gone or sys.stdin is None or not sys.stdin.isatty():
             return ""
         self.clear()
@@ -86,15 +88,15 @@ class Terminal:
 
 
 def exit_when_told() -> None:
-    """Have what this command started end with it, as with any other launcher, once it is told to
-    end; not with a terminal, under nohup."""
+    """Exit on SIGTERM and SIGHUP through SystemExit, so that what this command has started is
+    ended too. A signal that is ignored, as SIGHUP is under nohup, stays ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 async def _line() -> str:
-    """A line that is typed, read without a thread that could not be stopped."""
+    """Read a typed line through the event loop: a thread blocked in a read cannot be stopped."""
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[str] = loop.create_future()
     descriptor = sys.stdin.fileno()

@@ -1,4 +1,4 @@
-"""`rankroom timeline`: files of other programs as a record, which the same view shows."""
+"""`rankroom timeline`: import timelines of other programs as a record, for the same view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 from rankroom.system import redirect_page
 
-PAGE_S = 60.0  # for a browser to start and read its page; then the next one may remove it
+PAGE_S = 60.0  # for a browser to start and read its page; the next call removes an older page
 
 
 @click.command()
@@ -38,7 +38,7 @@ def timeline(
 ) -> None:
     """Read Horovod timelines and Chrome or PyTorch traces, each file a rank.
 
-    Several files become one timeline. Damage is repaired as far as possible, and reported.
+    Several files become one timeline. Damaged files are repaired as far as possible, and reported.
     """
     if text and show:
         raise click.UsageError("--text keeps no record that --open could open")
@@ -49,7 +49,7 @@ def timeline(
         for note in made.notes:
             click.echo(clean(note))
         if not text:
-            # Before the profile, which takes its time with a large file.
+            # Before the profile, which takes long for a large file.
             click.echo(f"{made.run.id}: `%runs {made.run.id}` shows it in a notebook")
         if show:
             _open(made.run, display.bundle(made.run, store))
@@ -57,7 +57,7 @@ def timeline(
             from rankroom.display.run_page import run_page
 
             write_file(run_page(store, made.run), str(page), "any browser shows it")
-        with contextlib.suppress(OSError):  # its readers compute it then
+        with contextlib.suppress(OSError):  # if it is not stored, its readers compute it
             write_profile(store, made.run)
         profile = profile_of(store, made.run)
         click.echo(f"\n{keep_colours(str(profile))}\n")
@@ -65,17 +65,18 @@ def timeline(
 
 @contextlib.contextmanager
 def _temporary_store() -> Iterator[Store]:
-    """A place for a record that is not kept."""
+    """Yield a store in a temporary folder, for a record that is not kept."""
     try:
         folder = tempfile.TemporaryDirectory()
-    except OSError as error:  # FileNotFoundError, say, where none of the usual ones can be used
+    except OSError as error:  # such as FileNotFoundError, if none of the usual folders is usable
         raise click.ClickException(NO_FOLDER.format(error=error.strerror or error)) from None
     with folder as name:
         yield Store(name)
 
 
 def _open(run: RunInfo, bundle: Json) -> None:
-    """A notebook that shows the run, in a server of the user's; without one, say how."""
+    """Open a notebook that shows the run in a running Jupyter server of the user; without a server,
+    print how to show it."""
     from jupyter_server.serverapp import list_running_servers
 
     servers = list(list_running_servers())
@@ -96,7 +97,7 @@ def _open(run: RunInfo, bundle: Json) -> None:
 
 
 def _page(run: RunInfo, url: str) -> Path:
-    """A page that leads to `url`; earlier ones go, as each has a token in it."""
+    """Write a page that redirects to `url`; earlier pages are removed, as they hold tokens."""
     folder = config.home() / "pages"
     config.private(folder)
     for page in folder.glob("*.html"):

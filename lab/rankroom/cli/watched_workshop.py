@@ -1,4 +1,4 @@
-"""What a teacher sees of a workshop in a terminal, and how it is ended."""
+"""Watch a workshop in the teacher's terminal, and end it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
 LOOK_S = 0.5
-GRACE_S = 90.0  # for jobs to end after the last minute
-ASK_AGAIN_S = 5.0  # between two questions to the scheduler
-NAMES = (lab_script.NAME, hub_job.NAME)  # of jobs that JupyterLab runs in
-_JOB = re.compile(r"\d{1,15}", re.ASCII)  # as a learner's seat may name one
+GRACE_S = 90.0  # for jobs to end once the warning time is over
+ASK_AGAIN_S = 5.0  # between two queries of the scheduler
+NAMES = (lab_script.NAME, hub_job.NAME)  # of the jobs that run JupyterLab
+_JOB = re.compile(r"\d{1,15}", re.ASCII)  # a valid job id: learners may write anything into a seat
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
 def watch_workshop(folder: Folder, once: bool, as_json: bool, with_exercises: bool) -> None:
-    """Show all learners until Ctrl-C, or once. Raises NotYoursError for another than the teacher;
-    a later look that fails is told, and tried again."""
+    """Show all learners until Ctrl-C, or once. Raises NotYoursError for anyone but the teacher. If
+    a later update fails, print the error and retry."""
     is_live = sys.stdout.isatty() and not once and not as_json
     is_first, said = True, ""
     with contextlib.suppress(KeyboardInterrupt):
@@ -62,19 +62,19 @@ def watch_workshop(folder: Folder, once: bool, as_json: bool, with_exercises: bo
 
 
 def end_workshop(folder: Folder, terminal: Terminal) -> bool:
-    """End a workshop, and wait until its jobs are gone; whether they are known to be."""
-    plan, seats = folder.plan(), folder.seats()  # refused before anything is told
+    """End a workshop and wait until its jobs are gone; return whether all are known to be gone."""
+    plan, seats = folder.plan(), folder.seats()  # first: if they raise, no learner is warned
     told = time.time()
     until = folder.close()
     terminal.say(f"all learners are told: their ranks and jobs end in {_seconds(until)} s")
     left: list[dict[str, str]] = []
-    unasked = ""  # why it is not known which are left
+    unasked = ""  # why it is unknown which jobs are left
     known: set[tuple[str, str]] = set()
     while True:
         with contextlib.suppress(RankroomError, OSError):
             seats = folder.seats()
         known |= {(each.status.job, each.user) for each in seats if _JOB.fullmatch(each.status.job)}
-        # One that was silent before has no server any more, which could say that it has ended.
+        # A seat that was silent before has no server left that could report its end.
         there = [seat for seat in seats if is_heard(seat, told)]
         on = sorted(seat.user for seat in there if seat.status.state != "ended")
         if (now := time.time()) < until:
@@ -104,11 +104,11 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
 
 
 async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]:
-    """The jobs of the workshop that the scheduler still has: those that seats have named (`known`,
-    each with the account of its seat, whose it must be), and with Slurm those for JupyterLab that
-    learners of the plan have in the queue.
+    """Return the workshop's jobs that the scheduler still has: those that seats have named (`known`
+    has job and account, and the job must be that account's), and with Slurm also pending
+    JupyterLab jobs of the plan's learners.
 
-    Raises RankroomError and OSError where the scheduler cannot be asked.
+    Raises RankroomError or OSError if the scheduler cannot be asked.
     """
     if plan.way == "node":
         return []
@@ -130,7 +130,7 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
         for each in (line.split("|") for line in done.output.splitlines())
         if len(each) == 4
         and each[2] not in ("COMPLETING", "COMPLETED", "CANCELLED")
-        # One that runs and is no seat's is a learner's own.
+        # A running job that no seat has named is the learner's own.
         and (
             (each[0], each[1]) in known
             or (each[2] == "PENDING" and each[1] in plan.learners and each[3] in NAMES)

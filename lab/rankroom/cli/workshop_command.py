@@ -26,7 +26,7 @@ from rankroom.workshop.workshop_folder import Folder, open_folder
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path))
 PLAN = click.argument("file", type=click.Path(path_type=Path))
-FOLLOW_S = 1.0  # between two copies of a live run that is shown
+FOLLOW_S = 1.0  # between two copies of a live run that learners are shown
 
 
 @click.group()
@@ -45,7 +45,7 @@ def workshop() -> None:
 @workshop.command()
 @PLAN
 def new(file: Path) -> None:
-    """Write a plan to begin with to FILE."""
+    """Write a template of a plan to FILE."""
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(workshop_plan.template())
@@ -59,7 +59,7 @@ def new(file: Path) -> None:
 @workshop.command()
 @PLAN
 def check(file: Path) -> None:
-    """Try the plan in FILE: its accounts, its folder, its site. Ends with 0 if nothing failed."""
+    """Check the plan in FILE: its accounts, folder and site. Exits with 0 if nothing failed."""
     from rankroom.workshop import plan_check
 
     plan = workshop_plan.read(file)
@@ -78,7 +78,7 @@ def check(file: Path) -> None:
 @workshop.command("open")
 @PLAN
 def open_(file: Path) -> None:
-    """Make the folder of the plan in FILE, and say what learners type."""
+    """Create the folder of the plan in FILE, and print what learners type."""
     plan = workshop_plan.read(file)
     opened = open_folder(plan)
     there = shlex.quote(str(opened.path))
@@ -96,7 +96,7 @@ def open_(file: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON, a line each time.")
 @click.option("--exercises", "with_exercises", is_flag=True, help="How the exercises went, too.")
 def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None:
-    """Show all learners, those first who need help, until Ctrl-C."""
+    """Show all learners, those who need help first, until Ctrl-C."""
     watch_workshop(Folder(folder), once, as_json, with_exercises)
 
 
@@ -104,7 +104,7 @@ def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None
 @FOLDER
 @click.argument("words", nargs=-1, required=True)
 def say(folder: Path, words: tuple[str, ...]) -> None:
-    """Tell all learners something."""
+    """Send a message to all learners."""
     Folder(folder).say(" ".join(words))
 
 
@@ -126,7 +126,7 @@ def offer_cell(folder: Path, source: TextIO, title: str) -> None:
 @click.argument("minutes", type=click.FloatRange(0, 24 * 60))
 @click.argument("title", default="")
 def timer(folder: Path, minutes: float, title: str) -> None:
-    """Show all learners how many minutes are left; 0 takes the timer away."""
+    """Show all learners how many minutes are left; 0 removes the timer."""
     Folder(folder).timer(minutes, title)
 
 
@@ -135,7 +135,7 @@ def timer(folder: Path, minutes: float, title: str) -> None:
 @click.argument("run", required=False)
 @click.option("--off", is_flag=True, help="Stop showing it.")
 def show(folder: Path, run: str | None, off: bool) -> None:
-    """Show all learners one of your runs (an id, or `last`); a live one until it ends."""
+    """Show all learners one of your runs (an id, or `last`); follow a live one until it ends."""
     here, store = Folder(folder), Store()
     if off:
         here.show_run(None)
@@ -145,7 +145,7 @@ def show(folder: Path, run: str | None, off: bool) -> None:
     click.echo(f"all learners can open the run {found.id}")
     while found.state == "running":
         time.sleep(FOLLOW_S)
-        found = store.load(found.id)  # before the copy, so that the last one is whole
+        found = store.load(found.id)  # before the copy, so that the last copy is complete
         if not here.follow_run(store.paths(found.id)):
             click.echo("another run is shown by now, or none")
             break
@@ -156,7 +156,7 @@ def show(folder: Path, run: str | None, off: bool) -> None:
 @click.argument("user")
 @click.argument("exercise", default="")
 def catch_up(folder: Path, user: str, exercise: str) -> None:
-    """Offer a learner the solutions, for the ranks: up to EXERCISE, or to the last one tried."""
+    """Offer a learner the solutions for their ranks: up to EXERCISE, or to the last one tried."""
     here = Folder(folder)
     if exercise and exercise not in (known := exercises(here.plan())):
         raise UsageError(f"no exercise {exercise} in this workshop; there are {', '.join(known)}")
@@ -177,7 +177,7 @@ def reset(folder: Path, user: str) -> None:
 @FOLDER
 @click.option("-o", "--output", default="-", help="The file; - prints it.")
 def collect(folder: Path, output: str) -> None:
-    """Write everybody's progress as a table (CSV)."""
+    """Write everyone's progress as a table (CSV)."""
     here = Folder(folder)
     seats = here.seats()
     text = progress_csv(seats, exercises(here.plan()))
@@ -205,15 +205,15 @@ def end(folder: Path) -> None:
 def join(folder: str, port: int | None, no_browser: bool) -> None:
     """Take a seat in the workshop in FOLDER, and open your lesson.
 
-    On a laptop, FOLDER is LOGIN:FOLDER, with the site's login node as ssh takes it. Joining again
-    leads to the same JupyterLab.
+    On a laptop, FOLDER is LOGIN:FOLDER, where LOGIN is the site's login node as ssh takes it.
+    Joining again leads to the same JupyterLab.
     """
     asyncio.run(join_workshop(folder, port or 0, not no_browser, Terminal()))
 
 
 @workshop.command()
 def leave() -> None:
-    """Give your seat up, and end your JupyterLab where it runs on this machine."""
+    """Give up your seat, and end your JupyterLab if it runs on this machine."""
     leave_workshop()
 
 
@@ -224,7 +224,7 @@ def hand(down: bool) -> None:
     own = seat.mine()
     try:
         own.hand(not down)
-    finally:  # also where the home does not take it
+    finally:  # even if it could not be saved in the home directory
         own.tell_choices()
     click.echo("your hand is down" if down else "your hand is up: your teacher sees it in seconds")
 
@@ -232,7 +232,7 @@ def hand(down: bool) -> None:
 @workshop.command()
 @click.option("--off", is_flag=True, help="Stop sharing.")
 def share(off: bool) -> None:
-    """Share how you stand with your teacher, or stop it."""
+    """Share your state and progress with your teacher, or stop sharing them."""
     own = seat.mine()
     try:
         own.share(not off)

@@ -1,4 +1,4 @@
-"""A look at a cell before it runs: collectives that not every rank reaches."""
+"""The check of a cell before it runs: warnings about collectives that not every rank reaches."""
 
 from rankroom.lint.checker import Warning, warnings
 

@@ -17,15 +17,15 @@ _OF_OBJECTS = (
     "optimizer.step", "optimizer.synchronize", "optimizer.apply_gradients", "tape.gradient",
     "loss.backward", "model.fit",
 )  # fmt: skip
-# What Horovod wraps so that it meets the other ranks.
+# Horovod's wrappers, and the objects they make, whose methods are collectives.
 _MADE = {"DistributedOptimizer": OPTIMIZER, "DistributedGradientTape": TAPE}
 
 
 class Calls(Expressions):
-    """One rank's way through the calls in expressions."""
+    """One rank's path through the calls in expressions."""
 
     def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
-        """Follow a call of the cell's own function."""
+        """Follow a call of a function of the cell, and return its value."""
         raise NotImplementedError
 
     def _Call(self, node: ast.Call) -> Value:  # noqa: N802
@@ -71,7 +71,7 @@ class Calls(Expressions):
             self._reached(node, name)
         written = names.written_by(node) if names.is_in_place(dotted) else None
         if isinstance(written, (ast.Name, ast.Attribute)):
-            # Whatever it was, it is the same on all ranks now.
+            # Whatever its value was, it is the same on all ranks now.
             self.names[self.key(written)] = Value(thing=self.value(written).thing)
         if last == "DistributedDataParallel":
             return Value(text=self.text(node), thing=MODEL)
@@ -80,7 +80,7 @@ class Calls(Expressions):
         )
 
     def _compiled(self, model: ast.expr, given: list[Value]) -> None:
-        """Something is compiled; it is a Keras model if that is with Horovod's optimizer."""
+        """Note a call of `compile`: with Horovod's optimizer, `model` is a Keras model."""
         if not isinstance(model, (ast.Name, ast.Attribute)):
             return
         key = self.key(model)
@@ -89,7 +89,7 @@ class Calls(Expressions):
         if any(each.thing is OPTIMIZER for each in given):
             self.names[key] = Value(text=key, thing=Object(KERAS.kind, own.made_of))
         elif own is before and own.kind == KERAS.kind:
-            self.recompiled = True  # by whatever name it is known elsewhere
+            self.recompiled = True  # for all models: this one may have other names elsewhere
 
     def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
         if name in _PLAIN and given and all(each.known for each in given):
@@ -114,7 +114,7 @@ class Calls(Expressions):
         before = {key: value for key, value in self.names.items() if key.startswith(own)}
         if begin is not None:
             self.inline(begin[1], node, [new, *given], named)
-        if made_of in self.called:  # one of several, which their class does not tell apart
+        if made_of in self.called:  # one of several instances, whose attributes share their keys
             others = {key for key, value in before.items() if self.names.get(key) != value}
             self.names |= dict.fromkeys(others, UNKNOWN)
         self.called.add(made_of)

@@ -1,4 +1,4 @@
-"""Compare the ways of a cell's ranks: what not all of them reach, in words."""
+"""Compare the ranks' paths through a cell, and warn about collectives that not all reach."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import name_ranks
 
 MOST = 5  # warnings for one cell
-MOST_RANKS = 8  # of a large cluster, ranks that the cell's own numbers tell apart
-LONGEST = 60  # characters of a condition
-_WRAPPERS = ("time", "timeit", "capture", "prun")  # magics whose cell runs here and now
+MOST_RANKS = 8  # of a large cluster, ranks whose paths are walked
+LONGEST = 60  # characters of a condition in a warning
+_WRAPPERS = ("time", "timeit", "capture", "prun")  # magics that run their cell in place
 
-# Parts of the words by which a cell tells ranks apart, and those of collectives.
+# Parts of the names by which a cell tells ranks apart, and of those of collectives.
 _RANKS = ("rank", "main", "master", "root", "chief", "primary", "coord", "leader", "procid", "zero")
 _MEETS = re.compile(
     r"all_?(?:reduce|gather|to_?all)|reduce|gather|scatter|broadcast|barrier|\bjoin\b|process_set"
@@ -30,17 +30,17 @@ _MEETS = re.compile(
 
 @dataclass(frozen=True)
 class Warning:
-    """A line of the cell (from 1) and what is to be said about it."""
+    """A line of the cell (counted from 1) and a warning about it."""
 
     line: int
     text: str
 
 
 def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warning]:
-    """What looks as if ranks would wait for others that do not come.
+    """Return warnings about collectives in which ranks may wait for others that never reach them.
 
-    `source` is the cell as plain Python; `ranks` are those it is for, None for all of `size`.
-    Says nothing where it is not sure that conditions differ. Raises SyntaxError.
+    `source` is the cell as plain Python; `ranks` are those that it is for, None for all of `size`.
+    There is no warning unless it is certain that conditions differ. Raises SyntaxError.
     """
     some = sorted(set(ranks)) if ranks is not None and len(set(ranks)) < size else None
     if size < 2 or not _worth_a_look(source, some is not None):
@@ -58,7 +58,8 @@ def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warnin
 
 
 def _worth_a_look(source: str, some: bool) -> bool:
-    """Whether a cell's text speaks of ranks and collectives: most do not, and every cell waits."""
+    """Return whether a cell's text mentions ranks and collectives. Most cells do not, and are
+    delayed no further."""
     if _MEETS.search(source) is None:
         return False
     low = source.lower()
@@ -66,7 +67,7 @@ def _worth_a_look(source: str, some: bool) -> bool:
 
 
 def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, str]:
-    """The cell inside `%%time` and the like, and how many lines it begins later."""
+    """Return the cell inside `%%time` and the like, how many lines are above it, and its source."""
     only = body[0] if len(body) == 1 else None
     call = only.value if isinstance(only, ast.Expr) else None
     if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "run_cell_magic":
@@ -83,14 +84,14 @@ def _all(source: str, body: list[ast.stmt], size: int) -> list[Warning]:
     lines = source.encode().split(b"\n")
     ranks = _telling(source, size)
     if not _parts(Walk(lines, ranks[0], size), body):
-        return []  # the others go the same way: most cells need one walk
+        return []  # the other ranks take the same path: most cells need one walk
     walks = [Walk(lines, rank, size) for rank in ranks]
     found = _differences(walks, [walk.through_cell(body) for walk in walks])
     return found + _through_uncalled(walks)
 
 
 def _parts(walk: Walk, body: list[ast.stmt]) -> bool:
-    """Whether ranks may go other ways than this one."""
+    """Return whether other ranks may take other paths than this one."""
     walk.through_cell(body)
     if not walk.parts:
         _through_uncalled([walk])
@@ -98,7 +99,7 @@ def _parts(walk: Walk, body: list[ast.stmt]) -> bool:
 
 
 def _through_uncalled(walks: list[Walk]) -> list[Warning]:
-    """What differs in functions that the cell defines and does not call."""
+    """Return warnings about functions that the cell defines but does not call."""
     called = set().union(*(walk.called for walk in walks))
     found: list[tuple[ast.AST, list[Warning], set[ast.AST]]] = []
     for function, owner in walks[0].defined:
@@ -111,8 +112,8 @@ def _through_uncalled(walks: list[Walk]) -> list[Warning]:
             found.append((function, _differences(walks, ways), calls))
             for walk, others in zip(walks, before, strict=True):
                 walk.called |= others
-    # One that another of them calls was looked at there, with what it is given. Those that only
-    # call each other come last.
+    # A function that another one calls was checked there, with the arguments of the call. Functions
+    # that only call each other come last.
     inner = set().union(*(calls for *_, calls in found))
     told, seen = [], set[ast.AST]()
     for function, some, calls in sorted(found, key=lambda each: each[0] in inner):
@@ -123,7 +124,8 @@ def _through_uncalled(walks: list[Walk]) -> list[Warning]:
 
 
 def _telling(source: str, size: int) -> list[int]:
-    """Ranks that stand for all: the first, the last, and those around the cell's own numbers."""
+    """Return ranks that represent all: the first two, the last, and those next to numbers in the
+    cell."""
     if size <= MOST_RANKS:
         return list(range(size))
     numbers = {int(each) for each in re.findall(r"\b\d{1,4}\b", source)}
@@ -155,7 +157,7 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
                 and mine[site] > min(each[site] for each in sites)
             ):
                 over[key] -= 1
-                # One rank may know the condition that parts it from the others better than another.
+                # The condition that separates the ranks may be known on one of them only.
                 place = (call.line, call.column, call.through)
                 if place not in out or call.under:
                     out[place] = call
@@ -163,7 +165,7 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
 
 
 def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
-    """Without the all-reduces before a hvd.join() of all ranks: some may do more of them."""
+    """Drop the all-reduces before the last hvd.join() of all ranks: some may do more of them."""
     joins = [[place for place, call in enumerate(way) if call.name == "hvd.join"] for way in ways]
     if not joins[0] or len({len(each) for each in joins}) > 1:
         return ways
@@ -174,8 +176,8 @@ def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
 
 
 def _as_often_as_it_takes(ways: list[list[Call]]) -> set[str]:
-    """Collectives that each rank calls in code of its own, some of them in a loop: as one rank
-    sends what the others take in until it says that this was all."""
+    """Return the collectives that every rank calls in code of its own and some call in a loop, such
+    as one rank sending data that the others receive until it says that there is no more."""
     places = [{(call.line, call.column, call.through) for call in way} for way in ways]
     shared = set.intersection(*places)
     own = [
@@ -191,7 +193,8 @@ def _site(call: Call) -> Any:
 
 
 def _other_order(ways: list[list[Call]]) -> list[Warning]:
-    """The same collectives, met in another order: each waits for the others in its own."""
+    """Return a warning if ranks reach the same collectives in different orders: each then waits for
+    the others in another one."""
     for way in ways[1:]:
         for mine, other in zip(ways[0], way, strict=True):
             if mine.name != other.name and "async" not in mine.written + other.written:
@@ -226,7 +229,8 @@ def _words(call: Call, exits: list[Exit]) -> Warning:
 
 
 def _seen_from(call: Call, depth: int) -> tuple[int, str]:
-    """The line to name, and the collective, as `depth` of the cell's functions in one sees it."""
+    """Return the line to name, and the words for the collective, as seen from inside the first
+    `depth` enclosing calls."""
     if len(call.through) <= depth:
         return call.line, call.written
     line, name = call.through[depth]
@@ -234,24 +238,25 @@ def _seen_from(call: Call, depth: int) -> tuple[int, str]:
 
 
 def _leaves_out(way_out: Exit, call: Call) -> bool:
-    """Whether the rank that leaves there may miss the call: a return only ends its function."""
+    """Return whether a rank that leaves at `way_out` may miss the call: a return, for one, only
+    ends its function."""
     ends = way_out.how in ("raise", "exit")
     return ends or call.through[: len(way_out.through)] == way_out.through
 
 
 def _shared(call: Call, way_out: Exit) -> int:
-    """How many of the cell's functions are around both."""
+    """Return how many calls of the cell's functions enclose both."""
     both = zip(call.through, way_out.through, strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
 
 
 def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> list[Warning]:
-    """A cell on some of the ranks: collectives of all are refused there."""
+    """Return warnings about a cell on some of the ranks: collectives of all are refused there."""
     lines = source.encode().split(b"\n")
     out = []
     for rank in ranks[:MOST_RANKS]:
         for call in Walk(lines, rank, size).through_cell(body):
-            # It may be on already; and a shutdown waits for no rank.
+            # An init may have been done already, and a shutdown waits for no rank.
             if call.name not in ("hvd.init", "hvd.shutdown", "dist.init_process_group"):
                 line, what = _seen_from(call, 0)
                 of = "process_set" if call.name.startswith("hvd.") else "group"

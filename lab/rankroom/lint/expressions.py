@@ -1,4 +1,4 @@
-"""Walk through a cell's expressions as one rank would: their values, and the collectives called."""
+"""Evaluate a cell's expressions as one rank would, and note the collectives that they call."""
 
 from __future__ import annotations
 
@@ -26,46 +26,47 @@ from rankroom.lint.values import (
     opposite,
 )
 
-MOST_STEPS = 40_000  # nodes looked at for one rank
-DEEPEST = 6  # calls of the cell's own functions within one another
+MOST_STEPS = 40_000  # syntax nodes evaluated for one rank
+DEEPEST = 6  # nested calls of the cell's own functions that are followed
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 class TooMuch(Exception):
-    """The cell is too long to be followed; nothing is said about it."""
+    """The cell is too long to be followed; there are no warnings about it."""
 
 
 class Leaves(Exception):
-    """The rank leaves by an exception, or ends."""
+    """The rank leaves by raising an exception, or exits."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that is not the same on all ranks, and how deep in calls it stands."""
+    """A condition that is not the same on all ranks; `depth` calls of the cell's functions enclose
+    it."""
 
     text: str
     line: int
     depth: int
     way_out: str = "out of the if"
-    guessed: bool = False  # on which ranks it holds
+    guessed: bool = False  # whether it is a guess on which ranks it holds
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that the rank reaches: by which calls, and under what."""
+    """A collective that the rank reaches: through which calls, and under which conditions."""
 
-    name: str  # alike for its variants
+    name: str  # the same for its variants
     written: str
     line: int
     column: int
-    path: frozenset[str]  # the open questions on which it depends
-    through: tuple[tuple[int, str], ...]  # line and name of each of the cell's functions around
+    path: frozenset[str]  # the undecided conditions on which it depends
+    through: tuple[tuple[int, str], ...]  # line and name of each enclosing call in the cell
     under: tuple[Condition, ...]
-    again: bool = False  # in a loop whose number of rounds is not known
+    again: bool = False  # in a loop with an unknown number of iterations
 
 
 class Expressions:
-    """One rank's way through expressions; `Walk` adds the statements."""
+    """One rank's path through expressions; `Walk` adds the statements."""
 
     def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
         self.rank = rank
@@ -77,16 +78,16 @@ class Expressions:
         self.through: tuple[tuple[int, str], ...] = ()
         self.called: set[ast.AST] = set()
         self.alone = False  # inside `with model.no_sync()` and the like
-        self.recompiled = False  # a Keras model may be trained by each rank for itself, too
+        self.recompiled = False  # a Keras model was compiled again: ranks may train it separately
         self.again = False
-        self.parts = False  # ranks may go other ways from somewhere on
+        self.parts = False  # whether other ranks may take other paths
         self._lines = lines
         self._steps = 0
 
     # -- values
 
     def value(self, node: ast.expr) -> Value:
-        """What `node` is; what it calls is followed on the way."""
+        """Return the value of `node`, and follow the calls in it."""
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise TooMuch
@@ -98,7 +99,7 @@ class Expressions:
         return self._open(node)
 
     def text(self, node: ast.expr) -> str:
-        """`node` as it is written, on one line."""
+        """Return the source of `node`, on one line."""
         end = node.end_lineno or node.lineno
         if end == node.lineno:
             cut = self._lines[node.lineno - 1][node.col_offset : node.end_col_offset]
@@ -159,7 +160,8 @@ class Expressions:
         return Value(text=whole, differs=owner.differs)
 
     def key(self, node: ast.Name | ast.Attribute) -> str:
-        """Under what `names` has it: attributes of the cell's own objects, by their class."""
+        """Return the key of `node` in `names`. Attributes of instances of the cell's classes are
+        kept by class."""
         text = self.text(node)
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
@@ -234,7 +236,7 @@ class Expressions:
                 return Value(True, result, differs, self.text(node))
         plain = OPPOSITES.get(operation, operation)
         if differs and not _tells_whether(operation, left, right):
-            # With what, is not known: take it that it holds on the first rank, or all but that.
+            # One side is unknown: assume that it holds on the first rank, or on all but the first.
             return Value(True, (self.rank == 0) == (plain is operation), True, thing=GUESS)
         text = f"{left.text} {plain.__name__} {right.text}"
         return Value(text=text if plain is operation else opposite(text))
@@ -273,7 +275,7 @@ class Expressions:
         return self._open(node, test.differs or one.differs or other.differs)
 
     def _ListComp(self, node: Any) -> Value:  # noqa: N802
-        # Its variables are its own, and may be called `rank`.
+        # A comprehension's variables are local to it, and may be called `rank`.
         outside, self.names = self.names, dict(self.names)
         for each in node.generators:
             self.value(each.iter)
@@ -292,15 +294,16 @@ class Expressions:
 
     @property
     def depth(self) -> int:
-        """How many of the cell's functions are around."""
+        """Return how many calls of the cell's functions enclose this place."""
         return len(self.through)
 
     def ended(self, how: str, line: int) -> None:
-        """The rank raises or exits. Raises Leaves, unless that is a check."""
+        """Note that the rank raises or exits. Raises Leaves, unless that is a check which, as a
+        rule, finds nothing."""
         raise NotImplementedError
 
     def forget(self, target: ast.AST) -> None:
-        """The names that `target` binds may be anything from here on."""
+        """Make the names that `target` binds unknown from here on."""
         for each in names_in(target):
             self.names[each] = UNKNOWN
 
@@ -309,7 +312,7 @@ class Expressions:
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """What is entered inside is left at the end."""
+        """Restore the current conditions and path at the end of the block."""
         under, path = self.under, self.path
         try:
             yield
@@ -318,8 +321,8 @@ class Expressions:
 
 
 def _tells_whether(operation: type, left: Value, right: Value) -> bool:
-    """Whether a comparison is of what no rank is, as in `rank = -1` where there are no others: it
-    asks whether there are."""
+    """Return whether a comparison of the rank only tells whether there are other ranks, by a value
+    that no rank has: `rank` may be -1 or None in a single process."""
     known = left if left.known else right
     if not known.known or (left.known and right.known) or known.differs:
         return False
@@ -329,11 +332,11 @@ def _tells_whether(operation: type, left: Value, right: Value) -> bool:
     return value < 0 or (value == 0 and operation in (ast.GtE, ast.Lt))
 
 
-@lru_cache(maxsize=256)  # every rank asks for the same nodes
+@lru_cache(maxsize=256)  # every rank needs the same nodes
 def _unparsed(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
 def names_in(target: ast.AST) -> list[str]:
-    """The names bound by an assignment to `target`."""
+    """Return the names that an assignment to `target` binds."""
     return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]

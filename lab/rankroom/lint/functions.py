@@ -1,4 +1,4 @@
-"""What a cell binds names to, and its own functions, followed where they are called."""
+"""Follow what a cell binds names to, and its own functions where they are called."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from rankroom.lint.calls import Calls
 from rankroom.lint.expressions import DEEPEST, FUNCTIONS, Leaves
 from rankroom.lint.values import UNKNOWN, Object, Value
 
-# What belongs together, as `if rank: barrier()` in one and `if not rank: barrier()` in the other.
+# Methods that are not checked alone: `if rank: barrier()` in one may go with `if not rank:
+# barrier()` in the other.
 _PAIRED = ("__enter__", "__exit__", "__aenter__", "__aexit__")
 
 
 class Functions(Calls):
-    """One rank's way through what is bound, and through functions; `Walk` adds what parts ways."""
+    """One rank's path through bindings and functions; `Walk` adds branches and loops."""
 
     def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
         super().__init__(lines, rank, size)
         self.defined: list[tuple[Any, Object | None]] = []
         self._active: set[ast.AST] = set()
-        # What the path goes on depending on: to the end of the function, and of the loop.
+        # What the path depends on up to the end of the function, and of the loop.
         self._returned: frozenset[str] = frozenset()
         self._broken: frozenset[str] = frozenset()
         self._result: Value | None = None
 
     def block(self, body: Sequence[ast.stmt]) -> str | None:
-        """Go through statements; how the rank leaves before their end, if it surely does."""
+        """Walk through statements. Return how the rank leaves before their end, if it certainly
+        does."""
         raise NotImplementedError
 
     # -- names
@@ -54,7 +56,7 @@ class Functions(Calls):
         if isinstance(target, (ast.Name, ast.Attribute)):
             key = self.key(target)
             if found.known and not found.differs and self._apart(target):
-                # Set on these ranks only: from here on it says which ranks they are.
+                # Set on some ranks only: from here on, its value depends on the rank.
                 found = Value(True, found.value, True)
             self.names[key] = found
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -66,7 +68,8 @@ class Functions(Calls):
             self._children(target)
 
     def _apart(self, target: ast.expr) -> bool:
-        """Whether only some ranks set it: a function's own names are set by all that call it."""
+        """Return whether only some ranks set `target`. A function's local names are set by all
+        ranks that call it."""
         if isinstance(target, ast.Attribute):
             return bool(self.under)
         return any(
@@ -124,7 +127,7 @@ class Functions(Calls):
         ]
 
     def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
-        """Go through a function of the cell where it is called."""
+        """Walk through a function of the cell where it is called, and return its value."""
         if function in self._active or self.depth >= DEEPEST:
             return UNKNOWN
         self.called.add(function)
@@ -167,7 +170,7 @@ class Functions(Calls):
             if value is None and isinstance(defaults.get(each), ast.Constant) and self.through:
                 value = self.value(defaults[each])
             if value is None or (not value.known and value.thing is None):
-                # By its name, then: a parameter `rank` is one.
+                # Judge by its name, then: a parameter `rank` is a rank.
                 value = self._by_name(each, defaults.get(each)) or UNKNOWN
             out[each] = value
         return out | {each.arg: UNKNOWN for each in (wanted.vararg, wanted.kwarg) if each}
@@ -175,7 +178,7 @@ class Functions(Calls):
     def _by_name(self, name: str, default: ast.expr | None) -> Value | None:
         if names.RANKISH.fullmatch(name):
             if isinstance(default, ast.Constant) and type(default.value) is int and default.value:
-                return None  # `rank=8` is a matrix's
+                return None  # `rank=8` is the rank of a matrix
             return Value(True, self.rank, True)
         if names.MAINISH.fullmatch(name) and not self.through:
             return Value(True, self.rank == 0, True)
@@ -183,7 +186,7 @@ class Functions(Calls):
 
 
 def _one_by_one(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
-    """Who gets what in `a, b = c, d`; nothing for another assignment."""
+    """Return the pairs of target and value in `a, b = c, d`; none for another assignment."""
     into, given = node.targets[0], node.value
     several = (ast.Tuple, ast.List)
     if len(node.targets) > 1 or not isinstance(into, several) or not isinstance(given, several):

@@ -1,4 +1,4 @@
-"""The names by which cells call collectives, and by which they ask which rank they are on."""
+"""The names by which cells call collectives, and by which they tell their rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOROVOD = re.compile(
     r"|broadcast_(object|object_fn|parameters|optimizer_state|variables|global_variables)"
     r"|allgather_object"
 )
-# Where each takes its group by position; sends and receives are for two ranks by design.
+# The position of each one's argument for its group. Sends and receives are for two ranks by design.
 _TORCH = {
     "all_gather": 2, "all_gather_coalesced": 2, "all_gather_into_tensor": 2,
     "all_gather_object": 2, "all_gather_single": 2, "all_reduce": 2, "all_reduce_coalesced": 2,
@@ -21,7 +21,7 @@ _TORCH = {
     "new_subgroups_by_enumeration": None, "reduce": 3, "reduce_scatter": 3,
     "reduce_scatter_single": 3, "reduce_scatter_tensor": 3, "scatter": 3, "scatter_object_list": 3,
 }  # fmt: skip
-# What ranks that are in hvd.join() take part in, so that others may do more of it.
+# Collectives that ranks in hvd.join() take part in, so that other ranks may do more of them.
 JOINED = re.compile(r"hvd\.(grouped_)?allreduce|optimizer\.\w+|tape\.gradient|model\.fit")
 RANKISH = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
 MAINISH = re.compile(
@@ -34,7 +34,7 @@ SIZEISH = re.compile(r"(?i)size|n_?ranks|num_ranks|world_?size")
 _RANK_VARIABLE = re.compile(
     r"(LOCAL_|OMPI_COMM_WORLD_|PMI_|HOROVOD_|SLURM_)?(LOCAL_)?(RANK|PROCID)"
 )
-# What has an attribute `rank` that is this process's, not one of many things being looped over.
+# Objects whose attribute `rank` is that of this process, not of one of many objects in a loop.
 _OWNERS = {
     "self", "args", "cfg", "config", "conf", "opt", "opts", "params", "hparams", "trainer", "ctx",
     "context", "accelerator", "engine", "env", "state", "FLAGS", "model_engine", "strategy", "comm",
@@ -42,7 +42,8 @@ _OWNERS = {
 
 
 def known_before(name: str) -> str | None:
-    """What a name that the cell does not bind stands for: imports of earlier cells, by custom."""
+    """Return what a name that the cell does not bind stands for, by custom: an import of an earlier
+    cell."""
     if name.startswith("hvd") or name.endswith("hvd"):
         return "horovod.torch"
     return {
@@ -53,7 +54,7 @@ def known_before(name: str) -> str | None:
 
 
 def operation(dotted: str) -> str | None:
-    """The collective that `dotted` names, alike for its variants; None if it is none."""
+    """Return the collective that `dotted` names, the same for its variants; None if it is none."""
     library, _, name = dotted.rpartition(".")
     if library.split(".")[0] == "horovod" and _HOROVOD.fullmatch(name):
         return f"hvd.{name.rstrip('_').removesuffix('_async')}"
@@ -65,7 +66,7 @@ def operation(dotted: str) -> str | None:
 
 
 def is_in_place(dotted: str) -> bool:
-    """True for what leaves its first argument the same on all ranks."""
+    """True for a collective that makes its first argument the same on all ranks."""
     library, _, name = dotted.rpartition(".")
     if library.split(".")[0] == "horovod":
         return name.endswith("_")
@@ -76,13 +77,14 @@ _WRITTEN = ("tensor", "tensor_list", "object_list", "output", "output_tensor", "
 
 
 def written_by(call: ast.Call) -> ast.expr | None:
-    """What a collective in place writes to."""
+    """Return the argument that an in-place collective writes to."""
     named = (each.value for each in call.keywords if each.arg in _WRITTEN)
     return call.args[0] if call.args else next(named, None)
 
 
 def is_for_some(call: ast.Call, dotted: str) -> bool:
-    """True if a call names the ranks it is for, or may do so, or is something else's method."""
+    """True if a call names the ranks that it is for, or may do so, or is a method of some other
+    object."""
     if any(isinstance(arg, ast.Starred) for arg in call.args):
         return True
     for keyword in call.keywords:
@@ -99,19 +101,21 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
         return False
     first = call.args[0] if call.args else None
     if name in ("gather", "scatter", "reduce") and _is_number(first):
-        return True  # a tensor called `dist`
+        return True  # the method of a tensor called `dist`
     place = _TORCH.get(name)
     return place is not None and len(call.args) > place and not _names_all(call.args[place])
 
 
 def goes_alone(node: ast.expr) -> bool:
-    """True for what DDP has for computing without the others for a while, `with model.no_sync()`,
-    and for more steps than they have, `with model.join()` or `with Join([model])`."""
+    """True for the contexts in which a rank with DDP computes without the others: for a while, in
+    `with model.no_sync()`; for more steps than they have, in `with model.join()` or
+    `with Join([model])`."""
     return _called(node) in ("no_sync", "join", "Join")
 
 
 def keeps_errors(node: ast.expr) -> bool:
-    """True for what a rank goes on behind after an error: `with suppress(OSError)`."""
+    """True for a context after which a rank goes on if an error is raised in it, such as
+    `with suppress(OSError)`."""
     return _called(node) in ("suppress", "raises", "assertRaises", "assertRaisesRegex")
 
 
@@ -121,7 +125,7 @@ def _called(node: ast.expr) -> str:
 
 
 def is_own_rank(dotted: str, call: ast.Call) -> bool:
-    """True for hvd.rank() and its kin."""
+    """True for hvd.rank() and the like."""
     library, _, name = dotted.rpartition(".")
     if call.args or call.keywords:
         return False
@@ -131,7 +135,7 @@ def is_own_rank(dotted: str, call: ast.Call) -> bool:
 
 
 def is_size(dotted: str, call: ast.Call) -> bool:
-    """True for hvd.size() and its kin."""
+    """True for hvd.size() and the like."""
     library, _, name = dotted.rpartition(".")
     horovod = library.split(".")[0] == "horovod"
     return not call.args and name == ("size" if horovod else "get_world_size")

@@ -1,4 +1,4 @@
-"""What an expression of a cell is on one rank, as far as the source tells."""
+"""The value of a cell's expression on one rank, as far as the source tells."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Value(NamedTuple):  # made by the hundred, and four times as quick as a dataclass
+class Value(NamedTuple):  # created by the hundred, and four times as fast as a dataclass
     """One expression's value on one rank.
 
-    `differs` says that it depends on the rank. What is not known has a `text` instead, which is
-    the same on every rank where the value is. `thing` is what a name stands for: a dotted name as
-    a string, a function or class of the cell (its syntax), or an Object.
+    `differs` says that it depends on the rank. An unknown value has a `text` instead, which is
+    equal on ranks that have equal values. `thing` is what a name stands for: a dotted name as a
+    string, a function or class of the cell (its syntax node), or an Object.
     """
 
     known: bool = False
@@ -26,40 +26,41 @@ class Value(NamedTuple):  # made by the hundred, and four times as quick as a da
 
 @dataclass(frozen=True)
 class Object:
-    """Something that the cell visibly made: an instance of its own class, or one that meets."""
+    """An object that the cell visibly makes: an instance of its own class, or one whose methods
+    are collectives."""
 
     kind: str
     made_of: ast.ClassDef | None = None
 
 
 OPTIMIZER = Object("optimizer")  # a hvd.DistributedOptimizer: its step waits for all ranks
-TAPE = Object("tape")  # a hvd.DistributedGradientTape: so do its gradients
+TAPE = Object("tape")  # a hvd.DistributedGradientTape: its gradients wait, too
 KERAS = Object("Keras model")  # compiled with such an optimizer: its training waits for all ranks
-MODEL = Object("model")  # a DistributedDataParallel: so does a backward pass through it
-LOSS = Object("loss")  # what came out of one
-GUESS = Object("guess")  # a comparison of the rank with something that is not known
+MODEL = Object("model")  # a DistributedDataParallel: a backward pass through it waits, too
+LOSS = Object("loss")  # an output of such a model, or computed from one
+GUESS = Object("guess")  # a comparison of the rank with an unknown value
 UNKNOWN = Value()
 
 
 def negated(value: Value) -> Value:
-    """`not value`."""
+    """Return `not value`."""
     if value.known:
         return Value(True, not value.value, value.differs, thing=value.thing)
     return Value(differs=value.differs, text=opposite(value.text))
 
 
 def opposite(text: str) -> str:
-    """The text of the opposite of what `text` says; twice gives `text` again."""
+    """Return the text of the negation of `text`; negating twice gives `text` again."""
     return text.removeprefix("not ") if text.startswith("not ") else f"not {text}"
 
 
 def joined(values: list[Value], all_of: bool) -> Value:
-    """`and` (`all_of`) or `or` of values, of which the last may have decided."""
+    """Return `and` (`all_of`) or `or` of values, of which the last may have decided the result."""
     differs = any(each.differs for each in values)
     left = []
     for each in values:
         if not each.known or not each.differs:
-            # Also what is known, but alike on all ranks: it is the same open question everywhere.
+            # Also a known value that is the same on all ranks: on each, it is left undecided.
             left.append(each.text)
         elif bool(each.value) != all_of:
             return Value(True, each.value, True, thing=each.thing)
@@ -69,19 +70,20 @@ def joined(values: list[Value], all_of: bool) -> Value:
 
 
 def calculated(operation: type, left: Value, right: Value) -> Any:
-    """The result of a binary operation or a comparison of known values; None if there is none."""
+    """Return the result of a binary operation or a comparison of known values; None if it cannot be
+    computed."""
     function = _OPERATIONS.get(operation)
     if function is None:
         return None
     try:
-        # Numbers and short collections only: 10 ** 10 ** 10 must not be computed here.
+        # Of small numbers only: 10 ** 10 ** 10 must not be computed here.
         if operation in (ast.Pow, ast.LShift, ast.Mult) and not (
             _small(left.value) and _small(right.value)
         ):
             return None
         return function(left.value, right.value)
     except Exception:
-        # What fails here may fail on the rank too; that is not what is looked for.
+        # What fails here may fail on the rank, too, but such errors are not checked for.
         return None
 
 
@@ -97,7 +99,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
-# How a comparison of the rank with something unknown is kept together with its opposite.
+# Operators that are expressed as the negation of another one.
 OPPOSITES: dict[type, type] = {
     ast.NotEq: ast.Eq, ast.NotIn: ast.In, ast.IsNot: ast.Is, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
 }  # fmt: skip

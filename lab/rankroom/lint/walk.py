@@ -1,4 +1,4 @@
-"""Walk through a cell's statements as one rank would, and note the collectives it comes to."""
+"""Walk through a cell's statements as one rank would, and note the collectives that it reaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAVING = (ast.Break, ast.Return, ast.Raise, ast.Continue)
 
 @dataclass(frozen=True)
 class Exit:
-    """Where a rank leaves a loop or a function under a condition that not every rank meets."""
+    """Where a rank leaves a loop or a function under a condition that not every rank fulfills."""
 
     how: str
     line: int
@@ -27,10 +27,10 @@ class Exit:
 
 
 class Walk(Functions):
-    """One rank's way through a cell.
+    """One rank's path through a cell.
 
-    A condition that depends on the rank is decided; of any other, which all ranks decide alike,
-    both ways are taken, and what lies behind is marked as depending on it (`path`).
+    A condition that depends on the rank is decided. All ranks decide any other condition alike:
+    both branches are taken, and what they reach is marked as depending on it (`path`).
     """
 
     def __init__(self, lines: list[bytes], rank: int, size: int) -> None:
@@ -38,11 +38,11 @@ class Walk(Functions):
         self.exits: list[Exit] = []
 
     def through_cell(self, body: Sequence[ast.stmt]) -> list[Call]:
-        """The collectives that running the cell comes to."""
+        """Return the collectives that running the cell reaches."""
         return self._from_here(lambda: self.block(body))
 
     def through_function(self, function: Any, owner: Object | None) -> list[Call]:
-        """The collectives of one function that the cell defines and does not call itself."""
+        """Return the collectives of a function that the cell defines but does not call."""
         given = [Value(thing=owner)] if owner else []
         return self._from_here(lambda: self._body(function, given, {}))
 
@@ -56,7 +56,8 @@ class Walk(Functions):
         return self.calls
 
     def block(self, body: Sequence[ast.stmt]) -> str | None:
-        """Go through statements; how the rank leaves before their end, if it surely does."""
+        """Walk through statements. Return how the rank leaves before their end, if it certainly
+        does."""
         for statement in body:
             method = getattr(self, f"_{type(statement).__name__}", None)
             if method is None:
@@ -65,7 +66,7 @@ class Walk(Functions):
                 return str(how)
         return None
 
-    # -- ways that part
+    # -- branches
 
     def _If(self, node: ast.If) -> str | None:  # noqa: N802
         test = self.value(node.test)
@@ -100,7 +101,7 @@ class Walk(Functions):
             self.under = under
         self.path = before
         if left_yes and left_no:
-            return min(left_yes, left_no)  # of break, continue, raise, return the one that is least
+            return min(left_yes, left_no)  # the first of break, continue, raise, return
         for how, rest in ((left_yes, opposite(test.text)), (left_no, test.text)):
             if how is not None:
                 self.path |= {rest}
@@ -115,7 +116,7 @@ class Walk(Functions):
         self.parts |= subject.differs
         left: list[str | None] = []
         all_fit = [self._fits(subject, case) for case in node.cases]
-        if None in all_fit:  # on all ranks alike: which of them it is for is not known
+        if None in all_fit:  # which case is taken is unknown, but the same on all ranks
             subject, all_fit = UNKNOWN, [None] * len(all_fit)
         for case, fits in zip(node.cases, all_fit, strict=True):
             if fits is False:
@@ -171,12 +172,13 @@ class Walk(Functions):
     _AsyncFor = _For
 
     def _rounds(self, node: ast.expr) -> tuple[int, bool]:
-        """How often `range(…)` goes round, and whether that depends on the rank."""
+        """Return the number of iterations over `range(…)`, and whether it depends on the rank."""
         if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range"):
             return 0, False
         ends = [self.value(each) for each in node.args]
         if not all(each.known and type(each.value) is int for each in ends):
-            # `range(rank, length, size)` and an unknown length: as a rule, ranks get as many.
+            # As in `range(rank, length, size)` with an unknown length: as a rule, ranks get equally
+            # many iterations.
             return 0, False
         try:
             return len(range(*(each.value for each in ends))), any(e.differs for e in ends)
@@ -189,14 +191,14 @@ class Walk(Functions):
         if decided and not test.value:
             return self.block(node.orelse)
         broken, self._broken = self._broken, frozenset()
-        # One that all ranks go round alike parts them no more than what it is in.
+        # A loop that all ranks iterate alike separates them no more than what encloses it.
         again, self.again = self.again, self.again or (not decided and bool(self.under))
         how = None
         with self._unchanged():
             if test.differs:
                 self._enter(here)
             begin = self.path
-            # A rank that leaves in one round is missing in the next.
+            # A rank that leaves in one iteration is missing in the next.
             for _ in range(2 if _can_leave(node) else 1):
                 how = self.block(node.body)
                 if how not in (None, "continue"):
@@ -205,7 +207,7 @@ class Walk(Functions):
         self._broken, self.again = broken, again
         self.path |= self._returned
         if how in ("return", "raise"):
-            # Not surely: the loop may have nothing to go round for.
+            # Not certain unless decided: the loop may have no iterations.
             return how if decided else None
         return None if how == "break" else self.block(node.orelse)
 
@@ -215,7 +217,7 @@ class Walk(Functions):
     # -- leaving
 
     def left(self, how: str, line: int) -> None:
-        """Note a way out that not every rank takes."""
+        """Note an exit, if not every rank takes it."""
         if self.under:
             self.exits.append(Exit(how, line, self.through, self.under[-1]))
 
@@ -236,8 +238,8 @@ class Walk(Functions):
         return "return"
 
     def ended(self, how: str, line: int) -> None:
-        """The rank raises or exits. Raises Leaves, unless more than its number decides on that:
-        such a check finds nothing, as a rule."""
+        """Note that the rank raises or exits. Raises Leaves, unless that depends on more than the
+        rank's number: such a check finds nothing, as a rule."""
         if self.under and (self.path or self.under[-1].guessed):
             return
         self.left(how, line)
@@ -256,7 +258,7 @@ class Walk(Functions):
             with self._unchanged():
                 self.path |= {f"line {each.lineno} caught"}
                 _perhaps(partial(self.block, each.body))
-        # What the body bound counts, not `hvd = None` where an import failed.
+        # Keep what the body bound, not `hvd = None` from the handler of a failed import.
         self.names = names
         last = self.block(node.finalbody)
         if how == "raise" and node.handlers:
@@ -269,33 +271,33 @@ class Walk(Functions):
 
 
 def _either(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
-    """What names are after one of two ways was taken."""
+    """Return what names stand for after one of two branches was taken."""
     if one == other:
         return one
     out = dict(one)
     for name in {*one, *other}:
         a, b = one.get(name), other.get(name)
         if a != b:
-            # An import in one of them, as in `try`-like code, still names the module.
+            # An import in one branch only, as in `try`-like code, still names the module.
             both = [each for each in (a, b) if each is not None]
             things = [each.thing for each in both if each.thing is not None]
-            # A Keras model need not be compiled with Horovod's optimizer in both.
+            # A Keras model may be compiled with Horovod's optimizer in one branch only.
             is_unsure = any(isinstance(t, Object) and t.kind == KERAS.kind for t in things)
             thing = things[0] if things and not is_unsure else None
-            # A rank that is 0 without the others is a rank all the same.
+            # `rank = 0` in the branch for a single process: after it, `rank` still differs.
             out[name] = Value(thing=thing, differs=any(each.differs for each in both))
     return out
 
 
 def _perhaps(go: Callable[[], str | None]) -> str | None:
-    """How the rank leaves `go`, where that is one way of several."""
+    """Take `go`, one of several branches, and return how the rank leaves it, if it does."""
     try:
         return go()
     except Leaves:
         return "raise"
 
 
-# Every rank asks them of the same nodes.
+# Cached, as every rank's walk calls them for the same nodes.
 @lru_cache(maxsize=256)
 def _assigned(node: ast.AST) -> frozenset[str]:
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))

@@ -1,1 +1,1 @@
-"""What runs in the notebook's kernel: the magics, and what they need of IPython."""
+"""The part that runs in the notebook's kernel: the magics, and what they need of IPython."""

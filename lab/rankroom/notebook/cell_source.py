@@ -1,4 +1,4 @@
-"""A cell's source, looked at before it is sent anywhere."""
+"""Check a cell's source before it is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from rankroom.lint import warnings
 def check_syntax(
     shell: Any, source: str, is_of_another_python: Callable[[], bool] = lambda: False
 ) -> str:
-    """The cell as plain Python; CellError if it does not compile: once, here, not on every rank.
+    """Return the cell as plain Python. Raises CellError if it does not compile: once here, rather
+    than on every rank.
 
-    For ranks of another Python it is theirs to say: the cell stays as it is.
+    Ranks with another version of Python judge the syntax themselves: a cell that does not compile
+    here is returned unchanged.
 
     `shell` transforms magics and `!` lines as the ranks' shells will. Most cells have none, and
-    that takes longer than to compile them.
+    transforming takes longer than compiling, so compiling is tried first.
     """
     with contextlib.suppress(SyntaxError, ValueError):
         _compile(source)
@@ -43,10 +45,10 @@ def _compile(code: str) -> None:
 
 
 def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:
-    """What to say about a cell before it runs: collectives that not every rank reaches."""
+    """Return warnings about a cell before it runs: collectives that not every rank reaches."""
     try:
         return [each.text for each in warnings(code, ranks, size)]
     except Exception:
-        # A warning is a courtesy: a cell that it cannot be made for runs as well.
+        # Warnings are optional: a cell that cannot be checked runs all the same.
         logging.getLogger(__name__).debug("this cell could not be checked", exc_info=True)
         return []

@@ -1,4 +1,4 @@
-"""The words of `%cluster`: one function each, over this notebook's cluster."""
+"""The subcommands of `%cluster`: a function each, for this notebook's cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
 
 def the_cluster() -> AnyCluster:
-    """This notebook's cluster. Raises NoClusterError with what there is instead."""
+    """Return this notebook's cluster. Raises NoClusterError, which names the running clusters."""
     if AnyCluster.current is not None:
         return AnyCluster.current
     others = clusters_in_use()
@@ -35,8 +35,8 @@ def the_cluster() -> AnyCluster:
 
 
 def ranks_have_another_python() -> bool:
-    """Whether this notebook's ranks have a Python of another version than its own, as far as they
-    say so soon."""
+    """Return whether this notebook's ranks run another version of Python than it does; False if
+    they do not answer within 2 s."""
     current = AnyCluster.current
     if current is None:
         return False
@@ -85,8 +85,8 @@ def start(line: str) -> None:
 def _started(
     launched: tuple[ClusterPaths, subprocess.Popen[bytes]], before: AnyCluster | None = None
 ) -> None:
-    """Wait for ranks of this machine, or of this job, in the place of the cluster that this
-    notebook had `before`, and say so."""
+    """Wait until launched ranks on this machine, or in this job, are ready, and describe them. They
+    replace the cluster that this notebook had `before`."""
     begun = time.monotonic()
     with progress() as tell:
         cluster = Cluster.ready(*launched, tell)
@@ -100,14 +100,14 @@ def _started(
 
 
 def _tell_left(name: str) -> None:
-    """Name what no notebook holds, beside the cluster called `name`."""
+    """Print the clusters other than `name` that no notebook holds."""
     for other in clusters_in_use():
         if other.name != name and not held(ClusterPaths(other.name).folder / "lease"):
             print(LEFT.format(name=other.name, about=_about(other)))
 
 
 def _demand_same(current: AnyCluster, site: Site | None, chosen: Any) -> None:
-    """Raise UsageError where what is asked for is not the cluster that runs."""
+    """Raise UsageError if the running cluster is not the one that is asked for."""
     info = current.refresh()
     is_more = chosen.ranks not in (None, info.size)
     is_here = site is None or (info.remote is not None and info.remote.site == site.name)
@@ -127,7 +127,7 @@ def stop(line: str) -> None:
     name = options.read(line).name
     current = AnyCluster.current
     if name is not None and (current is None or current.name != name):
-        # Also one that cannot be attached to, as its supervisor is of another version, say.
+        # Also one that cannot be attached to, for example as its supervisor is of another version.
         print(actions.stop(name) or f"{name} stopped")
         return
     cluster = the_cluster()
@@ -154,8 +154,8 @@ def restart(line: str) -> None:
 
 
 def _has_job(info: ClusterInfo) -> bool:
-    """Whether it is in a job of a site that goes on, as far as is known: the next one might wait in
-    the queue for long."""
+    """Return whether a cluster has a job on a site that goes on, as far as is known. Its ranks are
+    restarted inside that job, as a new one might wait in the queue for long."""
     return info.remote is not None and info.state != "ending" and liveness.remote_on(info)
 
 
@@ -170,7 +170,7 @@ def _restart_in_job(cluster: AnyCluster, info: ClusterInfo) -> None:
 
 
 def _restarted(cluster: AnyCluster, ranks: Sequence[int]) -> str:
-    """Restart ranks where they are; that they are ready, and after how long."""
+    """Restart ranks where they are; return a sentence that says so, and how long it took."""
     begun = time.monotonic()
     cluster.restart(ranks)
     return f"{name_ranks(ranks)} restarted in {time.monotonic() - begun:.1f} s"
@@ -183,7 +183,7 @@ def resize(line: str) -> None:
 
 
 def again(cluster: AnyCluster, ranks: int | None) -> None:
-    """Stop a cluster and start it under its name, with as many ranks or with others."""
+    """Stop a cluster and start it again under its name, with `ranks` ranks or as many as before."""
     if (supervisor := cluster.start_again(ranks)) is not None:
         _started((cluster.paths, supervisor))
     else:
@@ -255,7 +255,7 @@ def status(line: str) -> None:
 
 
 def horovod_line(found: Features | None) -> str:
-    """What a user should know about the Horovod of this environment; empty if all is well."""
+    """Return what the user should know about this environment's Horovod; "" if all is well."""
     if found is None:
         return "Horovod is not installed here: `rankroom horovod build` builds and installs it"
     if found.lacks:

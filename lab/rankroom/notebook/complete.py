@@ -1,4 +1,4 @@
-"""Completion in %%distributed cells, of the names that live on the ranks."""
+"""Completion in %%distributed cells, with the names that exist on the ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from IPython.core.completer import SimpleCompletion
 
 from rankroom.cluster.base import AnyCluster
 
-WAIT_S = 0.5  # a completion that comes later than this is of no use
+WAIT_S = 0.5  # for the rank's reply: a later completion is of no use
 
 
 def complete_here(line: str, column: int) -> tuple[str, list[str]]:
-    """What IPython would complete: the piece to replace, and by what; runs on a rank."""
+    """Return what IPython completes on a rank: the text to replace, and the matches. Runs there."""
     from IPython import get_ipython
 
     shell: Any = get_ipython()
@@ -21,7 +21,7 @@ def complete_here(line: str, column: int) -> tuple[str, list[str]]:
 
 
 class RankMatcher:
-    """An IPython matcher that asks rank 0, if it is idle."""
+    """An IPython matcher that asks rank 0 for completions, unless a run is in progress."""
 
     matcher_api_version = 2
     matcher_priority = 1
@@ -29,12 +29,12 @@ class RankMatcher:
 
     def __init__(self, magics: Any) -> None:
         self._magics = magics
-        # IPython reads it of every matcher, as it expects functions.
+        # IPython reads this attribute of every matcher, as it expects functions.
         self.__qualname__ = type(self).__qualname__
 
     def __call__(self, context: Any) -> dict[str, Any]:
         first = context.full_text.lstrip()
-        own = first.startswith("%%")  # its first line has the magic's options
+        own = first.startswith("%%")  # the first line then holds the magic's options
         distributed = first.startswith("%%distributed") if own else self._magics.every_cell
         in_options = own and context.cursor_line == 0
         cluster = AnyCluster.current
@@ -53,5 +53,5 @@ class RankMatcher:
             )
             return found
         except Exception:
-            # Completion is a courtesy: whatever goes wrong, typing goes on.
+            # Completion is optional: whatever fails, it must not disturb typing.
             return context.token, []

@@ -1,4 +1,4 @@
-"""The course's own magics: `%course 3` begins a lesson, `%%check ring.1` examines a cell."""
+"""The course's own magics: `%course 3` begins a lesson, `%%check ring.1` checks a cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rankroom.run.run import Run
 
 @magics_class
 class CourseMagics(Magics):
-    """What lessons have beside the magics of every notebook, which are `every`."""
+    """The magics of lessons, beside those of every notebook, which are `every`."""
 
     def __init__(self, shell: Any, every: Any) -> None:
         super().__init__(shell)
@@ -38,11 +38,11 @@ class CourseMagics(Magics):
         """%course [LESSON] [--ranks N] [--site NAME] [--catch-up [EXERCISE]] [--quiz before|after]
 
         Begins a lesson on this notebook's ranks, or on those of the course, which all its lessons
-        share: it starts them if they do not run, and says what is missing for the lesson here.
-        Without a number, lists the lessons and what you have passed of their exercises. With
-        --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE if
-        that is given, and what these build on; your variables stay. With --quiz, asks some
-        questions before a workshop, or after it, which need no ranks.
+        share: starts them if they are not running, and says what the lesson needs that is missing
+        here. Without a number, lists the lessons and how many of their exercises you have passed.
+        With --catch-up, puts the solutions of the lesson's exercises on the ranks, up to EXERCISE
+        if that is given, and what these build on; your variables stay. With --quiz, asks some
+        questions before or after a workshop, which need no ranks.
         """
         options = Options("%course")
         options.add_argument("lesson", nargs="?", type=int, metavar="LESSON")
@@ -63,13 +63,13 @@ class CourseMagics(Magics):
             print(overview())
             return
         here = lesson(chosen.lesson)
-        # Refused before ranks start.
+        # First: an unknown exercise is refused before ranks start.
         solved = [] if chosen.catch_up is None else solutions_until(here, chosen.catch_up)
         progress.begin(here.number)
         self.every.refuses = lambda: ""
         cluster, is_new = course_ranks.ready(here, chosen.ranks, chosen.site)
         if why := lacking(cluster, here):
-            # The cells below say the same, instead of failing for reasons of their own.
+            # The lesson's cells then say the same, instead of each failing in its own way.
             self.every.refuses = course_ranks.refusal(cluster, why)
             raise UsageError(why)
         if here.fresh and not is_new and chosen.catch_up is None:
@@ -81,11 +81,11 @@ class CourseMagics(Magics):
     @cell_magic("check")  # type: ignore[untyped-decorator]
     @plain
     def check_cell(self, line: str, cell: str) -> None:
-        """%%check EXERCISE: run the cell on all ranks, and see whether it does what is asked.
+        """%%check EXERCISE: run the cell on all ranks, and check whether it does what is asked.
 
-        The cell of an exercise about a script, such as capstone.4, is written into that script's
-        file, and tried as such; another script of that name is kept beside it. `quiz.before` and
-        `quiz.after` mark the answers to `%course --quiz`, without ranks.
+        The cell of an exercise about a script, such as capstone.4, is written to that script's
+        file, and checked as a script; another script of that name is kept beside it. `quiz.before`
+        and `quiz.after` mark the answers to `%course --quiz`, without ranks.
         """
         if not line.strip():
             raise UsageError("%%check needs the name of an exercise, like ring.1")
@@ -113,19 +113,20 @@ class CourseMagics(Magics):
 
 
 class Scripts:
-    """The files that cells of exercises are written into.
+    """The script files that cells of exercises are written to.
 
-    A draft that this notebook has written itself is replaced by the next one. Anything else, such
-    as a script that has passed, or one of a notebook from before a reset, is kept.
+    A draft that this notebook has written itself is replaced by the next one. Any other file is
+    kept, such as a script that has passed, or one that was written before the notebook's reset.
     """
 
     def __init__(self) -> None:
         self._drafts: dict[Path, str] = {}
 
     def write(self, script: Path, cell: str) -> Path | None:
-        """Put the cell into the file; what was there under another name, if it is to be kept.
+        """Write the cell to the file `script`. Return the new name of the file that was there, if
+        that is kept.
 
-        Raises UsageError.
+        Raises UsageError if the file cannot be written.
         """
         path, kept = script.absolute(), None
         try:
@@ -133,7 +134,7 @@ class Scripts:
             if before == cell:
                 return None
             if before not in (None, self._drafts.get(path)):
-                when = time.strftime("%d.%m. %H.%M.%S")
+                when = time.strftime("%Y-%m-%d %H.%M.%S")
                 kept = path.with_name(f"{path.stem} (before check {when}){path.suffix}")
                 path.rename(kept)
             path.write_text(cell, "utf-8")
@@ -145,12 +146,12 @@ class Scripts:
         return kept
 
     def passed(self, script: Path) -> None:
-        """What was written there last is a solution, and no draft."""
+        """Note that what was written to `script` last is a solution, no longer a draft."""
         self._drafts.pop(script.absolute(), None)
 
 
 def overview() -> str:
-    """The lessons, and what the reader has passed of each."""
+    """Return the lessons as a table, with how many exercises of each the reader has passed."""
     from rankroom.course.exercise_list import exercises_of
 
     passed = progress.read().passed

@@ -26,19 +26,21 @@ from rankroom.text.rank_ranges import count_ranks
 
 NAME = "course"  # of the cluster
 TRAIN_HERE = (17, 18, 20)  # lessons that also train where their notebook runs: `!rankroom run`
-SUBMITS = {"slurm": "sbatch", "pbs": "qsub"}  # what the login node of a site has
-BEGINS_S = 30.0  # for a supervisor that was just started to say that it keeps its cluster
-LOOK_UP_S = 2.0  # for the addresses of login nodes: without a network, names take long
+SUBMITS = {"slurm": "sbatch", "pbs": "qsub"}  # the submit command, which a login node has
+BEGINS_S = 30.0  # for a supervisor that was just started to report that it is alive
+LOOK_UP_S = 2.0  # for resolving the names of login nodes, which is slow without a network
 
 
 def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:
-    """The notebook's cluster, or the course's, which is started if it does not run: with `ranks`
-    ranks, or those of a seat in a workshop, or as many as there are GPUs, or the job of the site
-    `where` grants, but not fewer than lessons need. On a machine with too few GPUs for the lessons,
-    they use the CPU. And whether it was started now.
+    """Return the notebook's cluster, or the course's, and whether it was started now.
 
-    Raises UsageError where it has another number of ranks or is elsewhere, and on the login node
-    of a site.
+    The course's cluster is started if it is not running: with `ranks` ranks, or as many as a seat
+    of the workshop has, or one per GPU but no fewer than lessons need; on the site `where`, by
+    default with those that its job grants. On a machine with too few GPUs for the lessons, ranks
+    use the CPU.
+
+    Raises UsageError if the cluster has another number of ranks or is elsewhere, and on the login
+    node of a site.
     """
     _find_commands()
     if lesson.number in TRAIN_HERE and (login := _login_node()):
@@ -52,11 +54,11 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyClus
             try:
                 _start(lesson, ranks, where)
                 is_new = True
-            except launch.InUseError:  # another notebook has begun to start it a moment ago
+            except launch.InUseError:  # another notebook is already starting it
                 poll_until(lambda: liveness.alive(ClusterPaths(NAME).read()), BEGINS_S)
                 cluster_magic.attach(NAME)
     cluster = trial.ranks()
-    # Started from another notebook, perhaps: `%cluster resize` of this one leaves them on the CPU.
+    # Another notebook may have started it: a `%cluster resize` from here must keep it on the CPU.
     if not is_new and 0 < gpus.visible_gpus() < cluster.size and _on_cpu(cluster):
         _hide_gpus()
     if ranks not in (None, cluster.size):
@@ -69,10 +71,10 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyClus
 
 
 def restarted(lesson: Lesson) -> AnyCluster:
-    """The ranks as a lesson needs them that must have run nothing yet. Raises UsageError while a
-    run is on."""
+    """Restart the ranks for a lesson that needs ranks that have run nothing yet. Raises UsageError
+    while a run is in progress."""
     cluster = trial.ranks()
-    cluster.follow()  # another notebook's run would be ended, too
+    cluster.follow()  # see another notebook's run, too, as a restart would end it
     if cluster.busy:
         raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
     print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
@@ -81,14 +83,15 @@ def restarted(lesson: Lesson) -> AnyCluster:
 
 
 def quiz_questions() -> Sequence[Question]:
-    """The questions of a quiz here: in a workshop, those about what its lessons teach."""
+    """Return the questions of a quiz: in a workshop, those about its lessons."""
     from rankroom.workshop.sharing import seat_lessons
 
     return quiz.about(seat_lessons())
 
 
 def refusal(cluster: AnyCluster, why: str) -> Callable[[], str]:
-    """`why`, until this notebook has another cluster, or that has been started again."""
+    """Return a function that returns `why` until this notebook has another cluster, or its cluster
+    has been started again; then ""."""
     before = cluster.refresh()
 
     def still() -> str:
@@ -100,7 +103,8 @@ def refusal(cluster: AnyCluster, why: str) -> Callable[[], str]:
 
 
 def _is_on(cluster: AnyCluster, where: str) -> bool:
-    """Whether a cluster is on a site; one may stand for this machine."""
+    """Return whether a cluster is on the site `where`. A cluster of this machine is on any site
+    that submits no job, such as `local`."""
     remote = cluster.refresh().remote
     if remote is not None:
         return remote.site == where
@@ -119,7 +123,7 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
         if granted is None and not ranks and 0 < count < FEWEST:
             _hide_gpus()
             print(FEW_GPUS)
-        # Where a job grants enough, it also says on which of its nodes.
+        # If a job grants enough ranks, it also says on which of its nodes they run.
         if not ranks and (granted is None or size < FEWEST):
             ranks = max(size, FEWEST)
     if ranks is not None:
@@ -128,30 +132,31 @@ def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
 
 
 def _on_cpu(cluster: AnyCluster) -> bool:
-    """Whether ranks of this machine use the CPU: of others, its GPUs tell nothing."""
+    """Return whether a cluster's ranks are on this machine and use the CPU. For ranks elsewhere,
+    this machine's GPUs do not matter."""
     info = cluster.refresh()
     is_here = info.remote is None and info.allocation is None
     return is_here and bool(info.ranks) and all(rank.device == "cpu" for rank in info.ranks)
 
 
 def _hide_gpus() -> None:
-    """From the ranks that this notebook starts, and starts again: two on one GPU say nothing true
-    of speed, and TensorFlow's would not share its memory."""
+    """Hide the GPUs from ranks that this notebook starts or restarts: timings of two ranks on one
+    GPU are misleading, and TensorFlow's ranks would not share its memory."""
     os.environ[gpus.VISIBLE] = ""
 
 
 def _ranks_of_seat() -> int | None:
-    from rankroom.workshop.sharing import seat_ranks  # most notebooks have no need of it
+    from rankroom.workshop.sharing import seat_ranks  # most notebooks do not need it
 
     return seat_ranks() or None
 
 
 def _login_node() -> str:
-    """The site whose login node this is; empty if it is none, or in a job.
+    """Return the site whose login node this machine is; "" if it is none, or inside a job.
 
-    A profile of the user's own is always asked. Those of the folder that all users share, which
-    come with Rankroom or are the centre's, only count where there is their scheduler's command:
-    elsewhere, their names would be looked up for nothing.
+    The user's own profiles are always checked. Those that all users share, which come with Rankroom
+    or are the computing center's, are only checked if their scheduler's submit command is here:
+    elsewhere, resolving the names of their login nodes would be wasted time.
     """
     if any(map(os.environ.get, allocation.VARIABLES.values())):
         return ""
@@ -159,7 +164,7 @@ def _login_node() -> str:
     for name, profile in site.files().items():
         try:
             one = site.load(name)
-        except UsageError:  # of another site, perhaps, and somebody else's: who names it is told
+        except UsageError:  # perhaps of another site, and not the user's: `--site` shows the error
             continue
         is_own = profile.parent == site.own_folder()
         command = SUBMITS.get(one.scheduler)
@@ -181,15 +186,15 @@ def _login_node() -> str:
 
 
 def _find_commands() -> None:
-    """Have `!rankroom` and `!python` of a lesson be this environment's: its bin may not be on PATH,
-    or come after that of the server's environment."""
+    """Make `!rankroom` and `!python` in a lesson those of this environment, whose bin folder may be
+    missing in PATH, or come after that of the server's environment."""
     own = str(Path(sys.executable).parent)
     mine = shutil.which("rankroom", path=own)
     if mine and shutil.which("rankroom") != mine:
         os.environ["PATH"] = os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))
 
 
-FEWEST = max(each.ranks for each in LESSONS)  # all share the ranks that the first one starts
+FEWEST = max(each.ranks for each in LESSONS)  # all lessons share the ranks that one starts
 BUSY = (
     "lesson {lesson} needs fresh ranks, and {cluster} is busy with a run: wait for it or interrupt "
     "it, then run this cell again"

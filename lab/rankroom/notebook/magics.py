@@ -1,4 +1,4 @@
-"""The magics: thin words over Cluster and Run, in the notebook's kernel."""
+"""The magics: a thin layer over Cluster and Run, in the notebook's kernel."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
 
-AT_ONCE_S = 0.02  # shorter runs need no picture of themselves running
-INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back all the same
-STOP_S = 20.0  # for ranks to let go after --timeout, unless ■ is pressed again
-FOLLOW_S = 1.0  # between two looks at whether a run moves on
-ONLY_THE_NOTEBOOKS = 1_000_000  # a depth that no stack has: `$name` is never a variable of ours
+AT_ONCE_S = 0.02  # a shorter run is not shown as running first
+INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back in any case
+STOP_S = 20.0  # for ranks to stop after --timeout, unless ■ is pressed again
+FOLLOW_S = 1.0  # poll interval for whether a run is stuck, asks something, or has notes
+ONLY_THE_NOTEBOOKS = 1_000_000  # deeper than any stack: `$name` never finds our own variables
 _ON_RANKS = re.compile(r"--(?!breakpoint)")
 _OWN = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
@@ -56,15 +56,15 @@ _OWN = (
 
 @magics_class
 class RankroomMagics(Magics):
-    """Everything `%load_ext rankroom` brings."""
+    """The magics that `%load_ext rankroom` adds, apart from those of the course."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         debug = shell.find_line_magic("debug")
-        before = getattr(debug, "__self__", None)  # the magics of a load before this one
+        before = getattr(debug, "__self__", None)  # the magics of an earlier load
         self._own_debug: Any = before._own_debug if isinstance(before, RankroomMagics) else debug
         self.every_cell = False
-        # Why the lesson of this notebook cannot be walked on these ranks; empty if it can.
+        # Returns why this notebook's lesson cannot run on these ranks; empty if it can.
         self.refuses: Callable[[], str] = lambda: ""
 
     # -- cells
@@ -77,14 +77,14 @@ class RankroomMagics(Magics):
         [--compare RUN] [-o NAME]
 
         Runs the cell on every rank. With --profile, PyTorch's and TensorFlow's profilers run with
-        it, for this cell only: operators and GPU kernels join what its timeline shows. With
+        it, for this cell only, and its timeline also shows operators and GPU kernels. With
         --compare, the metrics of an earlier run are shown beside those of this one: RUN is its id
-        or a part of it, the NAME it was kept as, or `last`; several have commas. As a line,
+        or a part of it, the NAME it was kept as, or `last`; separate several by commas. As a line,
         `%distributed EXPR` shows an expression's value on every rank, and `%distributed on|off`
         makes every cell distributed, or none.
         """
         if cell is not None:
-            # In an option, `{name}` is the notebook's; in an expression, it is the ranks' own.
+            # In an option, `{name}` is the notebook's variable; an expression is left to the ranks.
             self._run(cell, self.shell.var_expand(line, ONLY_THE_NOTEBOOKS) if line else "")
         elif line.strip() in ("on", "off"):
             self.every_cell = line.strip() == "on"
@@ -101,13 +101,13 @@ class RankroomMagics(Magics):
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
-        # A cell of a notebook is rewritten before it gets here (`EveryCell`).
+        # While `%distributed on`, `EveryCell` has removed %%local from a notebook's cell already.
         with self.cells_stay():
             self.shell.run_cell(cell).raise_error()
 
     @contextlib.contextmanager
     def cells_stay(self) -> Iterator[None]:
-        """What is run or rewritten meanwhile is not for the ranks."""
+        """Inside the block, cells run in the notebook's kernel, not on the ranks."""
         every, self.every_cell = self.every_cell, False
         try:
             yield
@@ -115,7 +115,7 @@ class RankroomMagics(Magics):
             self.every_cell = every
 
     def checked(self, source: str) -> str:
-        """The cell as plain Python. Raises CellError if it does not compile."""
+        """Return the cell as plain Python. Raises CellError if it does not compile."""
         with self.cells_stay():
             return check_syntax(self.shell, source, ranks_have_another_python)
 
@@ -125,10 +125,10 @@ class RankroomMagics(Magics):
         """%%scaling [1,2,4] [--weak] [--repeat 3] [--no-warm-up] [-o NAME]
 
         Runs the cell on 1, 2 and 4 ranks, as if the cluster had no others, and shows times,
-        speed-up, efficiency and where the time went. With --weak, the work is taken to grow with
-        the ranks.
+        speed-up, efficiency and where the time went. With --weak, the work is assumed to grow with
+        the number of ranks.
         """
-        # NumPy comes with it.
+        # Imported late, as they load NumPy.
         from rankroom.analysis.scaling import Scaling, bundle, counts
         from rankroom.display.scaling_picture import picture
         from rankroom.notebook.scaling_magic import Plan, scale
@@ -156,7 +156,7 @@ class RankroomMagics(Magics):
             self.shell.user_ns[chosen.output] = outcome.scaling
         output.show(dict(bundle(outcome.scaling, outcome.notes)))
         if outcome.scaling.sizes:
-            # Beside the table rather than in its place, where both can be shown.
+            # A display of its own: within one, a front end would show either plot or table.
             plot = {
                 VEGA: outcome.scaling.chart(),
                 "image/svg+xml": picture(outcome.scaling),
@@ -170,16 +170,16 @@ class RankroomMagics(Magics):
             raise RunFailed("interrupted; the ranks' variables are kept")
 
     def _run_here(self, source: str, line: str = "") -> None:
-        """Run it from within a cell of the notebook's own: what that has printed stands first."""
+        """Run `source` on the ranks from within a notebook's own cell, below what that printed."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._run(source, line)
 
     def _run(self, source: str, line: str) -> None:
         chosen = self._read(cell_options(), line)
-        if chosen.timeout is not None and not chosen.timeout > 0:  # nor is nan
+        if chosen.timeout is not None and not chosen.timeout > 0:  # also true for nan
             raise UsageError(f"--timeout {chosen.timeout:g}: more than 0 seconds")
-        detach = chosen.detach and not in_batch_job()  # ranks end with the job
+        detach = chosen.detach and not in_batch_job()  # whose ranks end with it
         if detach and chosen.timeout is not None:
             raise UsageError(UNTIMED)
         cluster = the_cluster()
@@ -195,7 +195,7 @@ class RankroomMagics(Magics):
             if chosen.output:
                 self.shell.user_ns[chosen.output] = run
             output = CellOutput(self.shell, run.id)
-            # A run that is over at once is shown once.
+            # A run that ends at once is shown only once.
             if not chosen.quiet and (detach or not run.wait(AT_ONCE_S)):
                 output.show(display.running_bundle(run.info))
         if detach:
@@ -204,7 +204,7 @@ class RankroomMagics(Magics):
             return
         shown = None if chosen.quiet else output
         timed_out = self._follow(run, chosen.timeout, shown, bool(pressed))
-        with deferred() as pressed:  # what is shown last stays in the notebook
+        with deferred() as pressed:  # so that the final view reaches the notebook
             if not chosen.quiet or run.state != "done":
                 output.show(display.bundle(run.info, cluster.store))
         self._raise(run, chosen.timeout if timed_out else None)
@@ -212,7 +212,8 @@ class RankroomMagics(Magics):
             raise RunFailed(TOO_LATE)
 
     def _read(self, options: Options, line: str) -> Any:
-        """What is asked of a cell on ranks, if it can run here."""
+        """Return the options of a cell for the ranks. Raises UsageError, also if the notebook's
+        lesson cannot run on these ranks."""
         chosen = options.read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")
@@ -223,11 +224,11 @@ class RankroomMagics(Magics):
     def _follow(
         self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
     ) -> bool:
-        """Wait for the run; an interrupt of the notebook becomes one of the ranks. Whether it had
-        to be ended after `timeout` seconds.
+        """Wait for the run, and interrupt its ranks if the notebook is interrupted. Return whether
+        `timeout` seconds have passed, so that the run was interrupted.
 
-        Where there is no live view, `output` tells that the run is stuck, that it moves on, and
-        what is noted of it.
+        For front ends without a live view, `output` is updated when the run gets stuck or goes on,
+        when ranks begin or stop asking something, and when the run gets a note.
         """
         left = float("inf") if timeout is None else timeout
         told = (False, False, len(run.info.notes))
@@ -238,7 +239,7 @@ class RankroomMagics(Magics):
                 looked = time.monotonic()
                 if run.wait(min(FOLLOW_S, left)):
                     return False
-                if not run.prompts:  # nobody is late who waits for an answer
+                if not run.prompts:  # the wait for an answer does not count
                     left -= time.monotonic() - looked
                 now = (run.info.hang is not None, bool(run.prompts), len(run.info.notes))
                 if output is not None and now != told:
@@ -247,15 +248,16 @@ class RankroomMagics(Magics):
             _interrupt(run)
             run.wait(STOP_S)
         except KeyboardInterrupt:
-            # Pressed again: the notebook gets its prompt back, and a line names what still runs.
+            # If ■ is pressed again, the notebook gets its prompt back, and `_raise` names the ranks
+            # that still run.
             with contextlib.suppress(KeyboardInterrupt):
                 _interrupt(run)
                 run.wait(INTERRUPT_S)
         return left <= 0
 
     def _raise(self, run: Run, timeout: float | None) -> None:
-        """Make the notebook's cell end as the run did, so that "run all" stops where it should; it
-        was ended after `timeout` seconds if that is given."""
+        """Raise RunFailed unless the run succeeded, so that the notebook's cell fails and "Run All"
+        stops there. `timeout` is given if the run was stopped after that many seconds."""
         if run.state == "lost":
             raise RunFailed(how(run.info))
         if run.running:
@@ -281,9 +283,9 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def debug(self, line: str) -> None:
-        """%debug --ranks 3: look around where the last cell that failed on rank 3 did.
+        """%debug --ranks 3: debug the last cell that failed on rank 3, at the line that failed.
 
-        Without ranks it is IPython's own, for the notebook's kernel.
+        Without --ranks, it is IPython's own %debug, for the notebook's kernel.
         """
         if not _ON_RANKS.match(line.strip()):
             self._own_debug(line)
@@ -325,17 +327,17 @@ class RankroomMagics(Magics):
     def ranks(self, line: str) -> None:
         """%ranks push NAME… | pull NAME… | who [NAME…] [--ranks 0,2-3] | debug RANK|off
 
-        Pushing copies the notebook's variables to the ranks. Pulling makes each NAME in the
-        notebook a dictionary: rank to value. `who` shows what the ranks' variables are, and where
-        ranks have different values; these stay where they are. Without NAMEs it shows the ranks'
-        memory as well. `debug 1` has JupyterLab's own debugger show rank 1.
+        `push` copies the notebook's variables to the ranks. `pull` makes each NAME in the notebook
+        a dictionary: rank to value. `who` shows what the ranks' variables are, and where ranks have
+        different values, without copying the values. Without NAMEs it shows the ranks' memory as
+        well. `debug 1` makes JupyterLab's own debugger show rank 1.
         """
         ranks_magic.do(self.shell, line)
 
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def runs(self, line: str) -> None:
-        """%runs [ID]: the latest runs, or the view of one (`last`, or part of its id)."""
+        """%runs [ID]: list the latest runs, or view the run ID (`last`, or part of its id)."""
         options = Options("%runs")
         options.add_argument("id", nargs="?", metavar="ID")
         wanted = options.read(line).id
@@ -349,7 +351,7 @@ class RankroomMagics(Magics):
 
 
 def _interrupt(run: Run) -> None:
-    """Interrupt its ranks, or say why that cannot be; how the run ends is shown in either case."""
+    """Interrupt the run's ranks, or print why that is impossible. Callers show how it ends."""
     try:
         run.interrupt()
     except RankroomError as error:
@@ -393,16 +395,17 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take back what an earlier load has changed of the shell; its magics are replaced."""
+    """Undo what an earlier load has changed in the shell, except for the magics, which the next
+    load replaces."""
     for changed in (shell.input_transformers_cleanup, shell.Completer.custom_matchers):
         changed[:] = [each for each in changed if not isinstance(each, EveryCell | RankMatcher)]
 
 
 class EveryCell:
-    """IPython's transformation of a cell while `%distributed on`: it gets its magic."""
+    """An IPython input transformer that adds `%%distributed` to cells while `%distributed on`."""
 
-    # So that IPython leaves it out as it looks whether a line is complete, and Enter runs it: a
-    # cell magic waits for an empty line.
+    # Makes IPython skip this when it checks whether input is complete, so that Enter runs a line: a
+    # cell magic would wait for an empty line.
     has_side_effects = True
 
     def __init__(self, magics: RankroomMagics) -> None:
@@ -416,7 +419,7 @@ class EveryCell:
         if is_silent(self._magics.shell):
             return lines
         if lines[0].startswith("%%"):
-            # Without its magic, a cell of the notebook's own shows its errors once.
+            # Remove %%local: run by that magic, a cell would show its errors twice.
             return lines[1:] if lines[0].split()[0] == "%%local" else lines
         return ["%%distributed\n", *lines]
 

@@ -1,4 +1,4 @@
-"""The options of a magic line: read without surprises, refused with the list of valid ones."""
+"""The options of a magic line: parsed strictly; an error lists the valid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankroom.errors import UsageError
 
 
 class Options(argparse.ArgumentParser):
-    """argparse that raises UsageError in one line instead of ending the process."""
+    """An argument parser that raises UsageError in one line instead of ending the process."""
 
     def __init__(self, magic: str) -> None:
         super().__init__(prog=magic, add_help=False, allow_abbrev=False)
@@ -20,7 +20,7 @@ class Options(argparse.ArgumentParser):
         raise UsageError(f"{self.magic}: {message}; {self.valid()}")
 
     def valid(self) -> str:
-        """The valid options, in words."""
+        """Return the valid options, as text."""
         names = [
             f"{action.option_strings[-1]}{'' if action.nargs == 0 else ' ' + meta(action)}"
             for action in self._actions
@@ -29,9 +29,9 @@ class Options(argparse.ArgumentParser):
         return f"options: {', '.join(names)}" if names else "it takes no options"
 
     def read(self, line: str) -> argparse.Namespace:
-        """The options in `line`. Raises UsageError."""
+        """Return the options in `line`. Raises UsageError."""
         try:
-            words = shlex.split(line) if line else []  # as with most cells
+            words = shlex.split(line) if line else []  # empty for most cells
         except ValueError as error:
             self.error(f"cannot read {line!r} ({str(error).lower()})")
         # Options may stand between other words, as in `%ranks pull --ranks 0 loss`.
@@ -45,5 +45,5 @@ class Options(argparse.ArgumentParser):
 
 
 def meta(action: Any) -> str:
-    """How an option's value is named in a message."""
+    """Return the name of an option's value for messages."""
     return str(action.metavar or action.dest.upper())

@@ -11,8 +11,8 @@ from IPython.display import display as show
 class CellOutput:
     """A display that can be replaced.
 
-    In an IPython kernel the messages are sent as they are: display() first flushes stdout and
-    stderr through another thread, twice the price of everything else in an empty cell.
+    In an IPython kernel, the messages are sent directly: display() would first flush stdout and
+    stderr through another thread, which takes twice as long as all the rest of an empty cell.
     """
 
     def __init__(self, shell: Any, name: str) -> None:
@@ -21,7 +21,7 @@ class CellOutput:
         self._shown = False
 
     def show(self, bundle: dict[str, Any]) -> None:
-        """Show `bundle`, in place of what was shown before."""
+        """Show `bundle`, a MIME bundle, in place of what was shown before."""
         update, self._shown = self._shown, True
         kernel = getattr(self._shell, "kernel", None)
         if (
@@ -42,7 +42,8 @@ class CellOutput:
 
 
 def _captured(shell: Any) -> bool:
-    """True inside %%capture and ipywidgets' Output, which read what display() is given."""
+    """Return whether %%capture or ipywidgets' Output captures output: it gets only what is passed
+    to display()."""
     publisher = shell.display_pub
     return (
         type(publisher).__name__ != "ZMQDisplayPublisher"

@@ -1,4 +1,4 @@
-"""What a file system refuses is told in one line, as errors of ours are."""
+"""Show errors of a file system in one line, as Rankroom's own errors are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankroom.errors import of_file
 
 
 def plain(magic: Callable[..., None]) -> Callable[..., None]:
-    """A magic that raises no bare OSError for a disk, a quota or a permission."""
+    """Make a magic raise FileError, not a bare OSError, about a disk, a quota or a permission."""
 
     @functools.wraps(magic)
     def told(*args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""One line under a cell that says how far something is."""
+"""A progress line under a cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """`tell(words)` shows the line again; it is gone at the end."""
+    """Yield `tell(words)`, which rewrites the line. The line is erased at the end."""
     width = 0
 
     def tell(words: str) -> None:

@@ -1,8 +1,8 @@
-"""JupyterLab's own debugger shows a rank in the place of the notebook's kernel.
+"""Show a rank in JupyterLab's own debugger, in place of the notebook's kernel.
 
-JupyterLab asks the kernel, which passes its requests on. It knows a cell by a file that is named
-after the cell's text; on the rank that is another file, with the lines of a `%%distributed` cell
-that follow the magic.
+JupyterLab sends its requests to the kernel, which passes them on to the rank. JupyterLab identifies
+a cell by a file that is named after a hash of the cell's text. On the rank, a `%%distributed` cell
+is another file, which has only the lines that follow the magic.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rankroom.system.internals import demand
 
 Message = dict[str, Any]
 
-AT_A_TIME = 8  # requests: one may evaluate something that takes long
+AT_A_TIME = 8  # concurrent requests: one may evaluate something that takes long
 
 
 @dataclass
 class PanelCell:
-    """A cell as JupyterLab has it, by its file `here`; `there` is its file on the rank, if it runs
-    there, of which line 1 is line `before` + 1 here."""
+    """A cell as JupyterLab knows it, by the file `here`. If it runs on the rank, `there` is its
+    file on the rank, of which line 1 is line `before` + 1 here."""
 
     here: str
     text: str
@@ -39,7 +39,7 @@ class PanelCell:
 
 
 class RankInPanel:
-    """From `show` to `leave`, the debugger of the notebook of `shell` is that of `rank`."""
+    """From `show` to `leave`, JupyterLab's debugger shows `rank` in the notebook of `shell`."""
 
     current: ClassVar[RankInPanel | None] = None
 
@@ -53,21 +53,24 @@ class RankInPanel:
         self._cells: dict[str, PanelCell] = {}  # by either file
 
     def show(self) -> None:
-        """Raises UsageError if JupyterLab's debugger is on, here or in another notebook for this
-        rank, RankroomError if the rank has none."""
+        """Pass the debugger's requests on to the rank from now on.
+
+        Raises UsageError if JupyterLab's debugger is switched on, here or in another notebook for
+        this rank, RankroomError if the rank has no debugger.
+        """
         demand("ipykernel", IPythonKernel, ["do_debug_request"])
         if getattr(getattr(self._kernel, "debugger", None), "is_started", False):
             raise UsageError(IS_ON)
-        if self._is_on():  # a notebook that has ended has left it so
+        if self._is_on():  # a notebook that has ended left it on
             self.cluster.debug(self.rank, request("disconnect"))
         self.cluster.on_debugged = self._told
         self._kernel.do_debug_request = self._answer
         RankInPanel.current = self
 
     def leave(self) -> None:
-        """The debugger is the kernel's again. Raises UsageError if it is switched on."""
+        """Give the debugger back to the kernel. Raises UsageError if it is switched on."""
         is_on = False
-        with contextlib.suppress(RankroomError):  # it is gone, or its cluster has fewer ranks now
+        with contextlib.suppress(RankroomError):  # the rank is gone, or no longer in its cluster
             is_on = self._is_on()
         if is_on:
             raise UsageError(IS_ON)
@@ -78,10 +81,10 @@ class RankInPanel:
     def _is_on(self) -> bool:
         return bool(self.cluster.debug(self.rank, request("debugInfo"))["body"]["isStarted"])
 
-    # -- what JupyterLab asks, in the kernel's thread for that
+    # -- requests of JupyterLab, in the kernel's control thread
 
     async def _answer(self, message: Message) -> Message:
-        """The answer to any request; where that fails, JupyterLab logs why."""
+        """Return the response to any request; JupyterLab logs why one failed."""
         command = message["command"]
         try:
             if command == "dumpCell":
@@ -110,10 +113,10 @@ class RankInPanel:
         cell = PanelCell(get_file_name(text), text)
         body = self._on_ranks(text)
         if body is not None:
-            # What the magic's line took is not there; IPython ends each text with a new line.
+            # `body` lacks the magic's line. Count lines, as IPython adds a newline at the end.
             cell.before = len(text.splitlines()) - len(body.splitlines())
             dumped = await self._ask(request("dumpCell", code=body))
-            if dumped:  # nothing where the debugger is off
+            if dumped:  # empty if the debugger is off
                 cell.there = dumped["body"]["sourcePath"]
                 self._cells[cell.there] = cell
         before = self._cells.get(cell.here)
@@ -122,7 +125,7 @@ class RankInPanel:
         return response(message, {"sourcePath": cell.here})
 
     def _on_ranks(self, text: str) -> str | None:
-        """What of a cell runs on ranks; None if it runs here."""
+        """Return the part of a cell that runs on ranks; None if the cell runs in the kernel."""
         try:
             [statement] = ast.parse(self._shell.transform_cell(text)).body
             magic, _, body = [ast.literal_eval(each) for each in statement.value.args]
@@ -132,7 +135,7 @@ class RankInPanel:
 
     async def _set_breakpoints(self, message: Message) -> Message:
         cell = self._cells.get(_path(message))
-        if cell is None:  # of a file
+        if cell is None:  # breakpoints in a file
             return await self._ask(message)
         wanted = message["arguments"].get("breakpoints") or []
         if not cell.there:
@@ -150,10 +153,11 @@ class RankInPanel:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self.cluster.debug, self.rank, message)
 
-    # -- what JupyterLab hears
+    # -- responses and events for JupyterLab
 
     def _info(self, body: Message) -> Message:
-        """`debugInfo`, by which JupyterLab finds cells and shows breakpoints again."""
+        """Return the body of a `debugInfo` response with what JupyterLab needs to find the files of
+        cells and to show breakpoints again."""
         cells = {cell.here: cell for cell in self._cells.values() if cell.breakpoints}
         others = [
             each for each in body.get("breakpoints", ())
@@ -173,7 +177,8 @@ class RankInPanel:
         }
 
     def _translate(self, about: Message) -> None:
-        """Have a frame or a breakpoint be in the cell, if it is in its file on the rank."""
+        """Change the source and line of a frame or breakpoint in a cell's file on the rank to those
+        of the cell in the notebook."""
         source = about.get("source") or {}
         cell = self._cells.get(source.get("path", ""))
         if cell is not None and cell.there == source["path"]:
@@ -183,19 +188,19 @@ class RankInPanel:
     def _told(self, rank: int, event: Message | None) -> None:
         if rank != self.rank:
             return
-        if event is None:  # it is gone
+        if event is None:  # the rank's process has ended
             about = {"threadId": 1, "allThreadsContinued": True}
             event = {"type": "event", "seq": 0, "event": "continued", "body": about}
         self._kernel._publish_debug_event(event)
 
 
 def request(command: str, **arguments: Any) -> Message:
-    """A request of our own."""
+    """Return a request of our own."""
     return {"type": "request", "command": command, "seq": 0, "arguments": arguments}
 
 
 def response(message: Message, body: Message) -> Message:
-    """The answer to a request."""
+    """Return a response to the request `message`."""
     about = {"type": "response", "seq": message["seq"], "request_seq": message["seq"]}
     return {**about, "success": True, "command": message["command"], "body": body}
 

@@ -1,4 +1,4 @@
-"""The words of `%ranks`: one function each, over the variables and debuggers of ranks."""
+"""The subcommands of `%ranks`: a function each, for the variables and debuggers of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 
 def do(shell: Any, line: str) -> None:
-    """What `%ranks LINE` asks for. Raises UsageError."""
+    """Do what `%ranks LINE` asks for. Raises UsageError."""
     if not line.strip():
         raise UsageError(f"%ranks needs one of {', '.join(ACTIONS)}")
     options = Options("%ranks")
@@ -49,7 +49,7 @@ def pull(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) ->
 
 
 def who(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
-    from rankroom.display.variable_table import memory_table, table  # NumPy comes with it
+    from rankroom.display.variable_table import memory_table, table  # it loads NumPy
 
     found = cluster.variables(ranks)
     missing = set(names) - {name for each in found.values() for name in each}
@@ -66,7 +66,7 @@ def who(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> 
 def debug(shell: Any, cluster: AnyCluster, ranks: list[int], names: list[str]) -> None:
     if getattr(shell, "kernel", None) is None:
         raise UsageError(NO_PANEL)
-    from rankroom.notebook.rank_in_panel import RankInPanel  # debugpy comes with it
+    from rankroom.notebook.rank_in_panel import RankInPanel  # it loads debugpy
 
     if len(names) != 1:
         raise UsageError("%ranks debug needs a rank, or off")

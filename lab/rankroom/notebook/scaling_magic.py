@@ -12,33 +12,34 @@ from rankroom.errors import RankroomError
 from rankroom.notebook.stop_button import deferred
 from rankroom.run.run import Run
 
-# Returns when the run has ended, or has been asked to; True if the stop button was pressed already.
+# Waits until a run has ended or was interrupted; the flag: the stop button was pressed already.
 Follow = Callable[[Run, bool], object]
 
 
 @dataclass
 class Plan:
-    """What to run: on which numbers of ranks, and how often; `warm` runs before do not count."""
+    """What to run: `repeat` runs on each number of ranks in `counts`, after `warm` runs that do not
+    count."""
 
     counts: list[int]
     repeat: int = 3
     warm: int = 1
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Ranks, and the number of the run: 0 and less for those that do not count."""
+        """Yield the number of ranks and the run's number; 0 or less: the run does not count."""
         for ranks in self.counts:
             for number in range(1 - self.warm, self.repeat + 1):
                 yield ranks, number
 
     def words(self, ranks: int, number: int) -> str:
-        """Which run this is."""
+        """Return which run this is, as text."""
         which = f"{number} of {self.repeat}" if number > 0 else "to warm up"
         return f"{ranks} rank{'s' if ranks > 1 else ''}, {which}"
 
 
 @dataclass
 class Outcome:
-    """What came of a plan: the numbers so far, and what ended it early, if something did."""
+    """The outcome of a plan: the times so far, and what ended it early, if anything did."""
 
     scaling: Scaling
     broken: Run | None = None
@@ -55,10 +56,11 @@ def scale(
     show: Callable[[Scaling, str], None],
     count: int | None = None,
 ) -> Outcome:
-    """Run `source` as planned, until all is done or a run does not end well.
+    """Run `source` as planned, until all runs are done or one does not succeed.
 
-    `show(scaling, words)` is called before each run. Whatever happens, all ranks are one world
-    again when this returns, or the notes say that they are not.
+    `show(scaling, words)` is called before each run. When this returns, all ranks are one world
+    again, or the notes say why not; while the last run has not ended, the ranks are left as they
+    are.
     """
     outcome = Outcome(Scaling(weak))
     smaller = False
@@ -89,7 +91,7 @@ def scale(
 
 
 def _rejoin(cluster: AnyCluster) -> list[str]:
-    """Have all ranks be one world again; what to say if they are not."""
+    """Make all ranks one world again; return notes that say why if that fails."""
     try:
         if cluster.rejoin():
             return []

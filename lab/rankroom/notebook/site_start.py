@@ -1,4 +1,4 @@
-"""`%cluster start --site NAME`: what may be asked of a site, and the wait for what it grants."""
+"""`%cluster start --site NAME`: the options of a job on a site, and the wait for its ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_options(options: Options) -> None:
-    """What a job on a site may be asked for."""
+    """Add the options of a job on a site."""
     options.add_argument("--site", metavar="NAME")
     for option in JOB_OPTIONS:
         options.add_argument(option.flag, type=option.type, metavar=option.metavar)
@@ -28,7 +28,8 @@ def add_options(options: Options) -> None:
 
 
 def site_asked(chosen: argparse.Namespace) -> Site | None:
-    """The site with what is asked of it; None for this machine. Raises UsageError."""
+    """Return the site with the job options that were given; None for this machine. Raises
+    UsageError if they do not fit."""
     if chosen.site is None and chosen.dry_run:
         raise UsageError(f"--dry-run {start_request.NO_SITE}")
     job = {option.name: getattr(chosen, option.name) for option in JOB_OPTIONS}
@@ -36,21 +37,21 @@ def site_asked(chosen: argparse.Namespace) -> Site | None:
 
 
 def dry_run(found: Site | None, chosen: argparse.Namespace) -> str:
-    """The script of the job that would be submitted."""
+    """Return the script of the job that would be submitted. Raises UsageError if none would be."""
     if found is None:
         raise UsageError(f"--dry-run {start_request.NO_JOB_THERE.format(site=chosen.site)}")
     return start_request.script(found, chosen.name or "", chosen.auto_restart)
 
 
 def attach_waiting(name: str | None) -> RemoteCluster | None:
-    """Go on waiting for a cluster on a site that is not ready, if it is that one."""
+    """Attach to a cluster on a site, and wait until it is ready; None if it is not on a site."""
     info = lookup.find(name)
     if info.remote is None:
         return None
     cluster = RemoteCluster.of(info)
     try:
         _wait(cluster, tells=info.state == "starting")
-    except BaseException:  # the notebook stays with the cluster that it has
+    except BaseException:  # the notebook keeps the cluster that it has
         cluster.close()
         raise
     cluster.make_current()
@@ -58,7 +59,7 @@ def attach_waiting(name: str | None) -> RemoteCluster | None:
 
 
 def is_as_asked(cluster: AnyCluster, asked: Site) -> bool:
-    """Whether a cluster on a site is what is asked for now, however its ranks were counted."""
+    """Return whether a cluster on a site is as requested, however its number of ranks was given."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, UsageError):
         found = remote.site_of(cluster.paths)
         return _counted(found) == _counted(asked)
@@ -66,18 +67,21 @@ def is_as_asked(cluster: AnyCluster, asked: Site) -> bool:
 
 
 def _counted(site: Site) -> Site:
-    """The same, with the number of ranks said, which a profile may leave open."""
+    """Return the site with an explicit number of ranks, which a profile may leave open."""
     return site.with_ranks(site.job.nodes * site.ranks_per_node)
 
 
 def wait(cluster: RemoteCluster) -> None:
-    """Make a cluster that starts the notebook's, and wait for it."""
+    """Make a cluster that is starting the notebook's, and wait until it is ready."""
     cluster.make_current()
     _wait(cluster)
 
 
 def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
-    """Tell how it stands until its ranks are ready; an interrupt leaves it waiting."""
+    """Show the progress of a cluster until its ranks are ready, then describe it if `tells`.
+
+    Raises RankroomError at an interrupt, which leaves the job as it is.
+    """
     begun = time.monotonic()
     try:
         with progress() as tell:

@@ -1,4 +1,4 @@
-"""The stop button, pressed while a cell is being sent: kept until there is a run to interrupt."""
+"""Defer the stop button while a cell is being sent, until there is a run to interrupt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def deferred() -> Iterator[list[int]]:
-    """Interrupts that come inside are put into the list instead of breaking off what is under way.
+    """Append interrupts inside the block to the yielded list, instead of raising KeyboardInterrupt.
 
     A cell that has reached some ranks must not be left running there without being followed.
     """
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield pressed  # where no interrupt comes
+        yield pressed  # only the main thread gets interrupts
         return
     before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     try:

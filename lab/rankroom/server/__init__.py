@@ -1,8 +1,8 @@
 """The Jupyter server extension: routes over the store and clusters, without logic of their own.
 
-Every handler is authenticated, and the server's authorizer is asked: who may only read starts and
-ends nothing. Nothing here blocks the server's event loop (a home directory may
-be a slow network file system, so files are read in threads).
+Every handler requires authentication and asks the server's authorizer: a user who may only read
+cannot start or end anything. Nothing here blocks the server's event loop: files are read in
+threads, as a home directory may be on a slow network file system.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUTES = [
 
 
 def _load_jupyter_server_extension(server_app: Any) -> None:
-    """Called by Jupyter: add the routes under the server's base URL."""
+    """Add the routes under the server's base URL; called by Jupyter."""
     web_app = server_app.web_app
     base = web_app.settings["base_url"]
     store = Store()
@@ -54,8 +54,8 @@ def _load_jupyter_server_extension(server_app: Any) -> None:
 
 
 def _share(server_app: Any, folder: str) -> Folder:
-    """This server is a learner's in a workshop: share how it stands, and end with the workshop.
-    Returns the workshop's folder."""
+    """Share the state of this server, which is a learner's in a workshop, and end it with the
+    workshop. Return the workshop's folder."""
     from rankroom.workshop.sharing import Sharing
 
     def pages() -> int:

@@ -1,4 +1,4 @@
-"""Clusters over HTTP: how they stand, and what can be done to them."""
+"""Clusters over HTTP: their states, and the actions on them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What all routes share: the store, threads, one-line errors as JSON, checked numbers."""
+"""The base of all routes: the store, threads, one-line errors as JSON, checked arguments."""
 
-# Jupyter's handlers and decorators carry no types that hold.
+# The types of Jupyter's handlers and decorators cannot be relied on.
 # mypy: disallow-untyped-decorators=False, disallow-subclassing-any=False
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
-# What is none of these is the fault of the request.
+# Any other error is a fault of the request: 400.
 STATUS: dict[type[RankroomError], int] = {
     RecordError: 404,
     NotYoursError: 403,
@@ -48,15 +48,15 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 def allowed(method: Route) -> Route:
-    """A method of a route for those who are known to the server, if its authorizer agrees."""
+    """Restrict a route's method to authenticated users that the server's authorizer permits."""
     made: Route = authenticated(authorized(method))
     return made
 
 
 class Handler(APIHandler):
-    """What all routes share: the store, threads, JSON errors, checked arguments."""
+    """The base class of all routes."""
 
-    auth_resource = "rankroom"  # what a server's authorizer is asked about: to read it, to write it
+    auth_resource = "rankroom"  # what the server's authorizer permits users to read or write
 
     def initialize(
         self, store: Store, threads: Threads, profiles: Profiles, curves: MetricCurves
@@ -73,11 +73,12 @@ class Handler(APIHandler):
 
     def set_default_headers(self) -> None:
         super().set_default_headers()
-        # What a rank wrote is never taken for a page.
+        # So that a browser never takes what a rank wrote for a page.
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def number(self, name: str, default: float, most: float) -> float:
-        """The query argument `name`, from 0 to `most`. A bad one is answered with 400."""
+        """Return the query argument `name`, a number from 0 up, limited to `most`. A bad one is
+        answered with 400."""
         text = self.get_query_argument(name, "")
         try:
             value = float(text) if text else default
@@ -88,7 +89,8 @@ class Handler(APIHandler):
         return min(value, most)
 
     def words(self) -> dict[str, str]:
-        """The body: a JSON object of texts, or nothing. A bad one is answered with 400."""
+        """Return the body, a JSON object of strings; {} without one. A bad one is answered with
+        400."""
         body = self.get_json_body()
         if body is None:
             return {}
@@ -108,7 +110,7 @@ class Handler(APIHandler):
             return
         except Exception:
             if self._headers_written:
-                # An answer that is ended in order would be taken for the whole file.
+                # A response that ends normally would be taken for the whole file.
                 self.detach().close()
             raise
         self.finish(set_content_type=kind)
@@ -118,7 +120,7 @@ class Handler(APIHandler):
         if isinstance(error, OSError):
             error = of_file(error) or error
         message = str(error) if isinstance(error, RankroomError) else ""
-        # The end of a log may follow, which is for a terminal.
+        # The end of a log may follow, which is meant for a terminal.
         message = message.partition("\n")[0].rstrip(":")
         if isinstance(error, RankroomError):
             self.set_status(STATUS.get(type(error), 400))
@@ -130,6 +132,6 @@ class Handler(APIHandler):
         self.finish(json.dumps(said))
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
-        # The one line went to the browser; a traceback in the server's log would say no more.
+        # The browser was sent the message; a traceback in the server's log would say no more.
         if not isinstance(error, RankroomError):
             super().log_exception(kind, error, trace)

@@ -1,4 +1,4 @@
-"""Curves that browsers ask for, again and again while a run is live or somebody pans."""
+"""Curves for browsers, which request them repeatedly while a run is live or the user pans."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.metrics.curve_answer import Asked
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics
 
-MOST = 8  # runs whose curves stay in memory for the next look
-MOST_HELD = 12_000_000  # points of them all: some 300 MB
+MOST = 8  # runs whose curves stay in memory for the next request
+MOST_HELD = 12_000_000  # points of all of them: some 300 MB
 
 
 class MetricCurves:
-    """The metrics of runs, read once for all who look at them."""
+    """The metrics of runs, each read once for all browsers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class MetricCurves:
         self._lock = threading.Lock()
 
     def of(self, run: RunInfo, asked: Asked) -> str:
-        """The curves of the run by now, as JSON."""
+        """Return the curves of the run so far, as JSON."""
         from rankroom.analysis.metrics.curve_answer import answer, is_fine
 
         kept = None if run.state == "running" or run.id in self._whole else self._coarse(run)
@@ -49,7 +49,7 @@ class MetricCurves:
         return json.dumps(said, separators=(",", ":"))
 
     def _coarse(self, run: RunInfo) -> KeptMetrics | None:
-        """What was kept when the run ended, if it was."""
+        """Return the metrics that were stored when the run ended; None if there are none."""
         from rankroom.analysis.metrics.metrics_of_run import stored_metrics
 
         paths = self._store.paths(run.id)
@@ -80,7 +80,7 @@ class MetricCurves:
         return growing
 
     def _forget(self) -> None:
-        """Those that were looked at longest ago, if there are too many."""
+        """Drop the curves that were requested longest ago while there are too many."""
         with self._lock:
             while len(self._whole) > 1 and (
                 len(self._whole) > MOST

@@ -1,4 +1,4 @@
-"""Profiles and collectives that browsers ask for, again and again while a run is live."""
+"""Profiles and collectives for browsers, which request them repeatedly while a run is live."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.profile.of_run import GrowingProfile
 
-MOST = 8  # live runs whose spans stay in memory for the next look
+MOST = 8  # live runs whose spans stay in memory for the next request
 
 
 class Profiles:
-    """One profile for all who look at a run."""
+    """The profiles of runs, each computed once for all browsers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class Profiles:
         self._lock = threading.Lock()
 
     def of(self, run: RunInfo) -> Profile:
-        """Where the time of the run went, by now."""
+        """Return the profile of the run so far."""
         from rankroom.analysis.profile.of_run import stored_profile
 
         kept = None if run.state == "running" else stored_profile(self._store.paths(run.id))
@@ -37,7 +37,7 @@ class Profiles:
         return kept
 
     def collectives(self, run: RunInfo) -> str:
-        """Which spans of the run belong together, by now, as JSON."""
+        """Return which spans of the run so far belong to the same collective, as JSON."""
         from rankroom.analysis.collectives import CATEGORY, Collectives
         from rankroom.analysis.timeline import Timeline
 

@@ -1,4 +1,4 @@
-"""What ssh asks, over HTTP; an answer goes from the browser to ssh and is never kept."""
+"""Questions of ssh over HTTP; an answer goes from the browser to ssh and is never stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN = ("id", "host", "text", "secret", "asked")
 class Questions(Handler):
     @allowed
     async def get(self) -> None:
-        # Who may not answer is not asked.
+        # A user who may not answer is shown no questions.
         asked = self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource)
         if not await ensure_async(asked):
             self.finish({"questions": []})
@@ -24,7 +24,7 @@ class Questions(Handler):
 
 
 class Answer(Handler):
-    """A body without an answer refuses to give one."""
+    """Answer a question; a body without an answer declines it."""
 
     @allowed
     async def post(self, question: str) -> None:

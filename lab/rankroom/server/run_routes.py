@@ -1,4 +1,4 @@
-"""The records of runs over HTTP, and the steps for a live run that is stuck."""
+"""The records of runs over HTTP, and the actions on a live run that is stuck."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rankroom.text.rank_ranges import name_ranks, parse_ranks
 if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.metrics.curve_answer import Asked
 
-# A proxy in front may cut idle requests at a minute; a browser asks again anyway.
+# A proxy in front may cut off idle requests after a minute; a browser asks again anyway.
 LONGEST_WAIT = 50.0
 LARGEST = 16 * LIMIT
 GZIP = "application/gzip"
-MOST_NAMES = 1000  # of metrics in one question
+MOST_NAMES = 1000  # of metrics in one request
 
 
 class Version(Handler):
@@ -38,7 +38,7 @@ class Version(Handler):
 
 
 class Runs(Handler):
-    """The newest runs, with `metrics=1` those of them that have some."""
+    """The newest runs; with `metrics=1`, only those of them that have metrics."""
 
     @allowed
     async def get(self) -> None:
@@ -102,7 +102,7 @@ class Profile(Handler):
 
 
 class Overview(Handler):
-    """A long run's timeline, coarse; nothing of one that is short, or live."""
+    """A coarse timeline of a long run; empty for a run that is short or live."""
 
     @allowed
     async def get(self, run_id: str) -> None:
@@ -117,7 +117,7 @@ class Overview(Handler):
 
 
 class Metrics(Handler):
-    """Curves of what user code reported: `axis`, `from`, `to`, `points`, `name` (repeated)."""
+    """Curves of metrics, by the arguments `axis`, `from`, `to`, `points`, `name` (repeated)."""
 
     @allowed
     async def get(self, run_id: str) -> None:
@@ -139,7 +139,7 @@ class Metrics(Handler):
         return curve_answer.Asked(axis, begin, end, max(points, 2), names)
 
     def _place(self, name: str) -> float | None:
-        """Where on the axis; None if it is not said. A bad one is answered with 400."""
+        """Return a position on the axis, or None if not given. A bad one is answered with 400."""
         text = self.get_query_argument(name, "")
         try:
             value = float(text) if text else None
@@ -167,10 +167,10 @@ class Source(Handler):
 
 
 class Step(Handler):
-    """One of the steps, each harder than the one before."""
+    """An action on a live run, from an interrupt to a restart of its ranks."""
 
     def live(self, run_id: str) -> RunInfo:
-        """The run, which is on; it reads files. Raises RunOverError."""
+        """Return the run, if it is in progress; reads files. Raises RunOverError."""
         return actions.acted_on(self.store, run_id)
 
 
@@ -189,10 +189,11 @@ class Release(Step):
 
 
 class Prompted(Step):
-    """What is for prompts of ranks; `prompts` are theirs, as rank:number,…"""
+    """A request about prompts of ranks, which `prompts` of its body names as rank:number,…"""
 
     def line(self) -> tuple[str, dict[int, int]]:
-        """What was typed, and the numbers of the prompts that it is for, by rank."""
+        """Return what was typed, and the numbers of the prompts that it is for, by rank. A bad body
+        is answered with 400."""
         said = self.words()
         if "text" not in said or not _PROMPTS.fullmatch(said.get("prompts", "")):
             raise HTTPError(400, 'the body is {"text": …, "prompts": "2:7,3:9"}')
@@ -208,7 +209,7 @@ class Answer(Prompted):
 
 
 class Complete(Prompted):
-    """What can follow in a line for a debugger: that of the first of the prompts."""
+    """Completions of a line for a debugger, by the rank of the first of the prompts."""
 
     @allowed
     async def post(self, run_id: str) -> None:
@@ -246,7 +247,7 @@ class Stacks(Step):
 _PROMPT = re.compile(r"(\d{1,9}):(\d{1,9})")
 _PROMPTS = re.compile(rf"{_PROMPT.pattern}(?:,{_PROMPT.pattern})*")
 _RUN = r"rankroom/runs/([^/]+)"
-# Those that only read: they serve any store, also one that somebody shows.
+# Read-only routes: they serve any store, also that of the runs that a teacher shows.
 READING: list[tuple[str, type[Handler]]] = [
     (r"rankroom/runs", Runs),
     (_RUN, OneRun),

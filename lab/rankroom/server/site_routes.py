@@ -1,4 +1,4 @@
-"""Sites over HTTP: which there are, and the job that a start on one of them would submit."""
+"""Sites over HTTP: their list, and the job that a start on one of them would submit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads of their own for what may take long, so that records are read and sent meanwhile."""
+"""Thread pools for work that may take long, so that records are read and sent meanwhile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from rankroom.errors import StartError
 
 STATES, LOOKS, ACTIONS = 2, 4, 8
-LONGEST_S = 50.0  # a proxy in front may cut a request at a minute
+LONGEST_S = 50.0  # a proxy in front may cut off a request after a minute
 T = TypeVar("T")
 
 
 class Threads:
-    """One pool for how clusters and the own seat stand, which every window asks all the time, one
-    for looks at ranks and records, which may take long, and one for acting."""
+    """Three pools: for the states of clusters and of the own seat, which every window polls; for
+    looks at ranks and records, which may take long; and for actions."""
 
     def __init__(self) -> None:
         self._states = ThreadPoolExecutor(STATES, "rankroom-state")
@@ -25,15 +25,16 @@ class Threads:
         self._going: dict[str, Future[Any]] = {}
 
     async def state(self, what: str, work: Callable[[], T]) -> T:
-        """The same as `look`, for what no long look may keep waiting."""
+        """Return the result of `work` as `look` does, in a pool that slow looks cannot block."""
         return await self._shared(self._states, what, work)
 
     async def look(self, what: str, work: Callable[[], T]) -> T:
-        """The result of `work`, shared by all who look at the same while it is under way."""
+        """Return the result of `work`. Requests for the same `what` share it while it is under way.
+        Raises StartError if it takes too long."""
         return await self._shared(self._looks, what, work)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`; StartError when it takes too long, though it goes on then."""
+        """Return the result of `work`. Raises StartError if it takes too long; it goes on then."""
         return await self._wait(self._actions.submit(work), SLOW)
 
     async def _shared(self, pool: ThreadPoolExecutor, what: str, work: Callable[[], T]) -> T:
@@ -50,7 +51,7 @@ class Threads:
 
     async def _wait(self, going: Future[T], slow: str) -> T:
         try:
-            # Who no longer waits must not end it for the others.
+            # A request that stops waiting must not cancel the work for the others.
             waiting = asyncio.shield(asyncio.wrap_future(going))
             return await asyncio.wait_for(waiting, LONGEST_S)
         except asyncio.TimeoutError:  # not TimeoutError itself before Python 3.11

@@ -1,6 +1,6 @@
-"""A workshop over HTTP: for its teacher all seats, for a learner the own one and what is offered.
+"""A workshop over HTTP: all seats for its teacher; the own seat and the offers for a learner.
 
-Who is who says the file system: the server's account owns the workshop's folder, or has a seat.
+The file system tells the two apart: the server's account owns the workshop's folder, or has a seat.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rankroom.workshop import workshop_answers
 from rankroom.workshop.sharing import VARIABLE, Sharing
 from rankroom.workshop.workshop_folder import Folder
 
-FOLLOW_S = 2.0  # between two copies of a live run that is shown
+FOLLOW_S = 2.0  # between two copies of a live run that learners are shown
 MOST_MINUTES = 24 * 60.0
 T = TypeVar("T")
-_following: dict[tuple[str, str], asyncio.Task[None]] = {}  # live runs, by folder and id
-_followed: set[tuple[str, str]] = set()  # those that were, to their ends
-_copying = threading.Lock()  # two threads would use the same name for a file until it is whole
+_following: dict[tuple[str, str], asyncio.Task[None]] = {}  # of live runs, by folder and id
+_followed: set[tuple[str, str]] = set()  # runs that were copied to their ends
+_copying = threading.Lock()  # two threads would use the same temporary file
 
 
 class Overview(Handler):
-    """For the teacher; `exercise` is the one whose results are told."""
+    """The teacher's view; `exercise` is the one whose results are included."""
 
     @allowed
     async def get(self) -> None:
@@ -51,7 +51,7 @@ class Overview(Handler):
 
 
 class Told(Handler):
-    """Something that the teacher tells all learners, or offers one."""
+    """A message of the teacher to all learners, or an offer to one."""
 
     async def tell(self, act: Callable[[Folder, dict[str, str]], object], said: str) -> None:
         words = self.words()
@@ -76,7 +76,7 @@ class Cell(Told):
 
 
 class Timer(Told):
-    """Without minutes there is no timer any more."""
+    """Show a timer, or remove it if no minutes are given."""
 
     @allowed
     async def post(self) -> None:
@@ -98,7 +98,7 @@ class Offer(Told):
 
 
 class Show(Told):
-    """Show one of the teacher's runs; without an id, none any more. A live one is followed."""
+    """Show one of the teacher's runs, and follow it while it is live; without an id, show none."""
 
     @allowed
     async def post(self) -> None:
@@ -117,7 +117,7 @@ class Show(Told):
 
 
 def follow(handler: Handler, folder: Folder, run_id: str) -> None:
-    """Copy what is new of a run that is shown, unless that is done already."""
+    """Start copying what is new of the run that is shown, unless that is under way."""
     key = str(folder.path), run_id
     if key not in _following:
         _following[key] = asyncio.create_task(_follow(handler, folder, run_id))
@@ -125,8 +125,9 @@ def follow(handler: Handler, folder: Folder, run_id: str) -> None:
 
 
 async def go_on_following(handler: Handler, folder: Folder) -> None:
-    """The same of the run that is shown, if a server before this one has followed it."""
-    with contextlib.suppress(RankroomError, OSError):  # a copy that is damaged, say
+    """Follow the run that is shown if an earlier server has begun to and it has not ended in the
+    copy."""
+    with contextlib.suppress(RankroomError, OSError):  # such as a copy that is damaged
         run_id = await asyncio.to_thread(folder.shown_run)
         key = str(folder.path), run_id
         if run_id and key not in _following and key not in _followed:
@@ -136,22 +137,23 @@ async def go_on_following(handler: Handler, folder: Folder) -> None:
 
 
 async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
-    """Until the run is over, and what is computed of it is there, or another one is shown."""
+    """Copy what is new of a run until it is over or another one is shown; then once more, for what
+    is computed at its end."""
     paths = handler.store.paths(run_id)
     is_live = is_shown = True
     trouble = ""
     while is_live and is_shown:
         await asyncio.sleep(FOLLOW_S)
         try:
-            # Read before it is copied, so that the last copy is of the whole.
+            # Read before it is copied, so that the last copy is complete.
             run = await asyncio.to_thread(handler.store.load, run_id)
             is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
             is_live = run.state == "running"
-        except (UnreadableRecordError, OSError) as error:  # a file system's, which may pass
+        except (UnreadableRecordError, OSError) as error:  # the file system's fault, which may pass
             if str(error) != trouble:
                 trouble = str(error)
                 handler.log.warning("%s", error)
-        except RankroomError as error:  # it is not here any more
+        except RankroomError as error:  # the record is gone
             handler.log.warning("%s", error)
             is_live = False
     if not is_live:
@@ -162,24 +164,24 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
 
 
 class Seated(Handler):
-    """Something that a learner asks of the own seat."""
+    """A learner's request about the own seat."""
 
     @property
     def sharing(self) -> Sharing | None:
-        """What this server shares; None where it is no seat."""
+        """The learner's side of the workshop; None if this server has no seat."""
         found: Sharing | None = self.settings.get("rankroom_workshop")
         return found
 
     @property
     def seat(self) -> Sharing:
-        """The same. Raises UsageError where there is none."""
+        """The same as `sharing`. Raises UsageError if this server has no seat."""
         if self.sharing is None:
             raise UsageError(NO_SEAT)
         return self.sharing
 
 
 class Own(Seated):
-    """For a learner, and for a page that does not know yet whether there is a workshop."""
+    """The learner's view, also for a page that does not know yet whether there is a workshop."""
 
     @allowed
     async def get(self) -> None:
@@ -204,7 +206,7 @@ class Share(Seated):
 
 
 class Answer(Handler):
-    """An offer was taken, or not: either way it is not shown again."""
+    """Note that an offer was taken or declined: it is not shown again."""
 
     @allowed
     async def post(self) -> None:
@@ -216,7 +218,7 @@ class Answer(Handler):
 
 
 class Reset(Handler):
-    """A fresh copy of a lesson in the place of the learner's, which is kept under another name."""
+    """Replace a learner's lesson by a fresh copy; the old one is kept under another name."""
 
     @allowed
     async def post(self) -> None:
@@ -235,7 +237,8 @@ def _alone(copy: Callable[[RecordPaths], T], paths: RecordPaths) -> T:
 
 
 def of_workshop(named: str) -> Folder:
-    """The folder of that name, or the one of this server's workshop. Raises UsageError."""
+    """Return the folder with the path `named`, or that of this server's workshop. Raises UsageError
+    if there is neither."""
     place = named or os.environ.get(VARIABLE, "")
     if not place.startswith("/"):
         raise UsageError(RELATIVE.format(place=place) if place else NO_FOLDER)
@@ -243,7 +246,7 @@ def of_workshop(named: str) -> Folder:
 
 
 def given(words: dict[str, str], key: str) -> str:
-    """What was written under that name. Raises UsageError where that is nothing."""
+    """Return the text under `key`. Raises UsageError if it is empty."""
     text = words.get(key, "")
     if not text.strip():
         raise UsageError(NOTHING[key])
@@ -251,14 +254,14 @@ def given(words: dict[str, str], key: str) -> str:
 
 
 def flag(words: dict[str, str], key: str) -> bool:
-    """Yes or no. Raises UsageError."""
+    """Return whether `key` is yes. Raises UsageError unless it is yes or no."""
     if words.get(key) not in ("yes", "no"):
         raise UsageError(f"{key} is yes or no")
     return words[key] == "yes"
 
 
 def offer_of(words: dict[str, str]) -> Literal["catch up", "reset"]:
-    """What is offered. Raises UsageError with what can be."""
+    """Return what is offered. Raises UsageError, which names the valid offers."""
     what = words.get("what")
     if what == "reset":
         return "reset"
@@ -268,7 +271,7 @@ def offer_of(words: dict[str, str]) -> Literal["catch up", "reset"]:
 
 
 def minutes(words: dict[str, str]) -> float:
-    """How long a timer runs. Raises UsageError."""
+    """Return how many minutes a timer runs, 0 for none. Raises UsageError for a bad number."""
     text = words.get("minutes", "")
     try:
         value = float(text or 0)
@@ -282,7 +285,7 @@ def minutes(words: dict[str, str]) -> float:
 def shown_routes(
     parts: dict[str, Any], folder: Folder
 ) -> list[tuple[str, type[Handler], dict[str, Any]]]:
-    """Routes to the runs that the teacher shows, for a learner's server."""
+    """Return routes to the runs that the teacher shows, for a learner's server."""
     store = folder.shown()
     shown = {**parts, "store": store, "profiles": Profiles(store), "curves": MetricCurves(store)}
     return [

@@ -1,4 +1,4 @@
-"""How amounts and ranks are said in words, the same everywhere.
+"""How amounts and ranks are written, the same everywhere.
 
 Imports nothing of Rankroom but its errors.
 """

@@ -1,10 +1,10 @@
-"""How amounts are said, the same everywhere: times, sizes and steps."""
+"""How amounts are written, the same everywhere: times, sizes and steps."""
 
 from __future__ import annotations
 
 
 def duration(micros: int) -> str:
-    """Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`."""
+    """Format microseconds for people: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`."""
     ms = max(micros, 0) / 1000
     if ms < 999.5:
         return f"{ms:.0f} ms"
@@ -18,7 +18,7 @@ def duration(micros: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as a person says them: `830 B`, `12.5 kB`, `1.2 GB`."""
+    """Format bytes for people: `830 B`, `12.5 kB`, `1.2 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5 or unit == "GB":
             break
@@ -27,5 +27,5 @@ def size(count: float) -> str:
 
 
 def step_number(step: float) -> str:
-    """The number of a step as a person says it: `41`, `1,234,567`, and `0.5` where that is one."""
+    """Format the number of a step for people: `41`, `1,234,567`; fractional ones as `0.5`."""
     return f"{step:,.0f}" if float(step).is_integer() and abs(step) < 1e15 else f"{step:g}"

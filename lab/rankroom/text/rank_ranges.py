@@ -1,4 +1,4 @@
-"""How ranks are named in words: `0,2-3` as typed, `0,2–3` as shown."""
+"""How lists of ranks are written: `0,2-3` as typed, `0,2–3` as shown."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PART = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
 
 def parse_ranks(text: str, size: int) -> list[int]:
-    """The ranks that `text` names, sorted, each once; `all` names every rank.
+    """Return the ranks that `text` names, sorted, each once; `all` names every rank.
 
-    Raises UsageError when a word is not a rank or a range, or is not in a cluster of `size` ranks.
+    Raises UsageError if a part is not a rank or a range, or is not in a cluster of `size` ranks.
     """
     if text.strip() == "all":
         return list(range(size))
@@ -34,16 +34,18 @@ def parse_ranks(text: str, size: int) -> list[int]:
 
 
 def choose_ranks(ranks: Iterable[int] | int | str | None, size: int) -> list[int]:
-    """These ranks, sorted, each once, or all; a single one, or text, is taken as well.
+    """Return these ranks, sorted, each once; all for None. A single rank, or text as for
+    `parse_ranks`, is accepted as well.
 
-    Raises UsageError for what is no rank, or not in a cluster of `size` ranks.
+    Raises UsageError for a value that is not a rank, or is not in a cluster of `size` ranks, and if
+    no rank is chosen.
     """
     if isinstance(ranks, str):
         return parse_ranks(ranks, size)
     try:
         every = range(size) if ranks is None else ranks
         numbers = every if isinstance(every, Iterable) else [every]
-        chosen = sorted({operator.index(each) for each in numbers})  # NumPy's are no int
+        chosen = sorted({operator.index(each) for each in numbers})  # NumPy's integers are not int
     except TypeError:
         raise UsageError(NOT_RANKS.format(text=ranks, valid=_valid(size))) from None
     if not chosen:
@@ -56,7 +58,7 @@ def choose_ranks(ranks: Iterable[int] | int | str | None, size: int) -> list[int
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as a reader wants them: runs become `0–3`, the rest is joined by commas."""
+    """Format ranks for people: consecutive ones become `0–3`, and commas join the rest."""
     runs: list[tuple[int, int]] = []
     for rank in sorted(set(ranks)):
         if runs and runs[-1][1] == rank - 1:
@@ -67,12 +69,12 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def count_ranks(count: int) -> str:
-    """`1 rank` or `3 ranks`."""
+    """Return `1 rank` or `3 ranks`."""
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def name_ranks(ranks: Collection[int]) -> str:
-    """`rank 3` or `ranks 0–1,3`."""
+    """Return `rank 3` or `ranks 0–1,3`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
 
 
