@@ -1,4 +1,4 @@
-"""Horovod for this environment's PyTorch and TensorFlow: decided on, compiled, cached, proven.
+"""Build Horovod for this environment's PyTorch and TensorFlow: plan, compile, cache, verify.
 
-Imports nothing of a rank or a cluster. What is changed in Horovod is in `edits/`.
+Imports nothing of a rank or a cluster. The changes to Horovod are in `edits/`.
 """

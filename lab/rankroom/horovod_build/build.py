@@ -1,4 +1,4 @@
-"""Build Horovod for this environment once, keep the wheel, install it."""
+"""Build Horovod for this environment once, keep the wheel, and install it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rankroom.system.commands import run_sync
 
 BYTES_PER_JOB = 2_000_000_000
 COMPILE_S = 3 * 3600
-# No pip cache: it would hand back a wheel compiled under other circumstances.
+# No pip cache: it would return a wheel that was compiled under other conditions.
 PIP_WHEEL = [*PIP, "wheel", ".", "--verbose", "--no-cache-dir", "--no-build-isolation"]
 Report = Callable[[str, int | None], None]
 """Called with a phase and, where it is known, how many percent of it are done."""
@@ -56,10 +56,10 @@ def build(
     report: Report = lambda phase, percent: None,
     decided: Callable[[Plan], None] = lambda plan: None,
 ) -> str:
-    """Have this environment's Horovod installed; what was done, in one line.
+    """Install this environment's Horovod, built if need be; return what was done, in one line.
 
-    `decided` is called with what will be built, before anything is. Raises HorovodBuildError with
-    the cause and the remedy.
+    `decided` is called with the plan before anything is built. Raises HorovodBuildError with the
+    cause and the remedy.
     """
     plan = make_plan(gpu)
     decided(plan)
@@ -84,7 +84,7 @@ def build(
 
 
 def default_jobs() -> int:
-    """One per core this process may use, as far as its memory goes."""
+    """Return the number of compiler jobs: one per usable core, as far as the memory permits."""
     left = control_groups.free_memory(control_groups.groups("memory"))
     return max(1, min(control_groups.cores(), left // BYTES_PER_JOB))
 
@@ -114,7 +114,7 @@ def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Repor
 
 
 def compile_part(part: Part, folder: Path, jobs: int, report: Report) -> Path:
-    """The wheel with the libraries of `part`, compiled now and kept in the cache `folder`."""
+    """Compile the libraries of `part` into a wheel, kept in the cache `folder`, and return it."""
     report("fetch the source", None)
     archive = fetch(folder / "source")
     with scratch(place_to_compile(folder)) as place:
@@ -169,7 +169,7 @@ def _install(wheel: Path) -> None:
 
 
 def _linkable(gpu: Gpu | None, place: Path) -> Path | None:
-    """pip's NCCL has no libnccl.so, which is the name the linker looks for."""
+    """Return a folder with NCCL as libnccl.so, which the linker needs and pip's lacks, or None."""
     if gpu is None or gpu.nccl_library.name == "libnccl.so":
         return None
     folder = place / "nccl"

@@ -1,4 +1,4 @@
-"""Why a build failed and what to do about it, read from what it printed."""
+"""The cause of a failed build and the remedy for it, from its output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def cause(output: str) -> str:
-    """The first error that the compiler or CMake printed, in one line; empty if there is none."""
+    """Return the first error of the compiler or CMake, in one line; empty if there is none."""
     found = _ERROR.search(output)
     if not found:
         return ""
@@ -15,7 +15,7 @@ def cause(output: str) -> str:
 
 
 def explain(output: str) -> str:
-    """What to do about a failed build, from what it printed."""
+    """Return the remedy for a failed build, from its output."""
     for pattern, remedy in REMEDIES:
         if re.search(pattern, output):
             return remedy

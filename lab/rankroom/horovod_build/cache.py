@@ -1,4 +1,4 @@
-"""The wheels that were built, each under its key: written whole or not at all, one at a time."""
+"""The cache of built wheels, each under its key: written atomically, by one build at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from rankroom import config
 from rankroom.system import file_lock
 
-SCRATCH = "build-"  # begins the names of folders that a build works in
+SCRATCH = "build-"  # prefix of the working folders of a build
 
 
 def cache_folder() -> Path:
-    """Where wheels are kept: RANKROOM_CACHE/horovod, or in the user's cache directory."""
+    """Return where wheels are kept: RANKROOM_CACHE/horovod, or in the user's cache directory."""
     chosen = os.environ.get("RANKROOM_CACHE")
     if chosen:
         chosen = os.path.expanduser(chosen)  # noqa: PTH111 - raises nothing
@@ -32,7 +32,7 @@ def wheel_in(folder: Path) -> Path | None:
 
 
 def keep_folder(made: Path, folder: Path) -> None:
-    """Move a finished folder to its place, whole or not at all."""
+    """Move a finished folder to its place atomically, replacing what is there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch(folder.parent) as beside:
         # `made` may be on another disk, from which it is copied.
@@ -43,7 +43,7 @@ def keep_folder(made: Path, folder: Path) -> None:
 
 
 def keep(made: Path, folder: Path) -> Path:
-    """Move a folder with a finished wheel to its place; the wheel there."""
+    """Move a folder with a finished wheel to its place; return the wheel there."""
     keep_folder(made, folder)
     wheel = wheel_in(folder)
     assert wheel is not None
@@ -51,17 +51,17 @@ def keep(made: Path, folder: Path) -> Path:
 
 
 def can_compile_in(folder: Path) -> bool:
-    """Whether the build works in this folder: CMake files of Horovod and Gloo quote no paths."""
+    """Return whether the build works in this folder: Horovod's and Gloo's CMake quotes no paths."""
     return re.fullmatch(r"[\w./-]+", str(folder)) is not None
 
 
 def place_to_compile(folder: Path) -> Path:
-    """Where to compile for the cache `folder`: in it, unless its path is one that fails."""
+    """Return where to compile for the cache `folder`: in it, unless the build fails at its path."""
     return folder if can_compile_in(folder) else Path(tempfile.gettempdir())
 
 
 def clear_scratch(folder: Path) -> None:
-    """Remove what a build that was killed has left; for who has the lock."""
+    """Remove what a killed build has left. The caller holds the lock."""
     for place in (folder, folder / "compiled"):
         for left in place.glob(f"{SCRATCH}*"):
             if left.is_dir():  # a build's log is a file
@@ -79,9 +79,10 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def lock(folder: Path, waiting: Callable[[], None]) -> Iterator[bool]:
-    """One build at a time in one cache; the kernel lets go of the lock when a build dies.
+    """Allow one build at a time in a cache; the kernel releases the lock when a build dies.
 
-    Whether it is the only one: on some file systems there are no locks.
+    Yields whether the lock is held: some file systems have no locks. Calls `waiting` if another
+    build holds it.
     """
     with (folder / "lock").open("w") as handle:
         taken = file_lock.take(handle.fileno(), file_lock.EXCLUSIVE)

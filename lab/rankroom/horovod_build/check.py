@@ -1,4 +1,4 @@
-"""Say what the installed Horovod can do, and prove it with two ranks."""
+"""Report what the installed Horovod can do, and verify it with two ranks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CRASH_REPORTS = ("terminate called", "Fatal Python error")
 
 
 def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
-    """Report through `say`, line by line; whether every framework built in works.
+    """Report through `say`, line by line; return whether every framework built in works.
 
-    Raises HorovodBuildError when there is no Horovod, or one for no framework.
+    Raises HorovodBuildError if there is no Horovod, or it is built for no framework.
     """
     here = features()
     if here is None:
@@ -56,7 +56,7 @@ def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
 
 
 def describe(here: Features) -> list[str]:
-    """What Rankroom's edits give, or what is missing without them."""
+    """Return lines on what Rankroom's edits provide, or what is missing without them."""
     if not here.patched:
         lines = ["  not built by Rankroom (`rankroom horovod build` makes one that has it all)"]
     else:
@@ -67,7 +67,7 @@ def describe(here: Features) -> list[str]:
 
 
 def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) -> bool:
-    """Have two ranks use these frameworks, loaded in this order; whether they work."""
+    """Run two ranks with these frameworks, loaded in this order; return whether they work."""
     name = frameworks[0] if len(frameworks) == 1 else "both"
     first_loaded = "" if len(frameworks) == 1 else f" in one process, {frameworks[0]} first,"
     start = time.monotonic()
@@ -100,7 +100,7 @@ def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) ->
 
 
 def _telling(output: str) -> list[str]:
-    """The lines that tell most: the last ones or, of a crash, those where it is reported."""
+    """Return the most informative lines: the last ones or, after a crash, those that report it."""
     lines = output.rstrip().splitlines()
     crash = next((n for n, line in enumerate(lines) if line.startswith(CRASH_REPORTS)), None)
     return lines[-LINES_SHOWN:] if crash is None else lines[crash : crash + LINES_SHOWN]

@@ -17,7 +17,7 @@ from rankroom.system.commands import run_sync
 
 FETCH_S = 1800
 USUAL_HOME = "/usr/local/cuda"
-# From this CUDA on, the package index has the whole compiler; before, only parts of it.
+# From this CUDA on, the package index has the whole compiler; of older ones, only parts.
 OLDEST_FETCHED = 13
 COMPILER_PACKAGES = (
     "nvidia-cuda-nvcc",
@@ -30,7 +30,7 @@ COMPILER_PACKAGES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """A CUDA compiler and an NCCL to build with; with no `cuda_home`, the compiler is fetched."""
+    """A CUDA compiler and an NCCL to build with; the compiler is fetched if `cuda_home` is None."""
 
     cuda_home: Path | None
     cuda_version: str
@@ -40,9 +40,9 @@ class Gpu:
 
 
 def find_gpu(cuda: str) -> Gpu | str:
-    """What to build with for a framework made with CUDA `cuda` ("13.0"), or what is missing.
+    """Return what to build with for a framework made with CUDA `cuda` ("13.0"), or what is missing.
 
-    A compiler of another major version is passed over: its headers do not fit the framework's.
+    A compiler of another major version is ignored: its headers do not fit the framework's.
     """
     home, version = _toolkit(_major(cuda))
     if home is None and _major(cuda) < OLDEST_FETCHED:
@@ -60,9 +60,9 @@ def find_gpu(cuda: str) -> Gpu | str:
 
 
 def with_compiler(gpu: Gpu, folder: Path) -> Gpu:
-    """`gpu` with a compiler, fetched into `folder` if the machine has none.
+    """Return `gpu` with a compiler, fetched into `folder` if the machine has none.
 
-    Raises HorovodBuildError when pip cannot get it.
+    Raises HorovodBuildError if pip cannot fetch it.
     """
     if gpu.cuda_home:
         return gpu
@@ -86,7 +86,7 @@ def with_compiler(gpu: Gpu, folder: Path) -> Gpu:
 
 
 def _toolkit(major: int) -> tuple[Path | None, str]:
-    """The machine's CUDA toolkit of this major version, and its exact version."""
+    """Return the machine's CUDA toolkit of this major version, and its exact version."""
     chosen = os.environ.get("HOROVOD_CUDA_HOME")
     on_path = shutil.which("nvcc")
     homes = [chosen, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), USUAL_HOME]
@@ -95,14 +95,14 @@ def _toolkit(major: int) -> tuple[Path | None, str]:
         if Path(home, "bin", "nvcc").is_file():
             output = run_sync([Path(home, "bin", "nvcc"), "--version"], timeout=60).output
             release = re.search(r"release (\d+\.\d+)", output)
-            # What was named for Horovod is taken as it is.
+            # A toolkit that was chosen for Horovod is used as it is.
             if home == chosen or (release and _major(release[1]) == major):
                 return Path(home), release[1] if release else "unknown"
     return None, ""
 
 
 def _nccl(cuda_home: Path | None) -> tuple[Path, Path] | None:
-    """NCCL's header directory and its library file: the user's, PyTorch's, the system's."""
+    """Return NCCL's header directory and library file: the user's, PyTorch's or the system's."""
     pip = [Path(entry, "nvidia", "nccl") for entry in sys.path if entry]
     homes = [os.environ.get(name) for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "NCCL_ROOT")]
     roots = [Path(home) for home in filter(None, homes)] + pip

@@ -22,8 +22,10 @@ LIBRARIES = {"torch": "torch/mpi_lib_v2", "tensorflow": "tensorflow/mpi_lib"}
 
 @dataclass(frozen=True)
 class Feature:
-    """What works when all of `edits` are there, of `framework` if one is named, in a user's words;
-    `lacking` says the same where they are not."""
+    """What works if all of `edits` are there, in users' words; `lacking` says it if they are not.
+
+    It applies only to a Horovod with `framework`, if one is named.
+    """
 
     edits: frozenset[str]
     lacking: str
@@ -60,9 +62,9 @@ FEATURES = (
 
 @dataclass(frozen=True)
 class Features:
-    """`frameworks` maps those built in to the versions they were built for.
+    """The installed Horovod; `frameworks` maps those built in to the versions they were built for.
 
-    `key` and `edits` are Rankroom's; both are empty for a Horovod that others built.
+    `key` and `edits` are Rankroom's; both are empty for a Horovod that was built by other means.
     """
 
     version: str
@@ -77,12 +79,12 @@ class Features:
 
     @property
     def has(self) -> list[str]:
-        """What works beyond what Horovod promises, in the user's words."""
+        """What works beyond what Horovod itself offers, in users' words."""
         return [each.words for each in self._possible() if each.words and self.edits >= each.edits]
 
     @property
     def lacks(self) -> list[str]:
-        """What does not work, in the user's words."""
+        """What does not work, in users' words."""
         return [each.lacking for each in self._possible() if not self.edits >= each.edits]
 
     def _possible(self) -> list[Feature]:
@@ -90,7 +92,7 @@ class Features:
 
 
 def features() -> Features | None:
-    """What is installed, or None without Horovod."""
+    """Return what is installed, or None without Horovod."""
     spec = importlib.util.find_spec("horovod")
     if spec is None or spec.origin is None:
         return None

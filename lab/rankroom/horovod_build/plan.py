@@ -1,4 +1,4 @@
-"""What will be built here, the key it is cached under, and the environment that asks for it."""
+"""What to build here, the key it is cached under, and the environment variables for the build."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rankroom.system.gpus import gpus_of_driver
 
 SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
 ALL_EDITS = NATIVE + PYTHON_EDITS
-# What a user may say about the processors to build for; part of the key.
+# The variables by which users choose the processors to build for; part of the key.
 TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
-# What CMake, make and Horovod's CMake files (for oneCCL) read besides.
+# Other variables that CMake, make and Horovod's CMake files (for oneCCL) read.
 BENDING = (
     "CCL_ROOT",
     "CCL_CONFIGURATION",
@@ -36,7 +36,7 @@ BENDING = (
 
 @dataclass(frozen=True)
 class Part:
-    """The libraries that are compiled, and cached, together: what they share is compiled once."""
+    """The libraries that are compiled and cached together: what they share is compiled once."""
 
     frameworks: tuple[Framework, ...]
     gpu: Gpu | None
@@ -48,7 +48,7 @@ class Part:
 
     @property
     def key(self) -> str:
-        """Readable first, exact by its last part."""
+        """The key in the cache: readable at first, exact by its last part."""
         exact = [
             VERSION,
             str(sysconfig.get_config_var("EXT_SUFFIX")),
@@ -66,14 +66,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a wheel depends on; `why` says in words how GPUs were decided on."""
+    """Everything that a wheel depends on; `why` says why it is for GPUs, or not."""
 
     parts: Sequence[Part]
     why: str = ""
 
     @property
     def native_key(self) -> str:
-        """Names what is compiled."""
+        """The key of what is compiled."""
         names = [name for part in self.parts for name in _versions(part.frameworks)]
         names += [f"cuda{part.gpu.cuda_version}" for part in self.parts if part.gpu][:1]
         return "-".join([VERSION, _tag(), *names, _short([part.key for part in self.parts])])
@@ -84,23 +84,23 @@ class Plan:
 
     @property
     def gpu(self) -> bool:
-        """Whether any of it is built for GPUs."""
+        """Whether any part is built for GPUs."""
         return any(part.gpu for part in self.parts)
 
     @property
     def names(self) -> str:
-        """What Horovod is built for, for the user."""
+        """The frameworks that Horovod is built for, in users' words."""
         named = [_name(each, part.gpu) for part in self.parts for each in part.frameworks]
         return ", ".join(named)
 
 
 def make_plan(gpu: bool | None = None) -> Plan:
-    """What to build here; `gpu` None means: for a GPU if this machine has one.
+    """Return what to build here; `gpu` None means: for a GPU if this machine has one.
 
-    Raises HorovodBuildError without a framework, when `gpu` is asked in vain, for a PyTorch for
-    AMD's GPUs, and when this machine has a GPU that PyTorch can use and Horovod cannot be built
-    for: a Horovod for the CPU would refuse its tensors. TensorFlow's are copied there, which only
-    takes longer.
+    Raises HorovodBuildError without a framework, if `gpu` is set but no framework can use GPUs, for
+    a PyTorch for AMD's GPUs, and if Horovod cannot be built for a GPU that PyTorch, or the only
+    framework, can use: a Horovod for the CPU would refuse PyTorch's tensors there. TensorFlow's are
+    copied to the CPU, which is only slower.
     """
     frameworks = find_frameworks()
     cpu_only = [Part(tuple(frameworks), None)]
@@ -134,9 +134,9 @@ def make_plan(gpu: bool | None = None) -> Plan:
 def build_environment(
     part: Part, *, cmake: Path, compiler: str, jobs: int, nccl_folder: Path | None = None
 ) -> dict[str, str]:
-    """The variables Horovod's own build reads, and nothing else.
+    """Return the variables that Horovod's own build reads, and no others.
 
-    `nccl_folder` holds the library under the name the linker looks for.
+    `nccl_folder` holds the library under the name that the linker looks for.
     """
     wanted = {framework.name for framework in part.frameworks}
     env = {
@@ -167,13 +167,13 @@ def build_environment(
             "LDFLAGS": f"{os.environ.get('LDFLAGS', '')} -Wl,-rpath,{part.gpu.nccl_library.parent}",
         }
     else:
-        # It is for CUDA's own profilers, and would be looked for in CUDA's toolkit.
+        # NVTX is for CUDA's own profilers, and would be looked for in CUDA's toolkit.
         env["HOROVOD_WITHOUT_NVTX"] = "1"
     return env
 
 
 def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """`base` without what would change the build behind the cache key's back."""
+    """Return `base` without variables that would change the build but are not in the cache key."""
     return {
         name: value
         for name, value in base.items()
@@ -186,7 +186,7 @@ def _tag() -> str:
 
 
 def _gpu_key(gpu: Gpu) -> str:
-    # Horovod looks for NCCL where it was when it was built.
+    # Horovod looks for NCCL where it was at build time.
     return f"{gpu.cuda_version} {gpu.nccl_version} {gpu.nccl_library.parent}"
 
 

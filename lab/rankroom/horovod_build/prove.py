@@ -1,7 +1,7 @@
-"""Run on each of two ranks by `rankroom horovod check`: collectives, and what is built in.
+"""Run on each of two ranks by `rankroom horovod check`: test collectives, list what is built in.
 
-`python -m rankroom.horovod_build.prove torch` prints one line of JSON. With two frameworks, both
-work in one process, the first one being loaded first.
+`python -m rankroom.horovod_build.prove torch` prints one line of JSON. Two frameworks are used in
+one process, where the first one is loaded first.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ STEPS = 5
 
 
 def prove(frameworks: list[str]) -> dict[str, Any]:
-    """Train a few steps' worth of collectives in each. Raises RuntimeError when one is wrong."""
+    """Run the collectives of a few training steps in each. Raises RuntimeError if one is wrong."""
     ports = iter(os.environ[PORTS].split(","))
     loaded = []
     elapsed = 0.0
     gpus = 0
     for framework in frameworks:
-        # Each library meets its peers by itself, and at a rendezvous that was not used before.
+        # Each library connects to its peers by itself, at a rendezvous not used before.
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = next(ports)
         hvd = importlib.import_module(f"horovod.{framework}")
         hvd.init()
@@ -53,8 +53,8 @@ def prove(frameworks: list[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def own_device(framework: str, hvd: Any) -> Iterator[bool]:
-    """Have tensors be made on a GPU that no other rank has, where there is one for each and Horovod
-    can use it, else on the CPU; whether it is a GPU."""
+    """Create tensors on a GPU of this rank's own, if there is one for each rank and Horovod can use
+    it, else on the CPU; yield whether it is a GPU."""
     module, own = importlib.import_module(framework), hvd.local_rank()
     if framework == "torch":
         is_gpu = hvd.nccl_built() and module.cuda.device_count() >= hvd.local_size()
@@ -63,7 +63,7 @@ def own_device(framework: str, hvd: Any) -> Iterator[bool]:
         return
     gpus = module.config.list_physical_devices("GPU")
     is_gpu = hvd.nccl_built() and len(gpus) >= hvd.local_size()
-    # It would take the memory of all it sees.
+    # TensorFlow would take the memory of all that it sees.
     module.config.set_visible_devices([gpus[own]] if is_gpu else [], "GPU")
     yield is_gpu
 

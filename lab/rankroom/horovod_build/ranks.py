@@ -25,10 +25,10 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     inits: int = 1,
 ) -> list[Completed]:
-    """Run `python *argv` on `size` ranks that can `hvd.init()`; how each ended, in order.
+    """Run `python *argv` on `size` ranks that can `hvd.init()`; return their results, by rank.
 
-    For each of `inits`, PORTS has a fresh port; the first one is set. When one rank fails, the
-    others are ended too, after a moment: they may wait for it for ever.
+    PORTS holds a fresh port for each of `inits`; the first one is set already. When one rank fails,
+    the others are ended OTHERS_S later, as they may wait for it forever.
     """
     with contextlib.ExitStack() as servers:
         ports = [servers.enter_context(rendezvous(size)) for _ in range(inits)]
@@ -55,7 +55,7 @@ async def _run_all(
 
 
 def first_failure(done: Sequence[Completed]) -> int | None:
-    """The rank that failed by itself, not one that was ended for it; None when all are well."""
+    """Return a rank that failed by itself, not one that was ended for it; None if none failed."""
     failed = [rank for rank, end in enumerate(done) if not end.ok]
     return min(failed, key=lambda rank: done[rank].output == ENDED, default=None)
 
@@ -74,14 +74,14 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
         "HOROVOD_GLOO_IFACE": "lo0" if sys.platform == "darwin" else "lo",
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        # Two ranks with all cores each would fight over them.
+        # Ranks that each use all cores would compete for them.
         "OMP_NUM_THREADS": "1",
     }
 
 
 @contextlib.contextmanager
 def rendezvous(size: int) -> Iterator[int]:
-    """Horovod's own meeting point, on the loopback interface only; its port."""
+    """Run Horovod's own rendezvous server, on the loopback interface only; yield its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

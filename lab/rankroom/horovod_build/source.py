@@ -1,4 +1,4 @@
-"""Horovod's source, fetched by pip from whatever package index the user has set up."""
+"""Horovod's source, fetched by pip from the package index that the user has set up."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PIP = (*python_command.command("pip"), "--disable-pip-version-check")
 
 
 def fetch(folder: Path) -> Path:
-    """The source archive in `folder`, downloaded if it is not there; its checksum is verified.
+    """Return the source archive in `folder`, downloaded if it is missing, its checksum verified.
 
-    Raises HorovodBuildError when pip cannot get it or got something else.
+    Raises HorovodBuildError if pip cannot get it, or gets something else.
     """
     archive = folder / ARCHIVE
     if archive.is_file() and _checksum(archive) == SDIST_SHA256:
@@ -52,7 +52,7 @@ def fetch(folder: Path) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """The root of the source tree, unpacked into `folder`."""
+    """Unpack the source into `folder`; return the root of its tree."""
     with tarfile.open(archive) as tar:
         if hasattr(tarfile, "data_filter"):
             tar.extractall(folder, filter="data")

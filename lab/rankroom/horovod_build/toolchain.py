@@ -1,4 +1,4 @@
-"""What this environment has to build Horovod with, found without importing any framework."""
+"""What this environment has for building Horovod, found without importing any framework."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Framework:
     name: str
     version: str
     cuda: str | None = None
-    rocm: bool = field(default=False, repr=False)  # nothing is built for it: no part of a key
+    rocm: bool = field(default=False, repr=False)  # nothing is built for it: not part of a key
 
 
 def find_frameworks() -> list[Framework]:
-    """The frameworks Horovod will be built for. Raises HorovodBuildError when there is none."""
+    """Return the frameworks to build Horovod for. Raises HorovodBuildError if there are none."""
     found = []
     if torch := _package("torch"):
         version = _version("torch") or "unknown"
@@ -58,7 +58,7 @@ def find_frameworks() -> list[Framework]:
 
 
 def find_cmake() -> Path:
-    """The first cmake that can build Horovod: HOROVOD_CMAKE, PATH's, this environment's own."""
+    """Return the first cmake that can build Horovod: HOROVOD_CMAKE, PATH's, this environment's."""
     candidates = [
         os.environ.get("HOROVOD_CMAKE"),
         shutil.which("cmake"),
@@ -76,7 +76,7 @@ def find_cmake() -> Path:
 
 
 def find_compiler() -> str:
-    """The C++ compiler's command: CXX as it is, which may be `ccache g++`, or what is usual."""
+    """Return the C++ compiler's command: CXX as it is, like `ccache g++`, or a usual one."""
     for candidate in (os.environ.get("CXX", ""), "g++", "c++", "clang++"):
         words = shlex.split(candidate)
         if words and shutil.which(words[0]):
@@ -85,13 +85,13 @@ def find_compiler() -> str:
 
 
 def demand_pip() -> None:
-    """Raise HorovodBuildError where there is no pip, which builds and installs: uv brings none."""
+    """Raise HorovodBuildError without pip, which builds and installs: uv does not bring it."""
     if not importlib.util.find_spec("pip"):
         raise HorovodBuildError(NO_PIP.format(prefix=sys.prefix, python=sys.executable))
 
 
 def preflight(place: Path) -> None:
-    """Fail in a second, with the remedy, over what would fail in minutes. `place` has the build."""
+    """Raise at once, with the remedy, what would fail after minutes. `place` is for the build."""
     if re.search(r"\s", sys.prefix):
         raise HorovodBuildError(BLANK_IN_PREFIX.format(prefix=sys.prefix))
     if not can_compile_in(place):
@@ -101,7 +101,7 @@ def preflight(place: Path) -> None:
         names = [DISTRIBUTIONS.get(name, name) for name in missing]
         try:
             find_cmake()
-        except HorovodBuildError:  # one command for all that pip has
+        except HorovodBuildError:  # one command for all that pip can install
             names.append("'cmake<4'")
         raise HorovodBuildError(NO_PACKAGES.format(names=" ".join(names), python=sys.executable))
     find_compiler()

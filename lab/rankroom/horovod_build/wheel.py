@@ -1,4 +1,4 @@
-"""Finish compiled wheels: join them, apply the Python edits, and say inside what was done.
+"""Finish compiled wheels: merge them, apply the Python edits, and record what was done.
 
 Editing the wheel instead of the source means that a changed .py file costs seconds, not minutes.
 """
@@ -32,7 +32,7 @@ def finish(
         for part in compiled:
             with zipfile.ZipFile(part) as source:
                 source.extractall(tree)
-            # Which frameworks it was built for; each part knows only its own.
+            # Which frameworks it was built for; each part lists only its own.
             built |= json.loads((tree / METADATA).read_text())
         (tree / METADATA).write_text(json.dumps(built, indent=1) + "\n")
         apply(tree, edits)

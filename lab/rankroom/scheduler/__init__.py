@@ -1,1 +1,1 @@
-"""The schedulers that grant nodes: their words, their answers, and the jobs they run."""
+"""Clients of the schedulers that grant nodes: their commands, their output, and their jobs."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs_job
-from rankroom.scheduler.job_end import UTC, end_time, field
+from rankroom.scheduler.job_end import UTC, end_time, field, own_lines
 from rankroom.system import control_groups
 
-ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
-# `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for nodes that are alike.
+ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
+# `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for a group of like nodes.
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
-# The count is a field of its own: a type may begin with a digit, like `2080ti` or `1g.10gb`.
+# The count is a separate field: a type may begin with a digit, like `2080ti` or `1g.10gb`.
 _GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)?:(\d+)(?=[,(\s]|$)")
 _INDICES = re.compile(r"\bgpu(?::[^\s:,()]+)?\(IDX:([\d,-]+)\)")  # before Slurm 20.11
 _PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
@@ -27,10 +27,10 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 def granted(
     ranks: int | None, env: Mapping[str, str], devices: Callable[[], int] = lambda: 0
 ) -> Allocation | None:
-    """The allocation that this process runs in, with `ranks` shared out; None outside of one.
+    """Return the allocation that this process runs in, with `ranks` placed; None outside of one.
 
-    `devices` counts this node's GPUs. Raises StartError if the scheduler does not say what it
-    granted, UsageError if there is less.
+    `devices` counts this node's GPUs. Raises StartError if the job does not run or the scheduler
+    does not say what it granted, UsageError if `ranks` is less than 1.
     """
     if job := env.get("SLURM_JOB_ID", ""):
         words = ["env", *UTC, "scontrol", "show", "job", "--details", "--oneliner", job]
@@ -45,14 +45,8 @@ def granted(
     return None
 
 
-def own_lines(said: str, job: str) -> str:
-    """What was said of this job: one task of an array has the number of them all."""
-    own = [line for line in said.splitlines() if line.startswith(f"JobId={job} ")]
-    return "\n".join(own) or said
-
-
 def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> Allocation:
-    """What `scontrol show job --details` says of a job."""
+    """Return the allocation described by `scontrol show job --details`. Raises StartError."""
     found = [
         Node(name, 0, _gpus(gres or ""), len(expand(f"cpu[{cpus}]")))
         for names, cpus, gres in _NODES.findall(said)
@@ -66,7 +60,7 @@ def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> All
 def read_pbs(
     said: str, job: str, ranks: int | None, node_file: str, here: tuple[int, int]
 ) -> Allocation:
-    """The same of `qstat -f` and the job's node file; `here` as `pbs_job.read` has it."""
+    """Return what `qstat -f` and the job's node file describe; `here` as in `pbs_job.read`."""
     nodes, asked, until = pbs_job.read(said, job, node_file, here)
     return Allocation(job.partition(".")[0], _with_ranks(nodes, ranks, asked), until, "pbs")
 
@@ -74,11 +68,11 @@ def read_pbs(
 def _with_ranks(
     nodes: Sequence[Node], ranks: int | None, per_node: Sequence[int]
 ) -> tuple[Node, ...]:
-    """The nodes that get ranks: as many as were asked for, one per GPU, or one per task."""
+    """Return the nodes that get ranks: `ranks` in all, else one per GPU, else one per task."""
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
     if ranks is not None:
-        # The first nodes have one more if it does not come out even.
+        # The first nodes get one more if there is a remainder.
         each, more = divmod(ranks, len(nodes))
         counts = [each + (number < more) for number in range(len(nodes))]
     elif all(node.devices for node in nodes):
@@ -97,7 +91,7 @@ def _text(path: str) -> str:
 
 
 def expand(text: str) -> list[str]:
-    """The nodes that Slurm writes as `c[1-3,7],login`."""
+    """Return the nodes that Slurm writes as `c[1-3,7],login`."""
     names: list[str] = []
     for before, inside, after in _PART.findall(text):
         if not inside:
@@ -111,7 +105,7 @@ def expand(text: str) -> list[str]:
 
 
 def tasks(text: str) -> list[int]:
-    """The numbers that Slurm writes as `4(x2),1`."""
+    """Return the numbers that Slurm writes as `4(x2),1`."""
     return [int(n) for n, times in _TASKS.findall(text) for _ in range(int(times or 1))]
 
 

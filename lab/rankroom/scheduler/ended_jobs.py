@@ -1,8 +1,8 @@
-"""Whether a job that was granted is over, asked from outside of it.
+"""Whether a job that was granted is over, as seen from outside of it.
 
-A scheduler forgets jobs some minutes after their end. That it does not know one counts if it is
-that job's scheduler, which knows the job's nodes: a login node may be asked that is another's. Once
-the job's time has passed for long, it is over whatever can be asked.
+A scheduler forgets jobs some minutes after their end. So a job that it does not know is over, but
+only if the scheduler knows the job's nodes: this may be the login node of another cluster. Once the
+job's time is long past, it is over even without an answer.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from typing import Literal
 from rankroom.errors import SchedulerError
 from rankroom.record.cluster_file import Allocation, is_past
 from rankroom.scheduler import job_end, pbs, slurm
-from rankroom.scheduler.allocation import own_lines
 
-# "ending" is a job of which processes may be left, "on" one that runs or may do so again.
+# "ending": processes of the job may be left. "on": it runs, or may run again.
 State = Literal["on", "ending", "over", "unknown"]
 
 
 def state(granted: Allocation) -> State:
-    """How a job stands, as its scheduler says; "unknown" where that gives no answer. Quick."""
+    """Return the state of a job from its scheduler; "unknown" without an answer. Quick."""
     return _pbs(granted) if granted.scheduler == "pbs" else _slurm(granted)
 
 
 def is_over(granted: Allocation) -> bool:
-    """Whether a job is known to be over, or to be on its way there."""
+    """Return whether a job is known to be over or ending."""
     said = state(granted)
     return said in ("ending", "over") or (said == "unknown" and is_past(granted.until))
 
@@ -37,7 +36,7 @@ def _slurm(granted: Allocation) -> State:
     if code:
         is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "show", "node"])
         return "over" if is_gone else "unknown"
-    said = own_lines(said, job)
+    said = job_end.own_lines(said, job)
     if not job_end.why_over(said, job):
         return "on" if job_end.field(said, "JobState") else "unknown"
     return "ending" if job_end.field(said, "JobState") == "COMPLETING" else "over"
@@ -61,12 +60,12 @@ def _pbs(granted: Allocation) -> State:
 
 
 def _knows(granted: Allocation, words: Sequence[str]) -> bool:
-    """Whether the scheduler that was asked is the one that granted the job: it has its nodes."""
+    """Return whether this scheduler is the one that granted the job: it knows the job's node."""
     return bool(granted.nodes) and _asked([*words, granted.nodes[0].name])[0] == 0
 
 
 def _asked(words: Sequence[str]) -> tuple[int, str]:
-    """How a command ended, and what it said; 127 and nothing where that cannot be told."""
+    """Run a command; return its status and output, 127 and none if it fails to run or times out."""
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""When the time of a Slurm job is over, asked again as it may be changed, and why a job ended."""
+"""When a Slurm job's time is over, polled as it may be changed, and why a job ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 import threading
 import time
 
-ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
-QUICK_S = 2.0  # the same in a job that is being ended: there is little time
-OFTEN_S, SELDOM_S = 10.0, 60.0  # between two questions; more often as the end comes near
-UTC = ["TZ=UTC", "SLURM_TIME_FORMAT=standard"]  # the times that Slurm's commands write
-PART = 0.1  # of the time left, between two questions
+ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
+QUICK_S = 2.0  # the same while a job is being ended: little time is left
+OFTEN_S, SELDOM_S = 10.0, 60.0  # between two queries; more often as the end approaches
+UTC = ["TZ=UTC", "SLURM_TIME_FORMAT=standard"]  # how Slurm's commands print times
+PART = 0.1  # of the time left, between two queries
 
 _OVER = "the time of job {job} is over"
 _ENDS = {
@@ -27,11 +27,11 @@ _ENDS = {
     "PENDING": "job {job} was put back into the queue",
     "FAILED": "job {job} has ended",
     "COMPLETED": "job {job} has ended",
-    # On its way to one of these; only a time limit gives its reason then.
+    # On the way to one of the above; by now only a time limit is given as the reason.
     "COMPLETING": "job {job} was cancelled or has ended",
 }
 _REASONS = {"TimeLimit": _OVER, "NodeDown": _ENDS["NODE_FAIL"], "Preempted": _ENDS["PREEMPTED"]}
-# What a step's own log says of its end.
+# What a step's log says about its end.
 _SAID = {
     "DUE TO TIME LIMIT": _OVER,
     "DUE TO PREEMPTION": _ENDS["PREEMPTED"],
@@ -41,7 +41,7 @@ _SAID = {
 
 
 def asked(job: str, seconds: float = ASK_S) -> str:
-    """What Slurm says of a job; empty if it says nothing, or there is no Slurm."""
+    """Return Slurm's description of a job; empty if it does not answer, or there is no Slurm."""
     words = ["env", *UTC, "scontrol", "show", "job", "--oneliner", job]
     try:
         done = subprocess.run(
@@ -50,17 +50,23 @@ def asked(job: str, seconds: float = ASK_S) -> str:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return own_lines(done.stdout, job) if done.returncode == 0 else ""
+
+
+def own_lines(said: str, job: str) -> str:
+    """Return the lines about this job: one task of an array has the number of them all."""
+    own = [line for line in said.splitlines() if line.startswith(f"JobId={job} ")]
+    return "\n".join(own) or said
 
 
 def field(said: str, name: str) -> str:
-    """A field of what `scontrol show job` says."""
+    """Return a field in the output of `scontrol show job`; empty if it is not there."""
     match = re.search(rf"\b{name}=(\S+)", said)
     return match[1] if match else ""
 
 
 def end_time(said: str) -> float:
-    """When the job's time is over (epoch seconds), by what was asked with UTC; 0 if it never is."""
+    """Return when the job's time is over (epoch seconds), from output in UTC; 0 if it never is."""
     try:
         return float(calendar.timegm(time.strptime(field(said, "EndTime"), "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
@@ -68,18 +74,18 @@ def end_time(said: str) -> float:
 
 
 def why_over(said: str, job: str) -> str:
-    """Why a job ends or has ended, in words, by what Slurm says of it; empty if it does not."""
+    """Return why a job ends or has ended, from Slurm's description; empty if it does not."""
     words = _REASONS.get(field(said, "Reason")) or _ENDS.get(field(said, "JobState"))
     return words.format(job=job) if words else ""
 
 
 def why_over_now(job: str) -> str:
-    """The same of a job that may be over; quick."""
+    """Ask Slurm why a job ends or has ended, in words; empty if it does not. Quick."""
     return why_over(asked(job, QUICK_S), job)
 
 
 def why_cancelled(log: str, job: str) -> str:
-    """The same by what a step's log says; empty if it says nothing of the kind."""
+    """Return why a job was ended, in words, from a step's log; empty if the log does not say so."""
     if "CANCELLED AT" not in log:
         return ""
     words = next((words for sign, words in _SAID.items() if sign in log), _ENDS["CANCELLED"])
@@ -87,24 +93,24 @@ def why_cancelled(log: str, job: str) -> str:
 
 
 class JobEnd:
-    """When the time of `job` is over, as Slurm last said; asked in a thread of its own.
+    """When the time of `job` is over, as Slurm last reported it; polled in a thread of its own.
 
-    `over` says why the job is not on any more, which a process learns that lives on: one that was
-    cut off from Slurm, or is outside of the job.
+    `over` is why the job is no longer running, or empty. It is for a process that outlives the job:
+    one that was cut off from Slurm, or is outside of the job.
     """
 
     def __init__(self, job: str, until: float) -> None:
         self.job = job
         self.until = until
         self.over = ""
-        self._restarts = ""  # how often it was put back into the queue when it was asked first
+        self._restarts = ""  # how often the job had been requeued at the first query
 
     def follow(self) -> None:
-        """Ask again from now on."""
+        """Start to poll Slurm."""
         threading.Thread(target=self._follow, name="rankroom-job-end", daemon=True).start()
 
     def why(self) -> str:
-        """Why this job is being ended, in words; empty if that is unknown. Quick."""
+        """Return why this job is being ended, in words; empty if that is unknown. Quick."""
         if self.over:
             return self.over
         if self.until and time.time() >= self.until:
@@ -119,7 +125,7 @@ class JobEnd:
             time.sleep(min(SELDOM_S, max(OFTEN_S, PART * left)))
 
     def hear(self, said: str) -> None:
-        """Take in what Slurm says of the job now."""
+        """Update the state from Slurm's current description of the job."""
         self.until = end_time(said)
         self._restarts = self._restarts or field(said, "Restarts")
         why = self._why(said)

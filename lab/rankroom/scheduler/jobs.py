@@ -1,4 +1,4 @@
-"""A scheduler's job, whichever scheduler it is: how it stands, in words, and its script's body."""
+"""A job of any scheduler: its status, in words, and the body of its script."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ State = Literal["pending", "running", "ending", "ended", "gone"]
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands. `reason` is why it waits or how it ended.
+    """The status of a job. `reason` is why it is pending or how it ended.
 
-    Times are epoch seconds, 0 if not known: `expected` is when a waiting job may begin, `until`
-    when a running one's time is over. `never` says that it will wait for ever as it is, if that has
-    been said for `patience` seconds.
+    Times are epoch seconds, 0 if not known: `expected` is when a pending job may start, `until`
+    when the time of a running one is over. `never` says that it will never start as it is, once
+    that has been reported for `patience` seconds.
     """
 
     id: str
@@ -36,7 +36,7 @@ class JobStatus:
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """The status in one line, for users."""
         if self.state == "pending":
             when = f", expected to start {moment(self.expected)}" if self.expected else ""
             never = self.never and not self.patience
@@ -50,7 +50,7 @@ class JobStatus:
 
 
 def moment(then: float) -> str:
-    """A time in the reader's time zone, as near as need be: `at 14:02`, `on Tue 24 Nov, 14:02`."""
+    """Format a time in the local zone: `at 14:02` or, on another day, `on Tue 24 Nov, 14:02`."""
     at = time.localtime(then)
     if at[:3] == time.localtime()[:3]:
         return time.strftime("at %H:%M", at)
@@ -58,17 +58,17 @@ def moment(then: float) -> str:
 
 
 def body(site: Site, commands: Sequence[str]) -> list[str]:
-    """What follows a script's header: the environment of the site, then `commands`."""
+    """Return what follows a script's header: the site's environment, then `commands`."""
     lines = environment(site)
     if site.container.image:
-        # The supervisor's Python is the environment's; the ranks' is the container's.
+        # The supervisor runs on the environment's Python, the ranks on the container's.
         python = shlex.join(contained(site, [site.container.python]))
         lines.append(f"export {PYTHON}={shlex.quote(python)}")
     return ["", "set -e", *lines, "", *commands, ""]
 
 
 def environment(site: Site) -> list[str]:
-    """The lines of shell that make Python with Rankroom available, on login and compute nodes."""
+    """Return the shell lines that make Python with Rankroom available, on any node of the site."""
     given, lines = site.environment, []
     if given.modules:
         lines.append(f"module load {' '.join(map(shlex.quote, given.modules))}")
@@ -88,11 +88,11 @@ def environment(site: Site) -> list[str]:
 
 
 def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
-    """`argv` within the site's environment, as it is run on a login node.
+    """Return the command that runs `argv` in the site's environment on a login node.
 
-    What the environment's own lines print goes to standard error: standard output is `argv`'s.
+    What the environment's lines print goes to standard error; standard output is `argv`'s alone.
     """
-    home = 'case $1 in "~/"*) set -- "$HOME/${1#"~/"}" "${@:2}" ;; esac'  # of a Python
+    home = 'case $1 in "~/"*) set -- "$HOME/${1#"~/"}" "${@:2}" ;; esac'  # a Python's path
     run = 'exec 1>&3 3>&- "$@"'
     safe = f"export {python_command.ASSIGNMENT}"
     lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), home, safe, run])
@@ -100,20 +100,20 @@ def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
 
 
 def login_shell(argv: Sequence[str]) -> list[str]:
-    """`argv` where only a login shell knows the commands; what it prints begins a line, whatever
-    the shell has said before."""
+    """Return the command that runs `argv` in a login shell, where only that knows the commands; its
+    output starts on a new line, whatever the shell has printed before."""
     return ["bash", "-lc", 'echo; exec "$@"', "bash", *argv]
 
 
 def contained(site: Site, argv: Sequence[str]) -> list[str]:
-    """`argv` as it is run within the site's container, or as it is without one."""
+    """Return the command that runs `argv` in the site's container, or `argv` if there is none."""
     container = site.container
     how = {
         "": [],
         "shifter": ["shifter", f"--image={container.image}", *container.options],
         "apptainer": ["apptainer", "exec", "--nv", *container.options, container.image],
         "podman-hpc": [
-            # An agent is given its orders on stdin.
+            # An agent reads its orders from stdin.
             "podman-hpc", "run", "--rm", "--interactive", "--gpu", "--network=host", "--ipc=host",
             "--env-host", *container.options, container.image,
         ],

@@ -1,14 +1,14 @@
-"""Shell that enters a folder of the user's own, and no other, on a login node or in a job.
+"""Shell code that enters a folder only if it is the user's own, on a login node or in a job.
 
-Where others may write to a site's scratch folder, they may make a folder in it before Rankroom
-does, or put another one in its place later: what they planted there would be run as the user. So a
-script enters the folder first, then looks whose it is, and names files in it without the path.
+Where others may write to a site's scratch folder, they could create a folder in it before Rankroom
+does, or replace it later; what they put there would run as the user. So a script enters the folder
+first, then checks whose it is, and names files in it without the path.
 """
 
 from __future__ import annotations
 
-REFUSED = 77  # the status with which `enter` refuses
-# slurm/lab.sbatch has the same lines, as it is a script to read and to submit alone.
+REFUSED = 77  # exit status of `enter` when it refuses
+# slurm/lab.sbatch has the same lines, as it must be readable and work on its own.
 ENTER = """\
 enter() { # a folder of yours that other users may not write to
   [ -n "$(find "$1" -maxdepth 0 -user "$(id -u)")" ] && cd "$1" &&
@@ -17,17 +17,17 @@ enter() { # a folder of yours that other users may not write to
   return 77
 }
 """
-# Begins and ends what a script says: login shells greet, and warn of a locale that is not there.
+# Encloses a script's output: login shells print greetings, and warn of a missing locale.
 _MARK = "--- rankroom ---"
 
 
 def marked(code: str) -> str:
-    """`code`, whose output `said` finds among what else comes from there; its status stays."""
+    """Wrap `code` so that `said` finds its output among other output; its exit status stays."""
     return f'echo "{_MARK}"; exec 2>&1\n(\n{code}\n)\ns=$?; echo; echo "{_MARK}"; exit $s'
 
 
 def said(output: str) -> str:
-    """What the code of `marked` has written; all of it so far, if it did not come to its end."""
+    """Return the output of code from `marked`; what there is of it if the code did not finish."""
     _, _, rest = output.partition(f"{_MARK}\n")
     inside, end, _ = rest.rpartition(f"\n{_MARK}")
     return inside if end else rest

@@ -1,4 +1,4 @@
-"""PBS (OpenPBS and PBS Professional): the same script, commands and answers as slurm.py's."""
+"""PBS (OpenPBS and PBS Professional): the same interface as slurm.py."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rankroom.scheduler.site import Site, clock, parse_time
 SUBMITTED = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?\s*$", re.MULTILINE)
 SUBMIT = ["qsub"]
 TEST: list[str] = []  # no command says whether a script would be accepted
-LIMITS: list[str] = []  # nor what each queue gives, in a form that all sites share
+LIMITS: list[str] = []  # nor each queue's limits, in a form that all sites share
 VERSION = ["qstat", "--version"]
 ALIVE = ["qstat", "-B", "-f", "-F", "json"]
 CANCEL = ["qdel"]
-LOG = "{job}.*OU"  # as PBS calls a job's output, which it puts there when the job is over
+LOG = "{job}.*OU"  # PBS's name for a job's output, which is there once the job is over
 LIST = "qstat -u $USER"  # lists the user's jobs, for people
-NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # as PBS is set up at first
+NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # of a PBS that keeps none, the default
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
-PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are told of
-# Times in UTC; and at sites that put a cache before qstat, which may lack a new job for a minute or
-# more (NCAR's qstat-cache, say), an answer of the scheduler's own.
+PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are reported
+# Times in UTC; and an answer from the scheduler itself at sites with a cache in front of qstat,
+# which may lack a new job for a minute or more (NCAR's qstat-cache, say).
 ENV = ["env", "TZ=UTC", "QSCACHE_BYPASS=true"]
-# It says "Can Never Run" of what nodes that are down would have to run, too, and of a maintenance.
+# PBS says "Can Never Run" also of a job whose nodes are down, and during maintenance.
 NEVER_S = 86400.0
-USED_S = 300.0  # by which the time that a job has used may be told too late
-LOST = re.compile(r"End of File")  # where a job was sent, and no answer came
+USED_S = 300.0  # by which a job's used time may be out of date
+LOST = re.compile(r"End of File")  # a job was sent, and no reply came
 _SUSPENDED = ("S", "U")
-# Escapes that JSON has, or a backslash; and the value in a line of its own that is no JSON.
+# Escapes of JSON, or a lone backslash; and the value on a line of its own that is not JSON.
 _ESCAPE = re.compile(r'(\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})|\\')
 _NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _BARE = re.compile(
@@ -53,12 +53,12 @@ _STATES: dict[str, State] = {
     "E": "ending",
     "F": "ended",
     "X": "ended",
-    "M": "ended",  # it is another server's
+    "M": "ended",  # moved to another server
 }
 
 
 def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
-    """The job script that runs `commands` on the first node; its log goes to `folder`."""
+    """Return the job script that runs `commands` on the first node; its log goes to `folder`."""
     job = site.job
     chunk = [str(job.nodes), f"mpiprocs={site.ranks_per_node}"]
     if job.cpus_per_task:
@@ -75,7 +75,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         f"-l select={':'.join(chunk)}",
         f"-l walltime={clock(site.seconds)}",
         "-j oe",
-        "-r n",  # what ranks held is gone with a job: nothing is won by running it again
+        "-r n",  # ranks lose their state with a job: rerunning it gains nothing
         f"-o {folder}/",
     ]
     if job.account:
@@ -83,7 +83,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
     if queue := job.reservation or job.partition:  # a reservation is a queue, too
         head.append(f"-q {queue}")
     if not any("place=" in line for line in job.extra):
-        head.append("-l place=scatter")  # or several chunks may be on one node
+        head.append("-l place=scatter")  # else several chunks may be on one node
     head += job.extra
     start = ["", 'cd "$PBS_O_WORKDIR"'] if folder else []
     return "\n".join(
@@ -92,7 +92,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
 
 
 def unset(script: str) -> list[str]:
-    """No variable takes the place of what a script asks for."""
+    """Return the variables that would override a script's options: none."""
     return []
 
 
@@ -105,40 +105,40 @@ def too_much(site: Site, output: str) -> str:
 
 
 def find(name: str) -> list[str]:
-    """The command that lists the user's jobs of this name that are not over."""
-    # In all states but that of a job that ends.
+    """Return the command that lists the user's jobs of this name that are not over."""
+    # Without the states of a job that is ending or over.
     return [*ENV, "sh", "-c", 'exec qselect -u "$(id -un)" -s HQRSTUW -N "$1"', "sh", name]
 
 
 def found(output: str, name: str) -> list[str]:
-    """The ids of the jobs in its answer."""
+    """Return the ids of the jobs in the output of `find`."""
     return re.findall(r"^(\d+)\.\S+\s*$", output, re.MULTILINE)
 
 
 def ask(ids: Iterable[str]) -> list[str]:
-    """The one command that asks for many jobs, those that have ended lately too."""
+    """Return the command that queries many jobs at once, including those that ended recently."""
     return [*ENV, "qstat", "-x", "-f", "-F", "json", *ids]
 
 
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
-    """How to ask where that fails, as its output says; nothing for no other way."""
+    """Return the command to try after `ask` failed with this output; empty if there is none."""
     if not NO_HISTORY.search(output):
         return []
     return [*ENV, "qstat", "-f", "-F", "json", *ids]
 
 
 def ask_alone(job: str) -> list[str]:
-    """The command that asks for one job that no list has; none, as those have all there are."""
+    """Return the command that queries a job that no list has: none, as lists have all jobs."""
     return []
 
 
 def ended(output: str, job: str) -> JobStatus | None:
-    """How that job ended by its answer."""
+    """Return how a job ended from the output of `ask_alone`: never known here."""
     return None
 
 
 def listed(output: str) -> dict[str, JobStatus]:
-    """All jobs of an answer. Raises SchedulerError when it is none: nothing is known then."""
+    """Return all jobs in the output of `ask`, by id. Raises SchedulerError if it is no answer."""
     answer = _answer(output)
     if answer is None:
         if PARTLY.search(output):
@@ -149,20 +149,20 @@ def listed(output: str) -> dict[str, JobStatus]:
 
 
 def details(output: str, job: str) -> dict[str, Any]:
-    """All that an answer says of one job."""
+    """Return all that the output of `ask` says about one job."""
     jobs = (_answer(output) or {}).get("Jobs", {})
     return next((about for key, about in jobs.items() if key.partition(".")[0] == job), {})
 
 
 def _answer(output: str) -> dict[str, Any] | None:
-    """The object among what login shells print, and errors for single jobs between its lines."""
+    """Return the JSON object among a login shell's output and errors for single jobs."""
     text = "\n".join(line for line in output.splitlines() if not line.startswith("qstat: "))
     return _decoded(text) or _decoded(_repaired(text))
 
 
 def _repaired(text: str) -> str:
-    """An answer of the PBS versions that write variables as they are: with the backslashes of
-    `qsub`, and bare where C takes them for a number, as it does 005, .5 and nothing at all."""
+    """Repair the output of PBS versions that write variables as they are: with the backslashes of
+    `qsub`, and unquoted where C parses them as a number, as it does 005, .5 and nothing at all."""
     text = _ESCAPE.sub(lambda found: found[1] or "", text)
     return _BARE.sub(r'\1"\2"\3', text)
 
@@ -179,14 +179,14 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 
 def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
-    # Of one that is not known here nobody ends a job.
+    # A job in an unknown state must not be ended: it counts as running.
     state = _STATES.get(str(about.get("job_state", "")), "running")
     reason = str(about.get("comment", "")) if state == "pending" else ""
     if state == "ended" and "Exit_status" in about:
         status = about["Exit_status"]
         reason = f"exit status {status}" if status else "completed"
     never = state == "pending" and reason.startswith("Can Never Run")
-    # In PBS's order: the script runs on the first one.
+    # In PBS's order: the script runs on the first node.
     parts = str(about.get("exec_host", "")).split("+")
     hosts = dict.fromkeys(part.partition("/")[0] for part in parts)
     expected = until = 0.0
@@ -201,7 +201,7 @@ def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
 
 
 def _until(about: dict[str, Any], now: float) -> float:
-    """When the time of a running job is over: what it was suspended for does not count."""
+    """Return when a running job's time is over; the time of suspensions does not count."""
     asked = _seconds(about.get("Resource_List", {}).get("walltime"))
     used = _seconds(about.get("resources_used", {}).get("walltime"))
     begun = _epoch(about.get("stime"))
@@ -212,7 +212,7 @@ def _until(about: dict[str, Any], now: float) -> float:
 
 
 def _epoch(value: Any) -> float:
-    """A time as PBS writes it: a number, or `Fri Nov 20 12:00:00 2026` in UTC, as was asked for."""
+    """Parse a time as PBS writes it: a number, or `Fri Nov 20 12:00:00 2026` in UTC (see ENV)."""
     try:
         return float(value)
     except (TypeError, ValueError):

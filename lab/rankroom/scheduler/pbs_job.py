@@ -10,17 +10,18 @@ from rankroom.scheduler import pbs
 
 
 def ask(job: str) -> list[str]:
-    """The command that says what a job was granted."""
+    """Return the command that reports what a job was granted."""
     return [*pbs.ENV, "qstat", "-f", "-F", "json", job]
 
 
 def read(
     said: str, job: str, node_file: str, here: tuple[int, int]
 ) -> tuple[list[Node], list[int], float]:
-    """Its nodes, how many processes each was asked for, and when its time is over (epoch seconds).
+    """Return its nodes, the processes requested on each, and when its time is over (epoch seconds).
 
-    `here` are the GPUs and cores of this node: the others are taken to be like it where PBS does
-    not say, as at sites that grant whole nodes. Raises StartError if there is no such job.
+    `here` is the number of GPUs and cores of this node: the other nodes are assumed to be like it
+    if PBS does not say, as at sites that grant whole nodes. Raises StartError if the job does not
+    run, or its node file is empty.
     """
     number = job.partition(".")[0]
     try:
@@ -29,7 +30,7 @@ def read(
         raise StartError(str(error)) from None
     if status is None or status.state != "running":
         raise StartError(NOT_RUNNING.format(job=job, state=status.words if status else "unknown"))
-    # One line for each process; a name with its domain is the same node.
+    # One line per process; a name with its domain is the same node.
     names = [line.partition(".")[0] for line in node_file.split()]
     if not names:
         raise StartError(NO_NODES.format(job=job))
@@ -42,11 +43,11 @@ def read(
 
 
 def _granted(vnodes: str) -> Mapping[str, tuple[int, int]]:
-    """GPUs and cores by node, of `(x1:ncpus=64:ngpus=4)+(x2[0]:ncpus=4+x2[1]:ncpus=4)`."""
+    """Count GPUs and cores by node in `(x1:ncpus=64:ngpus=4)+(x2[0]:ncpus=4+x2[1]:ncpus=4)`."""
     found: dict[str, tuple[int, int]] = {}
     for part in vnodes.replace("(", "").replace(")", "").split("+"):
         name, *rest = part.split(":")
-        # A node may be in parts.
+        # A node may be split into vnodes.
         node = name.partition("[")[0].partition(".")[0]
         given = dict(each.split("=", 1) for each in rest if "=" in each)
         gpus, cores = found.get(node, (0, 0))

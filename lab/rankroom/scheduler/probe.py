@@ -1,6 +1,6 @@
-"""Run there by `rankroom site check`, within the site's environment: which Python this is.
+"""Report which Python this is; run by `rankroom site check` in the site's environment.
 
-It is sent as text, since there may be no Rankroom yet, and runs on any Python from 3.6 on.
+It is sent as text, since Rankroom may not be installed there, and runs on Python 3.6 or newer.
 """
 
 import importlib
@@ -12,7 +12,7 @@ MARK = "rankroom-probe "
 
 
 def look() -> "dict[str, object]":
-    """What is found, as one object of JSON; `error` is what went wrong first."""
+    """Return the findings as a JSON object; `error` is why Rankroom could not be imported."""
     found: dict[str, object] = {
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,

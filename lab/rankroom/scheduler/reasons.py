@@ -1,10 +1,10 @@
-"""Why a job waits, as Slurm names it, in words; and which reasons do not pass by waiting."""
+"""Slurm's reasons why a job is pending, in words, and which of them waiting does not resolve."""
 
 from __future__ import annotations
 
 import re
 
-# Those of _NEVER do not pass by waiting.
+# Waiting resolves these, but not those in _NEVER.
 _REASONS = {
     "Priority": "others are before it",
     "Resources": "no nodes are free",
@@ -13,7 +13,7 @@ _REASONS = {
     "JobHeldUser": "it is held: `scontrol release` releases it",
     "JobHeldAdmin": "an administrator holds it",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
-    # For maintenance, say; jobs that wait are started afterwards.
+    # For maintenance, say; pending jobs start afterwards.
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
     "Reservation": "its reservation has not begun",
@@ -28,7 +28,7 @@ _REASONS = {
 _NEVER = {
     "PartitionTimeLimit": "it asks for more time than the partition allows",
     "PartitionNodeLimit": "it asks for more nodes than the partition has",
-    # What is said at first of every limit of the partition; a look later it is one of those above.
+    # Reported first for every limit of the partition; soon replaced by one of those above.
     "PartitionConfig": "it asks for more time, nodes or CPUs than the partition gives",
     "BadConstraints": "no node fits what it asks for",
     "InvalidAccount": "its account is not valid",
@@ -41,7 +41,7 @@ _NEVER = {
     "DeadLine": "its deadline has passed",
 }
 _NEVER_IN_WORDS = re.compile(r"can't use this partition|not permitted to use this partition")
-# The others are made of parts, like QOSMaxGRESPerUser or AssocGrpCPUMinutesLimit.
+# The other reasons are composed, like QOSMaxGRESPerUser or AssocGrpCPUMinutesLimit.
 _LIMIT = re.compile(
     r"(?P<whose>QOS|Assoc)(?P<kind>Max|Min|Grp)(?P<what>[A-Z]+(?=Run|Per|Min|$)|[A-Z][a-zA-Z]*?)"
     r"(?P<span>RunMin(?:ute)?s|Min(?:ute)?sPerJob|Minutes|PerJob|PerNode|PerUser|PerAccount)?"
@@ -56,9 +56,10 @@ _AMOUNTS = {
 
 
 def why(key: str, said: str) -> tuple[str, bool]:
-    """A reason to wait in words, and whether it does not pass by waiting.
+    """Return a pending reason in words, and whether waiting does not resolve it.
 
-    Some are said in words at once, as that an account may not use a partition.
+    The words are empty if Slurm's own are plain, as when an account may not use a partition, and
+    for an unknown reason.
     """
     if _NEVER_IN_WORDS.search(said):
         return "", True
@@ -74,7 +75,7 @@ def why(key: str, said: str) -> tuple[str, bool]:
     if kind == "Min":
         return f"it asks for fewer {what} than {whose} wants", True
     if kind == "Grp" and span == "Minutes":
-        # Of one that is used up, and of one of which running jobs have reserved what is left.
+        # Slurm says so if the budget is used up, and if running jobs have reserved the rest.
         return f"not enough of {whose}'s budget for {what} is left, or running jobs hold it", False
     if kind == "Grp":
         return f"{whose} has all the {what} in use that it may", False
@@ -84,5 +85,5 @@ def why(key: str, said: str) -> tuple[str, bool]:
 
 
 def of_all_jobs(reason: str) -> bool:
-    """Whether it is a limit on all of a user's jobs together."""
+    """Return whether a reason is a limit on all of a user's jobs together."""
     return bool(_PER_USER.match(reason))

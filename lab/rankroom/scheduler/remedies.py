@@ -1,4 +1,4 @@
-"""What to do about what a scheduler says when it refuses: its words, and the remedy for them."""
+"""What to do about a scheduler's errors: the words of its messages, and the remedy for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DENIED, _NO_COMMAND = 126, 127
 
 
 def remedy(site: Site, done: Completed) -> str:
-    """One sentence or two for a command of the scheduler's that failed."""
+    """Return a sentence or two about what to do after a command of the scheduler's has failed."""
     values = {
         "command": without_env(done.argv)[0],
         "account": site.job.account or "none",
@@ -59,7 +59,7 @@ _LIMITS = (
     "It will never start like this: ask for less ({nodes} node(s) for {time}), or for another "
     "`partition` ({partition}) or `qos` ({qos}) in {profile}"
 )
-# By the words of Slurm 20.11 to 25.05 and of PBS; the first that fits.
+# By the messages of Slurm 20.11 to 25.05 and of PBS; the first match counts.
 _REMEDIES = [
     (
         r"establish a configuration source|Unable to process configuration",

@@ -1,4 +1,4 @@
-"""Whether this machine is a site's own login node: then there is no line to it, and none needed."""
+"""Whether this machine is a site's own login node: then there is no connection, and none needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rankroom.system.network import interfaces
 
 
 def is_here(site: Site) -> bool:
-    """True where the site's login host is this machine, by one of its addresses."""
+    """Return whether the site's login host has an address of this machine, or the site has none."""
     if not site.login:
         return True
     host = site.login.rpartition("@")[2]

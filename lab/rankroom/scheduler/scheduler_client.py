@@ -1,7 +1,7 @@
-"""Talking to a site's scheduler: submit, ask and cancel, here or on its login node.
+"""Client of a site's scheduler: submit, query and cancel jobs, here or on its login node.
 
-Each call is a command with a time limit, and a refusal is reported with the command, its output
-and what to do. However many processes ask, the scheduler is asked at most once in PERIOD_S.
+Each call is a command with a timeout; a failure is reported with the command, its output and the
+remedy. However many processes ask, the scheduler is queried at most once in PERIOD_S.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from rankroom.scheduler.submitted_jobs import Submitted, all_submitted, named
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
-ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
-AGAIN_S = 1.0  # until what could not be known is asked again
-SUBMIT_S = 150.0  # Slurm's waits two minutes for a controller that is busy
-# For a job to be listed whose submission was not answered, and between two looks.
+ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
+AGAIN_S = 1.0  # before a failed query is repeated
+SUBMIT_S = 150.0  # sbatch waits two minutes for a busy controller
+# Until a job is listed whose submission got no reply, and between two attempts.
 SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
-UNSEEN_S = 180.0  # since its submission, in which no list need have a job yet
+UNSEEN_S = 180.0  # after its submission, while lists may not have a job yet
 _KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
-_DENIED, _NO_COMMAND = 126, 127  # the first also of one that is not there, beside a closed folder
+_DENIED, _NO_COMMAND = 126, 127  # the first also for a missing command, if a PATH folder is closed
 T = TypeVar("T")
 
 
 class LostAnswerError(SchedulerError):
-    """A job was submitted, and whether it was accepted is not known."""
+    """A job was submitted, and whether it was accepted is unknown."""
 
 
 class Scheduler:
-    """The scheduler of a site, as its commands are reached at `place`."""
+    """The scheduler of a site, whose commands are run at `place`."""
 
     def __init__(self, site: Site, place: Host) -> None:
         if site.scheduler not in _KINDS:
@@ -61,21 +61,21 @@ class Scheduler:
         self.kind: Any = _KINDS[site.scheduler]
         self._asked = StatusCache(f"{site.scheduler}-{place.name or _here()}")
         self._in_login_shell = False
-        self._submitted: dict[str, float] = {}  # when, as a full disk keeps no record of it
-        self._seen: set[str] = set()  # the jobs that a list had, or that were cancelled
+        self._submitted: dict[str, float] = {}  # when; a full disk keeps no record of it
+        self._seen: set[str] = set()  # the jobs that were in a list, or were cancelled
 
     def script(self, name: str, folder: str, commands: Sequence[str]) -> str:
-        """The job script that runs `commands`; `folder` is an absolute path there."""
+        """Return the job script that runs `commands`; `folder` is an absolute path there."""
         text: str = self.kind.script(self.site, name, folder, commands)
         return text
 
     async def folder(self) -> str:
-        """The site's scratch folder as an absolute path there; it is made, private to the user."""
+        """Create the site's scratch folder, private to the user; return its absolute path there."""
         there = expand(self.site.scratch)
-        # The path in a line of its own: login shells greet, and some do so on standard output.
+        # The path goes on a line of its own: login shells may print greetings to standard output.
         say = f'printf "\\n{_MARK}%s\\n" "$PWD"'
         make = f'set -u; umask 077; mkdir -p "{there}" && cd "{there}" && {say}'
-        # As jobs have it: variables may be set in login shells only.
+        # A login shell, as in jobs: variables may be set only there.
         done = await self.call(["bash", "-lc", make], ASK_S)
         found = re.search(rf"^{_MARK}(/.*)$", done.output, re.MULTILINE)
         if not done.ok or found is None:
@@ -83,9 +83,9 @@ class Scheduler:
         return found[1]
 
     async def own_folder(self, name: str) -> str:
-        """A folder in the scratch folder that only the user may enter; it is made.
+        """Create a folder in the scratch folder that only the user may enter; return its path.
 
-        Raises NotPrivateError where one is there that others made or may write to.
+        Raises NotPrivateError if there is one that others created or may write to.
         """
         there = f"{await self.folder()}/{name}"
         done = await self.call(["bash", "-c", own_folder.MAKE, "bash", there], ASK_S)
@@ -97,8 +97,8 @@ class Scheduler:
         return there
 
     async def accepted(self, folder: str) -> str | None:
-        """What the scheduler says of a job like the site's, which is not submitted; None if it
-        cannot tell.
+        """Return the scheduler's answer to a test with a job like the site's; None if it has no
+        test.
 
         Raises SchedulerError if it would be refused, StartError if it would never start.
         """
@@ -114,8 +114,8 @@ class Scheduler:
         return done.output
 
     async def too_much(self, said: str) -> str:
-        """What the site's job asks for beyond all limits of the partition that it would be in, as
-        `said` of it, in words; empty if nothing. A QoS may lift them."""
+        """Return, in words, what the site's job requests beyond all limits of its partition, as
+        `said` in its test; empty if nothing. A QoS may lift the limits."""
         job = self.site.job
         chosen = replace(job, partition=job.partition or self.kind.partition(said))
         limits = await self.call(self.kind.LIMITS, ASK_S)
@@ -123,12 +123,12 @@ class Scheduler:
         return words
 
     async def submit(self, script: str, copy: str = "", others: Container[str] = ()) -> str:
-        """Submit a job script; the job's id. `copy` is kept with it. Raises SchedulerError if it is
-        refused.
+        """Submit a job script and return the job's id; `copy` is recorded with it.
 
-        Where the answer is lost or does not say the id, the job may be there: it is looked for by
-        its name, which `others` had before. Raises LostAnswerError, or SshError, while nothing can
-        be known of it; StartError if it is not found after an answer without an id.
+        Raises SchedulerError if the job is refused. If the reply is lost or has no id, the job may
+        exist: it is looked up by its name, which the jobs in `others` had before. Raises
+        LostAnswerError or SshError while nothing can be known about it, StartError if the reply had
+        no id and it is not found.
         """
         name = named(script)
         try:
@@ -140,7 +140,7 @@ class Scheduler:
         if done.ok:
             try:
                 job = submitted(self.kind, done.output)
-            except StartError as error:  # a wrapper of the site's may have words of its own
+            except StartError as error:  # a site's wrapper may print its own words
                 job = await self._seek(name, others, StartError(f"{error}\n{self._perhaps(name)}"))
         elif not done.timed_out and not self.kind.LOST.search(done.output):
             raise self.failed(done)
@@ -153,8 +153,8 @@ class Scheduler:
         return job
 
     async def _seek(self, name: str, others: Container[str], failed: RankroomError) -> str:
-        """The job of this name that is none of the others, once it is listed. Raises `failed` if it
-        is not, LostAnswerError if nothing is."""
+        """Return the job of this name that is not one of `others`, once it is listed. Raises
+        `failed` if it is not listed in time, LostAnswerError if the list cannot be read."""
         until = time.monotonic() + SEEK_S
         while True:
             is_known = False
@@ -171,8 +171,8 @@ class Scheduler:
         return PERHAPS.format(name=name, list=self.kind.LIST)
 
     async def find(self, name: str) -> list[str]:
-        """The ids of the user's jobs of this name that are not over. Raises SchedulerError while
-        the scheduler does not answer."""
+        """Return the ids of the user's jobs of this name that are not over. Raises SchedulerError
+        while the scheduler does not answer."""
         done = await self.call(self.kind.find(name), ASK_S)
         if not done.ok:
             raise self.failed(done)
@@ -180,10 +180,10 @@ class Scheduler:
         return found
 
     async def ask(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        """How jobs stand, by an answer that may be some seconds old.
+        """Return the status of jobs, from an answer that may be some seconds old.
 
-        A job is gone only by an answer to a question that was put after this call. Raises
-        SchedulerError while the scheduler does not answer; it is asked again after a while.
+        A job is gone only by an answer to a query made after this call. Raises SchedulerError while
+        the scheduler does not answer; it is queried again after a while.
         """
         called, wanted = time.time(), list(ids)
         while True:
@@ -199,10 +199,10 @@ class Scheduler:
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 
     async def status(self, job: str) -> JobStatus:
-        """How one job stands; as `ask`, but it is gone only by two answers in a row.
+        """Return the status of one job, as `ask` does, but gone only after two answers in a row.
 
-        Its followers end what belongs to it then: one list that lacks it is not enough. Nor are two
-        for a job that was submitted just now: a site's lists may be some minutes old.
+        Callers then end what belongs to the job, so one list that lacks it is not enough. Neither
+        are two for a job that was just submitted: a site's lists may be some minutes old.
         """
         found = (await self.ask([job]))[job]
         if found.state == "gone":
@@ -216,7 +216,7 @@ class Scheduler:
         return JobStatus(job, "pending", NOT_LISTED)
 
     def _is_unseen(self, job: str) -> bool:
-        """Whether a job that was submitted lately has been in no list since."""
+        """Return whether a recently submitted job has not been in a list since."""
         if job in self._seen:
             return False
         own = (self.site.name, job)
@@ -225,17 +225,17 @@ class Scheduler:
         return 0 <= time.time() - at < UNSEEN_S
 
     async def cancel(self, job: str) -> None:
-        """End a job; one that has ended is fine. Raises SchedulerError if it cannot be."""
+        """Cancel a job, which may have ended already. Raises SchedulerError if that fails."""
         done = await self.call([*self.kind.CANCEL, job], ASK_S)
         if not done.ok and not self.kind.OVER.search(done.output):
             raise self.failed(done)
-        self._seen.add(job)  # it is over once no list has it
+        self._seen.add(job)  # it is over once it is in no list
 
     async def call(
         self, argv: Sequence[str], timeout: float, input: str | None = None
     ) -> shell.Completed:
-        """Run a command there, in a login shell where only that finds the scheduler's commands."""
-        # Of a command that is not there, `env` says so by its status, as csh does not.
+        """Run a command there, in a login shell if only that finds the scheduler's commands."""
+        # `env` reports a missing command by its exit status, which csh does not.
         plain = argv if argv[0] == "env" else ["env", *argv]
         words = login_shell(argv) if self._in_login_shell else plain
         done = await self.place.run(words, timeout=timeout, input=input)
@@ -248,18 +248,18 @@ class Scheduler:
         return shell.Completed(tuple(argv), done.returncode, done.output, done.timed_out)
 
     def _sending(self, argv: Sequence[str], script: str) -> Sequence[str]:
-        """The command that takes a script, and nothing else in the place of what that asks for."""
+        """Return the command that submits a script, without variables that override its options."""
         unset = [word for name in self.kind.unset(script) for word in ("-u", name)]
         return ["env", *unset, *argv] if unset else argv
 
     def failed(self, done: shell.Completed, what: str = "") -> SchedulerError:
-        """The error for a command that failed: where, what it said, and what to do."""
+        """Return the error for a command that failed: where, its output, and what to do."""
         failure = done.failure(shlex.join(shell.without_env(done.argv)), self.place.name)
         what = what or remedy(self.site, done)
         return SchedulerError(f"{self.site.name}: {failure}\n{what}")
 
     async def _question(self, ids: Sequence[str]) -> tuple[str, str]:
-        """What the scheduler answers, and what went wrong instead."""
+        """Query the scheduler; return its output, and the error if that failed."""
         try:
             done = await self.call(self.kind.ask(ids), ASK_S)
             if not done.ok and (otherwise := self.kind.ask_otherwise(ids, done.output)):
@@ -268,28 +268,28 @@ class Scheduler:
                 return "", str(self.failed(done))
             self.kind.listed(done.output)
         except SshError:
-            raise  # who has no line says nothing of the scheduler to others
+            raise  # a lost connection says nothing about the scheduler
         except RankroomError as error:
             return "", str(error)
         return done.output, ""
 
 
 def _here() -> str:
-    """Which scheduler it is that is asked here: machines of several sites may share a home."""
+    """Name the scheduler of this machine, as machines of several sites may share a home."""
     asked = [os.environ[each] for each in ("SLURM_CONF", "SLURM_CLUSTERS") if each in os.environ]
     return "-".join(["here", socket.gethostname(), *asked])
 
 
 def submitted(kind: Any, output: str) -> str:
-    """A job's id in what was said when it was submitted. Raises StartError if there is none."""
+    """Return the job's id in the output of its submission. Raises StartError if there is none."""
     found = kind.SUBMITTED.findall(output)
     if not found:
         raise StartError(f"{kind.SUBMIT[0]} gave no job id; it said:\n{output.strip()}")
-    return str(found[-1])  # what a login shell or a wrapper says comes before it
+    return str(found[-1])  # what a login shell or a wrapper prints comes before it
 
 
 def answered(kind: Any, output: str, ids: Sequence[str]) -> dict[str, JobStatus]:
-    """How each job stands by the answer to a question; one that is not in it is gone."""
+    """Return the status of each job from the output of a query; one that is not in it is gone."""
     found = kind.listed(output)
     return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
 
@@ -297,9 +297,9 @@ def answered(kind: Any, output: str, ids: Sequence[str]) -> dict[str, JobStatus]
 async def as_soon_as_known(
     look: Callable[[], Awaitable[T]], job: str, show: Callable[[str], None]
 ) -> T:
-    """What `look` answers about a job, once it can; until then `show(words)` says that it cannot.
+    """Call `look` until it succeeds, and return its result; `show(words)` reports each failure.
 
-    The job goes on without anybody who looks.
+    The job itself goes on unobserved.
     """
     while True:
         try:

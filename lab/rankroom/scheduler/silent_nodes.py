@@ -1,7 +1,7 @@
-"""Nodes of a job of which nothing is heard: what the job's scheduler says of them.
+"""Nodes of a job that are silent: what the job's scheduler says about them.
 
-A node that is cut off looks from here like one that has failed. Only the scheduler knows whether
-what ran there is over, so it is asked, now and then, while a node is silent.
+From here, a node that is cut off looks like one that has failed. Only the scheduler knows whether
+what ran there is over, so it is queried from time to time while a node is silent.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from rankroom.scheduler import pbs, pbs_job, slurm
 from rankroom.scheduler.job_end import field
 from rankroom.scheduler.step_launcher import step_name
 
-ASK_S = 20.0  # every command of Slurm's waits 9 s when its controller is down
-OFTEN_S, SELDOM_S = 10.0, 60.0  # between two questions
-PART = 0.1  # of the time that a node has been silent, between two questions
+ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
+OFTEN_S, SELDOM_S = 10.0, 60.0  # between two queries
+PART = 0.1  # of the time that a node has been silent, between two queries
 
 
 class SilentNodes:
-    """The silent nodes of an allocation; its scheduler is asked in a thread of its own."""
+    """The silent nodes of an allocation; its scheduler is queried in a thread of its own."""
 
     def __init__(self, granted: Allocation) -> None:
         self._granted = granted
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # for the next two
         self._over: dict[str, str] = {}
-        self._unlisted: set[str] = set()  # nodes on which the answer before listed nothing of ours
+        self._unlisted: set[str] = set()  # nodes on which the last answer listed nothing of ours
         self._due = float("-inf")
         self._asking: threading.Thread | None = None
 
     def over(self, silent: Mapping[str, float]) -> dict[str, str]:
-        """Why ranks are over, as the scheduler says, by node; it is asked again if that is due.
+        """Return why ranks are over according to the scheduler, by node; query it if that is due.
 
-        To be called often, with how many seconds each node has been `silent`; it waits for nothing.
+        Call it often, with the seconds that each node has been `silent`; it does not block.
         """
         with self._lock:
-            # A node that was heard of again begins from the beginning.
+            # A node that has been heard from again starts over.
             self._over = over = {n: why for n, why in self._over.items() if n in silent}
             self._unlisted &= silent.keys()
         is_asking = self._asking is not None and self._asking.is_alive()
@@ -50,7 +50,7 @@ class SilentNodes:
                 target=self._ask, args=(sorted(silent), longest), name="rankroom-silent-nodes",
                 daemon=True,
             )  # fmt: skip
-            with contextlib.suppress(RuntimeError):  # no thread can be started: the next look
+            with contextlib.suppress(RuntimeError):  # no thread can be started: try next time
                 self._asking.start()
         return over
 
@@ -63,15 +63,15 @@ class SilentNodes:
         over = dict.fromkeys(failed, FAILED)
         with self._lock:
             if unlisted is not None:
-                # One list that lacks it is not enough to end what runs.
+                # One list without a node is not enough to end what runs there.
                 over = dict.fromkeys(unlisted & self._unlisted, UNLISTED) | over
                 self._unlisted = unlisted
             self._over = {node: why.format(node=node) for node, why in over.items()}
 
 
 def _of_slurm(granted: Allocation, nodes: Sequence[str]) -> tuple[set[str], set[str] | None]:
-    """The nodes that Slurm says have failed, and those on which it lists no step of ours; None
-    where it does not answer."""
+    """Return the nodes that have failed according to Slurm, and those on which it lists no step of
+    ours; None for these if it does not answer."""
     about = _said(["scontrol", "show", "node", "--oneliner", ",".join(nodes)]) or ""
     asks = ["squeue", "--steps", "--all", "--noheader", f"--jobs={granted.job}", "--format=%j"]
     steps = _said([*slurm.ENV, *asks])
@@ -79,30 +79,29 @@ def _of_slurm(granted: Allocation, nodes: Sequence[str]) -> tuple[set[str], set[
 
 
 def down(said: str) -> set[str]:
-    """The nodes that are down, by what `scontrol show node` says.
+    """Return the nodes that are down, from the output of `scontrol show node`.
 
-    One that only does not respond (`ALLOCATED*`) is not: Slurm itself goes on waiting for it.
+    A node that merely does not respond (`ALLOCATED*`) is not: Slurm itself still waits for it.
     """
     lines = [line for line in said.splitlines() if field(line, "State").startswith("DOWN")]
     return {field(line, "NodeName") for line in lines}
 
 
 def without_step(said: str, nodes: Collection[str]) -> set[str]:
-    """Those of these nodes whose agent's step is not in a list of a job's steps by name."""
+    """Return those of `nodes` whose agent's step is not in a list of the names of a job's steps."""
     names = {line.strip() for line in said.splitlines()}
     return {node for node in nodes if step_name(node) not in names}
 
 
 def _of_pbs(granted: Allocation, nodes: Sequence[str]) -> tuple[set[str], set[str] | None]:
-    """The same of PBS. That a node is down, it says as soon as it does not hear of it: what counts
-    is that the job is over, or has that node no more."""
+    """Return no failed nodes, and those that the job no longer has; None for these if PBS does not
+    answer. That PBS reports a node as down, as soon as it does not hear from it, proves nothing."""
     said = _said(pbs_job.ask(granted.job))
     return set(), None if said is None else not_granted(said, granted, nodes)
 
 
 def not_granted(said: str, granted: Allocation, nodes: Collection[str]) -> set[str] | None:
-    """Those of these nodes that a job does not have any more, by what `qstat -f` says; None if
-    that cannot be told."""
+    """Return those of `nodes` that a job no longer has, by `qstat -f`; None if that is unknown."""
     try:
         status = pbs.listed(said).get(granted.job)
     except SchedulerError:
@@ -112,14 +111,14 @@ def not_granted(said: str, granted: Allocation, nodes: Collection[str]) -> set[s
     if status.state == "ended":
         return set(nodes)
     listed = {name.partition(".")[0] for name in status.nodes.split(",")}
-    # The names in its answer need not be those of the node file.
+    # The names in the output may differ from those in the node file.
     if not listed & {node.name for node in granted.nodes}:
         return None
     return set(nodes) - listed
 
 
 def _said(argv: Sequence[str]) -> str | None:
-    """What a scheduler's command answers; None if it does not."""
+    """Run a scheduler's command and return its output; None if it fails."""
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""A site: a machine room described by a TOML profile, shipped in slurm/sites or a user's own.
+"""A site: an HPC system described by a TOML profile, shipped in slurm/sites or the user's own.
 
-Nothing here talks to a machine; a profile with a mistake is refused with its line.
+Nothing here contacts a machine; a mistake in a profile is reported with its line.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Runtime = Literal["shifter", "apptainer", "podman-hpc", "charliecloud"]
 _TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]\d)")
 _DAYS = re.compile(r"(\d+)-(\d+)(?::([0-5]\d))?(?::([0-5]\d))?")
 _MEMORY = re.compile(r"\d+[KMGT]?")
-# A name in a job script's header or on a command line; a newline would begin a line of its own.
+# A name in a job script's header or on a command line; a newline would start a line of its own.
 _WORD = re.compile(r"[^\s'\"`$\\;&|<>]*")
 
 
 def _option(default: Any, metavar: str, help: str) -> Any:
-    """A field of a job that commands take as an option."""
+    """Return a field of `Job` that commands also take as an option."""
     return field(default=default, metadata={"metavar": metavar, "help": help})
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job asks for unless the user says otherwise."""
+    """What a job requests unless the user says otherwise."""
 
     account: str = _option("", "NAME", "Whose budget pays for the job.")
     partition: str = _option("", "NAME", "The partition, or queue.")
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobOption:
-    """A field of `Job` as every command that submits one takes it: `--gpus-per-node N`."""
+    """A field of `Job` as an option of every command that submits one: `--gpus-per-node N`."""
 
     name: str
     type: type
@@ -96,7 +96,7 @@ class Container:
 
 @dataclass(frozen=True)
 class FullNode:
-    """What a node has that was asked for less than that, so that it can be asked for again."""
+    """The ranks and GPUs of a full node, if the job requests only part of one; else 0."""
 
     ranks: int = 0
     gpus: int = 0
@@ -104,15 +104,15 @@ class FullNode:
 
 @dataclass(frozen=True)
 class Site:
-    """One machine room."""
+    """One HPC system, and how jobs run on it."""
 
     name: str
     description: str = ""
     scheduler: Scheduler = "slurm"
-    login: str = ""  # as ssh takes it; empty: here
+    login: str = ""  # as ssh takes it; empty: this machine
     scratch: str = "~/.rankroom"  # where jobs write; compute nodes and login node share it
-    interface: str = ""  # of Gloo and NCCL between nodes
-    ssh_to_nodes: bool = False  # whether one may ssh to the nodes of one's job
+    interface: str = ""  # network interface of Gloo and NCCL between nodes
+    ssh_to_nodes: bool = False  # whether users may ssh to the nodes of their jobs
     job: Job = field(default_factory=Job)
     environment: Environment = field(default_factory=Environment)
     container: Container = field(default_factory=Container)
@@ -120,10 +120,10 @@ class Site:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Site:
-        """One that was written as JSON. Raises ValueError or TypeError."""
+        """Return a site that was written as JSON. Raises ValueError or TypeError."""
         parts = {"job": Job, "environment": Environment, "container": Container}
         for key, kind in [*parts.items(), ("full_node", FullNode)]:
-            if key not in data:  # a cluster of an earlier version
+            if key not in data:  # written by an earlier version
                 continue
             values = {k: tuple(v) if isinstance(v, list) else v for k, v in data[key].items()}
             data[key] = kind(**values)
@@ -131,23 +131,23 @@ class Site:
 
     @property
     def ranks_per_node(self) -> int:
-        """How many ranks a node gets."""
+        """The number of ranks on each node."""
         return self.job.ranks_per_node or self.job.gpus_per_node or 2
 
     @property
     def seconds(self) -> int:
-        """The time that a job asks for."""
+        """The time that a job requests."""
         return parse_time(self.job.time)
 
     def preloading(self, modules: str) -> Site:
-        """This site with `modules` ("torch,horovod.torch") preloaded, if any are named."""
+        """Return this site with `modules` ("torch,horovod.torch") preloaded, if any are named."""
         named = replace(self.environment, preload=modules or self.environment.preload)
         return replace(self, environment=named)
 
     def with_ranks(self, ranks: int) -> Site:
-        """This site asked for `ranks` ranks in all, with as many on each node as before.
+        """Return this site with a job for `ranks` ranks in all, as many on each node as before.
 
-        Raises UsageError where they cannot be shared out evenly.
+        Fewer than that share one node. Raises UsageError if they cannot be divided evenly.
         """
         full = self.full_node
         if not full.ranks:
@@ -163,9 +163,9 @@ class Site:
         return replace(self, job=job, full_node=full if is_part else FullNode())
 
     def asking(self, **options: Any) -> Site:
-        """This site with some of its job's fields replaced. Raises UsageError for bad values."""
+        """Return this site with fields of its job replaced. Raises UsageError for bad values."""
         chosen = {key: value for key, value in options.items() if value is not None}
-        # One way to ask for memory takes the place of the other one in the profile.
+        # A request for memory per node replaces one per CPU in the profile, and vice versa.
         if chosen.keys() & {"memory_per_node", "memory_per_cpu"}:
             chosen = {"memory_per_node": "", "memory_per_cpu": "", **chosen}
         full = self.full_node
@@ -177,9 +177,9 @@ class Site:
 
 
 def load(name: str) -> Site:
-    """The site called `name`: the user's own profile, or one that is shipped.
+    """Return the site called `name`, from the user's own profile or a shipped one.
 
-    Raises UsageError with the sites there are, or with the line of a profile's mistake.
+    Raises UsageError with the list of sites, or with the line of a mistake in the profile.
     """
     profiles = files()
     if name not in profiles:
@@ -191,7 +191,7 @@ def load(name: str) -> Site:
 
 
 def files() -> dict[str, Path]:
-    """The profiles there are, by name; a user's own takes the place of a shipped one."""
+    """Return the profiles by name; a user's own replaces a shipped one."""
     found: dict[str, Path] = {}
     for folder in (shipped_folder(), own_folder()):
         if folder.is_dir():
@@ -200,25 +200,25 @@ def files() -> dict[str, Path]:
 
 
 def profile_of(name: str) -> Path:
-    """Where a user changes what the site called `name` says: a profile of the user's own."""
+    """Return the user's own profile for the site called `name`: users change the site there."""
     return own_folder() / f"{name}.toml"
 
 
 def own_folder() -> Path:
-    """Where a user keeps profiles."""
+    """Return the folder with the user's own profiles."""
     return config.config_file().with_name("sites")
 
 
 def shipped_folder() -> Path:
-    """Where the profiles that come with Rankroom are: in the package, or in the checkout."""
+    """Return the folder with the profiles of Rankroom, in the package or in the checkout."""
     inside = Path(__file__).parents[1] / "slurm" / "sites"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "slurm" / "sites"
 
 
 def parse_time(text: str) -> int:
-    """Seconds of `[hours:]minutes:seconds` or `days-hours[:minutes[:seconds]]`. Raises ValueError.
+    """Return `[hours:]minutes:seconds` or `days-hours[:minutes[:seconds]]` in seconds.
 
-    Two numbers are minutes and seconds, as they are for Slurm and for PBS.
+    Two numbers are minutes and seconds, as for Slurm and PBS. Raises ValueError.
     """
     days = hours = minutes = seconds = "0"
     if (match := _DAYS.fullmatch(text)) is not None:
@@ -231,7 +231,7 @@ def parse_time(text: str) -> int:
 
 
 def clock(seconds: int) -> str:
-    """A span of time as hh:mm:ss, which means the same to every scheduler."""
+    """Format a duration as hh:mm:ss, which means the same to every scheduler."""
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02}:{minutes:02}:{rest:02}"
@@ -249,7 +249,7 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
     if parent is not None:
         if not isinstance(parent, str):
             raise profile.wrong("extends", f"is {_a(str)}, not {parent!r}")
-        # A profile of the user's may extend the shipped one whose place it takes.
+        # A user's profile may extend the shipped one that it replaces.
         known = dict(profiles)
         if parent == name:
             known[name] = shipped_folder() / f"{name}.toml"
@@ -260,7 +260,7 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
 
 
 class ProfileText:
-    """The text of a TOML file, and where in it each key stands."""
+    """The text of a TOML profile, and on which line each key is."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -271,7 +271,7 @@ class ProfileText:
             raise UsageError(f"{path}: {error}") from None
 
     def over(self, base: Site) -> Site:
-        """`base` with what this profile says."""
+        """Return `base` with this profile's values."""
         parts: dict[str, Any] = {}
         for key, value in self.data.items():
             if key in ("job", "environment", "container"):
@@ -287,8 +287,8 @@ class ProfileText:
         return site
 
     def values(self, given: dict[str, Any], base: Any, where: str) -> dict[str, Any]:
-        """`given` as values for the fields of the dataclass `base`. Raises UsageError for a key
-        that is none of them, and for a value of another kind."""
+        """Return `given` as values for the fields of the dataclass `base`. Raises UsageError for an
+        unknown key, and for a value of the wrong type."""
         kinds = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)}
         kinds = {key: kind for key, kind in kinds.items() if not dataclasses.is_dataclass(kind)}
         if where == "the profile":
@@ -308,14 +308,14 @@ class ProfileText:
         return given
 
     def unknown(self, key: str, valid: Iterable[str], what: str) -> UsageError:
-        """The error for a key that there is not."""
+        """Return the error for an unknown key."""
         valid = sorted(valid)
         near = difflib.get_close_matches(key, valid, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return self.wrong(key, f"is not known{hint}; {what}: {', '.join(valid)}")
 
     def wrong(self, key: str, what: str) -> UsageError:
-        """The error for a key's value, with its line."""
+        """Return the error for a key's value, with its line."""
         pattern = re.compile(rf"""\s*(\[\s*)?["']?{re.escape(key)}["']?\s*[\].=]""")
         line = next((n for n, text in enumerate(self._lines, 1) if pattern.match(text)), None)
         where = f"{self._path}, line {line}" if line else str(self._path)
@@ -323,7 +323,7 @@ class ProfileText:
 
 
 def _check(site: Site, wrong: Any) -> None:
-    """Raise `wrong("KEY what is wrong with it")` for a value that no job could have."""
+    """Raise `wrong("KEY what is wrong with it")` for an invalid value."""
     job = site.job
     for key, value, choices in (
         ("scheduler", site.scheduler, get_args(Scheduler)),
@@ -368,7 +368,7 @@ def _check(site: Site, wrong: Any) -> None:
         raise wrong("runtime and image of a container go together")
 
 
-# What `extra` may not have: the option, how it is written, and why.
+# What `extra` must not contain: the option, its pattern, and why.
 _REFUSED = {
     "slurm": (
         (
@@ -394,7 +394,7 @@ def _a(kind: type) -> str:
 
 
 def expand(path: str) -> str:
-    """`path` with its leading `~` as the shell of a job understands it within double quotes."""
+    """Replace a leading `~` by `$HOME`, which a job's shell expands within double quotes."""
     return "$HOME" + path[1:] if path == "~" or path.startswith("~/") else path
 
 

@@ -1,4 +1,4 @@
-"""Trying a site step by step, until it is known to work or which step does not, and why."""
+"""Check a site step by step: that it works, or which step does not, and why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PYTHON_S = 120.0  # a first import on a busy shared file system
 
 @dataclass(frozen=True)
 class Step:
-    """How one step went: `words` in a line; of one that failed also what to do."""
+    """The result of one step: `words` is one line, and the remedy if the step failed."""
 
     name: str
     state: State
@@ -36,7 +36,7 @@ class Step:
 
 
 class Check:
-    """The steps for one site. `tell` hears how the test job stands while it is waited for."""
+    """The steps for one site. `tell` is called with the test job's status while it is awaited."""
 
     def __init__(self, site: Site, place: Host, tell: Callable[[str], None]) -> None:
         self.site = site
@@ -47,7 +47,7 @@ class Check:
         self.found: dict[str, Any] = {}
 
     async def steps(self, job: bool) -> AsyncIterator[Step]:
-        """Try each step. What needs one that failed is not tried."""
+        """Try each step and yield its result. Steps that need a failed one are not tried."""
         all_: list[tuple[str, str, Callable[[], Awaitable[Step]]]] = [
             ("login node", "", self.reach),
             ("scheduler", "login node", self.commands),
@@ -99,7 +99,7 @@ class Check:
         if self.scheduler is None:
             return Step("scratch", "skipped", "no job writes to it")
         self.folder = await self.scheduler.folder()
-        # A quota that is full lets folders be made, and files of no bytes.
+        # With a full quota, folders and empty files can still be created.
         write = 'head -c 65536 /dev/zero >"$1/.check" && sync; s=$?; rm -f "$1/.check"; exit $s'
         done = await self.place.run(["sh", "-c", write, "sh", self.folder], timeout=ASK_S)
         if not done.ok:
@@ -114,7 +114,7 @@ class Check:
         if said is None:
             return Step(name, "skipped", "PBS can tell only for a real job: try `--job`")
         words = f"a job as in the profile is accepted: {_last(said)}"
-        # Where no QoS lifts the limits, this was an error.
+        # Without a QoS that may lift the limits, this was an error.
         if why := await self.scheduler.too_much(said):
             return Step(name, "warned", f"{words}; unless its QoS lifts that limit, {why}")
         return Step(name, "ok", words)
@@ -123,13 +123,13 @@ class Check:
         lines = jobs.environment(self.site)
         if not lines:
             return Step("environment", "ok", "as your login shell there sets it")
-        # Which line fails is known by the last that was begun.
+        # The line that fails is the last one that was started.
         numbered = [part for n, line in enumerate(lines) for part in (f"echo {_AT}{n}", line)]
         done = await self.place.run(
             ["bash", "-lc", "\n".join(["set -e", *numbered])], timeout=PYTHON_S
         )
         begun = [int(n) for n in re.findall(rf"^{_AT}(\d+)$", done.output, re.MULTILINE)]
-        # Older `module` says what it does not find, and goes on.
+        # Older versions of `module` report what they do not find, and continue.
         missed = re.search(r"Unable to locate a modulefile|module\(s\) are unknown", done.output)
         if done.ok and not missed:
             return Step("environment", "ok", "; ".join(lines))
@@ -146,7 +146,7 @@ class Check:
         return await self._python("container", self._of_ranks())
 
     async def _python(self, name: str, python: list[str]) -> Step:
-        """Look whether a Python is there with Rankroom in our version."""
+        """Check that Python is there, with the same version of Rankroom as here."""
         argv = [*python, *python_command.flags(python), "-c", PROBE]
         there = jobs.in_environment(self.site, argv) if self.scheduler else argv
         done = await self.place.run(there, timeout=PYTHON_S)
@@ -159,7 +159,7 @@ class Check:
         return Step(name, "ok", f"{where}, {self.found['executable']}")
 
     def _of_ranks(self) -> list[str]:
-        """What runs Python where ranks are."""
+        """Return the command that runs Python for ranks."""
         if self.site.container.image:
             return jobs.contained(self.site, [self.site.container.python])
         return [self.site.environment.python]
@@ -168,7 +168,7 @@ class Check:
         return self._horovod(self.found)
 
     async def job(self) -> Step:
-        """A job of a minute on one node, that does there what the steps before did here."""
+        """Run a short job on one node that checks there what the steps before checked here."""
         if self.scheduler is None:
             return Step("test job", "skipped", "this site has no scheduler")
         if not self.folder:
@@ -181,7 +181,7 @@ class Check:
         return Step("test job", horovod.state, f"{words}; {horovod.words}")
 
     def _same_version(self, found: dict[str, Any]) -> None:
-        """Raise CheckFailed unless Rankroom is there in our version."""
+        """Raise CheckFailed unless Rankroom is there in the same version as here."""
         ours, theirs = rankroom.__version__, found.get("rankroom")
         about = {
             "python": found["executable"], "ours": ours, "theirs": theirs,
@@ -209,7 +209,7 @@ class Check:
         return Step("Horovod", "ok", what)
 
     def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
-        """The error for a command that is not the scheduler's."""
+        """Return the error for a command that is not the scheduler's."""
         return CheckFailed(f"{done.failure(command, self.place.name)}\n{remedy}")
 
 
@@ -218,7 +218,7 @@ def _last(said: str) -> str:
 
 
 def failed(steps: Sequence[Step]) -> bool:
-    """Whether the site does not work as it is."""
+    """Return whether the site does not work as it is."""
     return any(step.state == "failed" for step in steps)
 
 

@@ -1,7 +1,7 @@
-"""Slurm: a job's script as text, the words of its three commands, and what their answers mean.
+"""Slurm: a job's script as text, the commands to submit, query and cancel it, and their output.
 
-All of it pure: these words submit, ask and cancel, run here or over SSH. The
-formats are those that hold from Slurm 20 to 25; `squeue --json` does not.
+Pure functions: the commands run here or over SSH. The formats are stable from Slurm 20 to 25;
+`squeue --json` is not.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
 
 FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
-# Slurm says why a job waits as it was with its last look at it, which is rare on a busy site: a
-# limit on all of a user's jobs may be said some time after the last other one has ended.
+# Slurm's reason is from when it last considered the job, which is rare on a busy site: a limit on
+# all of a user's jobs may be reported some time after the last other one has ended.
 OWN_JOBS_S = 180.0
-WARNING_S = 120  # the batch shell gets SIGUSR1 so long before the job's time is over
+WARNING_S = 120  # the batch shell gets SIGUSR1 this long before the job's time is over
 BEGINS_S = 60  # by then the shell has read the user's profile, and set its trap
-# One number per line in sbatch's answers: `1234`, or `1234;cluster` with --parsable.
+# One job id per line in sbatch's output: `1234`, or `1234;cluster` with --parsable.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 SUBMIT = ["sbatch", "--parsable"]  # submits the script on its standard input
 TEST = ["sbatch", "--test-only"]  # says whether that would be accepted
-LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # says what each partition gives at most
+LIMITS = ["sinfo", "--noheader", "--format=%P|%l|%D"]  # prints each partition's limits
 VERSION = ["sbatch", "--version"]
 CANCEL = ["scancel"]
-LOG = "{name}-{job}.log"  # how a job's output is called
-LIST = "squeue --me"  # lists them, for people
-# Times in UTC, as a login node's clock may show another zone's; no choice of jobs but ours.
+LOG = "{name}-{job}.log"  # the name of a job's output file
+LIST = "squeue --me"  # lists the user's jobs, for people
+# Times in UTC, as a login node's clock may use another zone; no selection of jobs but ours.
 _CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")
 ENV = [
     "env", *(word for each in _CHOICES for word in ("-u", f"SQUEUE_{each}")), *job_end.UTC,
 ]  # fmt: skip
-# What sbatch calls the variables of options that are not named after them.
+# The names of sbatch's variables for options that they are not named after.
 _NAMES = {
     "array": ("ARRAY_INX",), "time": ("TIMELIMIT",), "no-requeue": ("REQUEUE",),
     "requeue": ("NO_REQUEUE",),
@@ -49,10 +49,10 @@ _SHORT = {
     "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time",
 }  # fmt: skip
 _ASKED = re.compile(r"^#SBATCH (?:--([a-z-]+)|-([A-Za-z]))", re.MULTILINE)
-# What it says of a job that is over already; and what a list of jobs says that failed, and is one.
+# What is said of a job that is over; and by a failed query that still answers in part (none).
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
-# What is said where a job was sent, and no answer came: it may have been accepted.
+# What is said if a job was sent, and no reply came: it may have been accepted.
 LOST = re.compile(
     r"Socket timed out|Zero Bytes were|Message (send|receive) failure|Communication shutdown"
 )
@@ -78,7 +78,7 @@ _STATES: dict[str, State] = {
     "COMPLETING": "ending",
     **dict.fromkeys(_ENDED, "ended"),
 }
-# What is said of a job in these, whatever its reason.
+# The reason for jobs in these states, whatever Slurm's own.
 _WORDS = {
     "CONFIGURING": "its nodes are being made ready",
     "REVOKED": "it is left to another cluster of the federation, where Rankroom does not reach it",
@@ -86,10 +86,10 @@ _WORDS = {
 
 
 def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
-    """The job script that runs `commands` in the batch shell; its log goes to `folder`.
+    """Return the job script that runs `commands` in the batch shell; its log goes to `folder`.
 
-    Everything that Slurm is asked for stands in its head, so that the script alone can be
-    submitted, kept and understood.
+    All options for Slurm are in its header, so that the script can be submitted, kept and
+    understood on its own.
     """
     job = site.job
     asked = {
@@ -107,26 +107,26 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "qos": job.qos,
         "constraint": job.constraint,
         "reservation": job.reservation,
-        # The shell of the script is warned, not its steps. That of a short job would be at once,
-        # and end: while it reads the user's profile, it has no trap.
+        # The batch shell is signaled, not its steps. In a short job that would happen at once and
+        # end the shell: while it reads the user's profile, it has no trap.
         "signal": f"B:USR1@{WARNING_S}" if site.seconds > WARNING_S + BEGINS_S else "",
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
-    # One node that fails is no reason to end the others: lost ranks are named, and what ranks said
-    # stays. What ranks held is gone with a job, so that nothing is won by running it again.
+    # A failed node is no reason to end the others: lost ranks are reported, and the ranks' output
+    # stays. Ranks lose their state with a job, so running it again gains nothing.
     head += ["#SBATCH --no-kill", "#SBATCH --no-requeue"]
     head += [f"#SBATCH {line}" for line in job.extra]
-    # Or the warning would end the shell, and what takes its place until that has a handler: what is
-    # ignored outlives `exec`. A trap of the commands' own takes the place of this one.
+    # Else the signal would end the shell, and whatever replaces it before that has a handler: a
+    # signal that is ignored stays so across `exec`. The commands' own trap replaces this one.
     warned = ["", "trap '' USR1"]
-    # A login shell: it is what makes `module` and `conda` known.
+    # A login shell, which makes `module` and `conda` known.
     return "\n".join(["#!/bin/bash -l", *head, *warned, *body(site, commands)])
 
 
 def unset(script: str) -> list[str]:
-    """The variables that would have sbatch take something else than what a script asks for.
+    """Return the variables by which sbatch would override what a script asks for.
 
-    Those of what it does not ask for stay: a user's account, or a site's `SBATCH_EXPORT`.
+    Those for other options stay: a user's account, or a site's `SBATCH_EXPORT`.
     """
     asked = [long or _SHORT.get(short, "") for long, short in _ASKED.findall(script)]
     names = [
@@ -138,15 +138,15 @@ def unset(script: str) -> list[str]:
 
 
 def partition(said: str) -> str:
-    """The partition that a job would be in, of what was said of it when it was tested."""
+    """Return the partition that a job would be in, from the output of its test."""
     match = re.search(r" in partition (\S+)", said)
     return match[1] if match else ""
 
 
 def too_much(site: Site, output: str) -> str:
-    """What a job asks for beyond all its partitions' limits, in words; empty if nothing.
+    """Return what a job requests beyond all its partitions' limits, in words; empty if nothing.
 
-    Slurm accepts such a job at many sites, and never starts it.
+    At many sites, Slurm accepts such a job and never starts it.
     """
     names = site.job.partition.split(",") if site.job.partition else []
     why = ""
@@ -168,49 +168,49 @@ def too_much(site: Site, output: str) -> str:
 
 
 def ask(ids: Iterable[str]) -> list[str]:
-    """The one command that asks for many jobs."""
-    # An id that is gone makes `--jobs` fail for all; the user's own jobs are few, those in hidden
-    # partitions included. Of a federation, this cluster alone is asked, as it is for all else.
+    """Return the command that queries many jobs at once."""
+    # One unknown id makes `--jobs` fail for all; the user's own jobs are few, including those in
+    # hidden partitions. In a federation only this cluster is queried, as for everything else.
     del ids
     return [*ENV, "squeue", "--noheader", "--me", "--all", "--local", f"--format={FORMAT}"]
 
 
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
-    """How to ask where that fails, as its output says; nothing for no other way."""
+    """Return the command to try after `ask` failed with this output; empty if there is none."""
     return []
 
 
 def ask_alone(job: str) -> list[str]:
-    """The command that asks for one job that no list has: of one that has ended, it knows for some
-    minutes how."""
+    """Return the command that queries one job that no list has: for some minutes after a job has
+    ended, it reports how."""
     return ["env", *job_end.UTC, "scontrol", "show", "job", "--oneliner", job]
 
 
 def ended(output: str, job: str) -> JobStatus | None:
-    """How that job ended by its answer; None while it has not, or if that cannot be told."""
+    """Return how a job ended by the output of `ask_alone`; None if it has not, or is unknown."""
     state = job_end.field(output, "JobState")
     if _STATES.get(state) != "ended":
         return None
     return JobStatus(job, "ended", state.lower().replace("_", " "))
 
 
-ALIVE = ask([])  # is answered where Slurm works
+ALIVE = ask([])  # succeeds if Slurm works
 
 
 def find(name: str) -> list[str]:
-    """The command that lists the user's jobs of this name, or more of them."""
+    """Return the command that lists the user's jobs of this name, or more."""
     return ask([])
 
 
 def found(output: str, name: str) -> list[str]:
-    """The ids of the jobs of this name in its answer that are not over."""
+    """Return the ids of the jobs of this name in the output of `find` that are not over."""
     over = ("ending", "ended")
     jobs = listed(output).values()
     return [each.id for each in jobs if each.name == name and each.state not in over]
 
 
 def listed(output: str) -> dict[str, JobStatus]:
-    """All jobs of an answer."""
+    """Return all jobs in the output of `ask`, by id."""
     found, others = {}, False
     for line in output.splitlines():
         fields = line.strip().split("|", FORMAT.count("|"))
@@ -218,11 +218,11 @@ def listed(output: str) -> dict[str, JobStatus]:
             continue
         status = _status(*fields)
         others |= status.state != "pending"
-        if fields[0].isdigit():  # no task of an array, and no part of a job of several
+        if fields[0].isdigit():  # no task of an array, and no part of a heterogeneous job
             found[fields[0]] = status
     if others:
         return found
-    # Limits on all of a user's jobs together do not pass when there is nothing to wait for.
+    # Limits on all of a user's jobs together do not pass if no other job is there to end.
     return {
         job: replace(status, never=True, patience=OWN_JOBS_S)
         if reasons.of_all_jobs(status.reason) and not status.never
@@ -234,7 +234,7 @@ def listed(output: str) -> dict[str, JobStatus]:
 def _status(
     job: str, state: str, reason: str, start: str, nodes: str, end: str, name: str
 ) -> JobStatus:
-    kind = _STATES.get(state, "running")  # of one that is not known here nobody ends a job
+    kind = _STATES.get(state, "running")  # a job in an unknown state must not be ended
     reason = "" if reason in ("None", "(null)", "") else reason
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]
@@ -246,7 +246,7 @@ def _status(
     elif kind == "ended":
         reason = state.lower().replace("_", " ")
     expected = _epoch(start) if kind == "pending" else 0.0
-    # While a job is suspended, its time stands still, and its end is put off when it goes on.
+    # While a job is suspended its time stops; its end is postponed when it resumes.
     until = _epoch(end) if kind == "running" and state != "SUSPENDED" else 0.0
     return JobStatus(job, kind, reason, expected, _nodes(nodes), until, never, name)
 

@@ -1,7 +1,7 @@
-"""One question to a scheduler for all processes of a user on this machine.
+"""One query to a scheduler for all processes of a user on this machine.
 
-Its last answer is a file; a process that finds it too old asks again, with the file's lock, and
-the others wait for that answer. After a failure it is asked ever more rarely.
+Its last answer is a file. A process that finds it too old queries again with the file's lock held,
+and the others wait for that answer. After each failure the interval grows.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rankroom.system.file_lock import locked
 from rankroom.system.files import write_atomically
 
 PERIOD_S = 5.0
-LONGEST_S = 60.0  # between two questions, however often they have failed
-FORGET_S = 120.0  # an id that no one asked for in this time is not asked for
-LOCK_S = 45.0  # a process that holds the lock for longer is stopped or hangs: it is passed over
+LONGEST_S = 60.0  # between two queries, however often they have failed
+FORGET_S = 120.0  # a job that no process asked for in this time is not queried
+LOCK_S = 45.0  # a process that holds the lock for longer is stopped or stuck: go on without it
 LOOK_S = 0.05
-SLOW = 4  # a scheduler that takes a while to answer is given as many times that while
+SLOW = 4  # the interval is at least this many times what the last query took
 
 Question = Callable[[Sequence[str]], Awaitable[tuple[str, str]]]
 
 
 @dataclass
 class Answer:
-    """What was answered to a question put `at`, or the `error` instead. Times are epoch seconds.
+    """The output of a query made `at`, or its `error`. Times are epoch seconds.
 
-    The scheduler is not asked before `again`. `wanted` are jobs asked for, and when; `ids` those
-    that this answer is about.
+    The scheduler is not queried before `again`. `wanted` are the jobs that processes asked for, and
+    when; `ids` those that this answer is about.
     """
 
     at: float = 0.0
@@ -51,14 +51,15 @@ class Answer:
 
 
 class StatusCache:
-    """The question called `name`."""
+    """The query called `name`."""
 
     def __init__(self, name: str) -> None:
         self.file = config.home() / "asked" / f"{re.sub(r'[^A-Za-z0-9@._-]', '_', name)}.json"
-        self._own = Answer()  # where nothing can be written, each asks for itself
+        self._own = Answer()  # if the file cannot be written, each process queries for itself
 
     async def latest(self, ids: Sequence[str], question: Question) -> Answer:
-        """The last answer, after asking if it is too old; `question` gives output and error."""
+        """Return the last answer, after a query if it is old; `question` returns output and
+        error."""
         while True:
             with contextlib.suppress(OSError):
                 config.private(self.file.parent)
@@ -68,18 +69,19 @@ class StatusCache:
                 answer.wanted = {
                     job: then for job, then in answer.wanted.items() if now - FORGET_S < then <= now
                 } | dict.fromkeys(ids, now)
-                # A clock that was set back must not keep anybody from asking.
+                # A clock that was set back must not prevent queries.
                 if not answer.at <= now < answer.again <= now + LONGEST_S:
                     return await self._ask(answer, question)
                 self._write(answer)
             if answer.is_one:
                 return answer
-            # Who asked has ended before the answer came, and still it was a question.
+            # The process that queried has ended before the answer came; its query counts all the
+            # same.
             await asyncio.sleep(max(LOOK_S, answer.again - now))
 
     async def _ask(self, last: Answer, question: Question) -> Answer:
         begun = time.time()
-        # Before asking: a question counts, also if the process that puts it is killed meanwhile.
+        # Before the query: it counts even if this process is killed meanwhile.
         self._write(dataclasses.replace(last, again=begun + PERIOD_S))
         ids = list(last.wanted)
         output, error = await question(ids)

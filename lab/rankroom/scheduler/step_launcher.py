@@ -1,7 +1,7 @@
-"""A node's agent in an allocation: what starts it there, and what its end means.
+"""A node's agent in an allocation: the command that starts it there, and what its end means.
 
-It is one task in a step of its own: Slurm's `srun`, and in a PBS job `mpiexec`. Both pass on what
-is read and written, and their environment becomes the agent's.
+It is one task in a step of its own, started by Slurm's `srun` or, in a PBS job, by `mpiexec`. Both
+forward standard input and output, and pass their environment on to the agent.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from rankroom.record.cluster_file import Allocation, tail
 from rankroom.scheduler.job_end import why_cancelled
 from rankroom.system import python_command
 
-# Of the variables that Slurm sets, those that say in which job we are, and of which cluster of
-# several; the others would be taken for options of this step.
+# The variables of Slurm that identify the job, and the cluster among several; the others would be
+# taken for options of this step.
 _JOB = (
     "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER", "SLURM_JOB_",
     "SLURM_JOBID", "SLURM_SUBMIT_",
 )  # fmt: skip
-# How a job asked for its GPUs, if not by node; newer versions have what each task gets in one.
+# How a job requested its GPUs, if not per node; newer versions use one variable for all that each
+# task gets.
 _NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
 _BY_TASK = "SLURM_TRES_PER_TASK"
 AGENT = "rankroom.agent.node_agent"
@@ -34,16 +35,17 @@ _FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 
 def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> list[str]:
-    """The command that starts the agent of `node`; `about` is what follows its name."""
+    """Return the command that starts the agent of `node`; `about` are the agent's arguments."""
     remote = python_command.command(AGENT, *about, python=python(os.environ))
     if granted.scheduler == "pbs":
-        # As HPE's PALS has it; ranks have the cores of their node, or they would share one.
+        # The options of HPE's PALS; unbound, ranks have all cores of their node, and do not share
+        # one.
         place = ["-n", "1", "--ppn", "1", "--hosts", node, "--cpu-bind", "none"]
         return ["mpiexec", *place, *remote]
     return [
         "srun", f"--jobid={granted.job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
         *_gpus(granted, node, os.environ),
-        # It has all that the job has on the node; it would wait for the one before else.
+        # It has all that the job has on the node; else it would wait for the step before it.
         "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none",
         f"--job-name={step_name(node)}", f"--chdir={cwd}", "--export=ALL",
         *remote,
@@ -51,11 +53,11 @@ def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> l
 
 
 def _gpus(granted: Allocation, node: str, own: Mapping[str, str]) -> list[str]:
-    """What asks for the GPUs of `node`, where the job asked for them in all or by task.
+    """Return the option for the GPUs of `node`, if the job requested them in total or per task.
 
-    A step gets what its job asked for, in the same way: as many as the whole job has, or those of
-    one task. Where the job asked by node, that is all it has there, of whatever types, and nothing
-    is to be added: with this option, what else it asked for would be left out.
+    By default a step requests what its job did, in the same way: as many as the whole job has, or
+    those of one task. If the job requested them per node, that is all that it has there, of any
+    type, and no option may be given: it would leave out what else the job requested.
     """
     by_node = not any(each in own for each in _NOT_BY_NODE) and "gpu" not in own.get(_BY_TASK, "")
     devices = next((each.devices for each in granted.nodes if each.name == node), 0)
@@ -63,17 +65,17 @@ def _gpus(granted: Allocation, node: str, own: Mapping[str, str]) -> list[str]:
 
 
 def step_name(node: str) -> str:
-    """What Slurm calls the step of the agent of `node`."""
+    """Return the name of the step of the agent of `node`."""
     return f"agent-{node}"
 
 
 def python(own: Mapping[str, str]) -> list[str]:
-    """What runs Python on a node: ours, or the one in the site's container."""
+    """Return the command that runs Python on a node: ours, or the one in the site's container."""
     return shlex.split(own.get(PYTHON, "")) or [sys.executable]
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command, of this process's own."""
+    """Return the environment for `command`, from this process's own."""
     return {
         name: value
         for name, value in own.items()
@@ -82,19 +84,19 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def returncode(code: int) -> int:
-    """The agent's own return code, of srun's: negative for a signal."""
+    """Return the agent's own return code from srun's; negative for a signal."""
     named = {each.value for each in signal.Signals}
     return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
 
 
 def failed_node(log: Path) -> str:
-    """The node that Slurm says has failed; empty if it says nothing of one."""
+    """Return the node that has failed according to Slurm; empty if there is none."""
     failed = _FAILED.search(tail(log, 8))
     return failed[1] if failed else ""
 
 
 def how_ended(how: str, log: Path, node: str, job: str) -> str:
-    """How what ran on `node` ended, in words: `how` its process did, and what Slurm said of it."""
+    """Return how what ran on `node` ended, in words: `how` its process did, and Slurm's reason."""
     said = tail(log, 8)
     if failed := failed_node(log):
         return f"{how} (node {failed} has failed)"

@@ -1,4 +1,4 @@
-"""The jobs that were submitted from this machine, whatever for: so none is forgotten."""
+"""All jobs submitted from this machine, for any purpose, so that none is forgotten."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pathlib import Path
 from rankroom import config
 from rankroom.system.files import read_all, write_atomically
 
-FORGET_S = 7 * 86400.0  # so long after it was found to be over, a job is listed no more
+FORGET_S = 7 * 86400.0  # this long after it was found to be over, a job is no longer listed
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job, where it is, what it is called, and when it was submitted (epoch seconds), on which
-    `host` if not by ssh; of a notebook, where its executed copy goes; `over` is when it was first
-    found to be over, or 0."""
+    """A submitted job: its site, login host, id, name, and when it was submitted (epoch seconds).
+
+    `host` is where it was submitted, if not by ssh. `copy` is where a notebook's executed copy
+    goes. `over` is when the job was first found to be over, or 0.
+    """
 
     site: str
     login: str
@@ -38,7 +40,7 @@ class Submitted:
         return folder() / f"{self.site}-{self.job}.json"
 
     def write(self) -> None:
-        """Keep it. A disk that is full does not undo what was submitted."""
+        """Write this record. A full disk must not undo the submission."""
         with contextlib.suppress(OSError):
             config.private(folder())
             write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
@@ -56,7 +58,7 @@ class Submitted:
         return 0 < self.over < time.time() - FORGET_S
 
     def seen(self, is_over: bool) -> Submitted:
-        """The same once it was looked at; kept, where that is new."""
+        """Return this job as just found to be over or not; write it if that has changed."""
         if is_over == bool(self.over):
             return self
         found = dataclasses.replace(self, over=time.time() if is_over else 0.0)
@@ -65,7 +67,7 @@ class Submitted:
 
 
 def named(script: str) -> str:
-    """What a job script calls its job."""
+    """Return the job's name in its script; empty if there is none."""
     found = _NAME.search(script)
     return found[1].strip("'") if found else ""
 
@@ -75,5 +77,5 @@ def folder() -> Path:
 
 
 def all_submitted() -> list[Submitted]:
-    """All that are kept, the newest first."""
+    """Return all recorded jobs, newest first."""
     return sorted(read_all(folder(), Submitted), key=lambda each: each.at, reverse=True)

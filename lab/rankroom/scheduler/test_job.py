@@ -19,16 +19,16 @@ from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 from rankroom.system.python_command import ASSIGNMENT
 
-JOB_S = {"slurm": 60, "pbs": 300}  # queues of PBS often take nothing below five minutes
-WAIT_S = 900.0  # for it to start
+JOB_S = {"slurm": 60, "pbs": 300}  # PBS queues often refuse less than five minutes
+WAIT_S = 900.0  # for the job to start
 LOOK_S = 1.0
-SHOWN = 5  # looks for its log: a shared file system may show it late
+SHOWN = 5  # attempts to read its log: a shared file system may show it late
 
 
 class TestJob:
     """A short job on one node; `folder` is the site's scratch folder there.
 
-    `tell` hears how it stands. `job` is its id, and `waited` how many seconds it was in the queue.
+    `tell` is called with its status. `job` is its id, and `waited` its seconds in the queue.
     """
 
     def __init__(self, site: Site, place: Host, folder: str, tell: Callable[[str], None]) -> None:
@@ -41,7 +41,7 @@ class TestJob:
         self.waited = 0.0
 
     async def run(self, argv: Sequence[str]) -> dict[str, Any]:
-        """What the probe `argv` finds on the node. Raises CheckFailed with the job's log."""
+        """Return what the probe `argv` finds on the node. Raises CheckFailed with the job's log."""
         file = f"{self.folder}/check-{secrets.token_hex(4)}"
         done = await self._run_at_site('echo "$2" >"$1"', file, SHARED)
         if not done.ok:
@@ -76,7 +76,7 @@ class TestJob:
             await asyncio.sleep(LOOK_S)
 
     async def _log(self) -> str:
-        """The job's output; empty if it cannot be seen from the login node."""
+        """Return the job's output; empty if it cannot be seen from the login node."""
         look = 'cat "$1"/check-"$2".log "$1/$2".*OU 2>/dev/null; true'
         for _ in range(SHOWN):
             if said := (await self._run_at_site(look, self.folder, self.job)).output.strip():
@@ -96,7 +96,7 @@ class TestJob:
         raise CheckFailed((words if said else NO_LOG).format(**about))
 
     async def _clear(self, file: str) -> None:
-        """End the job if it has not, and leave nothing of it."""
+        """Cancel the job if it has not ended, and remove its files."""
         if self.job:
             await self.scheduler.cancel(self.job)
         remove = 'rm -f "$1"; [ -z "$3" ] || rm -f "$2/check-$3.log" "$2/$3".*OU'
@@ -107,7 +107,7 @@ class TestJob:
 
 
 def probed(output: str) -> dict[str, Any]:
-    """What the probe found, among what else was printed."""
+    """Return what the probe found, from output with other lines in it; empty if nothing."""
     for line in output.splitlines():
         if line.startswith(probe.MARK):
             with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What the operating system is asked for: commands, process trees, addresses, how a process ended.
+"""Services of the operating system: commands, process trees, locks, addresses, exit status.
 
 Imports nothing of Rankroom but its errors; every other room may use it.
 """

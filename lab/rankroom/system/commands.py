@@ -1,4 +1,4 @@
-"""Runs commands to their end: each is awaited, timed and reaped, with all that it started.
+"""Run commands to completion: each is awaited, timed and reaped, with all that it started.
 
 Nothing is ever passed through a shell: a command is a list of words.
 """
@@ -21,7 +21,8 @@ LONGEST_LINE = 1 << 20
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended. `returncode` is negative for a signal; `output` is stdout and stderr."""
+    """The result of a command; `returncode` is negative for a signal, `output` stdout and
+    stderr."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -33,18 +34,19 @@ class Completed:
         return self.returncode == 0 and not self.timed_out
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of the output, for an error message."""
+        """Return the last lines of the output, for an error message."""
         return "\n".join(self.output.rstrip().splitlines()[-lines:])
 
     def failure(self, command: str, host: str) -> str:
-        """How `command` failed on `host` (empty: here) and what it said last, as a message."""
+        """Return the message for a `command` that failed on `host` (empty: here), with its
+        output."""
         how = "did not answer in time" if self.timed_out else f"failed (status {self.returncode})"
         where = f" on {host}" if host else ""
         return f"`{command}`{where} {how}:\n{self.tail() or '(it said nothing)'}"
 
 
 def without_env(argv: Sequence[str]) -> Sequence[str]:
-    """A command as people know it, without the variables that it is run with."""
+    """Return a command without its `env` prefix and variables, as it is shown to users."""
     if argv[0] != "env":
         return argv
     unset = {at + 1 for at, word in enumerate(argv) if word == "-u"}
@@ -64,13 +66,14 @@ async def run(
     terminal: bool = False,
     grace: float = KILL_GRACE_S,
 ) -> Completed:
-    """Run a command to its end and keep its output (the last `keep` characters).
+    """Run a command to its end; return its result, with the last `keep` characters of its output.
 
-    `env` replaces the environment, `input` is what it reads, `on_line` sees each line as it is
-    written, without its newline; what it raises ends the command. After `timeout` seconds, when the
-    caller is cancelled, and when it fails, the command and all it started in its process group are
-    ended, with `grace` seconds to tidy up. With `terminal` it stays in ours, and may ask its user.
-    Raises FileNotFoundError when there is no such program.
+    `env` replaces the environment, and `input` is written to stdin. `on_line` is called with each
+    line as it is written, without its newline; an exception that it raises ends the command. After
+    `timeout` seconds, when the caller is cancelled, and when the command fails, the command and all
+    that it started in its process group are ended, with `grace` seconds to clean up. With
+    `terminal`, the command stays in our session and may prompt its user. Raises FileNotFoundError
+    if there is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
     process = await asyncio.create_subprocess_exec(
@@ -94,9 +97,9 @@ async def run(
         if given:
             given.cancel()
         await _end(process, process.pid if terminal else -process.pid, grace)
-        # Nothing public closes our end of a pipe that a background process still holds.
+        # No public API closes our end of a pipe that a background process still holds.
         process._transport.close()  # type: ignore[attr-defined]
-    # One that a dead disk holds has been killed, though its end is not seen yet.
+    # A process blocked on a dead disk has been sent SIGKILL, though its end is not visible yet.
     code = -signal.SIGKILL if process.returncode is None else process.returncode
     return Completed(words, code, "".join(lines.kept)[-keep:], timed_out)
 
@@ -107,7 +110,7 @@ def run_sync(argv: Sequence[str | os.PathLike[str]], **how: Any) -> Completed:
 
 
 class _Lines:
-    """What a command has written: so much of its end, and how many lines in all."""
+    """The end of a command's output, bounded in size, and the number of lines in all."""
 
     def __init__(self, keep: int) -> None:
         self.kept: deque[str] = deque()
@@ -131,7 +134,7 @@ async def _collect(
             over, had = process.returncode is not None, lines.count
             await asyncio.wait({reader}, timeout=0.2)
             if over and lines.count == had:
-                break  # something it left in the background (ssh's master) holds the pipe open
+                break  # a process left in the background (ssh's master) holds the pipe open
         if reader.done():
             reader.result()
         await _exited(process)
@@ -156,12 +159,12 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     except asyncio.LimitOverrunError as error:
-        return await stream.read(error.consumed)  # a line without end comes in pieces
+        return await stream.read(error.consumed)  # a line over the limit is returned in pieces
 
 
 async def _give(process: asyncio.subprocess.Process, text: str) -> None:
     assert process.stdin is not None
-    # One that reads no further than it needs is none of our concern.
+    # A command may stop reading its input before the end.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(text.encode())
         await process.stdin.drain()
@@ -169,9 +172,9 @@ async def _give(process: asyncio.subprocess.Process, text: str) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process, whom: int, grace: float) -> None:
-    """End what is left of it: asked first, then by force. A negative `whom` is a process group."""
+    """End what is left of it: SIGTERM, then SIGKILL. A negative `whom` is a process group."""
     if process.returncode is not None:
-        if process.returncode and whom < 0:  # it failed: what it began has no use any more
+        if process.returncode and whom < 0:  # it failed: what it started is of no more use
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(whom, signal.SIGTERM)
         return

@@ -1,4 +1,4 @@
-"""The control groups of this process, version 1 or 2, and what they leave it: cores and memory."""
+"""The cores and memory that this process's control groups, version 1 or 2, allow it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 
 def groups(controller: str, root: Path = Path("/")) -> list[Path]:
-    """The folders of this process's groups for a controller (`memory`, `cpu`), its own first."""
+    """Return this process's groups for a controller (`memory`, `cpu`) as folders, its own first."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -28,7 +28,8 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
         else:
             continue
         for base in bases:
-            # In a container the path may be the host's; what is there is its root then.
+            # In a container the path may be the host's; then the mount's root is the container's
+            # group.
             own = base / path.lstrip("/")
             chain = [own, *own.parents]
             found += [each for each in chain if each == base or base in each.parents]
@@ -36,8 +37,8 @@ def groups(controller: str, root: Path = Path("/")) -> list[Path]:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """How many cores this process can keep busy: those that it may run on, or as much of their time
-    as it is given, which is how containers are limited."""
+    """Return how many cores this process can keep busy: those it may run on or, if that is less,
+    its quota of CPU time, by which containers are limited."""
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     shares = [float(most or 1)]
     for folder in groups("cpu", root):
@@ -53,7 +54,8 @@ def cores(root: Path = Path("/")) -> int:
 
 
 def free_memory(folders: list[Path]) -> int:
-    """Bytes that are left: of the least limit of the groups for `memory`, or of the machine."""
+    """Return the bytes still available: within the tightest limit of the groups `folders` for
+    `memory`, or on the machine."""
     left = [int(psutil.virtual_memory().available)]
     for folder in folders:
         for names in (

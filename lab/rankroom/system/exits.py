@@ -1,7 +1,8 @@
-"""How a process ended, in words; of a rank that crashed in native code, in which library.
+"""How a process ended, in words; for a rank that crashed in native code, also in which library.
 
-Every rank has Python's faulthandler, which writes the Python stack to stderr. Before that,
-Rankroom's Horovod, once initialised, writes the native one (horovod/added/crash.cc).
+Every rank enables Python's faulthandler, which writes the Python stack to stderr. Before that,
+Rankroom's Horovod, once initialized, writes the native stack (added/crash.cc in
+horovod_build/edits).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 TAIL = 65_536  # bytes at the end of stderr
 _NATIVE = "Native stack (most recent call first):\n"
 _FRAME = re.compile(r"^([^\n(]+)\([^()\n]*\) ?\[0x[0-9a-f]+\]$", re.M)
-# Where a crash ends up that began elsewhere.
+# Libraries in which a crash surfaces that began elsewhere.
 _SYSTEM = re.compile(
     r"(libc|libc-[\d.]+|libpthread|libstdc\+\+|libgcc_s|libm|ld-linux.*|libpython.*)\.so\b"
     r"|python[\d.]*$"
@@ -26,7 +27,7 @@ _CALLED_BY = re.compile(r'  File "([^"\n]+)", line (\d+)')
 
 
 def describe_exit(code: int) -> str:
-    """A return code in words: `ended with status 1`, `was killed by SIGKILL`."""
+    """Describe a return code in words: `ended with status 1`, `was killed by SIGKILL`."""
     if code >= 0:
         return f"ended with status {code}"
     try:
@@ -36,7 +37,7 @@ def describe_exit(code: int) -> str:
 
 
 def status_of(words: str) -> int:
-    """The exit status, as a shell has it, of an end that `describe_exit` told; 1 of another."""
+    """Return the exit status, as in a shell, of an end in `describe_exit`'s words; 1 of others."""
     if found := _ENDED.search(words):
         return int(found[1])
     if found := _KILLED.search(words):
@@ -45,7 +46,7 @@ def status_of(words: str) -> int:
 
 
 def describe_crash(code: int, stderr: Path) -> str:
-    """What to add for a signal that native code brings on itself; empty for another end."""
+    """Describe a crash in native code, and where by `stderr` it happened; empty for other exits."""
     if -code not in CRASHES:
         return ""
     try:
@@ -58,7 +59,7 @@ def describe_crash(code: int, stderr: Path) -> str:
 
 
 def where(stderr: str) -> str:
-    """The library in which a process crashed, by what it wrote last; at least what called it."""
+    """Return the library in which a process crashed, or its caller, by its last output."""
     native = stderr.rfind(_NATIVE)
     if native >= 0:
         for frame in _FRAME.finditer(stderr, native):
@@ -78,7 +79,7 @@ def where(stderr: str) -> str:
 
 
 def short(path: Path) -> str:
-    """A file below site-packages by its place there, another one by its folder and name."""
+    """Return a path relative to site-packages or, elsewhere, as its last folder and name."""
     for folder in ("site-packages", "dist-packages"):
         if folder in path.parts:
             return "/".join(path.parts[path.parts.index(folder) + 1 :])

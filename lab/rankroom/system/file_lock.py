@@ -1,7 +1,6 @@
-"""Locks on files, which the system takes away when the process ends that has them, and what to make
-of file systems that have none.
+"""File locks, which the system releases when the holder ends, and how to do without them.
 
-Homes on NFS without its lock service, and on Lustre without `-o flock`, refuse every lock.
+NFS without its lock service, and Lustre without `-o flock`, refuse every lock in a home directory.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ Outcome = Literal["taken", "busy", "none"]
 
 
 def take(descriptor: int, how: int, wait: bool = False) -> Outcome:
-    """Lock an open file until it is closed. `busy` if others have it and we do not `wait`; `none`
-    where the file system has no locks, or refuses this one: who has it cannot be told then."""
+    """Lock an open file until it is closed. Return `busy` if others hold the lock and we do not
+    `wait`, `none` if the file system has no locks or refuses this one: then the holder is
+    unknown."""
     try:
         fcntl.flock(descriptor, how if wait else how | fcntl.LOCK_NB)
     except OSError as error:
@@ -35,7 +35,7 @@ def take(descriptor: int, how: int, wait: bool = False) -> Outcome:
 
 
 def release(descriptor: int) -> None:
-    """Give a lock back before the file is closed."""
+    """Release a lock before the file is closed."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
@@ -44,10 +44,11 @@ def release(descriptor: int) -> None:
 async def locked(
     file: Path, seconds: float = math.inf, tell: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Callable[[], None]]:
-    """Have the lock of `file`, which is made; go on without it where who has it is stopped or
-    hangs for so many seconds, and where there can be no file, or the file system has no locks.
+    """Hold the lock of `file`, which is created; yield a function that releases the lock early.
 
-    Calls `tell` while it waits. What it gives ends the lock early.
+    Calls `tell` at each poll while another process holds the lock. Continues without the lock if
+    its holder, stopped or stuck, keeps it for `seconds`, if the file cannot be created, and if the
+    file system has no locks.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -62,7 +63,7 @@ async def locked(
 
 @contextlib.contextmanager
 def in_turn(file: Path, seconds: float) -> Iterator[None]:
-    """The same for a moment, without an event loop; the file is gone afterwards."""
+    """Hold the lock of `file` briefly, as `locked` does, without an event loop; then remove it."""
     held: list[int] = []
 
     def try_it() -> bool:
@@ -81,13 +82,13 @@ def in_turn(file: Path, seconds: float) -> Iterator[None]:
         for descriptor in held:
             with contextlib.suppress(OSError):
                 file.unlink()
-            release(descriptor)  # a process that forks meanwhile would keep it
+            release(descriptor)  # a child forked meanwhile would still hold it
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
 
 def _has(file: Path, descriptor: int) -> bool:
-    """Whether an open file still has its name: who had its lock before has removed it."""
+    """Return whether an open file still has its name: the lock's last holder removes it."""
     try:
         return os.path.samestat(os.fstat(descriptor), file.stat())
     except OSError:

@@ -1,4 +1,4 @@
-"""Files that are replaced in one step: a reader sees the old one whole or the new one whole."""
+"""Files that are replaced atomically: a reader sees the whole old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def write_atomically(path: Path, text: str, mode: int = PRIVATE) -> None:
-    """Replace `path` by `text`, whatever several processes and threads do at once.
+    """Replace the content of `path` with `text`; safe for concurrent processes and threads.
 
-    Raises OSError, with the old file as it was and nothing beside it.
+    Raises OSError, leaving the old file as it was and no temporary file.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
@@ -32,7 +32,7 @@ def write_atomically(path: Path, text: str, mode: int = PRIVATE) -> None:
 
 
 def read_all(folder: Path, kind: Callable[..., T]) -> list[T]:
-    """What the JSON files of a folder hold, each as a `kind`; without what cannot be read."""
+    """Return each JSON file of a folder as a `kind`, without those that cannot be read."""
     found = []
     for file in folder.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):

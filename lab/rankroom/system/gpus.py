@@ -1,4 +1,4 @@
-"""How many GPUs there are, as NVIDIA's driver counts them and as CUDA programs see them."""
+"""The number of GPUs, as NVIDIA's driver counts them and as CUDA programs see them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-MIG = "MIG-"  # begins the name of an instance: a part of a GPU
+MIG = "MIG-"  # prefix of the name of an instance, which is part of a GPU
 
 
 def gpus_of_driver() -> int:
-    """GPUs of this machine; 0 without a driver. CUDA_VISIBLE_DEVICES does not count."""
+    """Return the number of GPUs here, ignoring CUDA_VISIBLE_DEVICES; 0 without a driver."""
     try:
         import pynvml
 
@@ -19,14 +19,14 @@ def gpus_of_driver() -> int:
         count = int(pynvml.nvmlDeviceGetCount())
         pynvml.nvmlShutdown()
     except Exception:
-        return 0  # no driver, no library, no permission: whatever it is, there is none to use
+        return 0  # no driver, no library or no permission: in any case there is none to use
     return count
 
 
 def visible_gpus(env: Mapping[str, str] = os.environ) -> int:
-    """GPUs of this machine that ranks may use: CUDA_VISIBLE_DEVICES counts, as CUDA reads it.
+    """Return the number of GPUs here that ranks may use, reading CUDA_VISIBLE_DEVICES as CUDA does.
 
-    Of what is listed there, the first that is no GPU of this machine hides all that follow.
+    The first entry in it that is not a GPU of this machine hides all that follow.
     """
     count, visible = gpus_of_driver(), env.get(VISIBLE)
     if visible is None or not count:
@@ -39,9 +39,9 @@ def visible_gpus(env: Mapping[str, str] = os.environ) -> int:
 
 
 def own_instance(visible: str, local_rank: int) -> str:
-    """The MIG instance of a rank, of those in CUDA_VISIBLE_DEVICES; empty if there are none.
+    """Return a rank's MIG instance out of CUDA_VISIBLE_DEVICES (`visible`); empty if it has none.
 
-    A process sees the first instance that is listed there and no other: each rank is given one.
+    A process sees only the first instance that is listed there, so each rank is given one.
     """
     instances = [name for name in _names(visible) if name.startswith(MIG)]
     return instances[local_rank % len(instances)] if instances else ""

@@ -1,4 +1,4 @@
-"""Whether other packages still have the names that they keep to themselves, and we need."""
+"""Check that other packages still have the private names that Rankroom uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankroom.errors import RankroomError
 
 
 def demand(package: str, owner: Any, names: Iterable[str]) -> None:
-    """Raise RankroomError if `owner`, which is of `package`, lacks one of `names`."""
+    """Raise RankroomError if `owner`, a part of `package`, lacks one of the attributes `names`."""
     if lacks := [name for name in names if not hasattr(owner, name)]:
         whose = getattr(owner, "__name__", type(owner).__name__)
         missing = ", ".join(f"{whose}.{name}" for name in lacks)
@@ -21,7 +21,7 @@ def demand(package: str, owner: Any, names: Iterable[str]) -> None:
 
 
 def _known(package: str) -> str:
-    """The versions that this version of Rankroom was tried with, as pip takes them."""
+    """Return the versions of `package` that this Rankroom supports, as a requirement for pip."""
     try:
         wanted = metadata.requires("rankroom") or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A line of a process' own log, with the time of day."""
+"""Lines of a process's own log, with the time of day."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 
 
 def escape_what_cannot_be_shown() -> None:
-    """Have this process print characters that its locale lacks as escapes, where it would fail."""
+    """Print characters that the locale cannot encode as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(*words: object) -> None:
-    """Print `words` to the log that standard output is, where its disk has room for them."""
+    """Print the time and `words` to standard output, which is the log; ignore a full disk."""
     with contextlib.suppress(OSError):
         print(time.strftime("%H:%M:%S"), *words, flush=True)

@@ -1,4 +1,4 @@
-"""Which of this machine's addresses the other nodes reach, and the interface that has it."""
+"""The address at which other nodes reach this machine, and the interface that has it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ CHOSEN = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")  # where a user or a site 
 
 
 def here() -> str:
-    """The name of this node as Slurm has it; the machine's own outside of a job."""
+    """Return the name of this node: Slurm's or, outside a job, the machine's own."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
 def towards(nodes: Iterable[str]) -> str:
-    """This machine's address as `nodes` reach it; loopback if it is the only one of them.
+    """Return the address at which `nodes` reach this machine; loopback if it is the only one.
 
-    Never a wildcard: what listens there is not for all that can reach this machine. Raises
-    OSError if the nodes cannot be found.
+    Never a wildcard, on which a socket is open to everything that reaches this machine. Raises
+    OSError if a node's address cannot be found.
     """
     others = [node for node in nodes if node != here()]
     return own_address(others[0]) if others else LOOPBACK
 
 
 def demand_loopback() -> None:
-    """Raise StartError where this machine does not reach itself: its processes could not. Raises
-    OSError where that cannot be tried."""
+    """Raise StartError if this machine does not reach itself, as its processes must. Raises OSError
+    if that cannot be tested."""
     try:
         with socket.create_server((LOOPBACK, 0)) as door:
             socket.create_connection(door.getsockname(), LOOPBACK_S).close()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # that says nothing of this machine
+            raise  # that says nothing about loopback
         raise StartError(NO_LOOPBACK.format(address=LOOPBACK, error=error)) from None
 
 
 def own_address(host: str) -> str:
-    """The address that packets to `host` leave with. Nothing is sent."""
+    """Return the source address of packets to `host`. Nothing is sent."""
     family, kind, _, _, address = socket.getaddrinfo(
         host, 9, family=socket.AF_INET, type=socket.SOCK_DGRAM
     )[0]
@@ -55,8 +55,8 @@ def own_address(host: str) -> str:
 
 
 def bound_address(host: str, bound: str) -> str:
-    """`bound` where `host` names this machine, and what would listen on all its addresses listens
-    on that one instead; `host` where it names another one, or nothing."""
+    """Return `bound` if `host` names this machine: a socket for all its addresses is bound to that
+    one instead. Return `host` if it names another machine, or none."""
     try:
         found = {each[4][0] for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
@@ -69,7 +69,7 @@ def bound_address(host: str, bound: str) -> str:
 
 
 def all_addresses() -> set[str]:
-    """Those of this machine, of IPv6 as well; beside them, all of 127.0.0.0/8 is its own."""
+    """Return this machine's IPv4 and IPv6 addresses; all of 127.0.0.0/8 is its own as well."""
     return {_plain(each.address) for all_ in psutil.net_if_addrs().values() for each in all_}
 
 
@@ -78,17 +78,17 @@ def _plain(address: object) -> str:
 
 
 def interfaces() -> dict[str, str]:
-    """The IPv4 address of each interface; of several, the first."""
+    """Return the IPv4 address of each interface; the first if it has several."""
     return dict(reversed(_ipv4()))
 
 
 def outer_addresses() -> list[str]:
-    """The IPv4 addresses by which others may know this machine."""
+    """Return the IPv4 addresses by which other machines may know this one."""
     return [each for _, each in _ipv4() if not ipaddress.ip_address(each).is_loopback]
 
 
 def _ipv4() -> list[tuple[str, str]]:
-    """All IPv4 addresses, each with its interface."""
+    """Return all IPv4 addresses, each as a pair with its interface."""
     return [
         (name, str(each.address))
         for name, all_ in psutil.net_if_addrs().items()
@@ -98,14 +98,14 @@ def _ipv4() -> list[tuple[str, str]]:
 
 
 def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[str, str]:
-    """Interface and address that a rank's data goes through: the user's choice, or that of `own`.
+    """Return the interface and address for a rank's data: the user's choice, or those of `own`.
 
-    `own` is the address by which the supervisor is reached.
+    `own` is the address from which this node reaches the supervisor.
     """
     for variable in CHOSEN:
         if (name := env.get(variable, "")) in found:
             return name, found[name]
-    # An interface may have more addresses than the one that is found.
+    # An interface may have more addresses than the one in `found`.
     names = (name for name, address in (*found.items(), *_ipv4()) if address == own)
     return next(names, "lo"), own
 

@@ -1,7 +1,7 @@
-"""Whether a path is the same file to another process as to this one.
+"""Whether a path names the same file for another process as for this one.
 
-A container's processes may be seen by number, and their environment be read, though files of theirs
-have other contents: `/root/.rankroom` is a folder of each.
+A container's processes may be visible here, with their environment, although they see other files:
+each has a `/root/.rankroom` of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ MOST_LINKS = 40  # in one path, as in Linux
 
 
 def is_same(pid: int, path: Path, untold: bool = False) -> bool:
-    """Whether `path` is the same file to the process `pid`, or would be if it was there: then the
-    nearest folder above it that is there decides. `untold` where that cannot be told.
+    """Return whether `path` is the same file for the process `pid`; `untold` if that is unknown.
 
-    Where we find the path and the process does not, it has it from outside, from here.
+    If neither process has the file, the nearest folder above it that exists decides. If only this
+    one has it, the answer is yes: the other process got the path from outside, from here.
     """
-    if not (PROC / "self/root").exists():  # a system on which all processes have the same files
+    if not (PROC / "self/root").exists():  # no /proc/PID/root: all processes have the same files
         return True
     root = f"{PROC}/{pid}/root"
     try:
@@ -38,9 +38,10 @@ def is_same(pid: int, path: Path, untold: bool = False) -> bool:
 
 
 def seen_from(root: str, path: PurePath) -> os.stat_result | None:
-    """What a process with this root finds at an absolute path; None if nothing. Raises OSError.
+    """Return the status of an absolute path as a process with this root sees it; None if missing.
 
-    Links are followed by hand: to the system an absolute one begins at the root of this process.
+    Links are resolved here, as the system would resolve absolute ones from the root of this
+    process. Raises OSError.
     """
     parts, links = list(reversed(path.parts[1:])), 0
     at: list[str] = []
@@ -54,7 +55,7 @@ def seen_from(root: str, path: PurePath) -> os.stat_result | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno != errno.EINVAL:  # of what is no link
+            if error.errno != errno.EINVAL:  # as for what is not a link
                 raise
             at.append(part)
             continue
@@ -71,5 +72,5 @@ def _stat(path: str) -> os.stat_result:
 
 
 def _mounts(pid: str) -> str:
-    """The mount namespace of a process."""
+    """Return the mount namespace of a process."""
     return os.readlink(PROC / pid / "ns/mnt")  # noqa: PTH115 - it leads to no file

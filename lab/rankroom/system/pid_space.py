@@ -1,7 +1,7 @@
-"""Where a pid means something: on one machine since its last boot, in one PID namespace.
+"""The scope in which a pid is valid: one machine since its last boot, in one PID namespace.
 
-Login nodes and containers may share a home. What one of them reads there of another's processes
-cannot be looked up by number, and that such a process is not found here says nothing.
+Login nodes and containers may share a home directory. If one of them reads there of a process of
+another, that pid cannot be looked up here, and not finding the process proves nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class PidSpace(NamedTuple):
-    """Host, machine, boot and PID namespace; what this system does not tell is empty."""
+    """Host, machine, boot and PID namespace; empty where this system does not report it."""
 
     host: str
     machine: str
@@ -30,15 +30,15 @@ class PidSpace(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> PidSpace:
-        """The inverse of `str`; of other text, a space of which nothing is known."""
+        """Parse what `str` returns; for any other text, return a space with all fields empty."""
         parts = text.split("/")
         return cls(*parts) if len(parts) == len(cls._fields) else cls("", "", "", "")
 
 
 @functools.cache
 def here() -> PidSpace:
-    """That of this process. Raises OSError where it cannot be read now: half of it would be that of
-    another machine, for good."""
+    """Return the PID space of this process. Raises OSError if it cannot be read now: an incomplete
+    one would be cached, and taken for another machine's."""
     try:
         namespace = os.readlink(NAMESPACE)  # noqa: PTH115 - it leads to no file
     except OSError:
@@ -48,29 +48,29 @@ def here() -> PidSpace:
 
 
 def _here_if_known() -> PidSpace | None:
-    """None while it cannot be read: then nothing is known to be here, or gone."""
+    """Return `here()`; None while it cannot be read: then no process is known here, or gone."""
     with contextlib.suppress(OSError):
         return here()
     return None
 
 
 def is_here(space: PidSpace) -> bool:
-    """Whether numbers of processes of `space` mean the same here. A host may be renamed."""
+    """Return whether pids of `space` are valid here. The host is ignored, as it may be renamed."""
     now = _here_if_known()
     return now is not None and space[1:] == now[1:]
 
 
 def is_same_boot(space: PidSpace) -> bool:
-    """Whether the same kernel runs here: its locks are known here, in whatever namespace."""
+    """Return whether the kernel of `space` runs here: it knows the locks of all its namespaces."""
     now = _here_if_known()
     return now is not None and bool(space.boot) and space.boot == now.boot
 
 
 def was_rebooted(space: PidSpace, is_renamed: bool = False) -> bool:
-    """Whether `space` is this machine's before it was last booted: nothing runs there.
+    """Return whether `space` is this machine before its last boot, so that nothing runs there.
 
-    With `is_renamed` it may have had another name. Machines that were set up from one image may be
-    told apart by nothing else.
+    With `is_renamed`, the host may have had another name. Otherwise it must match, as it may be all
+    that distinguishes machines installed from one image.
     """
     now = _here_if_known()
     if now is None:
@@ -84,4 +84,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ValueError):
-        return ""  # this system does not tell, now or later
+        return ""  # this system never reports it

@@ -1,4 +1,4 @@
-"""Polling: waiting, for a limited time, for what sends no signal."""
+"""Polling: waiting, for a limited time, for a condition that sends no notification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def poll_until(holds: Callable[[], bool], seconds: float, every: float = 0.05) -> bool:
-    """Look until something holds; False if it does not within `seconds`."""
+    """Call `holds` every `every` seconds until it is true; return False after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() >= deadline:
@@ -17,7 +17,7 @@ def poll_until(holds: Callable[[], bool], seconds: float, every: float = 0.05) -
 
 
 def changes(tell: Callable[..., None]) -> Callable[..., None]:
-    """Tells only what was not told just before."""
+    """Wrap `tell` so that a call with the same arguments as the one before is skipped."""
     last: list[tuple[object, ...]] = []
 
     def told(*what: object) -> None:

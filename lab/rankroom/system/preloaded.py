@@ -1,7 +1,7 @@
-"""Whether the library that closes the ports of ranks has been loaded into this process.
+"""Whether the library that closes the ports of ranks is loaded into this process.
 
-That it is named in LD_PRELOAD does not say so: the loader leaves out what it cannot load, as one
-that was built with a newer C library, and goes on.
+Its name in LD_PRELOAD is no proof: the loader skips a library that it cannot load, such as one
+built with a newer C library, and continues.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PRELOAD = "LD_PRELOAD"
-UNGUARDED = "RANKROOM_UNGUARDED"  # why it is not there, where that is known
-NAME = "port_guard"  # with which the library's file begins
+UNGUARDED = "RANKROOM_UNGUARDED"  # why it is not loaded, if that is known
+NAME = "port_guard"  # prefix of the library's file name
 MAPS = Path("/proc/self/maps")
 
 
 def is_guarded() -> bool:
-    """Whether it is in this process."""
+    """Return whether the library is loaded into this process."""
     try:
         return f"/{NAME}-" in MAPS.read_text(errors="replace")
     except OSError:
@@ -25,8 +25,8 @@ def is_guarded() -> bool:
 
 
 def without_missing(own: Mapping[str, str]) -> dict[str, str]:
-    """What is to be set otherwise than in `own` where this process could not load it: each program
-    would say so on its stderr."""
+    """Return the variables to change in `own` if this process could not load the library:
+    unchanged, each program would report the failure on its stderr."""
     named = own.get(PRELOAD, "").replace(":", " ").split()
     missing = [each for each in named if Path(each).name.startswith(f"{NAME}-")]
     if not missing or is_guarded():

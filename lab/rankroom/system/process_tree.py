@@ -1,9 +1,9 @@
-"""A process with all it has started: found without names, ended as a whole.
+"""A process with everything that it has started: found without names, ended as a whole.
 
 Children are found by descent, and by a mark in their environment: what a dead rank leaves behind
-may be no child of ours any more, and what runs in a session of its own gets no signal of a group.
-A mark names a folder, and counts where that is the same folder to its process: a container may have
-another one with the same path.
+may no longer be our descendant, and a process in a session of its own gets no signal sent to a
+group. A mark names a folder, and counts only if that is the same folder for the marked process: a
+container may have another one at the same path.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rankroom.system.polling import poll_until
 
 CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
 START = "RANKROOM_START"  # in a rank's environment: how often it has been started
-AGENT = "RANKROOM_AGENT"  # in the environment of a node's agent and all below it: which one it is
+AGENT = "RANKROOM_AGENT"  # in the environment of a node agent and its descendants: which agent
 SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
-JOB = "RANKROOM_JOB"  # beside these marks: the scheduler's job that they were given in
-BEGAN = 19  # of the fields in /proc/PID/stat that follow the name
+JOB = "RANKROOM_JOB"  # beside these marks: the scheduler's job in which they were set
+BEGAN = 19  # index among the fields in /proc/PID/stat that follow the name
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
 
 def descendants(pids: Iterable[int]) -> set[psutil.Process]:
-    """The children of these processes, and theirs, and so on; in whatever session."""
+    """Return all descendants of these processes, in any session."""
     found: set[psutil.Process] = set()
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -40,18 +40,17 @@ def descendants(pids: Iterable[int]) -> set[psutil.Process]:
 
 
 def adopt_orphans() -> None:
-    """Have processes below this one become its children when their parent ends, where they would
-    become those of process 1: so they are found by descent, whatever is in their environment. This
-    process is to reap them."""
+    """Make orphaned descendants children of this process, where they would become those of process
+    1: so they are found by descent, whatever their environment. This process must reap them."""
     if sys.platform == "linux":
-        import ctypes  # here, because not every process that imports this pays for it
+        import ctypes  # here, so that only processes that need it pay for the import
 
         with contextlib.suppress(OSError):
             ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
 
 
 def marked(variable: str, folder: Path) -> set[psutil.Process]:
-    """The processes of this user whose environment says that they belong to `folder`; not this."""
+    """Return this user's other processes whose environment marks them as belonging to `folder`."""
     return {
         process
         for process, environment in _carriers(variable)
@@ -60,7 +59,7 @@ def marked(variable: str, folder: Path) -> set[psutil.Process]:
 
 
 def belonging(variable: str) -> Iterator[tuple[psutil.Process, str]]:
-    """The other processes of this user that have `variable` in their environment, and its value."""
+    """Yield this user's other processes with `variable` in their environment, and its value."""
     for process, environment in _carriers(variable):
         if _has_our(process, variable, environment):
             yield process, environment[variable]
@@ -76,25 +75,26 @@ def _carriers(variable: str) -> Iterator[tuple[psutil.Process, Mapping[str, str]
 
 
 def _has_our(process: psutil.Process, variable: str, environment: Mapping[str, str]) -> bool:
-    """Whether the folder that a mark names is the same to its process as it is here."""
+    """Return whether the folder that a mark names is the same for its process as it is here."""
     value = environment[variable]
-    # What follows its cluster's folder in an agent's mark is no file.
+    # In an agent's mark, two parts that are no files follow the cluster's folder.
     folder = value.rsplit("/", 2)[0] if variable == AGENT else value
     return path_views.is_same(process.pid, Path(folder))
 
 
 def job(environment: Mapping[str, str]) -> str:
-    """The scheduler's job that a process with this environment is in; empty outside of one."""
+    """Return the scheduler's job of a process with this environment; empty outside of one."""
     return environment.get("SLURM_JOB_ID") or environment.get("PBS_JOBID", "")
 
 
 def _was_submitted(environment: Mapping[str, str]) -> bool:
-    """Whether it is another job's, which took the marks along as it was submitted by a cell."""
+    """Return whether the process belongs to another job, which inherited the marks from the cell
+    that submitted it."""
     return JOB in environment and job(environment) not in ("", environment[JOB])
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:
-    """Ask these processes to end, kill those that do not, and wait until all are gone."""
+    """Terminate these processes, kill those still running after `seconds`, and await their end."""
     left = [each for each in processes if running(each)]
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -107,18 +107,19 @@ def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:
 
 
 def running(process: psutil.Process) -> bool:
-    """True unless the process has ended; one that waits to be reaped has."""
+    """Return whether a process is still running; a zombie, which waits to be reaped, is not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
-    except OSError:  # this process is out of descriptors, say: nothing was found out
+    except OSError:  # this process is out of descriptors, say: it may be running
         return True
 
 
 def began(pid: int) -> int | None:
-    """When a process of this place began, in ticks since boot: this tells it from a later one with
-    its number, whatever happens to the clock. None if it has ended, 0 if that cannot be told."""
+    """Return when a process of this PID space started, in ticks since boot, which distinguishes it
+    from a later one with its pid, even if the clock is changed. None if it has ended, 0 if
+    unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[BEGAN])
@@ -129,13 +130,13 @@ def began(pid: int) -> int | None:
 
 
 def lives(pid: int, since: int = 0) -> bool:
-    """Whether the process of this number that began at `since`, if that is known, still runs."""
+    """Return whether the process `pid` that started at `since` (0: unknown) is still running."""
     found = began(pid) if pid > 0 else None
     return found is not None and (not since or not found or found == since)
 
 
 def is_marked(pid: int, variable: str, folder: Path) -> bool:
-    """Whether the process that has this number now belongs to `folder`, or may do so."""
+    """Return whether the process that now has this pid belongs to `folder`, or may do so."""
     try:
         return bool(psutil.Process(pid).environ().get(variable) == str(folder))
     except psutil.NoSuchProcess:
@@ -145,7 +146,7 @@ def is_marked(pid: int, variable: str, folder: Path) -> bool:
 
 
 def ended_within(pid: int, seconds: float) -> bool:
-    """Wait up to `seconds` for a process, which need not be a child; whether it has ended."""
+    """Wait up to `seconds` for a process, child or not, to end; return whether it has."""
     try:
         with contextlib.closing(_Watch(pid)) as watch:
             return watch.wait(seconds)
@@ -154,7 +155,7 @@ def ended_within(pid: int, seconds: float) -> bool:
 
 
 class _Watch:
-    """One process, watched without looking where the system can do that."""
+    """A wait for the end of one process: without polling where the system supports that."""
 
     def __init__(self, pid: int) -> None:
         self._fd = -1
@@ -183,6 +184,6 @@ class _Watch:
 
 
 def _gone(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait up to `seconds` for these to end; which have not."""
+    """Wait up to `seconds` for these processes to end; return those that have not."""
     poll_until(lambda: not any(map(running, processes)), seconds, 0.01)
     return [each for each in processes if running(each)]

@@ -1,7 +1,7 @@
-"""A page that leads a browser to an address with a token in it, which no command line then shows.
+"""A page that redirects a browser to a URL with a token in it, so that no command line shows it.
 
-All users of a machine see the command line that a browser is started with. So it
-is given the page's name, and the page is a file that only its user can read.
+All users of a machine can see the command line that starts a browser. So the browser is given the
+page's path, and only its user can read that file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rankroom.system.files import write_atomically
 
 
 def write(path: Path, url: str) -> None:
-    """Write the page that leads to `url`, in a folder that is there. Raises OSError."""
+    """Write the page that redirects to `url` into an existing folder. Raises OSError."""
     write_atomically(path, PAGE.format(url=html.escape(url)))
 
 

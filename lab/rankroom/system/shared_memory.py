@@ -1,6 +1,7 @@
-"""What to say of /dev/shm, through which data loaders pass batches, where it is too small.
+"""The message for a /dev/shm that is too small; data loaders pass batches through it.
 
-Who writes beyond its end is ended by SIGBUS; containers give it 64 MB unless they are told more.
+A process that writes beyond its end is killed by SIGBUS. Containers give it 64 MB unless they are
+configured otherwise.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 import os
 
 FOLDER = "/dev/shm"
-# Of PyTorch's errors for a loader that was ended so, and for one that saw it coming.
+# Parts of PyTorch's errors: for a loader killed that way, and for one that noticed in time.
 SIGNS = ("Bus error", "shared memory(shm)", "out of shared memory")
 
 
 def is_too_small(error: str) -> bool:
-    """Whether an error's words say that there was not enough of it."""
+    """Return whether an error message says that there was not enough shared memory."""
     return any(sign in error for sign in SIGNS)
 
 
 def words() -> str:
-    """How much there is here, and what to do; empty where that cannot be told."""
+    """Return how much there is here, and the remedy; empty if the size cannot be read."""
     try:
         about = os.statvfs(FOLDER)
     except OSError:

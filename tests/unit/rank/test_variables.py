@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,18 @@ def test_only_what_is_asked_for_and_where_it_is():
 def test_dictionaries_that_are_equal_have_one_mark():
     one, other = {"a": 1, "b": [2]}, {"b": [2], "a": 1}
     assert one == other and of(one).mark == of(other).mark != of({"a": 1, "b": [3]}).mark
+
+
+@pytest.mark.parametrize("kind", [bytes, bytes.decode], ids=["bytes", "str"])
+def test_long_text_is_never_copied_as_a_whole(kind: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(variables, "MOST", 1 << 16)
+    one, other = kind(b"a" * (1 << 24)), kind(b"a" * (1 << 23) + b"b" * (1 << 23))
+    cut = one[1:]
+    tracemalloc.start()
+    try:
+        assert of(one).mark != of(other).mark and of([one]).mark != of([other]).mark
+        assert of(one).mark != of(cut).mark
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert of(one).shape == repr(one[:40])[:39] + "…" and peak < 1 << 20

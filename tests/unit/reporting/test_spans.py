@@ -173,3 +173,8 @@ def test_arguments_that_are_others_each_time_take_no_names_from_the_rest(
     small.add("collective", small.number("new", lambda: {"name": "new"}), 0, 1)
     [event] = small.take(0)
     assert [each["name"] for each in event["define"]] == ["load", "load", "load", "new"]
+
+
+def test_arguments_that_are_equal_and_of_other_types_are_told_apart(small: SpanRecorder) -> None:
+    numbers = {small.number_of_users("load", {"flag": each}) for each in (1, True, 1.0)}
+    assert len(numbers) == 3

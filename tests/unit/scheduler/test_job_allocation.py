@@ -68,6 +68,14 @@ def test_what_slurm_says_may_be_no_utf8(tmp_path, monkeypatch):
     assert job_end.why_over_now("7") == "the time of job 7 is over"
 
 
+def test_the_end_of_another_task_of_an_array_is_not_this_jobs(tmp_path, monkeypatch):
+    """Asked for the task that has the array's own number, Slurm describes all tasks."""
+    tasks = "echo JobId=8 JobState=COMPLETED; echo JobId=7 JobState=RUNNING Reason=None"
+    fake(tmp_path, monkeypatch, tasks)
+    assert job_end.why_over_now("7") == ""
+    assert job_end.why_over_now("8") == "job 8 has ended"
+
+
 def test_the_end_of_the_job_is_known():
     assert allocation.read(TWO, "1", None, []).until > 1.7e9
     assert allocation.read(MIXED, "1", None, []).until == 0

@@ -1,7 +1,7 @@
 """What Rankroom changes in Horovod's source, as data: small edits, each with its reason.
 
-An edit must find its old text exactly `count` times, else applying it fails and names the edit:
-an edit that silently does nothing would leave a Horovod that looks right and is not.
+An edit must find its old text exactly `count` times, else applying it fails and names the edit: an
+edit that silently does nothing would leave a Horovod that looks right but is not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace `old` by `new` in `file`; `reason` says what goes wrong without it."""
+    """Replace `old` with `new` in `file`; `reason` says what goes wrong without it."""
 
     id: str
     file: str
@@ -32,13 +32,13 @@ class Edit:
 def added(
     id: str, file: str, text: str, reason: str, *, after: str = "", before: str = "", count: int = 1
 ) -> Edit:
-    """The edit that puts `text` into `file`, behind `after` and in front of `before`."""
+    """Return the edit that inserts `text` into `file`, after `after` and before `before`."""
     return Edit(id, file, after + before, after + text + before, reason, count)
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A file of our own, put into Horovod's package; `source` is its path beside this file."""
+    """A file of our own, added to Horovod's package; `source` is its path in `added/`."""
 
     id: str
     file: str
@@ -53,9 +53,10 @@ Change = Edit | Addition
 
 
 def apply(root: Path, edits: Iterable[Change]) -> list[str]:
-    """Apply `edits` to the tree under `root`; the ids applied.
+    """Apply `edits` to the tree under `root`; return their ids.
 
-    Raises HorovodBuildError when a file is missing or a text is not found `count` times.
+    Raises HorovodBuildError if a file is missing, a file to add exists, or a text is not found
+    `count` times.
     """
     done = []
     for edit in edits:
@@ -78,7 +79,7 @@ def apply(root: Path, edits: Iterable[Change]) -> list[str]:
 
 
 def digest(edits: Iterable[Change]) -> str:
-    """A short name of what the edits do (their reasons do not count), for the cache's key."""
+    """Return a short hash of what the edits do, without their reasons, for the cache's key."""
     sha = hashlib.sha256()
     for edit in edits:
         parts = (

@@ -1,4 +1,4 @@
-"""Edits of how ranks meet and exchange: Horovod's use of Gloo, and Gloo itself."""
+"""Edits of how ranks connect and exchange data: Horovod's use of Gloo, and Gloo itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Edits of how two ranks connect in Gloo: the one that connects says first who it is.
+"""Edits of how two ranks connect in Gloo: the connecting rank first identifies itself.
 
-`added/mesh_context.cc` gives all ranks of a mesh the same greeting. Without one, Gloo is as it was.
+`added/mesh_context.cc` gives all ranks of a mesh the same greeting. Without one, Gloo works as
+before.
 """
 
 from __future__ import annotations

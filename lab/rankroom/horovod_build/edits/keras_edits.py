@@ -6,7 +6,7 @@ from rankroom.horovod_build.edits.edit import Addition, Change, Edit, added
 
 TF = "horovod/tensorflow/"
 
-# Horovod's Spark estimators set its filepath later, and Keras 3 wants one that ends well at once.
+# Horovod's Spark estimators set its filepath later; Keras 3 needs one with a valid ending at once.
 BEST_MODEL = (
     (
         "filepath",

@@ -1,4 +1,4 @@
-"""Edits of what is compiled, and how: they make Horovod build on today's frameworks."""
+"""Edits of what is compiled, and how: with them, Horovod builds on today's frameworks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ BUILD = (
     ),
 )
 
-# Horovod decides by what it finds on the machine; we have decided before (see plan.py).
+# Horovod decides by what it finds on the machine; plan.py has decided already.
 _CPU_ONLY = "a build for the CPU must not ask for CUDA because PyTorch, or the machine, has it"
 CPU_ONLY = (
     Edit(
@@ -185,7 +185,7 @@ CRASH: tuple[Change, ...] = (
     ),
 )
 
-# Without what Rankroom adds: what users would build for themselves, if it built.
+# Without Rankroom's additions: what users would build for themselves, if it built.
 PLAIN: tuple[Change, ...] = BUILD + CPU_ONLY
 NATIVE: tuple[Change, ...] = (
     BUILD

@@ -1,8 +1,8 @@
-"""Edits of Horovod's native code: its thread asks the other ranks when there is something to ask.
+"""Edits of Horovod's native code: its thread asks the other ranks only when there is a reason.
 
-It asked a thousand times a second whether a collective was ready: while ranks computed, between
-two cells as much as in one. That cost each rank up to a quarter of a core, and a collective that
-was ready waited for the next time. See added/pace.h.
+It used to ask a thousand times a second whether a collective was ready, also while ranks computed
+and between two cells. That cost each rank up to a quarter of a core, and a collective that was
+ready waited for the next cycle. See added/pace.h.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Edits of Horovod's Python files: Keras 3, and what newer Pythons no longer have.
+"""Edits of Horovod's Python files: for Keras 3, and for what newer Pythons no longer have.
 
-They go onto the wheel that was compiled, so changing one of them costs no compilation.
+They are applied to the compiled wheel, so that changing one of them needs no compilation.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ ELASTIC = (
     ),
 )
 
-# Operations match by name, and each object's was its own type's.
+# Ranks match operations by name, and an object's operation was named after its type.
 OBJECTS = tuple(
     Edit(
         f"objects-{framework}",
@@ -287,7 +287,7 @@ SIZE_OP = "size_op(process_set_id=process_set.process_set_id)"
 SELF_SIZE_OP = "size_op(process_set_id=self.process_set.process_set_id)"
 IF_ELASTIC = 'if int(os.environ.get("HOROVOD_ELASTIC", 0)) else'
 
-# Where Horovod divides gradients that stay on their rank, with how often that is written there.
+# Where Horovod divides gradients that stay on their rank, and how often that occurs there.
 GRAD = (("sparse", "grad.values / horovod_size", "grad"), ("dense", "grad /= horovod_size", "grad"))
 BY_VARIABLE = (
     ("reference", "v2g[v_ref] /= horovod_size", "v2g[v_ref]"),
@@ -300,8 +300,8 @@ SCALING = (
     ("sum-eager", TF + "gradient_aggregation_eager.py", 1, BY_VARIABLE, 1),
 )
 
-# What is traced in a cell that runs on one rank only is run on all of them later, and what is
-# traced in a smaller world in a larger one. (Sizes that count with ROCm only are left as they are.)
+# A function traced in a cell on one rank may run on all of them later, and one traced in a smaller
+# world in a larger one. (Sizes that matter only with ROCm are left as they are.)
 WORLDS: tuple[Change, ...] = (
     Edit(
         "tensorflow-on-one-rank",

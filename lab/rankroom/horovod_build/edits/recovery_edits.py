@@ -1,4 +1,4 @@
-"""Edits of Horovod's native code that let a process go on after a failure, or start again."""
+"""Edits of Horovod's native code that let a process continue after a failure, or start again."""
 
 from __future__ import annotations
 

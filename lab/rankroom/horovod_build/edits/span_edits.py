@@ -1,9 +1,9 @@
-"""Edits of Horovod's native code: every rank knows when it came to each collective, and its parts.
+"""Edits of Horovod's native code: ranks record when they reach each collective, and its parts.
 
-Not by way of Horovod's timeline: that begins a negotiation when the coordinator hears of it, or
-when any rank comes; and users may start it for themselves at the same time. These spans stay in
-memory until they are taken, so there is no file to bound, no thread, and nothing to wait for: a
-span is there before the call that waited for it returns.
+Horovod's timeline is not used: it begins a negotiation when the coordinator is told of it, or when
+any rank arrives, and users may start it for themselves at the same time. These spans stay in memory
+until they are taken, so there is no file to limit, no thread, and nothing to wait for: a span is
+there before the call that waited for it returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Edits of Horovod's native timeline: on every rank, cheap while idle, and whole."""
+"""Edits of Horovod's native timeline: on every rank, cheap while idle, and complete."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Edits of Horovod's native code: a rank that waits for others sleeps.
 
-It spun: each turn yielded the core and took Python's lock. On a machine with more ranks than cores,
-or with other work to do, ranks that waited kept those they waited for from running.
+It used to spin, yielding the core and taking Python's lock in each iteration. On a machine with
+more ranks than cores, or with other work to do, waiting ranks kept those they waited for from
+running.
 """
 
 from __future__ import annotations

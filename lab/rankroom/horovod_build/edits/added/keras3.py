@@ -1,7 +1,7 @@
 """Horovod's Keras optimizer and model loading for Keras 3 on the TensorFlow backend.
 
-Put into Horovod by Rankroom. Keras 3's optimizers have one narrow place, `apply(gradients,
-variables)`: averaging there comes before clipping and loss scaling, so that every rank takes the
+Added to Horovod by Rankroom. All updates of Keras 3's optimizers go through `apply(gradients,
+variables)`: averaging there comes before clipping and loss scaling, so that every rank makes the
 same decision about the same numbers.
 """
 
@@ -32,7 +32,7 @@ def create_distributed_optimizer(
     process_set: Any = hvd.global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A copy of `optimizer`, with its state, whose gradients are averaged over the ranks."""
+    """Return a copy of `optimizer`, with its state, whose gradients are averaged over the ranks."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"Horovod needs Keras on TensorFlow, not on {keras.backend.backend()}: "
@@ -73,7 +73,7 @@ def load_model(
     custom_optimizers: Sequence[type] | None,
     custom_objects: dict[str, Any] | None,
 ) -> Any:
-    """The saved model, its optimizer made distributed with the state it was saved with."""
+    """Return the saved model, its optimizer made distributed with the state it was saved with."""
     objects: dict[str, Any] = {cls.__name__: cls for cls in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     plain = getattr(model, "optimizer", None)
@@ -106,9 +106,9 @@ def _distributed_class(base: Any, module: str) -> Any:
         self._hvd_reduction.register_local(variable)
 
     def reset_passes(self: Any) -> None:
-        """Begin a new sum of gradients: for loops of one's own, at their beginning. `fit` does so.
+        """Begin a new sum of gradients: for the start of your own training loop. `fit` does so.
 
-        With backward_passes_per_step > 1, a loop that failed or was interrupted leaves a part of a
+        With backward_passes_per_step > 1, a loop that failed or was interrupted leaves a partial
         sum, and its rank would average at other steps than the others.
         """
         self._hvd_reduction.reset()
@@ -139,7 +139,7 @@ def _copy(optimizer: Any, cls: Any) -> Any:
 
 
 def _exclude_as(optimizer: Any, copy: Any) -> None:
-    """Exclude the same variables from weight decay, which is in no optimizer's config."""
+    """Exclude the same variables from weight decay, which is not in an optimizer's config."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(optimizer, name):
             setattr(copy, name, getattr(optimizer, name))
@@ -148,12 +148,12 @@ def _exclude_as(optimizer: Any, copy: Any) -> None:
 
 
 def settle(model: Any) -> bool:
-    """Make a compiled model fit for collectives; whether XLA had to be switched off."""
+    """Make a compiled model fit for collectives; return whether XLA had to be switched off."""
     optimizer = model.optimizer
     inner: Any = getattr(optimizer, "inner_optimizer", None)
     if is_distributed(inner) and not is_distributed(optimizer):
-        # Keras put its loss scaling around ours, and would skip a step on the one rank whose
-        # gradients overflow while the others wait. Reduced first, they overflow on all.
+        # Keras has put its loss scaling around ours, and would skip a step on one rank whose
+        # gradients overflow while the others wait. Reduced first, they overflow on all ranks.
         plain: Any = type(optimizer)
         optimizer.__class__ = _distributed_class(plain, plain.__module__)
         optimizer._hvd_reduction = inner._hvd_reduction

@@ -1,6 +1,6 @@
-"""Horovod's Keras callbacks for Keras 3 on the TensorFlow backend. Put there by Rankroom.
+"""Horovod's Keras callbacks for Keras 3 on the TensorFlow backend. Added by Rankroom.
 
-The classes stand in for those of `horovod._keras.callbacks`: same names, same arguments.
+The classes replace those of `horovod._keras.callbacks`: same names, same arguments.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class BroadcastGlobalVariablesCallbackImpl:
         self._local_vars: set[Any] = set()
 
     def register_local_var(self, var: Any) -> None:
-        """Leave `var` as it is on each rank."""
+        """Do not broadcast `var`: each rank keeps its own value."""
         self._local_vars.add(plain_variable(var).ref())
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        # In a notebook the callback may be of an earlier cell than the model.
+        # In a notebook the callback may be from an earlier cell than the model.
         self.broadcast_done = False
 
     def on_batch_end(self, batch: int, logs: Logs = None) -> None:
-        # After the first batch, for only then does the optimizer have all its variables.
+        # After the first batch: only then does the optimizer have all its variables.
         if self.broadcast_done:
             return
-        # `weights` and not `variables`: ranks keep random states of their own, or dropout would
+        # `weights` and not `variables`: ranks keep random states of their own, else dropout would
         # drop the same units on all of them.
         variables = [*self.model.weights, *self.model.optimizer.variables]
         plain = [plain_variable(variable) for variable in variables]
@@ -192,10 +192,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _correct_momentum(optimizer: Any, ratio: float) -> None:
-    """Scale the velocities by the change of the rate that is in them.
+    """Scale the velocities, which contain the learning rate, by the change of that rate.
 
     https://arxiv.org/abs/1706.02677, equation 10. Keras 3 compiles the momentum into the step, so
-    the correction goes to what it is multiplied with: once per change, the same product.
+    the correction is applied to what it is multiplied with: once per change, with the same product.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if ratio == 1 or not getattr(optimizer, "momentum", None):
@@ -205,5 +205,5 @@ def _correct_momentum(optimizer: Any, ratio: float) -> None:
             velocity.assign(velocity * ratio)
 
 
-# Where Horovod's Keras is another than TensorFlow's.
+# In case the Keras imported here is not TensorFlow's.
 keras3_classes.adapt(keras)

@@ -1,7 +1,7 @@
-"""What Horovod changes in Keras 3's own classes, on the TensorFlow backend. Put there by Rankroom.
+"""What Horovod changes in Keras 3's own classes, on the TensorFlow backend. Added by Rankroom.
 
-It is done as soon as `horovod.tensorflow` is imported: `model.compile` is looked up before its
-arguments are evaluated, which is when an optimizer is made distributed.
+The changes are made as soon as `horovod.tensorflow` is imported: Python looks up `model.compile`
+before it evaluates the arguments, which is when an optimizer is made distributed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _adapted: set[Any] = set()
 
 
 class CallableList(list[Any], tf.__internal__.tracking.Trackable):
-    """`optimizer.variables()` was how Keras 2 spelt `optimizer.variables`; both work.
+    """Variables for both spellings: Keras 2's `optimizer.variables()`, and `optimizer.variables`.
 
-    TensorFlow saves what is in a list that is somebody's attribute if its type is `list` itself:
-    this one tells what it holds. Its copies, and what is unpickled, are plain lists.
+    TensorFlow saves the items of a list in an attribute only if the list's type is exactly `list`,
+    so this one reports its items itself. Its copies, also when unpickled, are plain lists.
     """
 
     def __call__(self) -> CallableList:
@@ -38,14 +38,14 @@ class CallableList(list[Any], tf.__internal__.tracking.Trackable):
 
 
 def adapt(keras: Any) -> None:
-    """Let optimizers and models of this Keras do what Horovod's users expect of them."""
+    """Make optimizers and models of this Keras do what Horovod's users expect of them."""
     if keras.Model in _adapted or keras.backend.backend() != "tensorflow":
         return
     _adapted.add(keras.Model)
-    with contextlib.suppress(ImportError):  # Keras before 3.3 does without
+    with contextlib.suppress(ImportError):  # Keras before 3.3 does not need it
         import optree
 
-        # keras.tree would take it for a single leaf.
+        # keras.tree would treat the list as a single leaf.
         optree.register_pytree_node(
             CallableList, lambda each: (each, None), lambda _, of: list(of), namespace="keras"
         )
@@ -57,7 +57,8 @@ def adapt(keras: Any) -> None:
 
 
 def _replace(kind: Any, name: str, made: Callable[[Any], Any]) -> None:
-    # Where Keras defines it: a model whose own class has `compile` is not compiled on loading.
+    # On the class that defines it: a model whose own class has `compile` is not compiled on
+    # loading.
     owner = next(cls for cls in kind.__mro__ if name in vars(cls))
     setattr(owner, name, made(vars(owner)[name]))
 
@@ -67,8 +68,8 @@ def _callable(variables: property) -> property:
 
 
 def _rate(optimizer: Any) -> Any:
-    """`optimizer.lr` of Keras 2, which Horovod's elastic examples assign to by `backend.set_value`:
-    that takes a tf.Variable only."""
+    """Return the learning rate as a tf.Variable, for `optimizer.lr` as in Keras 2: Horovod's
+    elastic examples set it with `backend.set_value`, which takes nothing else."""
     return plain_variable(optimizer.learning_rate)
 
 
@@ -77,8 +78,8 @@ def _set_rate(optimizer: Any, rate: Any) -> None:
 
 
 def _without_xla(plain: Callable[..., None]) -> Callable[..., None]:
-    """Compile models without XLA, which cannot run a collective, unless it is asked for by name;
-    and with an argument of Keras 2 that Horovod's examples give."""
+    """Compile models without XLA, which cannot run a collective, unless it is requested; and accept
+    an argument of Keras 2 that Horovod's examples pass."""
     before_it = list(inspect.signature(plain).parameters).index("jit_compile") - 1
 
     @functools.wraps(plain)
@@ -97,8 +98,8 @@ def _without_xla(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 def _in_step(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Begin a new sum of gradients in each `fit`: one that failed or was interrupted has left part
-    of a sum on some ranks, which would average at other batches than the others."""
+    """Begin a new sum of gradients in each `fit`: one that failed or was interrupted leaves a
+    partial sum on some ranks, which would average at other batches than the others."""
 
     @functools.wraps(plain)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:

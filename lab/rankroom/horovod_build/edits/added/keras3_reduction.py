@@ -1,4 +1,4 @@
-"""How the gradients of a Keras 3 optimizer are reduced over the ranks. Put there by Rankroom."""
+"""How the gradients of a Keras 3 optimizer are reduced over the ranks. Added by Rankroom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from horovod.tensorflow.util import plain_variable
 
 
 class GradientReduction:
-    """What turns one rank's gradients into everybody's; one belongs to each optimizer."""
+    """Reduces one rank's gradients with those of the others; each optimizer has its own."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class GradientReduction:
         self._local.add(plain_variable(variable).ref())
 
     def reset(self) -> None:
-        """Begin a new sum; what there is of one is dropped."""
+        """Begin a new sum and discard a partial one."""
         if self._count is not None:
             for variable in (self._count, *self._sums):
                 variable.assign(tf.zeros_like(variable))
@@ -60,7 +60,7 @@ class GradientReduction:
             self._accumulate(optimizer, apply, gradients, variables)
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Gradients averaged over the ranks; those of local variables stay this rank's own."""
+        """Return the gradients averaged over the ranks; those of local variables stay local."""
         plain = [plain_variable(variable) for variable in variables]
         shared = [i for i, variable in enumerate(plain) if variable.ref() not in self._local]
         reduced = self._allreduce([gradients[i] for i in shared], [plain[i] for i in shared])
@@ -72,7 +72,7 @@ class GradientReduction:
     def _scaled_local(self, gradient: Any) -> Any:
         if gradient is None or not self._scale_local:
             return gradient
-        # Asked when a graph runs, which may be in a larger world than it was traced in.
+        # Evaluated when a graph runs, which may be in a larger world than it was traced in.
         size = tf.cast(size_op(self._process_set.process_set_id), gradient.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)

@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all ranks, for Keras 3. Put there by Rankroom."""
+"""Batch normalization over the batches of all ranks, for Keras 3. Added by Rankroom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horovod.tensorflow.mpi_ops import Sum, _allreduce, size, size_op
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """`BatchNormalization` whose mean and variance are those of the ranks' batches together."""
+    """`BatchNormalization` whose mean and variance are those of all ranks' batches together."""
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused in (True, None):
@@ -21,7 +21,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         mean, variance = super()._moments(inputs, mask)
-        # What is traced in a world of one rank may run in a larger one, and the other way round.
+        # What is traced in a world of one rank may run in a larger one, and vice versa.
         if max(size(), int(os.environ.get("RANKROOM_SIZE", 1))) == 1:
             return mean, variance
         # Var[X] = E[X^2] - E[X]^2, and expectations can be averaged over the ranks.

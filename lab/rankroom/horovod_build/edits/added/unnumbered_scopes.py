@@ -1,8 +1,8 @@
-"""Name scopes of Horovod's operations without the numbers that Keras counts. Put there by Rankroom.
+"""Name scopes of Horovod's operations without the numbers of Keras. Added by Rankroom.
 
-Ranks match operations by name, and an operation within a layer has the names of its layer and model
-in front of its own. Keras counts the models and layers that a process has made: where one rank had
-made more of them, in a cell of its own or one that failed, all waited for ever.
+Ranks match operations by name, and the name of an operation within a layer begins with those of its
+model and layer. Keras numbers the models and layers that a process creates: if one rank had created
+more of them, in a cell of its own or one that failed, all ranks waited forever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 
 class Unnumbered:
-    """Horovod's compiled operations; the graph numbers those that have the same name, in order."""
+    """Horovod's compiled operations; the graph numbers those of the same name, in order."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
