@@ -1,4 +1,4 @@
-"""What runs beside ranks on their node: forks them, watches them, ends them with their cluster.
+"""What runs beside ranks on their node: it forks, watches and ends them.
 
 Imports the standard library, psutil, and the rooms rank, reporting, record and system.
 """

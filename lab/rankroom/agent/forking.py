@@ -1,4 +1,4 @@
-"""What a process does before it is forked into ranks, and what its child does to be one."""
+"""What a process does before it forks ranks, and what its child does to become one."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ GPU = "/dev/nvidia-uvm"  # open in a process that has a CUDA context
 
 
 def prepare() -> None:
-    """Import the rank's engine, and have frameworks that are imported from now on adapted to."""
+    """Import the rank's engine, and install its hooks for frameworks that are imported later."""
     from rankroom.rank import engine
 
-    # As the first rank has it; what differs in the others is set when they are forked.
+    # For the first rank; what differs in the others is set when they are forked.
     engine.prepared = engine.prepare()
 
 
 def imports(name: str) -> str:
-    """Import a module; why that failed, if it did."""
+    """Import a module; return why that failed, if it did."""
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -44,7 +44,7 @@ def imports(name: str) -> str:
 
 
 def why_unsafe() -> str:
-    """Why this process should not be forked any more; empty if it may be."""
+    """Return why this process must no longer be forked; empty if it may be."""
     torch = sys.modules.get("torch")
     if GPU in _open_files() or (torch is not None and torch.cuda.is_initialized()):
         return "it has opened a GPU"
@@ -67,8 +67,8 @@ def _open_files() -> set[str]:
 def become_rank(
     agent: int, rank: int, env: dict[str, str], options: list[str], log: Path, forked: bool
 ) -> NoReturn:
-    """In the child of the process `agent`: be a rank, as if this were a program of its own, or
-    become that program."""
+    """In a child of the process `agent`: run as a rank in this process if `forked`, or else execute
+    the rank's own program."""
     code = 1
     try:
         os.setsid()
@@ -82,7 +82,7 @@ def become_rank(
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until there are stacks to be told
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until the rank can write its stacks
         _open_streams(log)
         os.environ.update(env)
         if not forked:
@@ -105,7 +105,7 @@ def become_rank(
 
 
 def _be(own: World) -> None:
-    """Run the engine as the rank whose world this is."""
+    """Run the engine as the rank whose world is `own`."""
     from rankroom.rank import engine
 
     assert engine.prepared is not None
@@ -115,7 +115,7 @@ def _be(own: World) -> None:
     faulthandler.enable()
     try:
         engine.main()
-    finally:  # an error, too, is how it ends: the signal to end stops its event loop in the middle
+    finally:  # also after an error: the signal to end stops its event loop in the middle
         atexit._run_exitfuncs()
 
 
@@ -131,13 +131,13 @@ def _open_streams(log: Path) -> None:
 
 
 def _differ() -> None:
-    """Have what each process draws for itself be different, and threads as many as it may use."""
+    """Seed this process's own random number generators, and set how many threads it may use."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if torch := sys.modules.get("torch"):
-        torch.default_generator.seed()  # a GPU's is seeded with the first use of that
+        torch.default_generator.seed()  # a GPU's generator is seeded on its first use
         if threads.isdigit():
             torch.set_num_threads(int(threads))
     psutil.Process()  # its own, not its parent's

@@ -1,7 +1,7 @@
-"""How much memory ranks have, and what that says about one that was killed.
+"""How much memory ranks use, and what that says about one that was killed.
 
-The kernel's out-of-memory killer leaves no word with the process it ends: only a signal that
-others send, too, and a count in the control group.
+The kernel's out-of-memory killer leaves no message in the process that it kills: there is only a
+signal that others send, too, and a counter in the control group.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from rankroom.system.control_groups import free_memory, groups
 from rankroom.system.network import here
 
 MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
-KILLED_S = 10.0  # for a process to be gone that the kernel has killed, with much memory
-RANK_BYTES = 24 << 20  # that a rank which has done nothing has for itself
-UNLIMITED = 1 << 60  # what cgroup v1 says when nothing is limited is about this
+KILLED_S = 10.0  # for a process that the kernel killed to be gone, which much memory delays
+RANK_BYTES = 24 << 20  # memory of its own that a rank needs before it does anything
+UNLIMITED = 1 << 60  # cgroup v1 reports about this if there is no limit
 
 
 class Memory:
-    """The memory of a node's ranks, sampled by their agent; its own control group is theirs."""
+    """The memory of a node's ranks, sampled by their agent, which is in the same control group."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._folders = groups("memory", root)
         self.limit = limit(self._folders)
         self._kills = kills(self._folders)
-        self._killed = float("-inf")  # when there was a kill last
+        self._killed = float("-inf")  # when the last kill was noticed
         self._last: dict[int, int] = {}
-        self._together = 0  # what all had at the last look
+        self._together = 0  # memory of all ranks when last sampled
 
     def sample(self, ranks: Mapping[int, int]) -> None:
-        """Note what the ranks have now; `ranks` are their process ids."""
+        """Note how much memory the ranks use now; `ranks` are their process ids."""
         self._note_kills()
         for rank, pid in ranks.items():
             with contextlib.suppress(psutil.Error, OSError):
-                # One that has just been killed has none any more: what counts is what it had.
+                # A process that has just been killed has none left: what counts is what it had.
                 if has := psutil.Process(pid).memory_info().rss:
                     self._last[rank] = has
         self._together = sum(self._last.values())
 
     def refuses(self, ranks: int) -> str:
-        """Why so many ranks are not begun with; empty if they have room."""
+        """Return why so many ranks cannot be started; empty if there is memory for them."""
         left = free_memory(self._folders)
         if ranks * RANK_BYTES <= left:
             return ""
@@ -52,7 +52,7 @@ class Memory:
         return NO_ROOM.format(who=who, each=size(RANK_BYTES), node=here(), left=size(left))
 
     def words(self, rank: int) -> str:
-        """What to say of a rank that was ended by SIGKILL; empty if it was never looked at."""
+        """Return a note on a rank that was ended by SIGKILL; empty if it was never sampled."""
         self._note_kills()
         last = self._last.pop(rank, None)
         if last is None:
@@ -63,14 +63,14 @@ class Memory:
         return f"{said} (out of memory?)" if self._together > MUCH * self.limit else said
 
     def _note_kills(self) -> None:
-        """One kill that was counted may be of any rank that ends now, or of none."""
+        """Note when the kernel has killed a process: any rank that ends now, or none of them."""
         counted, self._kills = self._kills, kills(self._folders)
         if self._kills > counted:
             self._killed = time.monotonic()
 
 
 def limit(folders: list[Path]) -> int:
-    """Bytes that the ranks can have in all: the least limit of the groups, or the machine's."""
+    """Return how many bytes all ranks may use: the lowest limit of the groups, or all there is."""
     limits = [int(psutil.virtual_memory().total)]
     for folder in folders:
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -80,7 +80,7 @@ def limit(folders: list[Path]) -> int:
 
 
 def kills(folders: list[Path]) -> int:
-    """How often a process of this group was ended for lack of memory; 0 if that is not counted."""
+    """Return how often a process of this group was killed for lack of memory; 0 if not counted."""
     for folder in folders:
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError, ValueError):
@@ -92,7 +92,7 @@ def kills(folders: list[Path]) -> int:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them: 3.1 GiB."""
+    """Return a number of bytes as text: 3.1 GiB."""
     if count < 1 << 30:
         return f"{count / (1 << 20):.0f} MiB"
     return f"{count / (1 << 30):.1f} GiB"

@@ -2,12 +2,12 @@
 
 `python -m rankroom.agent.node_agent FOLDER MARK NODE DEVICES MODULE…` is started by the cluster's
 supervisor, on its own machine or as a task of a job on another node. They exchange lines of JSON
-over its stdin and stdout. It has one thread, no ZeroMQ context, and asks of GPUs only how busy they
-are, so that its children are as good as processes that were started by themselves. They end when it
+over its stdin and stdout. It has one thread, no ZeroMQ context, and queries only the load of GPUs,
+so that its children are equivalent to processes that were started on their own. They end when it
 ends; it ends, with all that they have started, when its supervisor is gone.
 
-What a rank has started stays below the rank while that lives, and below the agent after that, also
-when the processes between have ended, and whatever they did to sessions and environments.
+What a rank has started remains a descendant of the rank while that lives, and of the agent after
+that, even if processes in between have ended, and whatever they did to sessions and environments.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from rankroom.record.cluster_file import ClusterPaths
 from rankroom.reporting.samples import Sampler
 from rankroom.system import gpus, process_tree, shared_memory
 
-END_S = 1.0  # for a rank to end by itself whose successor somebody waits for
-STOP_S = 3.0  # the same for all ranks, with their agent
-BEAT_S = 2.0  # between two signs of life, where the supervisor is on another machine
-SILENT_S = 60.0  # without one of the supervisor's, and between two looks at whether it is gone
-PAUSED_S = 6.0  # without a turn, one of which is due with each sign of our own
-SAMPLE_S = 1.0  # between two looks at the ranks' memory
-FIRST_S = 0.3  # what a first look at the ranks' load measures over
-LATELY_S = 10.0  # a look that is older than this is no beginning for the next one
+END_S = 1.0  # timeout for a rank that is restarted to end, before it is killed
+STOP_S = 3.0  # the same for all ranks when the agent ends
+BEAT_S = 2.0  # between two heartbeats, if the supervisor is on another machine
+SILENT_S = 60.0  # without a message of the supervisor, and between checks whether it is gone
+PAUSED_S = 6.0  # without a turn, though each heartbeat makes one due: this process was suspended
+SAMPLE_S = 1.0  # between two samples of the ranks' memory
+FIRST_S = 0.3  # duration of a first measurement of the ranks' load
+LATELY_S = 10.0  # a measurement older than this is not continued by the next one
 LONGEST = 1 << 20  # bytes that are read at once
 
 
 def main(argv: list[str]) -> None:
-    """Import the modules that `argv` names, and serve until the supervisor hangs up."""
+    """Import the modules that `argv` names, and serve until the supervisor disconnects."""
     folder, mark, node, devices, *modules = argv[1:]
     process_tree.adopt_orphans()
     supervisor = Supervisor()
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> None:
     info = paths.read_patiently()
     if info is None:
         raise SystemExit(f"no cluster.json in {folder}: is the folder on a shared file system?")
-    # Launchers and containers have a working directory of their own, and ipyparallel keeps the one
-    # that it was imported in.
+    # Launchers and containers set a working directory of their own, and ipyparallel keeps the one
+    # in which it was imported.
     with contextlib.suppress(OSError):
         os.chdir(info.cwd)
     end_leftovers(mark)
@@ -72,19 +72,19 @@ def main(argv: list[str]) -> None:
 
 
 def import_all(supervisor: Supervisor, ranks: NodeRanks, modules: list[str]) -> None:
-    """Import what all ranks share; a module that must not be in a process that forks is left out,
-    by beginning again without it."""
+    """Import what all ranks share. A module with which this process must not fork is left out, by
+    executing this program again without it."""
     supervisor.tell(doing="imports the rank's engine")
     begun = dict(os.environ)
     first = ranks.environment(ranks.ranks[0], 0)
-    first.pop(gpus.VISIBLE, None)  # from all of the node's, each rank is given its own
+    first.pop(gpus.VISIBLE, None)  # may be the first rank's only; each rank gets its own later
     os.environ.update(first)
     forking.prepare()
     left_out = set()
     for name in modules:
         supervisor.tell(doing=f"imports {name}")
         failed = forking.imports(name)
-        unsafe = forking.why_unsafe()  # also by one that failed when it had started a thread
+        unsafe = forking.why_unsafe()  # even if it failed: it may have started a thread before
         if not failed and not unsafe:
             supervisor.tell(imported=name)
             continue
@@ -95,14 +95,14 @@ def import_all(supervisor: Supervisor, ranks: NodeRanks, modules: list[str]) -> 
             supervisor.hand_back()
             argv = sys.orig_argv[1 : len(sys.orig_argv) - len(modules)]
             others = [each for each in modules if each not in left_out]
-            # With the first rank's environment it would be found as what that rank has started.
+            # With the first rank's environment, it would count as a process of that rank.
             os.execve(sys.executable, [sys.executable, *argv, *others], begun)
     gc.collect()
-    gc.freeze()  # the pages of what is here now stay shared with all ranks
+    gc.freeze()  # the pages of all present objects stay shared with the ranks
 
 
 def end_leftovers(mark: str) -> None:
-    """End what an agent before this one left on its node: it was killed, or cut off for long."""
+    """End what an earlier agent of this node left, which was killed, or cut off for long."""
     place = mark.rpartition("/")[0]
     process_tree.end(
         process
@@ -112,11 +112,11 @@ def end_leftovers(mark: str) -> None:
 
 
 class Supervisor:
-    """The way to the supervisor, in place of this process's stdin and stdout."""
+    """The connection to the supervisor, in place of this process's stdin and stdout."""
 
     def __init__(self) -> None:
         self.orders, self._answers = os.dup(0), os.dup(1)
-        # What modules print, and read, is none of its business.
+        # What modules print and read must not get into it.
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -129,7 +129,7 @@ class Supervisor:
             left = left[os.write(self._answers, left) :]
 
     def read(self) -> list[dict[str, Any]] | None:
-        """The orders that have come; None when there will be no more."""
+        """Return the orders that have arrived; None when there will be no more."""
         data = os.read(self.orders, LONGEST)
         if not data:
             return None
@@ -137,7 +137,7 @@ class Supervisor:
         return [json.loads(line) for line in lines]
 
     def hand_back(self) -> None:
-        """Have stdin and stdout be as they were, for the program that takes this one's place."""
+        """Restore stdin and stdout, for the program that replaces this one."""
         os.dup2(self.orders, 0)
         os.dup2(self._answers, 1)
 
@@ -155,20 +155,21 @@ class NodeAgent:
         self.mark = mark
         self.forks = forks
         self.memory = Memory()
-        self.children: dict[int, tuple[int, int]] = {}  # rank and start, by process
-        self._ended: set[int] = set()  # processes of ranks that are gone
-        # What imported modules have started is all ranks'.
+        self.children: dict[int, tuple[int, int]] = {}  # by pid: rank and number of the start
+        self._ended: set[int] = set()  # pids of ranks that are gone
+        # What imported modules have started belongs to all ranks.
         self._helpers = set(psutil.Process().children())
         self._told_to_end = False
-        self._samplers: dict[int, Sampler] = {}  # by process
+        self._samplers: dict[int, Sampler] = {}  # by pid
         self._looked = float("-inf")
-        self._heard = self._turned = time.monotonic()  # of the supervisor; when a turn began last
-        self._asked = float("-inf")  # when it was last looked whether a silent supervisor is gone
-        # What is due, and when; only what there is.
+        # When the supervisor was last heard from, and when the last turn of the loop began.
+        self._heard = self._turned = time.monotonic()
+        self._asked = float("-inf")  # when it was last checked whether a silent supervisor is gone
+        # By name: when a pending task is due.
         self._due: dict[str, float] = {}
 
     def serve(self) -> None:
-        """Do what the supervisor says, and tell it how ranks ended, until it is gone."""
+        """Carry out the supervisor's orders, and report how ranks ended, until it is gone."""
         self._waking, self._woken = socket.socketpair()
         self._waking.setblocking(False)
         self._woken.setblocking(False)
@@ -178,7 +179,7 @@ class NodeAgent:
         signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
         if self.ranks.is_remote:
             self._due["beat"] = time.monotonic()
-        # The supervisor may hang up while it is told something.
+        # The supervisor may disconnect while a report is written.
         with contextlib.suppress(BrokenPipeError), selectors.DefaultSelector() as self._selector:
             self._selector.register(self.supervisor.orders, selectors.EVENT_READ)
             self._selector.register(self._woken, selectors.EVENT_READ)
@@ -200,14 +201,14 @@ class NodeAgent:
         self.end_all()
 
     def is_abandoned(self) -> bool:
-        """Whether the supervisor is known to be gone, or nothing has come of it for as long as a
-        cluster stays unused; to be called with each turn.
+        """Return whether the supervisor is known to be gone, or has been silent for as long as a
+        cluster may stay unused; to be called in each turn.
 
-        One that is silent may be cut off, or this node may be: the ranks go on.
+        A silent supervisor may be cut off, or this node may be: the ranks go on.
         """
         now = time.monotonic()
         missed, self._turned = now - self._turned, now
-        if missed > PAUSED_S:  # this process stood still itself, with its job, and heard nothing
+        if missed > PAUSED_S:  # this process itself was suspended, with its job, and heard nothing
             self._heard = min(now, self._heard + missed)
         silence = now - self._heard
         if silence <= SILENT_S or now - self._asked <= SILENT_S:
@@ -216,7 +217,7 @@ class NodeAgent:
         return silence > max(SILENT_S, self.ranks.lease_s) or self.ranks.are_over()
 
     def take(self, order: dict[str, Any]) -> None:
-        """One order of the supervisor's."""
+        """Carry out one order of the supervisor."""
         do = order["do"]
         if do == "wire":
             del order["do"]
@@ -225,7 +226,7 @@ class NodeAgent:
             self.start(order["rank"], order["start"])
         elif do == "signal":
             for pid in self.processes(order["ranks"]):
-                os.kill(pid, getattr(signal, order["signal"]))  # a child of ours until it is reaped
+                os.kill(pid, getattr(signal, order["signal"]))  # the pid is ours until it is reaped
             self.supervisor.tell(signalled=order["number"])
         elif do == "end":
             self.end(order["ranks"])
@@ -258,7 +259,7 @@ class NodeAgent:
         self.supervisor.tell(rank=rank, start=start, pid=pid)
 
     def reap(self) -> None:
-        """Tell of each rank that has ended."""
+        """Report each rank that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -291,13 +292,13 @@ class NodeAgent:
         self.reap()
 
     def orphans(self, ended: Collection[int]) -> set[psutil.Process]:
-        """What is left of ranks that have ended, those with these processes among them, of whatever
-        is below it.
+        """Return the processes that ended ranks left, including the ranks with the pids `ended`,
+        and all descendants of these processes.
 
-        This process adopts what has lost its parent, of all ranks. A rank's is in its session or
-        has its mark. What has neither may be of any of them: it is left while one lives.
+        This process adopts the orphans of all ranks. Those of a rank are in its session or have its
+        mark. One that has neither may be of any rank: it is left alone while one lives.
         """
-        sessions = self.children.keys() - ended  # which may not have been reaped yet
+        sessions = self.children.keys() - ended  # those may not have been reaped yet
         spools = {self.ranks.spool(self.children[pid][0]) for pid in sessions}
         gone = {*self._ended, *ended}
         left = set()
@@ -306,7 +307,7 @@ class NodeAgent:
                 continue
             try:
                 session, spool = os.getsid(each.pid), each.environ().get(process_tree.SPOOL, "")
-            except (OSError, psutil.Error):  # it ends just now, or may not be looked into
+            except (OSError, psutil.Error):  # it is just ending, or may not be inspected
                 continue
             is_of_living = session in sessions or spool in spools
             if not is_of_living and (spool or session in gone or not sessions):
@@ -320,7 +321,7 @@ class NodeAgent:
             if mark == self.mark:
                 left.add(process)
         process_tree.end(left, STOP_S)
-        # What they have started since then has no other parent left.
+        # What they have started meanwhile is a descendant of this process by now.
         process_tree.end(process_tree.descendants([os.getpid()]))
 
     def _note_told_to_end(self, number: int, frame: Any) -> None:
@@ -329,7 +330,7 @@ class NodeAgent:
     # -- what is due
 
     def _pause(self) -> float | None:
-        """Until something is due."""
+        """Return the seconds until something is due; None if nothing is."""
         if not self._due:
             return None
         return max(0.0, min(self._due.values()) - time.monotonic())
@@ -348,7 +349,7 @@ class NodeAgent:
                 self.tell_load()
 
     def look(self) -> None:
-        """Tell how busy the ranks are, at once where that is measured since a while ago."""
+        """Schedule a report of the ranks' load: at once, or after a first measurement."""
         now = time.monotonic()
         if now - self._looked > LATELY_S:
             self._samplers.clear()

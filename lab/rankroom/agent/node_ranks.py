@@ -1,4 +1,4 @@
-"""The ranks of one node: where they are, and what each of them finds set."""
+"""The ranks of one node: where they are, and the environment of each of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ BIND, PEERS = "RANKROOM_BIND", "RANKROOM_PEERS"  # as rank/native/port_guard.c r
 
 
 class NodeRanks:
-    """The ranks of the node at index `node` of an allocation; without one all are here, and have
-    `devices` GPUs.
+    """The ranks of the node at index `node` of an allocation; without one, all ranks are here, and
+    have `devices` GPUs.
 
-    Until all nodes are known (`wire`), the others' addresses and ports are not.
+    The addresses and ports on other nodes are unknown until `wire` is called.
     """
 
     def __init__(self, info: ClusterInfo, paths: ClusterPaths, node: int, devices: int) -> None:
         self._info = info
         self._paths = paths
         self._number = node
-        self._own = dict(os.environ)  # as it begins: what is imported for all has the first rank's
+        self._own = dict(os.environ)  # before it is the first rank's, for the import of modules
         allocation = info.allocation
         self.is_remote = allocation is not None
         in_slurm = allocation is not None and allocation.scheduler == "slurm"
@@ -67,12 +67,12 @@ class NodeRanks:
 
     @property
     def lease_s(self) -> float:
-        """How long their cluster stays unused."""
+        """How long the cluster may stay unused."""
         return self._info.lease * 3600
 
     def are_over(self) -> bool:
-        """Whether their supervisor has written down that the cluster is over, or another cluster
-        has its name; what cannot be read says neither."""
+        """Return whether the supervisor has recorded that the cluster is over, or another cluster
+        has its name; False if that cannot be read."""
         try:
             info = self._paths.read()
         except UnreadableError:
@@ -84,7 +84,7 @@ class NodeRanks:
     def wire(
         self, addresses: list[str], ports: list[int], master_port: int, of_nodes: list[list[str]]
     ) -> None:
-        """Say where all ranks are, and which addresses each node has."""
+        """Set where all ranks are, and which addresses each node has."""
         own = self._wiring
         others = (each for node, each in enumerate(of_nodes) if node != self._number)
         self._peers = sorted({*addresses, *itertools.chain(*others)})
@@ -93,7 +93,7 @@ class NodeRanks:
         )
 
     def environment(self, rank: int, start: int) -> dict[str, str]:
-        """What a rank finds set, beside what its agent does."""
+        """Return the variables of a rank that its agent does not have, or has otherwise."""
         position = self._positions[rank]
         env = rank_environment(
             rank, self._info.size, self._wiring, self._node.devices, self._cores, self._own,
@@ -106,7 +106,7 @@ class NodeRanks:
             "RANKROOM_RPC": self._info.rpc,
             "RANKROOM_RPC_KEY": self._info.rpc_key,
             BIND: self._wiring.address,
-            # On one machine none comes from elsewhere.
+            # On one machine, no connections come from elsewhere.
             PEERS: ",".join(self._peers) if self.is_remote else "",
         } | preloaded.without_missing(self._own)
         if len(self._counts) > 1:
@@ -120,7 +120,7 @@ class NodeRanks:
         return env
 
     def options(self, rank: int) -> list[str]:
-        """What a rank's command ends with."""
+        """Return the options of a rank's command."""
         return [
             f"--profile-dir={self._paths.profile}", f"--file={self._paths.engine_file}",
             f"--IPEngine.id={rank}", "--IPEngine.wait_for_url_file=30",
@@ -140,8 +140,8 @@ class NodeRanks:
 
 
 def slurm_step(nodes: Sequence[Node]) -> dict[str, str]:
-    """What libraries read that take themselves to be started by one `srun` for all ranks, as
-    TensorFlow's SlurmClusterResolver and JAX do: each node's agent has a step of its own."""
+    """Return the variables for libraries that expect one `srun` for all ranks, such as TensorFlow's
+    SlurmClusterResolver and JAX: here, each node's agent has a step of its own."""
     used = [node for node in nodes if node.ranks]
     size = str(sum(node.ranks for node in used))
     return {

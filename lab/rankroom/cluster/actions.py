@@ -1,7 +1,7 @@
-"""What can be done to a cluster of which only the name is known: start, stop, resize, look, …
+"""Actions on a cluster of which only the name is known: start, stop, resize, restart, …
 
-Its supervisor does it; callers follow the cluster's status. Nothing here connects to ranks, so
-that a Jupyter server need not load ipyparallel.
+The supervisor carries them out; callers follow the cluster's status. Nothing here connects to
+ranks, so that a Jupyter server need not load ipyparallel.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from rankroom.supervisor.processes import start_limit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
-ANSWER_S = 10.0  # for a supervisor on this machine; it has threads for what takes time
-REMOTE_END_S = 40.0  # for a supervisor to end its job; it says so when that takes longer
-RESTART_S = 120.0  # a site answers when it is done
-OVER_S = 120.0  # beyond that, for a cluster that is to be started again
+ANSWER_S = 10.0  # reply timeout of a supervisor on this machine: threads do what takes longer
+REMOTE_END_S = 40.0  # timeout for a site's agent to end its job; it replies when it takes longer
+RESTART_S = 120.0  # reply timeout of a restart, as a site's agent replies when it is done
+OVER_S = 120.0  # beyond that, for a cluster to end that is to be started again
 LOG_LINES = 500
 
 
 def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
-    """Start ranks on the site called `name`; returns the cluster's name while they start.
+    """Start ranks on the site called `name`; return the cluster's name while they start.
 
-    Raises StartRequestError for what cannot be, by field; UsageError and StartError.
+    Raises StartRequestError with what is invalid, by field; UsageError and StartError.
     """
     where = start_request.granted(site.load(name), asked)
     called = asked.get("name") or None
@@ -60,15 +60,15 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
 
 
 def stop(name: str) -> str:
-    """End a cluster and all that belongs to it; of one that has failed, take away what is left.
+    """End a cluster and all that belongs to it; remove what is left of one that has failed.
 
-    Returns what there is to say of it, if anything.
+    Returns what the user should know, if anything.
     """
     return end(*find(name))
 
 
 def end(paths: ClusterPaths, info: ClusterInfo) -> str:
-    """The same for a cluster that was found; another one that has its name by now goes on."""
+    """End the cluster `info` as `stop` does; another one that has its name by now is left alone."""
     if launch.is_another(paths.read(), info):
         return ""
     lookup.demand_in_reach(info)
@@ -77,8 +77,8 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
         poll_until(lambda: _is_kept(paths.read()), start_limit.START_S)
         info = paths.read() or info
     if info.remote is not None and liveness.alive(info):
-        # Its supervisor here must not be ended before the job is; how long that takes is the site's
-        # affair.
+        # Its agent here must not be ended before the job is; how long that takes depends on the
+        # site.
         said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
         if said or not poll_until(lambda: liveness.process_state(info) == "gone", ANSWER_S):
             return said
@@ -92,19 +92,20 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
 
 
 def _is_kept(info: ClusterInfo | None) -> bool:
-    """Whether a cluster whose agent is started again has one, or is over by now."""
+    """Return whether a cluster whose agent is being started again has one, or is over by now."""
     return info is None or liveness.alive(info) or not liveness.remote_on(info)
 
 
 def _wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
-    """Wait for the end of the cluster that was `stopped` and is to be started again, and of what
-    keeps it, which may take as long without a word; `said` is what it has said of that, if it has.
-    Raises StartError if that takes long."""
+    """Wait until a cluster that was `stopped` to be started again has ended, and its supervisor.
+
+    `said` is what the stop reported, if anything. Raises StartError after `OVER_S`.
+    """
 
     def is_over() -> bool:
         info = paths.read()
         if launch.is_another(info, stopped):
-            return True  # another client was quicker
+            return True  # another client has started it meanwhile
         is_on = info is not None and (liveness.alive(info) or liveness.remote_on(info))
         return not is_on and not launch.supervisors(paths)
 
@@ -113,9 +114,9 @@ def _wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
 
 
 def restart(name: str, ranks: Sequence[int] | None = None) -> str:
-    """Restart ranks, all of them unless said; a cluster that has failed, from the beginning.
+    """Restart ranks, by default all of them; start a cluster that has failed again.
 
-    Says what was done.
+    Returns what was done, in words.
     """
     paths, info = find(name)
     lookup.demand_in_reach(info)
@@ -148,13 +149,13 @@ def start_again(
     stop: Callable[[], str],
     env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes] | None:
-    """Stop a cluster and start it under its name, as it was but for what is asked for.
+    """Stop a cluster and start it again under its name, unchanged except for what is asked for.
 
-    `stop()` ends it, and returns what there is to say of that. Ranks of this machine run under the
-    Python that they had, with this process's environment or with `env`. Returns at once, with the
-    process that keeps them. What cannot be is refused before anything is stopped: with
+    `stop()` ends it, and returns what the user should know. Ranks on this machine run under the
+    same Python as before, with this process's environment or with `env`. Returns their supervisor
+    while they start. An invalid request is refused before anything is stopped: with
     StartRequestError by field, UsageError, NoClusterError, and at a site SchedulerError, or
-    SshError while its scheduler cannot be asked. Raises StartError where its end takes long.
+    SshError while its scheduler cannot be asked. Raises StartError if the end takes too long.
     """
     lookup.demand_in_reach(info)
     begin = successor(paths, info, asked, env)
@@ -171,12 +172,12 @@ def successor(
     asked: Mapping[str, str],
     env: Mapping[str, str] | None = None,
 ) -> Callable[[], subprocess.Popen[bytes] | None]:
-    """What starts a cluster again, to be called once it is stopped."""
+    """Check a request to start a cluster again; return what starts it once it is stopped."""
     if info.remote is not None:
         if paths.read() is None:
             raise NoClusterError(errors.STOPPED.format(name=paths.name))
         there = start_request.granted(remote.site_of(paths), asked)
-        assert there is not None  # it has a scheduler, as it has had a job
+        assert there is not None  # a site that has run a job has a scheduler
         if any(asked.values()) and liveness.alive(info):
             _ask(info, remote.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
 
@@ -192,7 +193,7 @@ def successor(
     if info.allocation is not None and granted is None:
         raise UsageError(NOT_IN_JOB.format(name=paths.name, job=info.allocation.job))
     if ranks is None and size != info.size:
-        # Where it has what there is, nodes that are unlike each other have as many as before.
+        # Only if it is not the default, which gives unequal nodes as many ranks as before.
         ranks = info.size
         launch.room_for(ranks, given)
     python = info.python or sys.executable
@@ -205,8 +206,8 @@ def successor(
 
 
 def _environment(info: ClusterInfo) -> dict[str, str] | None:
-    """What a cluster was started with, which may not be what this process has; its supervisor knows
-    while it lives on this machine."""
+    """Return the environment that a cluster was started with, which may differ from this process's;
+    None unless its supervisor runs on this machine."""
     with contextlib.suppress(psutil.Error, OSError):
         if liveness.alive(info) and liveness.here(info.host, info):
             return psutil.Process(info.supervisor).environ() or None
@@ -214,21 +215,20 @@ def _environment(info: ClusterInfo) -> dict[str, str] | None:
 
 
 def interrupt(name: str, run: str | None = None) -> None:
-    """KeyboardInterrupt on every rank, whatever it runs; returns when all are free, or soon.
+    """Raise KeyboardInterrupt on every rank, whatever it runs; return when all are free, or soon.
 
-    With the id of a `run`, only on those of that run: RunOverError if that is not the one that is
-    on.
+    With the id of a `run`, only on the ranks of that run: RunOverError if it is not in progress.
     """
     _ask(find(name)[1], do="interrupt", run=run)
 
 
 def release(name: str, run: str | None = None) -> str:
-    """Release blocked collectives, of this `run` only if one is named; what was done."""
+    """Release blocked collectives, only of `run` if one is named; return what was released."""
     return str(_ask(find(name)[1], do="release", run=run)["text"])
 
 
 def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
-    """Answer prompts of a run that is on, by rank and number; the ranks that took it.
+    """Answer prompts of a run in progress, by rank and number; return the ranks that took it.
 
     Raises UsageError if none did.
     """
@@ -243,22 +243,22 @@ def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
 
 
 def complete(run: RunInfo, text: str, rank: int, prompt: int) -> tuple[int, list[str]]:
-    """Where the last word of a line for a rank's debugger begins, and what may stand there."""
+    """Return completions of a line for a rank's debugger, and where the completed word begins."""
     info = find(run.cluster)[1]
     said = _ask(info, do="complete", run=run.id, text=text, rank=rank, prompt=prompt)
     return said["begin"], said["matches"]
 
 
 def stacks(name: str) -> dict[int, str]:
-    """Where the threads of each rank are, as text."""
+    """Return the stacks of each rank's threads, as text."""
     said = _ask(find(name)[1], do="stacks", ranks=None)["stacks"]
     return {int(rank): str(text) for rank, text in said.items()}
 
 
 def restart_and_wait(name: str, ranks: Sequence[int], run: str | None = None) -> None:
-    """Restart ranks, and wait until they are ready; for the sake of a `run` only while that is on.
+    """Restart ranks, and wait until they are ready; if a `run` is named, only while it goes on.
 
-    Raises StartError if one does not start, RunOverError.
+    Raises StartError if one does not start, RunOverError if the run is over.
     """
     paths, _ = find(name)
     lookup.living(paths)
@@ -272,7 +272,8 @@ def restart_and_wait(name: str, ranks: Sequence[int], run: str | None = None) ->
 def restart_by(
     ask: Callable[..., Mapping[str, Any]], paths: ClusterPaths, ranks: Sequence[int]
 ) -> dict[str, int]:
-    """The same by a connection that there is; how often each rank has been restarted by now."""
+    """Restart ranks with requests sent by `ask`, and wait until they are ready; return how often
+    each has been restarted by now."""
     before = lookup.living(paths)
     if refused := ask("restart", ranks=list(ranks)).get("refused"):
         raise UsageError(refused)
@@ -286,7 +287,7 @@ def restart_by(
 
 
 def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> list[int]:
-    """Which of the ranks that are restarted are not ready; StartError if one will not be."""
+    """Return which of the restarted ranks are not ready. Raises StartError if one ended instead."""
     info = lookup.living(paths)
     waiting = []
     for rank in ranks:
@@ -300,7 +301,7 @@ def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> 
 
 
 def acted_on(store: Store, run_id: str) -> RunInfo:
-    """A run that is on, so that something can be done to it. Raises RunOverError."""
+    """Return a run in progress, to act on it. Raises RunOverError if it is over or lost."""
     run = store.load(run_id)
     if run.state == "lost":
         raise RunOverError(LOST.format(id=run.id))
@@ -310,18 +311,18 @@ def acted_on(store: Store, run_id: str) -> RunInfo:
 
 
 def look(name: str) -> dict[str, Any]:
-    """How busy each rank is; empty where that cannot be known now."""
+    """Return the load of each rank; empty if it cannot be known now."""
     _, info = find(name)
     try:
         return _ask(info, do="look")
-    except (NoClusterError, SshError):  # elsewhere, gone, or not reached yet: its card says so
+    except (NoClusterError, SshError):  # elsewhere, gone, or not connected: its card says so
         return {}
 
 
 def log(name: str) -> str:
-    """What the job has written; of a cluster here, its processes, each with the end of its log.
+    """Return what the job of a cluster has written; for one here, the end of each process's log.
 
-    Of a job that is over, or is not followed from here any more, what is kept here.
+    For a job that is over, or no longer followed from here, what is stored here.
     """
     paths, info = find(name)
     if info.remote is not None and liveness.alive(info):
@@ -334,11 +335,11 @@ def log(name: str) -> str:
 
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
-    """A cluster by a name that may come from anywhere. Raises NoClusterError, NotYoursError."""
+    """Return a cluster by a name that is untrusted. Raises NoClusterError, NotYoursError."""
     if not NAME.fullmatch(name):
         raise NoClusterError(f"{name!r} is no name of a cluster")
     paths = ClusterPaths(name)
-    with contextlib.suppress(FileNotFoundError):  # which is reported when it is asked
+    with contextlib.suppress(FileNotFoundError):  # reported below
         # An administrator's server sees the clusters of others, and leaves them alone.
         if (owner := paths.folder.stat().st_uid) != os.geteuid():
             raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
@@ -357,13 +358,13 @@ def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict
         raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.supervisor))
     try:
         answer = ask(info.rpc, info.rpc_key, patience, **question)
-    except TimeoutError:  # it may well go on
+    except TimeoutError:  # it may well be running
         raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
     except RpcError as error:
         raise RankroomError(errors.BROKEN.format(name=info.name, error=error)) from None
-    except (ConnectionRefusedError, FileNotFoundError):  # it does not listen any more
+    except (ConnectionRefusedError, FileNotFoundError):  # it no longer listens
         raise NoClusterError(DEAF.format(name=info.name)) from None
-    except OSError as error:  # of this process, or of the way there: it may be well
+    except OSError as error:  # of this process, or the network: the supervisor may be fine
         words = UNASKED.format(name=info.name, error=errors.with_remedy(error))
         raise RankroomError(words) from None
     errors.raise_told(answer)

@@ -1,4 +1,4 @@
-"""What every cluster is to its user: asked by way of its supervisor, wherever its ranks run."""
+"""The interface of every cluster, wherever its ranks run: requests go through its supervisor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rankroom.run.run import Run
 from rankroom.supervisor import lease
 from rankroom.text.rank_ranges import choose_ranks, count_ranks
 
-LONG_S = 600.0  # for a rank to answer; it may be busy with a cell, or a value be large
-# For ranks to set up again what they had set up together. When they cannot be connected, Horovod
-# says so after 30 s, and they try again.
+LONG_S = 600.0  # timeout for a rank's reply: it may be busy with a cell, or a value be large
+# For ranks to initialize again what they had initialized together. If they cannot connect, Horovod
+# reports it after 30 s, and they retry.
 REJOIN_S = 75.0
-ENDS_S = 5.0  # for the supervisor to say how a rank ended
+ENDS_S = 5.0  # timeout for the supervisor to report how a rank ended
 ORPHANED_S = 20.0  # for ranks to end whose supervisor is gone; on other nodes it takes a while
 MANY = 16  # runs that are remembered
-STOP_S = 8.0  # for a run that is on when its cluster is stopped
+STOP_S = 8.0  # for a run in progress to end when its cluster is stopped
 
 
 class AnyCluster:
@@ -44,25 +44,25 @@ class AnyCluster:
         self.paths = paths
         self.info = info
         self.store = Store()
-        self._read = (0, 0)  # when the state that is known was written, and to which file
+        self._read = (0, 0)  # modification time (ns) and inode of cluster.json when last read
         if info.version != VERSION:
             raise NoClusterError(OTHER_VERSION.format(name=info.name))
         self._runs: dict[str, Run] = {}
-        self._orphaned: dict[str, float] = {}  # since when runs have been without a supervisor
+        self._orphaned: dict[str, float] = {}  # since when runs have had no supervisor
         self._latest: Run | None = None
         self._supervisor = SupervisorClient(paths, self.refresh, self._told)
         self._ask = self._supervisor.ask
-        self._restarts = dict(info.restarts)  # of each rank, as far as this process was told
-        self._is_another = False  # begun again by somebody else, of which no cell has told yet
+        self._restarts = dict(info.restarts)  # of each rank, as far as this process has been told
+        self._is_another = False  # another client has restarted it, and no cell has noted it yet
         self._lease = lease.hold(paths.folder)
-        self._leasing = threading.Lock()  # any thread may find that it is another cluster's
-        self.is_attached = False  # whether `attach` made it, and may return it again
-        # Called with what happens in a rank's debugger, in a thread of its own: the rank, and an
-        # event of DAP's, or None once its process has ended.
+        self._leasing = threading.Lock()  # any thread may find that the cluster was replaced
+        self.is_attached = False  # `attach` made this object, and may return it again
+        # Called in a thread of its own with a rank and an event of its debugger (Debug Adapter
+        # Protocol), or None once the rank's process has ended.
         self.on_debugged: Callable[[int, Json | None], None] = lambda rank, event: None
 
     def make_current(self) -> None:
-        """Have the cells of this process run on its ranks."""
+        """Make this the cluster on which the cells of this process run."""
         AnyCluster.current = self
 
     def __enter__(self) -> AnyCluster:
@@ -72,7 +72,7 @@ class AnyCluster:
         self.stop()
 
     def close(self) -> None:
-        """Let go of the ranks, which stay: others, or a later `attach`, may go on with them."""
+        """Disconnect from the ranks, which stay for other clients or a later `attach`."""
         self._supervisor.close()
         with self._leasing:
             held, self._lease = self._lease, -1
@@ -82,7 +82,7 @@ class AnyCluster:
             AnyCluster.current = None
 
     def holds(self, info: ClusterInfo) -> bool:
-        """Whether it is this cluster that it is connected to, and was not let go of."""
+        """Return whether this object is connected to the cluster `info`, and was not closed."""
         is_open = self._lease >= 0 and self.name == info.name
         return is_open and self.refresh().rpc_key == info.rpc_key
 
@@ -95,19 +95,19 @@ class AnyCluster:
 
     @property
     def size(self) -> int:
-        """How many ranks it has; somebody else may have resized it."""
+        """How many ranks it has; another client may have resized it."""
         return self.refresh().size
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """Where each rank lives."""
+        """Where each rank runs."""
         return self.refresh().ranks
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {count_ranks(self.size)}>"
 
     def describe(self) -> str:
-        """One line: name, ranks, where and on what."""
+        """Return one line: name, ranks, their hosts and devices."""
         ranks, count = self.ranks, count_ranks(self.size)
         if not ranks:
             return f"{self.name}: {count}, starting"
@@ -118,7 +118,7 @@ class AnyCluster:
         return f"{self.name}: {count} on {', '.join(hosts)} ({devices})"
 
     def warning(self) -> str:
-        """What is likely a mistake in how the ranks were placed; empty if nothing."""
+        """Return what is likely a mistake in the placement of ranks; empty if nothing is."""
         places = [(rank.host, rank.device) for rank in self.info.ranks if rank.device != "cpu"]
         shared = [place for place in set(places) if places.count(place) > 1]
         if not shared:
@@ -130,8 +130,8 @@ class AnyCluster:
         )
 
     def refresh(self) -> ClusterInfo:
-        """What the supervisor last wrote about the cluster."""
-        # What cannot be read now is read with the next look.
+        """Return what the supervisor last wrote about the cluster."""
+        # What cannot be read now is read the next time.
         with contextlib.suppress(OSError, ValueError, TypeError):
             about = self.paths.info.stat()
             written = about.st_mtime_ns, about.st_ino
@@ -144,8 +144,8 @@ class AnyCluster:
         return self.info
 
     def _note_supervisor(self, info: ClusterInfo) -> None:
-        """Another supervisor keeps it: where somebody has restarted all of it, its folder is a new
-        one, and so is its lease. Raises OSError."""
+        """Note that another supervisor manages it. If a client restarted all of it, its folder is a
+        new one, and so is the lease file. Raises OSError."""
         known = info.restarts
         self._restarts = {rank: min(n, known.get(rank, 0)) for rank, n in self._restarts.items()}
         with self._leasing:
@@ -155,29 +155,29 @@ class AnyCluster:
 
     @property
     def alive(self) -> list[int]:
-        """The ranks that answer now."""
+        """The ranks that are ready now; none if the cluster is gone."""
         info = self.refresh()
         down = {*map(int, info.exits), *info.starting}
         return [rank for rank in info.ready if rank not in down] if self.running else []
 
     @property
     def running(self) -> bool:
-        """True while the cluster is kept, whatever its ranks do."""
+        """True unless its supervisor is known to be gone, whatever its ranks do."""
         return liveness.alive(self.paths.read())
 
     @property
     def busy(self) -> bool:
-        """True while a run of this process is on."""
+        """True while a run of this process is in progress."""
         return self._latest is not None and self._latest.state == "running"
 
     @property
     def latest(self) -> Run | None:
-        """The run that this process last started, or that was on when it attached."""
+        """The run that this process last started, or that was in progress when it attached."""
         return self._latest
 
     def how_ended(self, rank: int) -> str:
-        """How a rank's process ended, in words, as its supervisor saw it."""
-        # A connection's end may be noticed before the process's.
+        """Return how a rank's process ended, in words, as its supervisor saw it."""
+        # The end of a connection may be noticed before that of the process.
         deadline = time.monotonic() + ENDS_S
         while time.monotonic() < deadline:
             info = self.paths.read()
@@ -210,13 +210,13 @@ class AnyCluster:
         """Run `source` as a cell on all ranks, or on `ranks`; returns while it runs.
 
         `count` numbers the cell in tracebacks; `notes` go into the record; `profile` adds the
-        operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which are
-        0, 1, … then, are all there are for this cell: its collectives are theirs alone. With
-        `interactive`, breakpoint() and input() wait for `Run.answer`, by whichever client. The
-        metrics of the runs with the ids `compare` are shown beside those of this one. While ranks
-        start, it waits for them, and begins nothing once `is_cancelled()`. Raises UsageError for
-        ranks that are not there, NoClusterError if ranks have died, RankroomError if another run is
-        on or this one was cancelled.
+        operators that PyTorch's and TensorFlow's profilers see. With `own`, the ranks, which must
+        be 0, 1, …, are the whole world for this cell: its collectives involve only them. With
+        `interactive`, breakpoint() and input() wait for `Run.answer`, from any client. The metrics
+        of the runs with the ids `compare` are shown beside those of this one. While ranks are
+        starting, this waits for them, and starts nothing once `is_cancelled()`. Raises UsageError
+        for ranks that do not exist, NoClusterError if ranks have died, RankroomError if another run
+        is in progress or this one was canceled.
         """
         chosen, me = choose_ranks(ranks, self.size), this_process()
         if self._is_another:
@@ -231,8 +231,8 @@ class AnyCluster:
         return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
-        """After a run in a world of its own, set up again now what all ranks had set up together,
-        instead of with the next cell on all of them. False if that fails."""
+        """After a run in a world of its own, initialize again now what all ranks had initialized
+        together, instead of with the next cell on all of them. Returns False if that fails."""
         run = self.run("")
         if not run.wait(seconds):
             run.interrupt()
@@ -240,34 +240,34 @@ class AnyCluster:
             return False
         if run.state != "done":
             return False
-        if not run.info.lines:  # of what cells before it have started
-            self._ask("forget", run=run.id)  # a cell that the user did not write
-            shutil.rmtree(run.path, ignore_errors=True)  # where that is a replica
+        if not run.info.lines:  # there may be output of what earlier cells have started
+            self._ask("forget", run=run.id)  # it is not a cell of the user
+            shutil.rmtree(run.path, ignore_errors=True)  # the replica, if its record is elsewhere
         return True
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on every rank, whatever it runs and whichever client started that.
+        """Raise KeyboardInterrupt on every rank, whatever it runs and whichever client started it.
 
-        What is blocked in a collective is released a little later. Returns when all ranks are
-        free, or after a few seconds.
+        Blocked collectives are released a little later. Returns when all ranks are free, or after
+        a few seconds.
         """
         self._ask("interrupt")
 
     def release(self) -> str:
-        """Let go of blocked collectives on all ranks; says which libraries let go.
+        """Release blocked collectives on all ranks; return what was released, in words.
 
         Raises UsageError when no rank runs anything.
         """
         return str(self._ask("release")["text"])
 
     def stacks(self, ranks: Sequence[int] | None = None) -> dict[int, str]:
-        """Where the threads of each rank are, as text; of a rank stuck in C code too."""
+        """Return the stacks of each rank's threads, as text; also of a rank stuck in C code."""
         said = self._ask("stacks", ranks=choose_ranks(ranks, self.size))["stacks"]
         return {int(rank): str(text) for rank, text in said.items()}
 
     def debug(self, rank: int, message: Json) -> Json:
-        """What a rank's debugger answers to a request in the Debug Adapter Protocol, while a cell
-        runs, too.
+        """Return the reply of a rank's debugger to a request in the Debug Adapter Protocol, also
+        while a cell runs.
 
         Raises UsageError if it is in use by another client, NoClusterError if the rank is gone,
         RankroomError with what went wrong there.
@@ -285,24 +285,24 @@ class AnyCluster:
         self._apply("take", choose_ranks(ranks, self.size), *packed_values.pack(names))
 
     def pull(self, name: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """The value of a variable (or attribute, `a.b`) on each rank."""
+        """Return the value of a variable (or attribute, `a.b`) on each rank."""
         return self._apply("give", choose_ranks(ranks, self.size), name=name)
 
     def variables(
         self, ranks: Sequence[int] | None = None
     ) -> dict[int, dict[str, variables.Variable]]:
-        """What the user's variables on each rank are, by name; they stay where they are."""
+        """Describe the user's variables on each rank, by name; their values are not transferred."""
         return self._apply("who", choose_ranks(ranks, self.size))
 
     def memory(self, ranks: Sequence[int] | None = None) -> dict[int, OwnMemory]:
-        """What each rank has in memory, and how much of that its variables are, in bytes."""
+        """Return how much memory each rank uses, and how much of it for its variables, in bytes."""
         return self._apply("memory", choose_ranks(ranks, self.size))
 
     def apply(
         self, rank: int, function: Callable[..., Any], *args: Any, patience: float = LONG_S
     ) -> Any:
-        """What `function(*args)`, of a module, comes to on one rank, whose Python need not be of
-        this version. Raises StartError after `patience` s."""
+        """Return the result of `function(*args)` on one rank, whose Python version may differ. The
+        function must be importable from its module. Raises StartError after `patience` s."""
         chosen, packed = choose_ranks([rank], self.size), packed_values.pack(args)
         name = f"{function.__module__}:{function.__name__}"
         return self._apply("call", chosen, *packed, name=name, patience=patience)[rank]
@@ -310,51 +310,52 @@ class AnyCluster:
     def restart(self, ranks: Sequence[int]) -> None:
         """Restart some ranks, without their variables; the others keep theirs.
 
-        Returns when they are ready. The ranks are wired again by the next cell on all of them.
-        Raises UsageError for ranks that are not there or not ready, NoClusterError if the cluster
-        is gone, StartError with the end of the log if one of them does not start.
+        Returns when they are ready. Process groups are set up again by the next cell on all ranks.
+        Raises UsageError for ranks that do not exist or are not ready, NoClusterError if the
+        cluster is gone, StartError with the end of the log if one of them does not start.
         """
-        # The client that asked for it needs no note.
+        # The client that asked for the restart needs no note.
         self._restarts |= actions.restart_by(self._ask, self.paths, choose_ranks(ranks, self.size))
         self.refresh()
 
     def stop(self) -> None:
-        """End the ranks and everything that was started with them; a run that is on ends, too.
+        """End the ranks and everything that was started with them, and any run in progress.
 
-        Raises NoClusterError for one that another machine keeps, SshError where their site cannot
-        be reached now: the job is cancelled later.
+        Raises NoClusterError for a cluster that is managed on another machine, SshError if its site
+        cannot be reached now: the job is canceled later.
         """
         if later := self._end(self.paths.read()):
             raise SshError(later)
 
     def start_again(self, ranks: int | None = None) -> subprocess.Popen[bytes] | None:
-        """Stop it and start it under its name, with as many ranks or with others; this object lets
-        go of it. Returns and raises as `actions.start_again`."""
+        """Stop it and start it again under its name, with as many ranks or with `ranks`; close this
+        object. Returns and raises as `actions.start_again`."""
         asked = {} if ranks is None else {"ranks": str(ranks)}
         info = self.refresh()
         return actions.start_again(self.paths, info, asked, lambda: self._end(info))
 
     def _end(self, info: ClusterInfo | None) -> str:
-        """End the cluster that was looked at, and let go of it; what there is to say of that."""
+        """End the cluster `info` and close this object; return what the user should know, if
+        anything."""
         run, later = self._latest, ""
         if info is not None:
             lookup.demand_in_reach(info)
-            with contextlib.suppress(NoClusterError):  # it is over already
+            with contextlib.suppress(NoClusterError):  # it has ended already
                 later = actions.end(self.paths, info)
         if run is not None and run.state == "running":
             run.wait(STOP_S)
         self.close()
         return later
 
-    # -- how
+    # -- internals
 
     def follow(self) -> None:
-        """Take the run that is on for this process's latest one, whichever client started it."""
+        """Make the run in progress this process's latest run, whichever client started it."""
         if info := self._ask("follow")["run"]:
             self._take(info)
 
     def _take(self, told: Json) -> Run:
-        """Make a run the latest; somebody waits for it, so that it is known when it is lost."""
+        """Make a run the latest; a thread waits for it, so that its loss is noticed."""
         self._latest = run = self._run_of(told)
         if run.state == "running":
             self._supervisor.tell(do="follow", run=run.id)
@@ -363,7 +364,7 @@ class AnyCluster:
 
     def _run_of(self, told: Json) -> Run:
         info = RunInfo.from_json(told)
-        # What was said of it before this answer was read is not older.
+        # A known run is kept: an event may have updated it before this reply was read.
         if len(self._runs) > MANY:
             for each in list(self._runs.values()):
                 if each.state != "running":
@@ -371,22 +372,22 @@ class AnyCluster:
         return self._runs.setdefault(info.id, Run(info, self.store, self._ask, self._is_orphaned))
 
     def _told(self, said: Json, buffers: list[bytes]) -> None:
-        """A run's state, or what happens in a debugger; in the connection's thread."""
+        """Handle the state of a run, or an event of a debugger; in the connection's thread."""
         if said["do"] == "debugged":
             self.on_debugged(said["rank"], said["event"])
             return
         self._run_of(said["run"]).told(RunInfo.from_json(said["run"]))
 
     def _is_orphaned(self, run: Run) -> bool:
-        """Whether its supervisor is gone, and no other one counts; what its ranks have left is in
-        the record then.
+        """Return whether a run's supervisor is gone; its record is completed then, from what its
+        ranks left.
 
-        While they may yet say something, that is not so: it is asked again.
+        False as long as its ranks may still write something: then this is called again.
         """
         now, owner = self.paths.read(), run.info.owner
         if now is not None and liveness.alive(now):
             is_same = owner is None or (now.supervisor, now.began) == (owner.pid, owner.began)
-            # At a site, a run's supervisor is not the process that keeps the cluster here.
+            # At a site, a run's supervisor is not the process that manages the cluster here.
             if is_same or now.remote:
                 return False
         since = self._orphaned.setdefault(run.id, time.monotonic())

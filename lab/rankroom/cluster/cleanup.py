@@ -1,6 +1,6 @@
-"""What clusters and runs have left behind on this machine, and how each of it is cleaned up.
+"""What clusters and runs have left behind on this machine, and how to clean up each of it.
 
-Only what is provably ours counts: folders of our own home, and processes that carry one of them in
+Only what is provably ours counts: folders in our own home, and processes that have one of them in
 their environment or their command.
 """
 
@@ -32,12 +32,12 @@ from rankroom.supervisor.lease import held
 from rankroom.system import pid_space, process_tree
 from rankroom.text.rank_ranges import count_ranks
 
-NEW_S = 5.0  # between a cluster's folder and its file
+NEW_S = 5.0  # from the creation of a cluster's folder to that of its file, at most
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is there: `remedy` is what `clean` would do about it, `done` what it did."""
+    """One thing that was found: `remedy` is what `clean` would do about it, `done` what it did."""
 
     what: str
     remedy: str = ""
@@ -46,9 +46,9 @@ class Finding:
 
 
 def findings(store: Store, gone: Collection[str] = ()) -> list[Finding]:
-    """All that there is: clusters, dead or alive, then what belongs to none.
+    """Return everything that exists: clusters, dead or alive, then what belongs to none.
 
-    `gone` are the names of clusters of which the user says so: see `demand_untold`.
+    `gone` are the names of clusters that the user says are gone: see `demand_untold`.
     """
     found = [each for paths in all_paths() for each in _of_cluster(paths, store, gone)]
     return [*found, *_without_folder(clusters_folder()), *_blanks(store)]
@@ -56,8 +56,8 @@ def findings(store: Store, gone: Collection[str] = ()) -> list[Finding]:
 
 def demand_untold(name: str) -> str:
     """Raise UsageError unless there is a cluster of this name of which it cannot be told from here
-    whether it runs: of any other one nothing has to be said. Returns what to ask before it is taken
-    for gone."""
+    whether it is running: for any other one, the user need not say so. Returns what to ask before
+    it is taken for gone."""
     paths = ClusterPaths(name)
     if name not in (names := [each.name for each in all_paths()]):
         raise UsageError(NO_SUCH.format(name=name, names=", ".join(names) or "none"))
@@ -65,7 +65,7 @@ def demand_untold(name: str) -> str:
     how = liveness.state(info)
     if info is None or how != "unknown":
         raise UsageError((IT_RUNS if how == "runs" else NOT_NEEDED).format(name=name))
-    if seen := launch.own_processes(paths):  # in a container on this machine, say
+    if seen := launch.own_processes(paths):  # such as in a container on this machine
         raise UsageError(SEEN.format(name=name, processes=_processes(seen)))
     if liveness.in_job(info) and info.allocation and ended_jobs.state(info.allocation) == "on":
         raise UsageError(JOB_ON.format(name=name, job=info.allocation.job))
@@ -73,7 +73,8 @@ def demand_untold(name: str) -> str:
 
 
 def _has_job(info: ClusterInfo) -> bool:
-    """Whether a cluster on a site may have a job that goes on, for another agent to follow."""
+    """Return whether a cluster on a site may have a job that goes on, which another agent can
+    follow."""
     remote = info.remote if liveness.remote_on(info) else None
     return remote is not None and not is_past(remote.until)
 
@@ -87,7 +88,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
     if info is None and (kept_by := launch.supervisors(paths, doubtful=True)):
         yield Finding(NO_FILE.format(name=paths.name, pid=kept_by[0].pid, path=paths.info))
         return
-    if info is None and _is_new(paths):  # what makes it is about to write the file
+    if info is None and _is_new(paths):  # its file is about to be written
         return
     how = liveness.state(info)
     if info is not None and how == "unknown" and paths.name in gone:
@@ -132,7 +133,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
         return
 
     def clean() -> None:
-        with launch.one_at_a_time():  # a start of its name would lose its folder
+        with launch.one_at_a_time():  # a start under its name must not lose its folder
             _demand_unchanged(paths, info)
             process_tree.end(left)
             if not kept:
@@ -149,7 +150,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
 def _remove_gone(paths: ClusterPaths, info: ClusterInfo, store: Store) -> None:
     """Complete the records of a cluster whose machine is gone, then remove its folder.
 
-    Raises RecordError where a record cannot be completed: what it may lack is kept.
+    Raises RecordError if a record cannot be completed: what it may lack is kept.
     """
     info.state, info.message = "failed", info.message or MACHINE_GONE
     repair.complete_gone(store, paths, info)
@@ -160,22 +161,22 @@ def _remove_gone(paths: ClusterPaths, info: ClusterInfo, store: Store) -> None:
 
 
 def _forget_agent(paths: ClusterPaths, info: ClusterInfo) -> None:
-    """The agent of a cluster on a site is gone with its machine: another one, here, may follow its
-    job, or cancel that."""
+    """Forget the agent of a cluster on a site, which is gone with its machine: another one, here,
+    may follow the job, or cancel it."""
     info.supervisor, info.began, info.locked = 0, 0, False
     info.host, info.space = socket.gethostname(), str(pid_space.here())
     paths.write(info)
 
 
 def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
-    """Whether the cluster is only just starting."""
+    """Return whether the cluster is only just starting."""
     return launch.is_unclaimed(info) and (
         launch.is_in_time(info) or bool(launch.supervisors(paths))
     )
 
 
 def _is_new(paths: ClusterPaths) -> bool:
-    """Whether its folder was made or changed a moment ago."""
+    """Return whether its folder was created or changed a moment ago."""
     try:
         return time.time() - paths.folder.stat().st_mtime < NEW_S
     except OSError:
@@ -183,7 +184,7 @@ def _is_new(paths: ClusterPaths) -> bool:
 
 
 def _demand_unchanged(paths: ClusterPaths, before: ClusterInfo | None) -> None:
-    """Raise UsageError where a name is not that of the dead cluster any more that was found."""
+    """Raise UsageError if the dead cluster that was found no longer has its name."""
     now = paths.read()
     if now is None or before is None:
         is_same = now is before and not _is_new(paths)
@@ -194,7 +195,7 @@ def _demand_unchanged(paths: ClusterPaths, before: ClusterInfo | None) -> None:
 
 
 def _job_elsewhere(info: ClusterInfo) -> str:
-    """The job of a cluster that may be cut off rather than gone, as that job is not over."""
+    """Return the job of a cluster that may be cut off rather than gone, as its job is not over."""
     granted = info.allocation if liveness.in_job(info) else None
     if granted is None or liveness.here(info.host, info) or info.state in ("failed", "stopped"):
         return ""
@@ -210,20 +211,20 @@ def _why(info: ClusterInfo | None) -> str:
 
 
 def _lacks(store: Store, run: str) -> bool:
-    """Whether the record of `run` may lack something; one that is not there lacks nothing."""
+    """Return whether the record of `run` may lack something; one that does not exist does not."""
     try:
         info = store.load(run)
     except UnreadableRecordError:
         return True
-    except RecordError:  # it is not there, or damaged, or a newer version's
+    except RecordError:  # it does not exist, or is damaged or of a newer version
         return (store.runs / run).is_dir()
     return info.state in ("running", "lost") or any("missing" in note for note in info.notes)
 
 
 def _without_folder(folder: Path) -> Iterator[Finding]:
-    """Processes of clusters of which nothing else is left."""
+    """Yield processes of clusters of which nothing else is left."""
     left: dict[Path, list[psutil.Process]] = {}
-    if not folder.is_dir():  # all of them are away, as when a home is not mounted
+    if not folder.is_dir():  # all folders are absent, as when a home is not mounted
         return
     for process, value in process_tree.belonging(process_tree.CLUSTER):
         if Path(value).parent == folder and ClusterPaths(Path(value).name, folder).is_removed():

@@ -1,6 +1,6 @@
-"""What clusters look like to the sidebar: the status of each, from what is on disk.
+"""The status of each cluster as the sidebar shows it, from what is on disk.
 
-Nothing here connects to ranks or keeps a state, so that every window sees the same.
+Nothing here connects to ranks or has a state of its own, so that every window shows the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA_FILE = Path(__file__).with_name("cluster_status.schema.json")
 
 @dataclass(frozen=True)
 class RankStatus:
-    """A rank as it stands. `note` is how the process of one that is down ended."""
+    """The state of a rank; `note` is how its process ended if it is down."""
 
     rank: int
     local_rank: int
@@ -44,7 +44,7 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """A cluster as it stands; cluster_status.schema.json says what each field is."""
+    """The state of a cluster; cluster_status.schema.json describes each field."""
 
     name: str
     site: str
@@ -65,7 +65,7 @@ class ClusterStatus:
 
 
 def all_clusters() -> list[ClusterStatus]:
-    """Every cluster there is, newest first; those that were stopped are gone."""
+    """Return every cluster, newest first, except those that were stopped."""
     found = []
     for paths in all_paths():
         try:
@@ -73,14 +73,14 @@ def all_clusters() -> list[ClusterStatus]:
         except UnreadableError as error:
             found.append(_unreadable(paths, str(error)))
             continue
-        # A folder of another name than its cluster's only keeps what records may lack.
+        # A folder whose name is not its cluster's was moved aside: it holds what records may lack.
         if info is not None and info.name == paths.name and info.state != "stopped":
             found.append(status_of(info))
     return sorted(found, key=lambda each: each.created, reverse=True)
 
 
 def status_of(info: ClusterInfo) -> ClusterStatus:
-    """One cluster as it stands."""
+    """Return the state of one cluster."""
     ranks = tuple(_rank(info, rank) for rank in range(len(info.ranks)))
     granted = info.allocation
     if info.remote is not None:
@@ -109,7 +109,7 @@ def status_of(info: ClusterInfo) -> ClusterStatus:
 
 
 def _unreadable(paths: ClusterPaths, why: str) -> ClusterStatus:
-    """One that may well run; when it began is not known, so it comes last."""
+    """Return the status of a cluster that may be running; its age is unknown, so it comes last."""
     empty = status_of(ClusterInfo(paths.name, 0, "failed"))
     remedy = UNREADABLE.format(folder=paths.folder)
     return replace(empty, state="lost", words=why, remedy=remedy)
@@ -130,13 +130,13 @@ def _rank(info: ClusterInfo, rank: int) -> RankStatus:
 
 
 def _gpus(info: ClusterInfo) -> int:
-    """The most GPUs that ranks have on one host."""
+    """Return the largest number of GPUs that ranks use on one host."""
     hosts = [rank.host for rank in info.ranks if rank.device != "cpu"]
     return max((hosts.count(host) for host in set(hosts)), default=0)
 
 
 def _how(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[ClusterState, str, str]:
-    """State, words and remedy of a cluster that is kept on this machine or in its allocation."""
+    """Return state, words and remedy of a cluster on this machine or in its allocation."""
     if info.state == "failed":
         return "failed", info.message or "it has failed", _cause(info) or AGAIN
     if _young(info):
@@ -175,7 +175,8 @@ def _how_ranks(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[Cluste
 def _how_remote(
     info: ClusterInfo, remote: Remote, ranks: tuple[RankStatus, ...]
 ) -> tuple[ClusterState, str, str]:
-    """As the supervisor here wrote it; it is believed only while it lives."""
+    """Return state, words and remedy of a cluster on a site, as its agent here wrote them; that
+    counts only while the agent lives, or once the cluster is over."""
     over = remote.state in ("ended", "failed")
     if not (over or _young(info) or liveness.alive(info)):
         if liveness.remote_on(info):
@@ -184,7 +185,7 @@ def _how_remote(
     if not over and liveness.is_elsewhere(info):
         return remote.state, *_how_elsewhere(info)
     if remote.state == "pending":
-        # The browser adds when it is expected to start, in its reader's time zone.
+        # The browser adds the expected start, in the user's time zone.
         return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
     if remote.state == "running" and ranks:
         return _how_ranks(info, ranks)
@@ -201,13 +202,13 @@ def _how_elsewhere(info: ClusterInfo) -> tuple[str, str]:
 
 
 def _young(info: ClusterInfo) -> bool:
-    """Whether the process that will keep it has not begun yet."""
+    """Return whether the process that will manage the cluster has not begun yet."""
     age = time.time() - info.created
     return info.state == "starting" and not info.supervisor and age < start_limit.START_S
 
 
 def _cause(info: ClusterInfo) -> str:
-    """The last line of the log that tells why a cluster failed."""
+    """Return the last line of the log that shows why a cluster failed."""
     paths = ClusterPaths(info.name)
     logs = [paths.rank_log(int(rank)) for rank in info.exits]
     for log in (*logs, paths.controller_log, paths.supervisor_log):

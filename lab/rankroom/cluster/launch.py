@@ -1,4 +1,4 @@
-"""Ranks on this machine: start the process that keeps them, and find out how many fit."""
+"""Ranks on this machine: start their supervisor, and find out how many fit."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from rankroom.system.polling import changes, poll_until
 from rankroom.text.rank_ranges import name_ranks
 
 Progress = Callable[[str], None]
-TURN_S = 20.0  # for another start to be done
-CLOSES_S = 30.0  # for the supervisor of a cluster that has failed to end
+TURN_S = 20.0  # longest wait for another start in progress
+CLOSES_S = 30.0  # timeout for the supervisor of a failed cluster to end
 
 
 class InUseError(UsageError):
-    """A cluster of this name runs, or is being started: it can be attached to."""
+    """A cluster of this name is running or being started: it can be attached to."""
 
 
 def launch(
@@ -65,8 +65,8 @@ def launch(
     ranks.
 
     Supervisor and ranks run under `python`, with this process's environment or with `env`. Raises
-    UsageError for a number of ranks that makes no sense, a name that is none or a folder that is
-    not there, InUseError for a name that is another's, StartError if nothing starts.
+    UsageError for an invalid number of ranks, an invalid name or a folder that does not exist,
+    InUseError for a name that is in use, StartError if nothing can be started.
     """
     env = own_environment() if env is None else dict(env)
     granted, devices, size = room_for(ranks, env)
@@ -76,7 +76,7 @@ def launch(
     kind = f"job-{granted.job}" if granted else "local"
     paths = named(name, kind)
     wait_closed(paths)
-    if granted is None:  # Horovod's meeting place is then for processes of this machine, too
+    if granted is None:  # then Horovod's store, too, is for processes of this machine only
         env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
     with one_at_a_time():
         make_way(paths)
@@ -98,16 +98,17 @@ def launch(
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Of two clients that start one cluster, the second finds what the first has begun. Without a
-    lock where the file system has none, or another start hangs."""
-    with contextlib.suppress(OSError):  # what is made next is refused for the same reason, says so
+    """Serialize starts, so that the second of two clients that start one cluster finds the first
+    start. Goes on without a lock if the file system has none, or another start hangs."""
+    with contextlib.suppress(OSError):  # the next step fails for the same reason, and reports it
         config.private(config.home())
     with file_lock.in_turn(config.home() / "start.lock", TURN_S):
         yield
 
 
 def wait_closed(paths: ClusterPaths) -> None:
-    """A cluster that has failed says so first, and then ends its processes: wait for that."""
+    """Wait until the supervisor of a failed or stopped cluster has ended, as it records that state
+    before it ends."""
     info = paths.read()
     if info is not None and info.state in ("failed", "stopped"):
         poll_until(lambda: not _supervisor(paths), CLOSES_S)
@@ -118,9 +119,10 @@ def _not_made(paths: ClusterPaths, error: OSError) -> StartError:
 
 
 def working_folder(cwd: str | os.PathLike[str] | None) -> str:
-    """Where ranks begin: the current directory unless said. Raises UsageError if it is not there.
+    """Return the absolute path of the folder where ranks start, by default the current directory.
+    Raises UsageError if it does not exist.
 
-    The supervisor, which hands it on, is in `/`: a relative one would be another folder there.
+    The supervisor, which passes it on, runs in `/`: a relative path would be another folder there.
     """
     folder = config.current_folder() if cwd is None else Path(cwd)
     if not folder.is_absolute():
@@ -137,7 +139,7 @@ def spawn(
     *words: str,
     python: str = sys.executable,
 ) -> subprocess.Popen[bytes]:
-    """Start the process that keeps the cluster in this folder. Raises OSError."""
+    """Start the process that manages the cluster in this folder. Raises OSError."""
     with paths.supervisor_log.open("ab") as log:
         return subprocess.Popen(
             python_command.command(module, str(paths.folder), *words, python=(python,)),
@@ -149,10 +151,10 @@ def spawn(
 def room_for(
     ranks: int | None, env: Mapping[str, str] = os.environ
 ) -> tuple[Allocation | None, int, int]:
-    """The allocation if this is one, how many GPUs are used here, and how many ranks there are, for
-    processes with this environment.
+    """Return the allocation that this environment is in, if any, the number of GPUs to use on this
+    machine (0 in an allocation), and the number of ranks.
 
-    Raises UsageError for a number of ranks that makes no sense here.
+    Raises UsageError for a number of ranks that is invalid here.
     """
     granted = allocation.granted(ranks, env, partial(visible_gpus, env))
     if granted is None:
@@ -170,17 +172,17 @@ def room_for(
 
 
 def most_ranks(cores: int) -> int:
-    """More CPU ranks than that on one machine is a typing error, not a wish."""
+    """Return the limit for ranks on so many cores: a larger number is taken for a typing error."""
     return max(64, 4 * cores)
 
 
 def wait_ready(
     paths: ClusterPaths, supervisor: subprocess.Popen[bytes], progress: Progress
 ) -> ClusterInfo:
-    """The cluster in `paths` once all its ranks are ready.
+    """Wait until all ranks are ready, and return the cluster's state.
 
-    `progress(words)` is called as the start goes on. Raises StartError with the cause and the end
-    of the log that tells it, or after `start_s` seconds.
+    `progress(words)` is called as the start proceeds. Raises StartError with the cause and the end
+    of the log that shows it, or after `start_s` seconds.
     """
     begun = time.monotonic()
     limit = start_s(paths.read())
@@ -200,7 +202,7 @@ def wait_ready(
         missing = sorted(set(range(info.size)) - set(info.ready))
         words = f"{len(info.ready)} of {info.size} ranks ready"
         tell(words if info.ranks else info.message or STARTING)
-        # Where a rank of another node is, is known a moment after that it is ready.
+        # The pid of a rank on another node is known a moment after the rank is ready.
         if not missing and all(rank.pid for rank in info.ranks):
             return info
         time.sleep(0.01)
@@ -208,12 +210,12 @@ def wait_ready(
 
 
 def ended_while_starting(paths: ClusterPaths, rank: int, how: str) -> StartError:
-    """The error for a rank that ended before it was ready."""
+    """Return the error for a rank that ended before it was ready."""
     return StartError(with_log(f"rank {rank} {how} while starting", paths.rank_log(rank)))
 
 
 def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
-    """The error for a start that took too long: which ranks are missing, and what they said."""
+    """Return the error for a start that took too long: which ranks are missing, and their log."""
     info = paths.read()
     logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
     log = next(filter(tail, logs), paths.supervisor_log)
@@ -225,8 +227,8 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
 
 
 def wait_end(paths: ClusterPaths, seconds: float = 16.0, asked: ClusterInfo | None = None) -> None:
-    """Wait for the supervisor that was `asked` to stop; then end whatever is left of its cluster,
-    unless its name is another's by now."""
+    """Wait until the supervisor that was `asked` to stop has ended; then end whatever is left of
+    its cluster, unless another one has its name by now."""
 
     def has_left() -> bool:
         info = paths.read()
@@ -241,39 +243,39 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0, asked: ClusterInfo | No
 
 
 def is_another(now: ClusterInfo | None, before: ClusterInfo | None) -> bool:
-    """Whether the cluster that has the name now was started after the one that had it before."""
+    """Return whether the cluster that has a name now is not the one that had it before."""
     return now is not None and before is not None and now.created != before.created
 
 
 def start_s(info: ClusterInfo | None) -> float:
-    """How long a start may take."""
+    """Return how long a start may take."""
     return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_S)
 
 
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
-    """The processes that are provably this cluster's.
+    """Return the processes that provably belong to this cluster.
 
     Those that its supervisor started, and what they started, have its folder in their environment;
-    the supervisor itself was started with its folder.
+    the supervisor itself has it in its command.
     """
     found = process_tree.marked(process_tree.CLUSTER, paths.folder) | set(supervisors(paths))
     return sorted(found, key=lambda process: process.pid)
 
 
 def make_way(paths: ClusterPaths) -> None:
-    """Take away what an ended cluster left, as its name is used again; what its ranks hold of
-    unfinished runs is kept aside.
+    """Remove what an ended cluster left, as its name is used again; move aside what its ranks hold
+    of unfinished runs.
 
-    Raises UsageError if it has a supervisor, whatever its file says or does not, or may go on at a
-    site: InUseError if it runs or another client is just starting it. Raises StartError if what
-    ranks hold cannot be kept aside.
+    Raises UsageError if it has a supervisor, whatever its file says, or may go on at a site:
+    InUseError if it is running or another client is just starting it. Raises StartError if what
+    ranks hold cannot be moved aside.
     """
     before = paths.read()
     if before is not None and liveness.alive(before) and liveness.is_elsewhere(before):
         raise UsageError(ELSEWHERE.format(name=paths.name, where=liveness.where(before)))
     if before is not None and (liveness.alive(before) or liveness.remote_on(before)):
         raise InUseError(IN_USE.format(name=paths.name))
-    # Another node of a job starts it: its processes are not seen here.
+    # If another node of a job is starting it, its processes cannot be seen here.
     is_begun = before is not None and is_unclaimed(before) and is_in_time(before)
     if before is not None and is_begun and not liveness.here(before.host, before):
         raise InUseError(STARTS.format(name=paths.name))
@@ -290,22 +292,22 @@ def make_way(paths: ClusterPaths) -> None:
 
 
 def is_unclaimed(info: ClusterInfo) -> bool:
-    """Whether no supervisor has written yet that it keeps the cluster."""
+    """Return whether no supervisor has recorded yet that it manages the cluster."""
     return info.state == "starting" and not info.supervisor
 
 
 def is_in_time(info: ClusterInfo) -> bool:
-    """Whether its start may still be going on, as far as the clock tells, which may have been set
-    since."""
+    """Return whether its start may still be in progress, as far as the clock tells, which may have
+    been set since."""
     return time.time() - info.created < start_s(info)
 
 
 def supervisors(paths: ClusterPaths, doubtful: bool = False) -> list[psutil.Process]:
-    """The processes of this machine that were started to keep the cluster in this folder; not those
-    of a container that has another one with this path.
+    """Return the processes on this machine that were started to manage the cluster in this folder;
+    not those of a container in which this path is another folder.
 
-    A process of another session of a container, or of another group, may not be looked into. Then
-    it is known by the cluster's file; with `doubtful` it counts in any case.
+    A process in another session of a container, or of another group, may not be open to inspection.
+    It counts if the cluster's file names it, and with `doubtful` in any case.
     """
     wanted = [[each, str(paths.folder)] for each in SUPERVISORS]
     own = _supervisor(paths)
@@ -318,7 +320,7 @@ def supervisors(paths: ClusterPaths, doubtful: bool = False) -> list[psutil.Proc
 
 
 def _supervisor(paths: ClusterPaths) -> int:
-    """The process that the cluster's file names, if that lives here; 0 if not."""
+    """Return the pid that the cluster's file names, if that process is alive here; 0 if not."""
     with contextlib.suppress(UnreadableError):
         info = paths.read()
         if info is not None and liveness.here(info.host, info):
@@ -327,7 +329,8 @@ def _supervisor(paths: ClusterPaths) -> int:
 
 
 def own_environment() -> dict[str, str]:
-    """A cluster that a cell of a rank starts belongs to itself, not to that rank."""
+    """Return this process's environment without the marks of a cluster: a cluster that a cell of a
+    rank starts does not belong to that rank."""
     marks = (
         process_tree.CLUSTER, process_tree.SPOOL, process_tree.START, process_tree.AGENT,
         process_tree.JOB,

@@ -1,7 +1,7 @@
 """Whether a cluster's supervisor runs: it does, it is gone, or that cannot be told from here.
 
-Login nodes and containers share homes, and a process of another one cannot be looked up. What
-cannot be told is not gone: nothing of it is removed, restarted, or used by another.
+Login nodes and containers share homes, and a process of another one cannot be looked up. A cluster
+whose state cannot be told is not gone: nothing of it is removed, restarted or reused.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rankroom.scheduler import ended_jobs
 from rankroom.system import file_lock, pid_space, process_tree
 from rankroom.system.pid_space import PidSpace
 
-ANSWER_S = 2.0  # for a supervisor on another machine
+ANSWER_S = 2.0  # reply timeout of a supervisor on another machine
 SUPERVISOR = "rankroom.supervisor.supervisor"
-# The second one keeps a cluster on a site.
+# The second one manages a cluster on a site.
 SUPERVISORS = (*names(SUPERVISOR), *names("rankroom.remote.agent"))
 State = Literal["runs", "gone", "unknown"]
 
 
 def state(info: ClusterInfo | None) -> State:
-    """How the process that keeps this cluster stands, as far as can be told; one that has said its
-    end counts as gone."""
+    """Return the state of the process that manages this cluster, as far as it can be told; one that
+    has recorded its end counts as gone."""
     return "gone" if info is None or info.state in ("failed", "stopped") else process_state(info)
 
 
 def process_state(info: ClusterInfo) -> State:
-    """The same of the process alone, whatever it has said."""
+    """Return the state of the process alone, whatever it has recorded."""
     if is_elsewhere(info):
         return _elsewhere(info)
     if not info.supervisor:
@@ -47,21 +47,21 @@ def process_state(info: ClusterInfo) -> State:
 
 
 def alive(info: ClusterInfo | None) -> bool:
-    """True unless the process that keeps this cluster is known to be gone."""
+    """Return True unless the process that manages this cluster is known to be gone."""
     return state(info) != "gone"
 
 
 def remote_on(info: ClusterInfo) -> bool:
-    """Whether a cluster on a site may go on there, as its job is not known to be over."""
+    """Return whether a cluster on a site may go on there, as its job is not known to be over."""
     remote = info.remote
     return remote is not None and remote.has_job and remote.state not in ("ended", "failed")
 
 
 def here(host: str, info: ClusterInfo) -> bool:
-    """Whether a process of a cluster, which `host` has, is one of this machine's.
+    """Return whether a process of a cluster, recorded as being on `host`, is on this machine.
 
-    Outside of a job it is, whatever name the machine has by now, unless all of it is not; of a
-    cluster on a site, the agent.
+    Outside of a job, processes are on this machine, even if it was renamed, unless the cluster is
+    elsewhere; of a cluster on a site, only the agent is.
     """
     if not in_job(info):
         is_of_site = info.remote is not None and host != info.host
@@ -71,19 +71,20 @@ def here(host: str, info: ClusterInfo) -> bool:
 
 
 def in_job(info: ClusterInfo) -> bool:
-    """Whether the process that keeps a cluster is on a node of its job. A cluster on a site has a
-    job as well, and an agent outside of it."""
+    """Return whether the process that manages a cluster is on a node of its job. A cluster on a
+    site has a job as well, but its agent is outside of it."""
     return info.allocation is not None and info.remote is None
 
 
 def is_elsewhere(info: ClusterInfo) -> bool:
-    """Whether what keeps the cluster is on another machine, or in another container, that has the
-    same home: it is not reached from here. A job's supervisor is, over the network."""
+    """Return whether the process that manages the cluster is on another machine, or in another
+    container, with the same home: it cannot be reached from here. The supervisor of a job can,
+    over the network."""
     return bool(info.space) and not in_job(info) and not pid_space.is_here(_space(info))
 
 
 def where(info: ClusterInfo) -> str:
-    """Where a cluster that is elsewhere was started, for people."""
+    """Return where a cluster that is elsewhere was started, for users."""
     namesake = info.host == socket.gethostname()
     return f"another container or boot of {info.host}" if namesake else info.host
 
@@ -93,13 +94,13 @@ def _space(info: ClusterInfo) -> PidSpace:
 
 
 def _elsewhere(info: ClusterInfo) -> State:
-    """By the lock that a supervisor has while it runs. That it is free is known to the kernel that
-    gave it only: over a network some file systems give everybody every lock."""
+    """Return the state by the lock that a supervisor holds while it runs. That the lock is free
+    counts only on the kernel that granted it: over a network, some file systems grant every lock
+    to every host."""
     lock = _lock(ClusterPaths(info.name)) if info.locked else "none"
     if lock == "busy":
         return "runs"
-    # A laptop may have its name from the network that it is in; of login nodes, the name may be all
-    # that differs.
+    # A laptop's name may depend on its network; login nodes may differ by nothing but their names.
     on_laptop = info.remote is not None and bool(info.remote.login)
     if pid_space.was_rebooted(_space(info), is_renamed=on_laptop):
         return "gone"
@@ -118,18 +119,19 @@ def _lock(paths: ClusterPaths) -> file_lock.Outcome:
 
 
 def _is_supervisor(pid: int) -> bool:
-    """The same for a process of an earlier version, which did not say when it began."""
+    """Return whether a process is a supervisor: for an earlier version, which did not record when
+    the process began."""
     try:
         return any(each in psutil.Process(pid).cmdline() for each in SUPERVISORS)
     except psutil.Error:
         return False
-    except OSError:  # this process is out of descriptors, say: nothing was found out
+    except OSError:  # unknown, as when this process is out of descriptors
         return True
 
 
 def _answers(info: ClusterInfo) -> State:
-    """How a supervisor on another node of a job stands; one that is only silent runs, while its
-    job is not known to be over."""
+    """Return the state of a supervisor on another node of a job; one that does not reply counts as
+    running until its job is known to be over."""
     granted = info.allocation
     silent: State = "runs"
     try:
@@ -140,7 +142,7 @@ def _answers(info: ClusterInfo) -> State:
             _short(node.name) for node in granted.nodes
         ):
             return "gone"
-        silent = "unknown"  # from other machines a site may refuse every connection to its nodes
+        silent = "unknown"  # a site may refuse all connections from outside to its nodes
     except OSError:
         pass
     if granted and _over(granted, time.monotonic() // 10):
@@ -154,5 +156,5 @@ def _short(host: str) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _over(granted: Allocation, moment: float) -> bool:
-    """Whether a job is known to be over; its scheduler is asked once in a `moment`."""
+    """Return whether a job is known to be over; its scheduler is asked once per `moment`."""
     return ended_jobs.is_over(granted)

@@ -1,4 +1,4 @@
-"""A cluster on this machine, or on the nodes of this process's own job: start it, attach to it."""
+"""Starts and attaches to a cluster on this machine, or on the nodes of this process's own job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.supervisor import lease
 class Cluster(AnyCluster):
     """Ranks on this machine, or on nodes of this process's own job.
 
-    With `with`, they are stopped at the end of its block, whatever happens in there.
+    In a `with` statement, they are stopped at the end of its block, whatever happens in there.
     """
 
     @classmethod
@@ -31,16 +31,16 @@ class Cluster(AnyCluster):
         reached_from: str = "",
         preload: str = "",
     ) -> Cluster:
-        """Start ranks on this machine: one per GPU, or `ranks` CPU ranks (2 unless said).
+        """Start `ranks` ranks on this machine; by default one per GPU, or 2 CPU ranks.
 
-        In a Slurm job it is the job's nodes: one rank per GPU, or as many as the job has tasks.
-        With `auto_restart`, a rank that dies by itself is brought back, without its variables.
+        In a Slurm job, start them on the job's nodes; by default one per GPU, or one per task.
+        With `auto_restart`, a rank that dies is restarted automatically, without its variables.
         `reached_from` is a machine outside of the job whose processes reach the ranks as well.
-        Ranks are forked by a process on their node that has imported the modules `preload` names
+        Ranks are forked by a process on their node that has imported the modules in `preload`
         ("torch,horovod.torch"), else those that cells imported last; with "none" each starts alone.
-        `progress(words)` is called as the start goes on. Raises StartError with the cause and the
-        end of the log that tells it, within 30 s (90 s in a job), and 2 s for each rank that shares
-        a core; nothing is left running then.
+        `progress(words)` is called as the start proceeds. Raises StartError with the cause and the
+        end of the log that shows it, within 30 s (90 s in a job), plus 2 s for each rank that
+        shares a core; nothing is left running then.
         """
         paths, supervisor = local.launch(ranks, name, cwd, auto_restart, reached_from, preload)
         return cls.ready(paths, supervisor, progress)
@@ -52,7 +52,7 @@ class Cluster(AnyCluster):
         supervisor: subprocess.Popen[bytes],
         progress: Progress = lambda words: None,
     ) -> Cluster:
-        """The cluster that `launch` began to start, once its ranks are ready, as with `local`."""
+        """Wait until the cluster that `launch` has begun to start is ready; return it."""
         begun = paths.read()
         held = lease.hold(paths.folder)
         try:
@@ -68,10 +68,11 @@ class Cluster(AnyCluster):
 
     @classmethod
     def attach(cls, name: str | None = None) -> AnyCluster:
-        """Connect to a running cluster, the one named or the newest, and have its cells run there.
+        """Connect to a running cluster, the one named or the newest, and run this process's cells
+        on it.
 
-        A run that is on is its latest run then. Called again for the same cluster, it returns the
-        same object until that is closed. Raises NoClusterError with the names there are.
+        A run in progress becomes its latest run. Called again for the same cluster, it returns the
+        same object until that is closed. Raises NoClusterError, listing the running clusters.
         """
         chosen = lookup.find(name)
         if chosen.remote is not None:
@@ -83,7 +84,7 @@ class Cluster(AnyCluster):
             return there
         current = cls.current
         if current is not None and current.is_attached and current.holds(chosen):
-            # Another one each time would be a thread and a descriptor each time, too.
+            # A new object each time would cost a thread and a descriptor each time.
             _follow(current)
             return current
         made = cls(ClusterPaths(chosen.name), chosen)

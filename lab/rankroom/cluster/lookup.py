@@ -1,4 +1,4 @@
-"""Whether a cluster is kept, by whom it was ended, and how to have it end."""
+"""Finding clusters and ending them; why one that is gone has ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rankroom.scheduler import job_end
 
 
 def running_clusters() -> list[ClusterInfo]:
-    """The clusters whose supervisor lives, newest first; not those that are out of reach."""
+    """Return the clusters whose supervisor is alive, newest first, without those out of reach."""
     return [info for info in all_clusters() if liveness.state(info) == "runs" and _in_reach(info)]
 
 
 def find(name: str | None) -> ClusterInfo:
-    """The running cluster of that name, or the newest. Raises NoClusterError with those there are.
+    """Return the running cluster of that name, or the newest. Raises NoClusterError, listing those
+    that are running.
 
-    One on a site counts as long as its job is not known to be over, with a supervisor here or not.
+    A cluster on a site counts until its job is known to be over, with or without an agent here.
     """
     if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
         demand_in_reach(named)
-        return named  # also one that is a part of another
+        return named  # also a site's part of a cluster, which `all_clusters` leaves out
     running = clusters_in_use()
     if not running:
         demand_readable()
@@ -36,20 +37,20 @@ def find(name: str | None) -> ClusterInfo:
 
 
 def clusters_in_use() -> list[ClusterInfo]:
-    """Those that `find` chooses from, newest first; not those that are out of reach."""
+    """Return those that `find` chooses from, newest first, without those out of reach."""
     found = filter(_is_on, all_clusters())
-    # Where nothing of it runs any more, as before this machine was last booted, it is.
+    # One on a site whose agent is known to be gone, as after a reboot, is in reach.
     return [info for info in found if _in_reach(info) or not liveness.alive(info)]
 
 
 def demand_readable() -> None:
-    """Raise UnreadableError if there may be a cluster of which nothing can be read now."""
+    """Raise UnreadableError if there may be a cluster whose state cannot be read now."""
     for paths in all_paths():
         paths.read()
 
 
 def demand_in_reach(info: ClusterInfo) -> None:
-    """Raise NoClusterError for a cluster that runs elsewhere, or may do so."""
+    """Raise NoClusterError for a cluster that runs, or may run, out of reach."""
     if not _in_reach(info) and liveness.alive(info):
         said = RUNS_THERE if liveness.state(info) == "runs" else MAY_RUN
         raise NoClusterError(said.format(name=info.name, where=liveness.where(info)))
@@ -64,7 +65,7 @@ def _is_on(info: ClusterInfo) -> bool:
 
 
 def living(paths: ClusterPaths) -> ClusterInfo:
-    """The cluster's state; NoClusterError if it has no supervisor any more."""
+    """Return the cluster's state. Raises NoClusterError if it no longer has a supervisor."""
     info = paths.read()
     if info is None or (info.state == "stopped" and not info.message):
         raise NoClusterError(STOPPED.format(name=paths.name))
@@ -82,11 +83,11 @@ def living(paths: ClusterPaths) -> ClusterInfo:
 
 
 def end(paths: ClusterPaths, known: ClusterInfo | None = None) -> None:
-    """End a cluster: ask its supervisor; if that does not answer, it is ended by signal. Another
-    one that has its name by now is left alone, where `known` tells which it is.
+    """End a cluster: ask its supervisor; if that does not answer, end it by signal. Another cluster
+    that has its name by now is left alone if `known` says which one is meant.
 
-    Raises NoClusterError for one that is elsewhere: only there can it be ended. Raises OSError
-    where this process has no descriptors: it can neither ask nor look for processes then.
+    Raises NoClusterError for one that is elsewhere: it can only be ended there. Raises OSError if
+    this process has no file descriptors left: it can neither ask nor look for processes then.
     """
     if (info := paths.read()) is not None and not launch.is_another(info, known):
         demand_in_reach(info)
@@ -99,7 +100,7 @@ def end(paths: ClusterPaths, known: ClusterInfo | None = None) -> None:
 
 
 def why_gone(info: ClusterInfo | None) -> str:
-    """Why a cluster has no supervisor any more, in words."""
+    """Return why a cluster no longer has a supervisor, in words."""
     if info is None or (info.state == "stopped" and not info.message):
         return "it was stopped"
     if not info.message and info.allocation and info.remote is None:

@@ -1,8 +1,8 @@
-"""Records whose writer is gone, completed from what ranks left on disk.
+"""Completes records whose writer is gone, from what ranks left on disk.
 
-A supervisor that was killed takes its ranks along, and they leave their spools; so did the kernels
-that wrote records before this version. Reading a record never does this: it is done when a cluster
-starts or is attached to, when Jupyter starts, and by `rankroom runs repair`.
+The ranks of a supervisor that is killed end with it, and leave their spools behind; so did kernels,
+which wrote records before this version. Reading a record never completes it: that is done when a
+cluster is started or attached to, when Jupyter starts, and by `rankroom runs repair`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from rankroom.supervisor.recorder import Recorder
 from rankroom.system import process_tree
 
 LAST_LINE = 4096  # bytes at the end of a spool in which its last event is found
-# Connections to ranks that have ended: none answers.
+# Stands in for the connections to ranks that have ended: nothing is sent, and none replies.
 NO_RANKS = SimpleNamespace(
     ranks=(), unsubscribe=lambda run: None, later=lambda seconds, call: None,
     signal=lambda ranks, name: None, request=lambda ranks, **question: [],
 )  # fmt: skip
-KEEP_S = 3600.0  # after its cluster's end, a spool that nothing is written to is removed
+KEEP_S = 3600.0  # without a write, before a failed run's spool is removed if its cluster is gone
 
 
 def begin(store: Store, prunes: bool = False) -> None:
-    """Complete all records in a thread of its own, then remove old ones if it `prunes`."""
+    """Complete all records in a thread, then remove old ones if `prunes`."""
 
     def work() -> None:
         with contextlib.suppress(RankroomError, OSError):
@@ -51,10 +51,10 @@ def begin(store: Store, prunes: bool = False) -> None:
 
 
 def complete_all(store: Store) -> list[str]:
-    """Complete all records of which ranks hold something; the ids of those that were completed.
+    """Complete all records for which spools hold something; return the ids of those completed.
 
-    Folders of clusters that were kept for this only are removed. Where one cannot be completed now,
-    raises the OSError or RankroomError once the others are.
+    Removes the folders of clusters that were kept only for this. If a record cannot be completed
+    now, raises the OSError or RankroomError after the others were.
     """
     found = []
     failed: OSError | RankroomError | None = None
@@ -76,7 +76,7 @@ def complete_all(store: Store) -> list[str]:
 
 
 def complete(store: Store, run: RunInfo) -> bool:
-    """Complete the record of a run; False where it is complete, or may still be written to."""
+    """Complete the record of a run; return False if it is complete, or may still be written to."""
     done = False
     for spool in clusters_folder().glob(f"[!.]*/spool/*/{run.id}.jsonl"):
         paths = ClusterPaths(spool.parents[2].name)
@@ -93,8 +93,8 @@ def complete(store: Store, run: RunInfo) -> bool:
 
 
 def complete_gone(store: Store, paths: ClusterPaths, info: ClusterInfo) -> None:
-    """Complete the records of a cluster whose machine the user says is gone for good; those that
-    were written to lately are left as they are. `info` says that it has failed."""
+    """Complete the records of a cluster whose machine the user says is gone for good, except those
+    that were written to recently. `info` says that the cluster has failed."""
     for run_id in paths.unfinished():
         with contextlib.suppress(RecordError):
             run = store.load(run_id)
@@ -121,7 +121,7 @@ def _complete(
     why = f"ended with its cluster: {lookup.why_gone(info)}"
     try:
         known, writer = take_over(store, run.id, owner if elsewhere else None)
-    except RecordError:  # somebody else was quicker
+    except RecordError:  # another process has taken it over first
         return False
     recorder: Recorder | None = None
     try:
@@ -129,7 +129,7 @@ def _complete(
         recorder.complete(writer, lambda rank: info.exits.get(str(rank)) or why)
     except BaseException:
         if recorder is None or not recorder.is_over:
-            # This process goes on, but writes it no more: it is lost again.
+            # This process lives on, but no longer writes the record, which is lost again.
             known.owner = no_process()
             with contextlib.suppress(RecordError):
                 writer.update(known)
@@ -140,14 +140,15 @@ def _complete(
 
 
 def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
-    """The same of a writer elsewhere, if it is the cluster's supervisor."""
+    """Return whether a record's writer on another machine is known to be gone, which can be told
+    only if it is the cluster's supervisor."""
     if run.state == "running":
-        # It was written to lately, maybe by who completes it; and some jobs' supervisors are not
-        # reached from here.
+        # It was written to recently, maybe by a process that completes it; and the supervisors of
+        # some jobs cannot be reached from here.
         supervisor = Owner(info.host, info.supervisor, info.space, info.began)
         if run.owner != supervisor:
             return False
-        # Its job has ended with all of its processes.
+        # Once its job is over, all of its processes have ended.
         granted = info.allocation if liveness.in_job(info) else None
         if granted and ended_jobs.state(granted) != "over":
             return False
@@ -158,9 +159,9 @@ def _supervisor_is_gone(run: RunInfo, info: ClusterInfo) -> bool:
 
 
 def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
-    """Remove the folder of a cluster that is kept for its runs only, when it holds none any more.
+    """Remove the folder of a cluster that is kept only for its runs, once it holds none.
 
-    Its name is another's by now, or it has ended.
+    Such a cluster has ended, or another one has its name by now.
     """
     ended = info.state == "stopped" and not launch.supervisors(paths, doubtful=True)
     if (info.name != paths.name or ended) and not paths.unfinished():
@@ -168,8 +169,8 @@ def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
 
 
 def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
-    """Remove a spool of a run that is over when it holds nothing more than the record, or no rank
-    can write to it any more."""
+    """Remove a spool of a run that is over, once the record has all of it, and no rank can write to
+    it any more."""
     with contextlib.suppress(OSError):
         may_go = not any("missing from the record" in note for note in run.notes)
         if run.state == "failed":
@@ -179,9 +180,9 @@ def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
 
 
 def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankInfo) -> bool:
-    """Whether a rank of the run will say nothing more: its process is gone, or it has said so."""
+    """Return whether a rank will write no more of the run: its process is gone, or it says so."""
     if liveness.here(rank.host, info):
-        # Of a folder that was set aside, processes have the name that it had before.
+        # Processes of a folder that was moved aside are marked with its former name.
         folder = ClusterPaths(info.name).folder
         of_cluster = process_tree.is_marked(rank.pid, process_tree.CLUSTER, folder)
         if not (process_tree.lives(rank.pid) and of_cluster):

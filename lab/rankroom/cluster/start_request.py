@@ -1,7 +1,7 @@
-"""What a start asks for, by magic, command or form: where ranks are to start, and in which job.
+"""A request to start ranks, from a magic, command or form: on which site, and in which job.
 
-Magic and command have read their options; a form sends what was typed, which is checked field by
-field, before anything is started.
+Magics and commands have parsed their options; a form sends what was typed, which is checked field
+by field before anything is started.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rankroom.scheduler import pbs, site, slurm
 from rankroom.scheduler.site import JOB_OPTIONS, Site
 from rankroom.system import control_groups
 
-# What a form has beside the fields of a job.
+# Fields of a form other than those of a job.
 HERE = {"ranks", "auto_restart"}
 _OPTIONS = {each.name: each for each in JOB_OPTIONS}
 
 
 class StartRequestError(UsageError):
-    """Some of what is asked for cannot be; `errors` says by field what is wrong, and `message` the
-    first of it where there are no fields."""
+    """An invalid request: `errors` says by field what is wrong, and `message` states the first
+    error for callers without fields."""
 
     def __init__(self, errors: dict[str, str], message: str = "") -> None:
         field, what = next(iter(errors.items()))
@@ -38,7 +38,7 @@ class StartRequestError(UsageError):
 
 @dataclass(frozen=True)
 class SiteChoice:
-    """A site to start ranks on; `wrong` is what its profile is refused for."""
+    """A site to start ranks on; `wrong` is why its profile is invalid, if it is."""
 
     name: str
     description: str = ""
@@ -57,7 +57,7 @@ class DryRun:
 
 
 def choices() -> list[SiteChoice]:
-    """The sites there are, this machine first."""
+    """Return the available sites, this machine first."""
     found = [_choice(name) for name in sorted(site.files())]
     return sorted(found, key=lambda choice: choice.scheduler != "none" or bool(choice.wrong))
 
@@ -72,7 +72,7 @@ def _choice(name: str) -> SiteChoice:
 
 
 def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
-    """What would come of starting ranks on the site called `name`."""
+    """Return what a start of ranks on the site called `name` would submit."""
     try:
         where = granted(site.load(name), asked)
         again = bool(asked.get("auto_restart"))
@@ -84,18 +84,18 @@ def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
 def site_asked(
     name: str | None, given: Mapping[str, Any], ranks: int | None = None, preload: str = ""
 ) -> Site | None:
-    """The same as `job_on` for the site of this name, if one is named."""
+    """Return `job_on` for the site of this name, or for none."""
     return job_on(None if name is None else site.load(name), given, ranks, preload)
 
 
 def job_on(
     where: Site | None, given: Mapping[str, Any], ranks: int | None = None, preload: str = ""
 ) -> Site | None:
-    """The site with what is asked of a job on it, by field of a job (None for what is not said);
-    None if ranks are to start on this machine, as where no site is named.
+    """Return the site with the job options that are `given`, by field (None if not specified); None
+    if ranks are to start on this machine, as without a site.
 
-    Raises StartRequestError for fields of a job where none is submitted, UsageError for other
-    values that cannot be and for a site that only ssh reaches and that has no scheduler.
+    Raises StartRequestError for job options where no job is submitted, UsageError for other invalid
+    values, and for a site that is reached by ssh and has no scheduler.
     """
     if where is not None and where.scheduler != "none":
         found = where.asking(**given).preloading(preload)
@@ -112,7 +112,7 @@ def job_on(
 
 
 def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
-    """What `job_on` makes of a form. Raises StartRequestError with what is wrong, by field."""
+    """Return `job_on` of a form's fields. Raises StartRequestError with what is wrong, by field."""
     errors: dict[str, str] = {}
     given: dict[str, Any] = {}
     for key, text in asked.items():
@@ -123,7 +123,7 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
             where.asking(**{key: given[key]})
         except UsageError as error:
             given.pop(key, None)
-            # The field's own name stands beside the message already.
+            # The form shows the field's name beside the message.
             errors[key] = str(error).removeprefix(f"{where.name}: ").removeprefix(f"{key} ")
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
@@ -142,7 +142,7 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
 
 
 def ranks(asked: Mapping[str, str]) -> int | None:
-    """How many ranks are asked for; None if that is not said. Raises StartRequestError."""
+    """Return how many ranks are asked for; None if not specified. Raises StartRequestError."""
     text = asked.get("ranks", "").strip()
     if not re.fullmatch(r"\d{0,9}", text):
         raise StartRequestError({"ranks": f"is a whole number, not {text!r}"})
@@ -150,13 +150,13 @@ def ranks(asked: Mapping[str, str]) -> int | None:
 
 
 def as_typed(where: Site) -> dict[str, str]:
-    """What the site's profile asks for, as one would type it."""
+    """Return the job options of the site's profile, as a user would type them."""
     job = dataclasses.asdict(where.job)
     return {key: str(job[key]) if job[key] else "" for key in _OPTIONS}
 
 
 def script(where: Site, name: str, again: bool) -> str:
-    """The job script that starts ranks on a site that has a scheduler."""
+    """Return the job script that starts ranks on a site that has a scheduler."""
     how = {"slurm": slurm.script, "pbs": pbs.script}[where.scheduler]
     called = name or f"{where.name}-NAME"
     line = command(where, called, where.login or socket.gethostname(), "", again)

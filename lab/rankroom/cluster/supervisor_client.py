@@ -1,4 +1,4 @@
-"""A process's connections to the supervisor of a cluster: a question gets its answer, or says why
+"""A process's connections to the supervisor of a cluster: a request gets its reply, or raises why
 there is none."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from rankroom.errors import BROKEN, RankroomError, StartError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.client import Answer, Client, Direct, RpcError, Take
 
-ASK_S = 30.0  # for the supervisor to answer
-AGAIN_S = 0.5  # between two looks at whether it is still there
-RENEW_S = 600.0  # between two looks at who it is, of a process that asks nothing
+ASK_S = 30.0  # timeout for the supervisor's reply
+AGAIN_S = 0.5  # while a reply is awaited, between checks whether the supervisor is alive
+RENEW_S = 600.0  # between checks of an idle client whether the cluster has another supervisor
 
 
 class SupervisorClient:
-    """Asks the supervisor that the cluster has now, whichever it had before.
+    """Sends requests to the supervisor that the cluster has now, whichever it had before.
 
-    `refresh()` is what that last wrote; `take(content, buffers)` is called in the connection's
-    thread with what it tells without being asked.
+    `refresh()` returns what the supervisor last wrote; `take(content, buffers)` is called in the
+    connection's thread with messages that are not replies.
     """
 
     def __init__(self, paths: ClusterPaths, refresh: Callable[[], ClusterInfo], take: Take) -> None:
@@ -39,18 +39,18 @@ class SupervisorClient:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # any thread may be the first that asks
+        self._lock = threading.RLock()  # any thread may send the first request
         self._client: Client | None = None
         self._directs: list[Direct] = []  # idle connections, for the next cell
-        self._asks = ("", "")  # whom all of them ask: address and key
+        self._asks = ("", "")  # address and key of the supervisor that they are connected to
 
     def _notice_fork(self) -> None:
-        """The connections of a process that was forked are its parent's; so are their threads."""
+        """After a fork, start without connections: those and their threads are the parent's."""
         if self._pid != os.getpid():
             self._begin()
 
     def ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
-        """What the supervisor answers. Raises what it raised, NoClusterError once it is gone."""
+        """Return the supervisor's reply. Raises what it raised, NoClusterError once it is gone."""
         until = time.monotonic() + patience
         asked = self._connection().ask(*buffers, do=do, until=until, **question)
         said = self._result(asked, until, patience)
@@ -60,9 +60,10 @@ class SupervisorClient:
     def ask_directly(
         self, is_cancelled: Callable[[], bool] = lambda: False, **question: Any
     ) -> Answer:
-        """The same, in this thread alone, as a cell waits: no lock is let go before it is sent.
+        """Send a request as `ask` does, but from this thread alone: waking another one takes a
+        while, and a cell is waiting.
 
-        Once `is_cancelled()`, the supervisor is told not to begin what has not begun; its answer
+        Once `is_cancelled()`, the supervisor is told not to begin what has not begun; its reply
         says whether it has.
         """
         self._notice_fork()
@@ -80,13 +81,13 @@ class SupervisorClient:
         try:
             asked = direct.ask(until=until, mark=mark, **question)
             self._connection()
-            if direct.server != self._asks:  # that supervisor is gone
+            if direct.server != self._asks:  # it went to a supervisor that is gone
                 direct.close()
                 return self.ask_directly(is_cancelled, **question)
             said = self._result(asked, until, ASK_S, look)
         except BaseException:
-            direct.close()  # its answer may come yet
-            self.tell(do="withdraw", mark=mark)  # it would run unfollowed
+            direct.close()  # its reply may still arrive
+            self.tell(do="withdraw", mark=mark)  # the run would have no follower
             raise
         if direct.server == self._asks:
             self._directs.append(direct)
@@ -96,13 +97,13 @@ class SupervisorClient:
         return said
 
     def tell(self, **content: Any) -> None:
-        """Tell it what needs no answer, if it was asked something before."""
+        """Send a message that needs no reply, if there is a connection from a request before."""
         self._notice_fork()
         if (client := self._client) is not None:
             client.tell(**content)
 
     def close(self) -> None:
-        """Hang up, until something is asked again."""
+        """Close the connections; the next request opens them again."""
         self._notice_fork()
         with self._lock:
             client, self._client = self._client, None
@@ -113,7 +114,7 @@ class SupervisorClient:
                 direct.close()
 
     def _connection(self) -> Client:
-        """The connection to the cluster's present supervisor."""
+        """Return the connection to the cluster's present supervisor."""
         self._notice_fork()
         info = self._refresh()
         if not info.rpc:
@@ -127,8 +128,8 @@ class SupervisorClient:
             return self._client
 
     def _renew(self, client: Client) -> None:
-        """See now and then whether another supervisor keeps the cluster, as its lease is to be held
-        by an idle client, too."""
+        """Check from time to time whether the cluster has another supervisor: an idle client, too,
+        is to hold the lease of the present one."""
 
         def look() -> None:
             if client is self._client:
@@ -150,18 +151,18 @@ class SupervisorClient:
             except RpcError as error:
                 raise RankroomError(BROKEN.format(name=self._paths.name, error=error)) from None
             except (NotYet, TimeoutError):
-                # By its process: who connects to a socket in a folder needs a descriptor at both
-                # ends, and ZeroMQ ends a process that listens and has none.
+                # Check the process, not the socket: a connection to a socket in a folder needs a
+                # descriptor at both ends, and ZeroMQ aborts a process that listens and has none.
                 self._demand_alive()
                 look()
                 info = self._refresh()
-                # For ranks that are starting, at first or again.
+                # A reply may have to wait for ranks that are starting or restarting.
                 waits = info.starting or len(info.ready) + len(info.exits) < info.size
                 if not waits and time.monotonic() > until:
                     raise StartError(SLOW.format(name=self._paths.name, seconds=patience)) from None
 
     def _demand_alive(self) -> None:
-        """Raise NoClusterError if the cluster has no supervisor any more."""
+        """Raise NoClusterError if the cluster no longer has a supervisor."""
         with contextlib.suppress(UnreadableError):
             lookup.living(self._paths)
 

@@ -43,7 +43,7 @@ def start_over(notebook: Path) -> Path:
     lesson = next((each for each in LESSONS if each.file == notebook.name), None)
     if lesson is None:
         raise UsageError(NO_LESSON.format(name=notebook.name, first=LESSONS[0].file))
-    when = time.strftime("%d.%m. %H.%M.%S")
+    when = time.strftime("%Y-%m-%d %H.%M.%S")
     kept = notebook.with_name(f"{notebook.stem} (before reset {when}).ipynb")
     try:
         notebook.parent.mkdir(parents=True, exist_ok=True)

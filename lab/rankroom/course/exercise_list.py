@@ -7,6 +7,7 @@ import re
 from functools import cache
 
 from rankroom.course.lessons import Lesson, folder
+from rankroom.errors import UsageError
 
 _CHECKED = re.compile(r"^%%check (\S+)", re.MULTILINE)
 
@@ -16,7 +17,7 @@ def exercises_of(lesson: Lesson) -> tuple[str, ...]:
     """Return the exercises that a lesson checks, in order; none if the notebook cannot be read."""
     try:
         cells = json.loads((folder() / lesson.file).read_text("utf-8"))["cells"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, UsageError):  # the last if no lessons are installed
         return ()
     return tuple(
         name

@@ -61,7 +61,8 @@ class SlowImages:
         return len(self._labels)
 
     def __getitem__(self, numbers: int | Iterable[int]) -> tuple[Any, Any]:
-        chosen = [int(n) for n in ([numbers] if isinstance(numbers, int) else numbers)]
+        is_one = hasattr(numbers, "__index__") and not getattr(numbers, "shape", ())
+        chosen = [int(each) for each in ([numbers] if is_one else numbers)]
         if any(not 0 <= each < len(self) for each in chosen):
             raise IndexError(f"there are images 0 to {len(self) - 1}")
         begin, weights = time.monotonic(), _sum_of_weights()
@@ -76,7 +77,7 @@ class SlowImages:
         if self._notes:
             _note(self._notes, images=len(chosen))
         found = self._pictures[chosen], self._labels[chosen]
-        return (found[0][0], found[1][0]) if isinstance(numbers, int) else found
+        return (found[0][0], found[1][0]) if is_one else found
 
 
 def network(seed: int | None = None) -> Any:

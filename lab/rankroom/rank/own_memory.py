@@ -62,13 +62,13 @@ def sizes(values: Iterable[Any]) -> Found:
     """Return the bytes of the tensors and arrays in these values, by device and address: each
     counts once, however many views of it there are."""
     found: Found = {}
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # by id; the values are kept, else a new one may get a seen one's id
     todo = [(value, DEEPEST) for value in values]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
         if id(value) in seen or depth < 0:
             continue
-        seen.add(id(value))
+        seen[id(value)] = value
         with contextlib.suppress(Exception):  # a tensor that was deleted, a GPU that has failed
             todo += [(part, depth - 1) for part in _look(value, found)]
     return found

@@ -58,9 +58,22 @@ def of(value: Any) -> Variable:
 
 
 def _plain(value: Any) -> Variable:
-    text = repr(value)
+    text = repr(value[:SHORT] if _is_long_text(value) else value)
     shown = text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
-    return Variable(_name(value), shown, mark=_crc(text.encode()))
+    return Variable(_name(value), shown, mark=_crc(_mark_of_plain(value).encode()))
+
+
+def _mark_of_plain(value: Any) -> str:
+    if not _is_long_text(value):
+        return repr(value)
+    sample = value[:: _step(len(value))]
+    data = sample if type(value) is bytes else sample.encode(errors="surrogatepass")
+    return f"{_name(value)} {len(value)} {_crc(data)}"
+
+
+def _is_long_text(value: Any) -> bool:
+    """Return whether the `repr` of a value, which may be gigabytes, is to be avoided."""
+    return type(value) in (str, bytes) and len(value) > SHORT
 
 
 def _container(value: Any) -> Variable:
@@ -151,7 +164,7 @@ def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
     if left[0] < 0 or depth < 0:
         return ""
     if type(value) in PLAIN:
-        return repr(value)
+        return _mark_of_plain(value)
     if type(value) not in CONTAINERS:
         return of(value).mark if is_tensor(value) or is_kind(value, "numpy", "ndarray") else ""
     items = value.items() if type(value) is dict else value

@@ -111,7 +111,7 @@ class SpanRecorder:
 
     def number_of_users(self, name: str, args: dict[str, Any]) -> int:
         """Like `number`, for a user's span, whose arguments may differ each time."""
-        key = ("user", name, *args.items())
+        key = ("user", name, *args.items(), *map(type, args.values()))  # as 1 == True == 1.0
         number = self._numbers.get(key)
         if number is None:
             if args and self._variants >= MOST_VARIANTS:

@@ -1,4 +1,4 @@
-"""How the processes of a cluster ask one another, and where its ranks meet.
+"""Requests between the processes of a cluster, and the rendezvous of its ranks.
 
 Imports nothing of Rankroom but its errors.
 """

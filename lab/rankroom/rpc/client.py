@@ -1,4 +1,4 @@
-"""The end of a cluster's connections that asks: a kernel's, a rank's, the Jupyter server's."""
+"""The client side of a cluster's connections: of a kernel, a rank or the Jupyter server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rankroom.rpc.loop import Loop
 Content = dict[str, Any]
 Socket = zmq.Socket[bytes]
 Take = Callable[[Content, list[bytes]], None]
-REACH_S = 5.0  # for a machine to say whether anybody listens there
-AGAIN_S = 1.0  # between two looks at whether who was asked still listens
-BEAT_MS, SILENT_MS = 2000, 10000  # between two signs of life, and without one
-RETRY_MS = 5000  # at most, between two tries to reach a server that is gone
+REACH_S = 5.0  # timeout of a connection that tests whether anything listens
+AGAIN_S = 1.0  # while a reply is awaited, between checks whether the server still listens
+BEAT_MS, SILENT_MS = 2000, 10000  # between heartbeats; without one, before reconnecting
+RETRY_MS = 5000  # longest delay between attempts to reconnect to a server that is gone
 
 
 class Answer(dict[str, Any]):
-    """What was answered; `buffers` are the bytes that came with it."""
+    """A reply; `buffers` are the bytes that came with it."""
 
     buffers: Sequence[bytes] = ()
 
@@ -37,10 +37,10 @@ class Answer(dict[str, Any]):
 class Client(Loop):
     """A connection to the server at `address`, whose key is `key`.
 
-    `take(content, buffers)` is called in the client's thread with what the server tells without
-    being asked. A connection that was cut is made again by itself, and the server knows the client
-    by the same `name` then; with `beats`, so is one that is dead, but not cut. That the server is
-    gone is not noticed here: answers do not come.
+    `take(content, buffers)` is called in the client's thread with messages of the server that are
+    not replies. A connection that was closed is restored automatically, and the server knows the
+    client by the same `name` then; with `beats`, so is one that is dead but not closed. It is not
+    noticed here that the server is gone: there are no replies then.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Client(Loop):
         super().__init__(connected(address, key, name, beats))
 
     def ask(self, *buffers: bytes, **content: Any) -> Future[Answer]:
-        """Ask the server; its answer comes in the client's thread, or an RpcError."""
+        """Send a request; the future gets the reply, or RpcError, in the client's thread."""
         number = b"%d" % next(self._questions)
         future = self._asked[number] = Future()
         self.send([number, packed(content), *buffers])
         return future
 
     def tell(self, *buffers: bytes, at_once: bool = False, **content: Any) -> None:
-        """Tell the server what needs no answer; `at_once` as `Loop.send` has it."""
+        """Send a message that needs no reply; `at_once` is that of `Loop.send`."""
         self.send([b"", packed(content), *buffers], at_once=at_once)
 
     def _take_in(self, frames: list[bytes]) -> None:
@@ -74,7 +74,7 @@ class Client(Loop):
         if not number:
             self._take(content, buffers)
         elif future := self._asked.pop(number, None):
-            with contextlib.suppress(InvalidStateError):  # its caller waits no longer
+            with contextlib.suppress(InvalidStateError):  # its caller no longer waits
                 if "failed" in content:
                     future.set_exception(RpcError(content["failed"]))
                 else:
@@ -84,20 +84,20 @@ class Client(Loop):
 
 
 class Direct:
-    """A connection for one question at a time, whose answer is waited for in the thread that asks:
-    to wake another one takes a while. Unless the answer came, it can only be closed."""
+    """A connection for one request at a time, whose reply is awaited in the calling thread: waking
+    another one takes a while. If a reply did not arrive, the connection can only be closed."""
 
     def __init__(self, address: str, key: str) -> None:
         self.server = address, key
         self._socket = connected(address, key)
 
     def ask(self, **content: Any) -> Direct:
-        """Ask the server; `result` has its answer."""
+        """Send a request; `result` returns the reply."""
         self._socket.send_multipart([b"1", packed(content)])
         return self
 
     def result(self, seconds: float) -> Answer:
-        """What it answered. Raises TimeoutError if it has not within so many seconds, RpcError."""
+        """Return the reply. Raises TimeoutError if there is none within `seconds`, RpcError."""
         if not self._socket.poll(math.ceil(1000 * max(0.0, seconds))):
             raise TimeoutError
         answer = Answer(json.loads(self._socket.recv_multipart()[1]))
@@ -106,7 +106,7 @@ class Direct:
         return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -115,8 +115,8 @@ class RpcError(OSError):
 
 
 def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Content:
-    """One question to the server at `address`. Raises ConnectionRefusedError where none listens,
-    or does not any more, TimeoutError where it does not answer within so many seconds, other
+    """Send one request to the server at `address`; return the reply. Raises ConnectionRefusedError
+    if none listens, or no longer does, TimeoutError if it does not reply within `seconds`, other
     OSErrors."""
     until = time.monotonic() + seconds
     reach(address)
@@ -128,14 +128,14 @@ def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Con
                     return direct.result(min(AGAIN_S, until - time.monotonic()))
                 if time.monotonic() >= until:
                     raise TimeoutError(f"no answer from {address} within {seconds:g} s")
-                # It may have died since; a process that is dying is connected to for a moment.
+                # It may have died since: a dying process accepts connections for a moment.
                 reach(address)
     except zmq.ZMQError as error:
         raise OSError(error.errno, str(error)) from None
 
 
 def reach(address: str) -> None:
-    """Raise OSError unless somebody listens at `address`: ZeroMQ itself would wait for that."""
+    """Raise OSError unless a process listens at `address`: ZeroMQ itself would wait for one."""
     kind, _, where = address.partition("://")
     if kind == "ipc":
         with socket.socket(socket.AF_UNIX) as trying:
@@ -149,11 +149,11 @@ def reach(address: str) -> None:
 
 
 def connected(address: str, key: str, name: bytes = b"", beats: bool = False) -> Socket:
-    """A socket that is connected to a server, or will be as soon as that is there. Raises OSError
-    where there are no descriptors for it."""
+    """Return a socket that is connected to a server, or will be as soon as that listens. Raises
+    OSError if there are no file descriptors left."""
     try:
         made = _context_of(os.getpid()).socket(zmq.DEALER)
-    except zmq.ZMQError as error:  # which is no OSError
+    except zmq.ZMQError as error:  # not an OSError
         raise OSError(error.errno, str(error)) from None
     if name:
         made.IDENTITY = name
@@ -168,13 +168,13 @@ def connected(address: str, key: str, name: bytes = b"", beats: bool = False) ->
 
 
 def packed(content: Content) -> bytes:
-    """A message's first part."""
+    """Return the first part of a message."""
     return json.dumps(content).encode()
 
 
 @functools.cache
 def _context_of(pid: int) -> zmq.Context[Socket]:
-    made = zmq.Context()  # one that was made before a fork has no threads after it
+    made = zmq.Context()  # a context that was made before a fork has no threads after it
     # A notebook may keep its connection to a cluster that has died for days.
     made.reconnect_ivl_max = RETRY_MS
     return made

@@ -1,10 +1,10 @@
-"""The key-value store in which Horovod's ranks find one another's addresses, as its Gloo asks it.
+"""The key-value store in which Horovod's ranks find one another's addresses, as Gloo expects it.
 
-Gloo asks over HTTP, with a connection for each question. N ranks with Rankroom's build ask 3 N of
-them, with a site's own some 10 N², and every 10 ms for what is not there yet. So one thread answers
-all, and who asks for what is not there is answered as soon as it is. Horovod's client cannot
-authenticate itself: its connection is admitted by where it comes from, and a store is open only
-while ranks meet.
+Gloo sends HTTP requests, with a connection for each. N ranks with Rankroom's build send 3 N of
+them, with a site's own build some 10 N², and poll every 10 ms for keys that do not exist yet. So
+one thread answers all, and a request for a missing key is held until the key exists. Horovod's
+client cannot authenticate itself: its connection is admitted by its origin, and a store is open
+only while ranks meet.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable
 from socket import SOMAXCONN
 
 Admits = Callable[[tuple[str, int], tuple[str, int]], bool]
-HOLD_S = 1.0  # so long an answer waits for what is asked for; Gloo asks again
-IDLE_S = 10.0  # for a peer that connects and says nothing, or half of it
-LARGEST = 1 << 20  # bytes of a question: 1,024 ranks' addresses of each other are 0.2 MB
-MOST = 1 << 28  # bytes put into a store, names and all
+HOLD_S = 1.0  # a request for a missing key is held for at most so long; Gloo retries
+IDLE_S = 10.0  # timeout for a connected peer to send a whole request
+LARGEST = 1 << 20  # bytes of a request: 1,024 ranks' addresses of each other are 0.2 MB
+MOST = 1 << 28  # bytes put into a store, including keys
 
 _loop: asyncio.AbstractEventLoop | None = None
 _lock = threading.Lock()
 
 
 class HorovodStore:
-    """PUT, GET and DELETE of /scope/key on a port of its own; `data` outlives it.
+    """Serves PUT, GET and DELETE of /scope/key on a port of its own; `data` outlives it.
 
-    `admits(peer, here)` says whether a connection between these two ends is a rank's.
+    `admits(peer, here)` says whether a connection between these two addresses is a rank's.
     """
 
     def __init__(self, interface: str, data: dict[bytes, bytes], admits: Admits) -> None:
@@ -42,7 +42,7 @@ class HorovodStore:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """End it, and hang up on its peers."""
+        """Stop listening, and close all connections."""
         _running().call_soon_threadsafe(self._close)
 
     async def _open(self, interface: str) -> asyncio.Server:
@@ -56,7 +56,7 @@ class HorovodStore:
 
 
 class _Peer(asyncio.Protocol):
-    """One connection, for one question."""
+    """One connection, for one request."""
 
     transport: asyncio.Transport
 
@@ -98,7 +98,7 @@ class _Peer(asyncio.Protocol):
             self._act(method, body[: int(length)])
 
     def answer(self, status: bytes, body: bytes = b"") -> None:
-        """Say it and hang up: Gloo reads until then."""
+        """Send the reply and close the connection: Gloo reads until it is closed."""
         self.transport.write(b"HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body)))
         self.transport.write(body)
         self.transport.close()
@@ -137,7 +137,7 @@ class _Peer(asyncio.Protocol):
 
 
 def _running() -> asyncio.AbstractEventLoop:
-    """The loop of all stores of this process, in a thread of its own."""
+    """Return the event loop of all stores of this process, which runs in a thread of its own."""
     global _loop
     with _lock:
         if _loop is None:
@@ -145,7 +145,7 @@ def _running() -> asyncio.AbstractEventLoop:
             thread = threading.Thread(target=made.run_forever, name="horovod-stores", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no thread can be started: who asks again needs a loop that runs
+            except RuntimeError:  # no thread available: the next call must not get a dead loop
                 made.close()
                 raise
             _loop = made

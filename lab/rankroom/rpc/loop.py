@@ -1,4 +1,4 @@
-"""The thread of a connection: what comes in, what others want sent, and what is due later."""
+"""The thread of a connection: handles messages, sends those of other threads, and runs timers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import zmq
 
 Call = Callable[[], object]
 Frames = Sequence[bytes]
-# As a number: with pyzmq's own constants, each part of a message takes longer to flag than to send.
+# As an int: with pyzmq's own constants, each part of a message takes longer to flag than to send.
 MORE = int(zmq.SNDMORE)
 
 
 class Loop:
-    """One thread at a ZeroMQ socket, which takes in each message that comes."""
+    """One thread at a ZeroMQ socket, which handles each message that arrives."""
 
     def __init__(self, zmq_socket: zmq.Socket[bytes]) -> None:
         self._socket = zmq_socket
-        self._lock = threading.RLock()  # of the socket, which is no thread's alone
+        self._lock = threading.RLock()  # of the socket, which several threads use
         self._to_send: deque[tuple[Frames, bool]] = deque()
         self._calls: deque[Call] = deque()
         self._timers: list[tuple[float, int, Call]] = []
@@ -41,11 +41,11 @@ class Loop:
         self._thread.start()
 
     def _take_in(self, frames: list[bytes]) -> None:
-        """Take one message, in the loop's thread."""
+        """Handle one message, in the loop's thread."""
         raise NotImplementedError
 
     def call(self, call: Call) -> None:
-        """Have `call()` called in the loop's thread; at once if this is it."""
+        """Call `call()` in the loop's thread; at once if this is it."""
         if self.is_own_thread:
             call()
             return
@@ -55,7 +55,7 @@ class Loop:
     def send(self, frames: Frames, copy: bool = True, at_once: bool = False) -> None:
         """Send a message after those before it: in the loop's thread, or `at_once` in this one.
 
-        To wake the other takes a while; but no exception of a signal handler may come in between.
+        Waking the other one takes a while; but in this one, no signal handler may raise meanwhile.
         """
         self._to_send.append((frames, copy))
         if self.is_own_thread:
@@ -64,7 +64,7 @@ class Loop:
             self._wake()
 
     def later(self, seconds: float, call: Call) -> None:
-        """Have `call()` called in the loop's thread after so many seconds."""
+        """Call `call()` in the loop's thread after `seconds`."""
         due = (time.monotonic() + seconds, next(self._numbers), call)
         self.call(lambda: heapq.heappush(self._timers, due))
 
@@ -74,7 +74,7 @@ class Loop:
         return threading.get_ident() == self._thread.ident
 
     def close(self) -> None:
-        """End the thread and close its socket; what has not been sent is not sent any more."""
+        """End the thread and close its socket; messages that have not been sent are dropped."""
         self._closed = True
         self.call(lambda: None)
         if not self.is_own_thread:
@@ -111,7 +111,7 @@ class Loop:
         return None
 
     def _send_all(self) -> bool:
-        """Send what is to be sent; True unless the connection is closed."""
+        """Send all queued messages; return True unless the connection is closed."""
         with self._lock:
             while self._to_send and not self._socket.closed:
                 frames, copy = self._to_send.popleft()
@@ -126,7 +126,7 @@ class Loop:
         send(last, 0, copy)
 
     def _has_come(self) -> bool:
-        """Whether a message has come while another was sent: the poller may not see it."""
+        """Return whether a message arrived while another was sent: the poller may not see it."""
         with self._lock:
             return not self._socket.closed and bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
@@ -139,5 +139,5 @@ class Loop:
         try:
             call()
         except Exception:
-            # One bad message or call must not end what all others rely on.
+            # One bad message or call must not end the thread on which all others rely.
             logging.getLogger(__name__).exception("in the thread of a connection")

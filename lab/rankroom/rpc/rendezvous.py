@@ -1,12 +1,13 @@
-"""Where ranks meet: gatherings of what all of them say, and stores for Horovod.
+"""The rendezvous of ranks: gatherings of a value from each of them, and stores for Horovod.
 
-A gathering is the one collective that needs no framework: it is what initialisations start with,
-so that ranks which failed differently agree again, and it can be left at any moment.
+A gathering is the one collective that needs no framework: initializations begin with one, so that
+ranks that failed in different ways agree again, and a rank can leave it at any moment.
 
 Horovod's Gloo writes addresses into an HTTP store that cannot be used twice. Each library (torch's
-and TensorFlow's Horovod are two) and each re-initialisation therefore gets a store of its own, on
-the interface the ranks use, open only until all of them have met, and to their nodes. The store has
-no authentication (Horovod's client cannot), so who asks for one, and has it closed, does so here.
+and TensorFlow's Horovod are two) and each re-initialization therefore gets a store of its own, on
+the interface that the ranks use, open only until all of them have met, and only to their nodes. The
+store has no authentication (Horovod's client has none), so it is opened and closed by requests that
+arrive here, over a connection that has.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from rankroom.rpc.server import Question
 
 OPEN_S = 120.0  # a store that not all ranks reach is closed after this
 KEPT = 4  # stores of a library whose content is kept: the newest is used, by process sets as well
-POLL_S = 1.0  # after this, a rank that waits for others learns which have come
+POLL_S = 1.0  # after this, a rank that waits for others is told which have arrived
 
 
 class _Round:
-    """One gathering: what each rank said, until all have, and who waits for that."""
+    """One gathering: the values that ranks have sent, and the requests that wait for the rest."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -34,7 +35,7 @@ class _Round:
         self.is_complete = False
 
     def answer(self, rank: int, question: Question) -> None:
-        """Tell how far the round has come, unless that question has been answered."""
+        """Reply with the progress of the round, unless that request has been answered."""
         if self.waiting.get(rank) is question:
             del self.waiting[rank]
             ranks = sorted(self.values)
@@ -46,7 +47,8 @@ class _Round:
 class Rendezvous:
     """Gathers, and opens and closes stores on behalf of the ranks; used by one thread.
 
-    `later(seconds, call)` has something called in that thread; stores are for whom `admits` admits.
+    `later(seconds, call)` calls `call()` in that thread; stores accept the connections that
+    `admits` admits.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Rendezvous:
         self._rounds: dict[str, list[_Round]] = {}
 
     def take(self, question: Question) -> bool:
-        """Answer a question, if it is one about meeting."""
+        """Handle a request about a rendezvous; return False if it is of another kind."""
         match question.content:
             case {"do": "gather"}:
                 self._gather(question)
@@ -81,16 +83,18 @@ class Rendezvous:
         return True
 
     def break_up(self, rank: int) -> None:
-        """`rank` is gone: what waits for it in a gathering or at a store does so in vain."""
+        """Remove `rank`, which is gone, from all gatherings, and close all stores: ranks would wait
+        for it there in vain."""
         for topic in list(self._rounds):
             self._leave(topic, rank)
         for key in list(self._open):
             self._close(key)
 
     def _gather(self, question: Question) -> None:
-        """Answer what all ranks said about a topic, once they have; else who has, after a while.
+        """Reply with the values of all ranks for a topic once they are complete, or after a while
+        with the ranks that have arrived.
 
-        A rank that asks again passes the number of its round, as the round may be over by then.
+        A rank that asks again passes the number of its round, as that may be complete by then.
         """
         topic, rank = question.content["topic"], question.content["rank"]
         rounds = self._rounds.setdefault(topic, [_Round(0), _Round(1)])
@@ -109,7 +113,7 @@ class Rendezvous:
             round_.answer(each, waiting)
 
     def _leave(self, topic: str, rank: int) -> None:
-        """`rank` no longer waits for the others at `topic`."""
+        """Remove `rank` from the gathering on `topic`, as it no longer waits for the others."""
         for round_ in self._rounds.get(topic, ()):
             if not round_.is_complete:
                 round_.values.pop(rank, None)
@@ -117,7 +121,7 @@ class Rendezvous:
                     round_.answer(rank, waiting)
 
     def _meet(self, key: str) -> int:
-        """The port of the store named `key`, opened now if it is not open."""
+        """Return the port of the store named `key`, opened now if it is not open."""
         if key not in self._open:
             self._met[key] = set()
             data = self._data.setdefault(key, {})
@@ -127,7 +131,7 @@ class Rendezvous:
         return self._open[key].port
 
     def _forget_older(self, key: str) -> None:
-        """A library that is initialised again and again leaves no more than a few stores."""
+        """Delete all but the latest few stores of a library that is initialized again and again."""
         library = key.partition("/")[0]
         alike = [each for each in self._data if each.partition("/")[0] == library]
         for each in alike[:-KEPT]:

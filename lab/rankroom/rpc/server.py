@@ -1,8 +1,8 @@
-"""The end of a cluster's connections that answers: its supervisor's, over ZeroMQ.
+"""The server side of a cluster's connections: that of its supervisor, over ZeroMQ.
 
 Everything is encrypted by CURVE, with a key of the server that only the cluster's file of mode 0600
-holds: who does not know it cannot even begin to speak. One thread takes in all messages and sends
-all answers, so what it calls must not wait; what has to wait for something is answered later.
+holds: a peer that does not know it fails the handshake. One thread receives all messages and sends
+all replies, so what it calls must not block; a request that has to wait is answered later.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import zmq
 from rankroom.errors import RankroomError
 from rankroom.rpc.loop import Loop
 
-LARGEST = 1 << 26  # bytes of a part of a message: who announces more is hung up on
-GREET_MS = 5000  # for a peer to show that it knows the key
+LARGEST = 1 << 26  # bytes of a part of a message: a peer that announces more is disconnected
+GREET_MS = 5000  # handshake timeout, for a peer to prove that it knows the key
 LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
-WAITING = 4  # messages of a peer that are in memory here; what it says beyond waits on its side
+WAITING = 4  # messages of a peer that are queued here; further ones wait on its side
 LARGE = 1 << 16  # bytes from which on a part is not copied
-MOST_OPEN = 1 << 16  # descriptors of a process that listens; a connection takes one
-SOCKET = "rpc"  # in the cluster's folder, where all its processes are on one machine
+MOST_OPEN = 1 << 16  # file descriptors of a process that listens; a connection takes one
+SOCKET = "rpc"  # in the cluster's folder, if all its processes are on one machine
 
 
 class Question:
-    """What a peer asks or tells, and the way to answer: from any thread."""
+    """A request or message of a peer; it may be answered from any thread."""
 
     def __init__(self, server: Server, frames: list[bytes]) -> None:
-        """Raises ValueError for what is no message of ours."""
+        """Raises ValueError for what is not a message of ours."""
         self.peer, self._number, content, *self.buffers = frames
         self.content: dict[str, Any] = json.loads(content)
         if not isinstance(self.content, dict):
             raise ValueError("a message begins with an object")
-        self.until: float = self.content.pop("until", math.inf)  # by the clock of who asks
+        self.until: float = self.content.pop("until", math.inf)  # by the peer's monotonic clock
         self._server = server
 
     def answer(self, *buffers: bytes, **content: Any) -> None:
-        """Answer it, where an answer is waited for."""
+        """Send the reply, if the peer expects one."""
         if self._number:
             self._server.reply(self.peer, self._number, content, buffers)
 
     def refuse(self, error: Exception) -> None:
-        """Answer with an error: one of ours is raised again by who asks, as the same."""
+        """Reply with an error: a RankroomError is raised again by the client, as the same class."""
         if isinstance(error, RankroomError):
             self.answer(error=type(error).__name__, text=str(error))
         else:
@@ -58,10 +58,10 @@ class Question:
 
 
 class Server(Loop):
-    """Listens on `interface`, or in `folder` where that is empty, for who knows its `key`.
+    """Listens on `interface`, or if that is empty in `folder`, for peers that know its `key`.
 
-    `take(question)` is called in the server's thread for each message; what it raises is logged,
-    and told to who asked. Raises OSError where it cannot listen.
+    `take(question)` is called in the server's thread for each message; an error that it raises is
+    the reply, and is logged unless it is a RankroomError. Raises OSError if it cannot listen.
     """
 
     def __init__(self, interface: str, folder: Path, take: Callable[[Question], None]) -> None:
@@ -73,24 +73,24 @@ class Server(Loop):
         self._socket = made = context.socket(zmq.ROUTER)
         made.CURVE_SERVER = 1
         made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = public, secret
-        # What the kernel drops beyond, of 100 by default, is tried again after 1, 3 and 7 s.
+        # Connections that the kernel drops beyond it (100 by default) retry after 1, 3 and 7 s.
         made.BACKLOG = socket.SOMAXCONN
         made.HANDSHAKE_IVL = GREET_MS
-        made.ROUTER_HANDOVER = 1  # a peer that comes again after a cut takes its own place
+        made.ROUTER_HANDOVER = 1  # a peer that reconnects replaces its old connection
         made.MAXMSGSIZE = LARGEST
-        made.SNDHWM = 0  # nothing that was said is dropped
+        made.SNDHWM = 0  # no message is dropped
         made.RCVHWM = WAITING
         self.address = self._listen(interface, folder)
         super().__init__(made)
 
     def tell(self, peer: bytes, *buffers: bytes, **content: Any) -> None:
-        """Tell a peer what it did not ask for; nothing happens if it is gone."""
+        """Send a peer a message that is not a reply; does nothing if the peer is gone."""
         self.reply(peer, b"", content, buffers)
 
     def reply(
         self, peer: bytes, number: bytes, content: dict[str, Any], buffers: Sequence[bytes]
     ) -> None:
-        """Send the answer to a peer's question of that number, or with no number a telling."""
+        """Send the reply to a peer's request; an empty `number` marks a message that is none."""
         frames = [peer, number, json.dumps(content).encode(), *buffers]
         small = all(len(each) < LARGE for each in buffers)
         self.send(frames, copy=small)
@@ -98,7 +98,7 @@ class Server(Loop):
     def _listen(self, interface: str, folder: Path) -> str:
         path = folder / SOCKET
         if not interface and len(os.fsencode(path)) <= LONGEST_PATH:
-            # Not every file system of a home has sockets.
+            # Not every file system supports sockets.
             with contextlib.suppress(zmq.ZMQError):
                 path.unlink(missing_ok=True)
                 self._socket.bind(f"ipc://{path}")
@@ -106,13 +106,13 @@ class Server(Loop):
         where = f"tcp://{interface or '127.0.0.1'}"
         try:
             return f"{where}:{self._socket.bind_to_random_port(where)}"
-        except zmq.ZMQBaseError as error:  # which is no OSError
+        except zmq.ZMQBaseError as error:  # not an OSError
             raise OSError(f"cannot listen on {where}: {error}") from error
 
     def _take_in(self, frames: list[bytes]) -> None:
         question = Question(self, frames)
-        # In a folder, that is this machine's. What was asked while this process stood still may
-        # have been asked again since, or been given up.
+        # On a socket in a folder, the peer's clock is this machine's. A request that was sent while
+        # this process was suspended may have been repeated since, or abandoned.
         if self.address.startswith("ipc:") and question.until < time.monotonic():
             return
         try:
@@ -124,9 +124,9 @@ class Server(Loop):
 
 
 def _allow_many_descriptors() -> None:
-    """Let this process have more of them than is usual, if it may.
+    """Raise this process's limit of file descriptors, as far as it may.
 
-    ZeroMQ aborts a process that listens in a folder when it has none left for who connects.
+    ZeroMQ aborts a process that listens on a socket in a folder if none is left for a connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)

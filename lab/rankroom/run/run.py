@@ -1,4 +1,4 @@
-"""A run as its client sees it: told by the cluster's supervisor, read from its record."""
+"""A run as its client sees it: reported by the cluster's supervisor, and read from its record."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rankroom.errors import (
 from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState, parse_event
 from rankroom.record.store import Store
 
-if TYPE_CHECKING:  # they need NumPy, which a kernel loads when there is something to compute
+if TYPE_CHECKING:  # they need NumPy, which a kernel loads only when there is something to compute
     from rankroom.analysis.metrics.metric_rows import MetricRows
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.timeline import Timeline
 
-LOOK_S = 0.5  # between two looks at whether somebody still writes the record
-REPLICA_LOOK_S = 0.01  # between two looks at what has come of a record from elsewhere
-RECHECK_S = 1.0  # between two looks at a record that has not changed
+LOOK_S = 0.5  # between two checks whether the record still has a writer
+REPLICA_LOOK_S = 0.01  # between two checks for news in a replica of a record
+RECHECK_S = 1.0  # between two reads of a record that has not changed
 
 
 class Run:
-    """One cell on some ranks, while it is on and afterwards.
+    """One cell on some ranks, while it runs and afterwards.
 
-    `ask(do, **question)` asks the cluster's supervisor; `is_orphaned(run)` is called when no one
-    seems to write the record any more: it says whether that is so, and has the record completed as
-    far as possible. Where `is_replica`, changes are not announced: the record is looked at.
+    `ask(do, **question)` sends a request to the cluster's supervisor; `is_orphaned(run)` is called
+    when the record seems to have no writer: it returns whether that is so, and completes the record
+    as far as possible. If `is_replica`, changes are not announced, and the record is polled.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Run:
         if info.state != "running":
             self._over.set()
 
-    # -- what the supervisor tells
+    # -- state reported by the supervisor
 
     def told(self, info: RunInfo) -> None:
-        """The run's run.json is this now."""
+        """Take `info` as the run's run.json now."""
         if not self._over.is_set():
             self._info = info
             if info.state != "running":
                 self._over.set()
 
     def look(self) -> None:
-        """Read how the run stands, as its supervisor may be gone."""
+        """Read the state of the run from its record, as its supervisor may be gone."""
         now, changed = time.monotonic(), 0
         with contextlib.suppress(OSError):
             changed = self._store.paths(self.id).run.stat().st_mtime_ns
@@ -83,16 +83,17 @@ class Run:
             self.told(info)
 
     def _loaded(self) -> RunInfo | None:
-        """What its record says now, if that can be read; one that was removed is lost."""
+        """Return run.json from the record, if it can be read; a run whose record was removed is
+        lost."""
         try:
             return self._store.load(self.id)
         except UnreadableRecordError:
             return None
         except RecordError:
-            # What comes from elsewhere need not have come yet.
+            # A replica may not have arrived yet.
             return None if self._is_replica else replace(self._info, state="lost")
 
-    # -- what a caller sees
+    # -- public interface
 
     @property
     def info(self) -> RunInfo:
@@ -108,7 +109,7 @@ class Run:
 
     @property
     def source(self) -> str:
-        """The cell."""
+        """The source of the cell."""
         return self._store.source(self.id)
 
     @property
@@ -128,7 +129,7 @@ class Run:
 
     @property
     def events(self) -> list[Json]:
-        """What ranks reported but logs, spans and metrics, as far as it is known."""
+        """What ranks have reported so far, other than logs, spans and metrics."""
         skipped = (b'{"kind":"log"', b'{"kind":"spans"', b'{"kind":"metrics"')
         lines = (line for line in self._lines() if not line.startswith(skipped))
         return [event for line in lines if (event := parse_event(line)) is not None]
@@ -146,20 +147,22 @@ class Run:
 
     @property
     def timeline(self) -> Timeline:
-        """What each rank did, and when; of a live run, as far as the ranks have said."""
+        """What each rank did, and when; of a live run, as far as ranks have reported it."""
         from rankroom.analysis.timeline import Timeline
 
         return Timeline.read(self.info, self._store.paths(self.id).events)
 
     def profile(self) -> Profile:
-        """Where each rank's time went, and who kept whom waiting; of a live run, so far."""
+        """Return where each rank's time went, and which ranks kept others waiting; of a live run,
+        so far."""
         from rankroom.analysis.profile.of_run import profile_of
 
         return profile_of(self._store, self.info)
 
     def metrics(self) -> MetricRows:
-        """What ranks reported with `rankroom.log`, and what was recorded of Keras and of writers
-        for TensorBoard: rows of name, rank, step, t (seconds) and value; of a live run, so far."""
+        """Return what ranks reported with `rankroom.log`, and what was recorded from Keras and from
+        TensorBoard writers: rows of name, rank, step, t (seconds) and value; of a live run, so
+        far."""
         from rankroom.analysis.metrics.metric_rows import rows_of
 
         return rows_of(self.info, self._lines())
@@ -176,9 +179,9 @@ class Run:
         return self._store.paths(self.id).folder
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every rank has ended; False if `timeout` seconds pass first.
+        """Wait until every rank has ended; return False if `timeout` seconds pass first.
 
-        True, too, when no more will be known of it: its state is `lost` then.
+        Also returns True once no more will be known of the run: its state is `lost` then.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         pause = REPLICA_LOOK_S if self._is_replica else LOOK_S
@@ -189,33 +192,33 @@ class Run:
         return True
 
     def interrupt(self) -> bool:
-        """KeyboardInterrupt on the ranks that still run; blocked collectives are released.
+        """Raise KeyboardInterrupt on the ranks still running; blocked collectives are released.
 
-        False if the run is over already: nothing is done then, also not to a later run.
+        Returns False if the run is over already: then nothing is done, not even to a later run.
         """
         try:
             self._ask("interrupt", run=self.id)
-        except RunOverError:  # it may have ended while it was asked for
+        except RunOverError:  # it may have ended while this was requested
             return False
         return True
 
     def release(self) -> None:
         """Release blocked collectives on all ranks of the run, and ranks in the debugger.
 
-        Raises RunOverError if the run is over: nothing is done then, also not to a later run.
+        Raises RunOverError if the run is over: then nothing is done, not even to a later run.
         """
         self._ask("release", run=self.id)
 
     @property
     def prompts(self) -> list[Prompt]:
-        """What ranks ask now, in the debugger or by input(), by rank."""
+        """The prompts at which ranks wait now, of the debugger or input(), ordered by rank."""
         return self.info.prompts if self.state == "running" else []
 
     def answer(self, text: str, ranks: Collection[int] | None = None) -> list[int]:
-        """Answer what ranks ask, all that do or only these: a command for the debugger, or what
-        input() returns there.
+        """Answer the prompts of all ranks that wait at one, or only of `ranks`: with a command for
+        the debugger, or what input() returns there.
 
-        Returns the ranks that took it. Raises UsageError if none of them asks (any more).
+        Returns the ranks that took the answer. Raises UsageError if none of them waits for one.
         """
         asked = {p.rank: p.number for p in self.prompts if ranks is None or p.rank in ranks}
         if not asked:

@@ -1,7 +1,7 @@
 """Assembles what the ranks of one run report: in order, each byte once, none missing.
 
-Each rank numbers the bytes it reports. What is missing in between is read from the rank's spool,
-with what was kept of that on a full disk; when a rank dies, so are its last words.
+Each rank numbers the bytes it reports. Gaps are filled from the rank's spool, and from what was
+kept in memory while its disk was full; when a rank dies, so is its last output.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import BinaryIO
 from rankroom.reporting import flood_buffer, overflow
 from rankroom.reporting.streams import PIECE
 
-# How every event begins, as `event_line` writes it; within a text a newline is never a real one.
+# How every event begins, as `event_line` writes it; a newline within a text is always escaped.
 _HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
-_HOLE = re.compile(rb"[^\n\0]*\0+")  # with the beginning of a line for which there was no room
+_HOLE = re.compile(rb"[^\n\0]*\0+")  # with the beginning of a line that no longer fit on the disk
 Spool = Callable[[int], "Path | None"]
 
 
@@ -27,7 +27,7 @@ class Assembly:
     """The reports of a run's ranks.
 
     `spool(rank)` is the folder of a rank's spool if this process can read it, else None;
-    `note(text)` is called with what is missing, `keep(error)` if that is still in a spool, which
+    `note(text)` is called with what is missing, `keep(error)` if it may still be in a spool that
     cannot be read now.
     """
 
@@ -47,18 +47,18 @@ class Assembly:
         self._received = dict.fromkeys(ranks, 0)
 
     def resume(self, rank: int, seq: int) -> None:
-        """Go on where the record of a writer that is gone stops: before the rank's event `seq`."""
+        """Continue where a record whose writer is gone stops: before the rank's event `seq`."""
         folder = self._spool(rank)
         if folder is not None:
             with self._reading(), (folder / self._file).open("rb") as file:
                 self._received[rank] = _place_of(file, seq)
 
     def restart(self, rank: int) -> None:
-        """Another process reports for this rank from here on."""
+        """Begin again at byte 0, as another process reports for this rank from here on."""
         self._received[rank] = 0
 
     def take(self, rank: int, at: int, lines: bytes) -> bytes:
-        """What is new in a batch that begins at byte `at`, with what was missing before it."""
+        """Return what is new in a batch that begins at byte `at`, after what was missing before."""
         have = self._received[rank]
         end = at + len(lines)
         if end <= have:
@@ -72,14 +72,14 @@ class Assembly:
         return missing + lines
 
     def rest(self, rank: int) -> bytes:
-        """Everything in the rank's spool that has not been reported."""
+        """Return everything in the rank's spool that has not been reported."""
         data, size = self._read(rank, self._received[rank])
         self._miss(rank, size - len(data))
         self._received[rank] += size
         return data
 
     def last_words(self, rank: int, reported: dict[str, int]) -> Iterator[tuple[str, str, int]]:
-        """Stream and text that the rank wrote but had no time to report, and where they end.
+        """Yield the output that the rank wrote but could not report: stream, text, end (bytes).
 
         `reported` says for each stream up to which byte its output is known.
         """
@@ -98,7 +98,7 @@ class Assembly:
                 yield stream, text, to
 
     def _pieces(self, stream: Path, begin: int) -> Iterator[bytes]:
-        """The bytes of a rank's stream from `begin` on, up to a megabyte each."""
+        """Yield the bytes of a rank's stream from `begin` on, up to a megabyte at a time."""
         with self._reading(), stream.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(begin)
@@ -108,8 +108,8 @@ class Assembly:
                 yield held
 
     def has_begun(self, rank: int) -> bool:
-        """Whether the rank has made its file of the run, as it does before it says so; or may have,
-        where that cannot be seen now."""
+        """Return whether the rank has created its file of the run, which it does before it reports
+        anything; True if that cannot be told now."""
         folder = self._spool(rank)
         try:
             return folder is not None and (folder / self._file).exists()
@@ -117,13 +117,13 @@ class Assembly:
             return True
 
     def taken(self, rank: int) -> int:
-        """How many bytes of the rank's spool have been had."""
+        """Return how many bytes of the rank's spool have been taken."""
         return self._received[rank]
 
     def clear(self, given_up: Collection[int] = ()) -> None:
-        """The record holds everything: the ranks' copies of this run can go.
+        """Remove the ranks' spool files of this run, as the record holds everything.
 
-        Ranks that were given up may still write, for all that is known.
+        Those of ranks that were given up stay: such ranks may still write.
         """
         for rank in self._received.keys() - set(given_up):
             folder = self._spool(rank)
@@ -133,7 +133,7 @@ class Assembly:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """While a file of a spool is read, which a rank that has written nothing has not."""
+        """Handle errors while a spool file is read; it does not exist if nothing was written."""
         try:
             yield
         except FileNotFoundError:
@@ -146,9 +146,9 @@ class Assembly:
             self._note(f"{size:,} bytes of rank {rank} were lost on the way")
 
     def _read(self, rank: int, begin: int, end: int | None = None) -> tuple[bytes, int]:
-        """Whole lines of the rank's spool from byte `begin`, and how many bytes they stand for.
+        """Return whole lines of the rank's spool from byte `begin`, and how many bytes they cover.
 
-        There are more of these where the rank's disk was full.
+        They cover more than their length where the rank's disk was full.
         """
         folder = self._spool(rank)
         data = b""
@@ -162,7 +162,8 @@ class Assembly:
 
 
 def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> bytes:
-    """A spool's bytes from `begin` on, with what was `kept` from byte `at` on in its place."""
+    """Return a spool's bytes from `begin` on, with the bytes that were `kept` in memory put in
+    place from byte `at` on."""
     if end is not None:
         kept = kept[: max(0, end - at)]
     kept, at = kept[max(0, begin - at) :], max(0, at - begin)
@@ -172,7 +173,7 @@ def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> b
 
 
 def _place_of(file: BinaryIO, seq: int) -> int:
-    """The byte where event `seq` or a later one begins; the end if there is none yet."""
+    """Return the offset of event `seq` or a later one; that of the end if there is none yet."""
     place = 0
     for line in file:
         head = _HEAD.match(line, line.rfind(b"\0") + 1)

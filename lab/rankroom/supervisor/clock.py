@@ -1,8 +1,8 @@
-"""Clocks of other hosts: how far they are ahead of this one's, and how sure that is.
+"""Clocks of other hosts: how far they are ahead of this one's, with error bounds.
 
-A rank is asked for its time. Its answer was made between the question and the reply, so the offset
-lies between two bounds, however unequal the ways there and back were; what many answers agree on
-is narrower than any one of them.
+A rank is asked for its time. It reads its clock between the request and the reply, so the offset
+lies between two bounds, however unequal the delays of the two messages are. The interval on which
+many replies agree is narrower than that of any one of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from rankroom.errors import RankroomError
 from rankroom.record.model import Clock, RankInfo
 from rankroom.system.polling import poll_until
 
-TRIPS = 12  # questions to each host
-ANSWER_S = 1.0  # for an answer
-AGAIN_S = 300.0  # as clocks drift, they are compared again
-RETRY_S = 20.0  # when no rank answered
-COMES_S = 2.0  # for ranks to be connected
-ASKED = 2  # ranks of each host that are asked: one of them may be busy
+TRIPS = 12  # round trips to each host
+ANSWER_S = 1.0  # reply timeout
+AGAIN_S = 300.0  # between two comparisons, as clocks drift
+RETRY_S = 20.0  # the same if no rank replied
+COMES_S = 2.0  # timeout for ranks to connect
+ASKED = 2  # ranks that are asked per host, as one of them may be busy
 
 Request = Callable[..., Sequence[Future[Any]]]
 
 
 class Trip(NamedTuple):
-    """A question and its answer, in microseconds: asked and answered here, told there."""
+    """One round trip, in µs: when the request was sent (`asked`) and its reply received
+    (`answered`) by this host's clock, and the time that the rank `told`."""
 
     asked: int
     told: int
@@ -39,9 +40,9 @@ class Trip(NamedTuple):
 
 
 def estimate(trips: Iterable[Trip]) -> Clock | None:
-    """What the answers agree on; if they contradict each other, the quickest of them alone.
+    """Return the offset on which the round trips agree; None if there are none.
 
-    They do when a clock was set meanwhile. None without answers.
+    If they contradict each other, as when a clock was set meanwhile, only the quickest counts.
     """
     bounds = [_bounds(trip) for trip in trips if trip.answered >= trip.asked]
     if not bounds:
@@ -54,14 +55,14 @@ def estimate(trips: Iterable[Trip]) -> Clock | None:
 
 
 def hull(one: Clock, other: Clock) -> Clock:
-    """A clock that covers both: for a run in which they were compared more than once."""
+    """Return a clock whose bounds cover both: for a run with more than one comparison."""
     low = min(one.offset - one.error, other.offset - other.error)
     high = max(one.offset + one.error, other.offset + other.error)
     return _between(low, high)
 
 
 def _bounds(trip: Trip) -> tuple[int, int]:
-    """Between what the offset must lie. Times are whole microseconds, rounded down."""
+    """Return the bounds of the offset. Times are whole microseconds, rounded down."""
     return trip.told - trip.answered - 1, trip.told + 1 - trip.asked
 
 
@@ -71,9 +72,9 @@ def _between(low: int, high: int) -> Clock:
 
 
 class Clocks:
-    """What is known of the clocks of a cluster's hosts other than `here`.
+    """The clocks of a cluster's hosts other than `here`, as far as they are known.
 
-    `request(ranks, do="clock")` asks ranks, and returns a future for each that is there.
+    `request(ranks, do="clock")` asks ranks, and returns a future for each that is connected.
     """
 
     def __init__(self, request: Request, here: str | None = None) -> None:
@@ -82,10 +83,10 @@ class Clocks:
         self._known: dict[str, Clock] = {}
         self._since = -math.inf  # when they were last compared
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None  # the newest that compares
+        self._thread: threading.Thread | None = None  # of the latest comparison
 
     def elsewhere(self, ranks: Iterable[RankInfo]) -> dict[str, list[int]]:
-        """The ranks on other hosts, by host."""
+        """Return the ranks on other hosts, by host."""
         out: dict[str, list[int]] = {}
         for rank in ranks:
             if rank.host != self._here:
@@ -94,12 +95,12 @@ class Clocks:
 
     @property
     def comparing(self) -> bool:
-        """True while they are compared, which takes milliseconds: a first short run would end
-        before it, and have none."""
+        """True while clocks are compared, which takes milliseconds: a short first run would be over
+        before that, and have no offsets."""
         return self._thread is not None and self._thread.is_alive()
 
     def of(self, ranks: Iterable[RankInfo]) -> dict[int, Clock]:
-        """The clocks of ranks on other hosts, if they were compared a short while ago."""
+        """Return the clocks of ranks on other hosts, if they were compared recently."""
         if time.monotonic() - self._since > AGAIN_S:
             return {}
         return self._by_rank(ranks)
@@ -107,9 +108,9 @@ class Clocks:
     def compare(
         self, ranks: Sequence[RankInfo], tell: Callable[[dict[int, Clock]], None] | None = None
     ) -> threading.Thread | None:
-        """Compare clocks in a thread and `tell` what came out, unless that is known already.
+        """Compare clocks in a thread and pass the result to `tell`, unless a recent one is known.
 
-        Nothing happens where all ranks are on this host.
+        Does nothing if all ranks are on this host.
         """
         if time.monotonic() - self._since < AGAIN_S or not self.elsewhere(ranks):
             return None
@@ -141,7 +142,7 @@ class Clocks:
         }
 
     def _trips(self, hosts: dict[str, list[int]]) -> dict[str, list[Trip]]:
-        """Some round trips to each host, one after the other, once ranks are there to be asked."""
+        """Make round trips to each host, one after another, once ranks are connected."""
         known = [rank for ranks in hosts.values() for rank in ranks[:ASKED]]
         poll_until(lambda: len(self._request(known, do="clock")) == len(known), COMES_S, 0.02)
         out: dict[str, list[Trip]] = {host: [] for host in hosts}
@@ -158,7 +159,7 @@ class Clocks:
         futures = self._request([rank], do="clock")
         if not futures:
             raise RankroomError(f"rank {rank} is gone")
-        # The client's thread sees the reply first.
+        # The callback runs in the connection's thread, which sees the reply first.
         futures[0].add_done_callback(lambda _: back.append(time.time_ns() // 1000))
         answer = futures[0].result(ANSWER_S)
         answered = back[0] if back else time.time_ns() // 1000

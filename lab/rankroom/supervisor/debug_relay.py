@@ -1,4 +1,4 @@
-"""JupyterLab's debugger and the rank that is in it: requests go through here, and events back."""
+"""Passes requests of JupyterLab's debugger on to the rank that it debugs, and events back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankroom.supervisor.rank_connections import RankConnections
 
 
 class DebugRelay:
-    """Knows whose debugger each rank is in: the client's that switched it on."""
+    """Knows which client debugs each rank: the one that switched its debugger on."""
 
     def __init__(self, server: Server, connections: RankConnections) -> None:
         self._server = server
@@ -21,7 +21,8 @@ class DebugRelay:
         self._clients: dict[int, tuple[bytes, Owner]] = {}
 
     def take(self, question: Question) -> bool:
-        """Pass on a request of a client's or an event of a rank's; in the server's thread."""
+        """Pass on a client's request or a rank's event, in the server's thread; return False if the
+        message is neither."""
         said = question.content
         if said["do"] == "debug":
             self._ask(question, said["rank"], said["message"])
@@ -32,12 +33,12 @@ class DebugRelay:
         return True
 
     def gone(self, rank: int) -> None:
-        """The process of a rank has ended, and its debugger with it."""
+        """Note that the process of a rank has ended, and its debugger with it."""
         self._tell(rank, None)
         self._clients.pop(rank, None)
 
     def forget_gone(self) -> None:
-        """Switch off the debuggers of clients that have ended, with their breakpoints."""
+        """Disconnect the debuggers of clients that have ended, which removes their breakpoints."""
         for rank, (_, client) in list(self._clients.items()):
             if is_gone(client):
                 self._clients.pop(rank)
@@ -50,7 +51,7 @@ class DebugRelay:
         asks = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
         if client and client != asks and not is_gone(client):
             raise UsageError(ANOTHERS.format(rank=rank, pid=client.pid, host=client.host))
-        if command == "initialize" or client == asks:  # which may have another connection by now
+        if command == "initialize" or client == asks:  # the client may have reconnected
             client = asks
             self._clients[rank] = question.peer, client
         mine = question.peer, client
@@ -59,7 +60,7 @@ class DebugRelay:
             error = asked.exception()
             failed = error is not None or "refused" in asked.result()
             if failed and command == "initialize" and self._clients.get(rank) == mine:
-                self._clients.pop(rank)  # it is not on
+                self._clients.pop(rank)  # the debugger was not switched on
             if isinstance(error, Exception):
                 question.refuse(error)
             else:

@@ -1,8 +1,8 @@
-"""Ranks of one run that train with `hvd.elastic.run`: one that dies there may come back into it.
+"""Ranks of one run that train with `hvd.elastic.run`: one that dies there may rejoin the run.
 
-Its process is started again as any rank is (`processes/restarts.py`), and runs the cell from its
-beginning, as workers of Horovod's own launcher do. The others go back to their last commit, set
-Horovod up again with it, and give it their state.
+Its process is restarted as any rank's is (`processes/restarts.py`), and runs the cell from the
+beginning, as workers of Horovod's own launcher do. The others go back to their last commit,
+initialize Horovod again together with it, and send it their state.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from rankroom.text.rank_ranges import name_ranks
 
-TRIES = 3  # to start a rank so that it gets the state
+TRIES = 3  # restarts of a rank that keeps dying before it gets the state
 
 
 @dataclass
 class Absence:
-    """A rank that has died: `how`, and until when (monotonic) it is waited for, `seconds` long."""
+    """A rank that died (`how`) and is waited for `seconds` long, `until` a deadline (monotonic)."""
 
     how: str
     until: float
@@ -26,19 +26,22 @@ class Absence:
 
 
 class ElasticRanks:
-    """`meeting` counts how often ranks of the run died and were waited for: those that go on meet
-    under its number, so that none is met that is gone by now."""
+    """Which ranks of a run have the elastic state, and which are waited for.
+
+    `meeting` counts how often a rank died and was waited for: the others regroup under its number,
+    so that none of them meets a process that is gone by now.
+    """
 
     def __init__(self, ranks: Collection[int]) -> None:
         self.meeting = 0
         self.inside: set[int] = set()  # ranks that are within hvd.elastic.run and have its state
         self.absent: dict[int, Absence] = {}
-        self.behind: set[int] = set()  # ranks that were started again and have not got the state
-        self.starts = dict.fromkeys(ranks, 0)  # how often each was, in this run
-        self._tries = dict.fromkeys(ranks, 0)  # the same since it last had the state
+        self.behind: set[int] = set()  # ranks that were restarted and do not have the state yet
+        self.starts = dict.fromkeys(ranks, 0)  # how often each was restarted during this run
+        self._tries = dict.fromkeys(ranks, 0)  # the same since the rank last had the state
 
     def note(self, rank: int, inside: bool) -> None:
-        """`rank` has the state of an elastic run now, or has left that."""
+        """Note that `rank` has the state of an elastic run, or has left `hvd.elastic.run`."""
         if inside:
             self.inside.add(rank)
             self.behind.discard(rank)
@@ -47,16 +50,16 @@ class ElasticRanks:
             self.inside.discard(rank)
 
     def go_on_without(self, rank: int) -> bool:
-        """Whether the others can wait for `rank`, as all have the state or are about to get it."""
+        """Return whether the others can wait for `rank`: all have the state, or will get it."""
         others = self.starts.keys() - {rank} - self.absent.keys() - self.behind
         return bool(others) and others <= self.inside
 
     def is_hopeless(self, rank: int) -> bool:
-        """Whether `rank` has died as often as it may before it had the state."""
+        """Return whether `rank` has died as often as it may without getting the state."""
         return self._tries[rank] >= TRIES
 
     def wait_for(self, rank: int, how: str, seconds: float) -> list[int]:
-        """`rank` has died and is waited for; the ranks that are to meet anew."""
+        """Wait for `rank`, which has died; return the ranks that are to regroup."""
         self.note(rank, False)
         self.behind.discard(rank)
         self.absent[rank] = Absence(how, time.monotonic() + seconds, seconds)
@@ -64,24 +67,24 @@ class ElasticRanks:
         return sorted(self.starts.keys() - self.absent.keys())
 
     def wait_longer(self, rank: int, seconds: float) -> None:
-        """It is being started now."""
+        """Extend the wait for `rank` to `seconds` from now, as it is being started."""
         absence = self.absent[rank]
         self.absent[rank] = Absence(absence.how, time.monotonic() + seconds, seconds)
 
     def come_back(self, rank: int) -> str:
-        """`rank` is there again; how it had ended."""
+        """Note that `rank` is connected again; return how it had ended."""
         self.behind.add(rank)
         self.starts[rank] += 1
         self._tries[rank] += 1
         return self.absent.pop(rank).how
 
     def give_up(self) -> dict[int, str]:
-        """Wait for none any more; how those had ended that were waited for."""
+        """Stop waiting; return how the ranks had ended that were waited for."""
         given_up, self.absent = self.absent, {}
         return {rank: absence.how for rank, absence in given_up.items()}
 
     def overdue(self) -> dict[int, str]:
-        """How the ranks had ended that were waited for long enough."""
+        """Return how the ranks had ended whose time to come back is over."""
         now = time.monotonic()
         return {
             rank: NOT_BACK.format(how=absence.how, seconds=absence.seconds)
@@ -90,7 +93,7 @@ class ElasticRanks:
         }
 
     def words(self) -> str:
-        """Who is waited for; empty if nobody is."""
+        """Return which ranks are waited for, in words; empty if none is."""
         if not self.absent:
             return ""
         who, have = name_ranks(sorted(self.absent)), "have" if len(self.absent) > 1 else "has"
@@ -98,7 +101,7 @@ class ElasticRanks:
 
 
 def wait_words(cluster: str, rank: int, how: str, seconds: float, comes: bool) -> str:
-    """What the record says where a rank died that is waited for; `comes` if it is being started."""
+    """Return the log line for a rank that died and is waited for; `comes` if it is restarted."""
     words = COMES_BACK if comes else WAITS
     return words.format(cluster=cluster, rank=rank, how=how, seconds=seconds)
 

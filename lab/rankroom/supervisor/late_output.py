@@ -1,8 +1,8 @@
-"""What ranks write when the record of their run is closed: added to it afterwards.
+"""What ranks write after the record of their run is closed: added to it afterwards.
 
-A rank may have been given up, as its node was cut off: it is lost for the run then, and its spool
-is kept until it can write no more. And what a cell has started may print when the cell is over:
-that is the next cell's; if the rank ends before there is one, it is the last one's.
+A rank may have been given up because its node was cut off: it is lost for the run then, and its
+spool is kept until it can write no more. And what a cell has started may print when the cell is
+over: that output belongs to the next cell, or to the last one if the rank ends before another.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
 from rankroom.supervisor.recorder import Recorder
 
-LOOK_S = 5.0  # between two looks at spools
+LOOK_S = 5.0  # between two checks of spools
 MARK = "late"  # the event that says how far a spool has been added
 
 
 class LateOutput:
-    """Adds what ranks wrote after their run, once all of that run's record is on disk."""
+    """Adds what ranks wrote after their run, once the run's record is closed."""
 
     def __init__(self, store: Store, spool: Callable[[int], Path]) -> None:
         self._store = store
         self._spool = spool
         self._runs: list[Recorder] = []
-        self._latest: dict[int, Recorder] = {}  # by rank, which lives
-        self._before: dict[int, Recorder | None] = {}  # those before these
+        self._latest: dict[int, Recorder] = {}  # by living rank: the latest run that began there
+        self._before: dict[int, Recorder | None] = {}  # by rank: the run before that
         self._looked = 0.0
-        self._sizes: dict[Path, int] = {}  # of spools, as far as they were added
+        self._sizes: dict[Path, int] = {}  # of spools when they were last added
         self._thread: threading.Thread | None = None
 
     def follow(self, run: Recorder) -> None:
-        """`run` is over; its ranks may have more to say."""
+        """Expect more output from the ranks of `run`, which is over."""
         if run.given_up:
             self._runs.append(run)
         for rank in run.info.ranks:
-            if run.has_begun(rank.rank):  # if not, what is there is still that of the run before
+            if run.has_begun(rank.rank):  # if not, output still belongs to the run before
                 self._before[rank.rank] = self._latest.get(rank.rank)
                 self._latest[rank.rank] = run
 
     def forget(self, run_id: str) -> None:
-        """This run's record is removed, in which nothing was printed: what comes is for the run
-        before it."""
+        """Forget a run in which nothing was printed, as its record is removed: later output belongs
+        to the run before it."""
         for rank, run in list(self._latest.items()):
             if run.id == run_id:
                 del self._latest[rank]
@@ -55,33 +55,33 @@ class LateOutput:
                     self._latest[rank] = before
 
     def take(self, ranks: Iterable[int], current: Recorder | None) -> None:
-        """The processes of these ranks end: what was printed there since their last cell has no
-        other record to go to than that cell's; `current` is the run that is on, or was the last."""
+        """Add what was printed on these ranks, whose processes end, since their last cell to that
+        cell's record. `current` is the run in progress, or the last one."""
         for rank in ranks:
-            run = self._latest.pop(rank, None)  # of the next process nothing is known
+            run = self._latest.pop(rank, None)  # nothing is known of the rank's next process
             if current is not None and current.has_begun(rank):
                 run = current
             if run is not None:
-                # Without a record, or with a full disk, there is no place for it.
+                # Without a record, or with a full disk, the output is lost.
                 with contextlib.suppress(OSError, RecordError):
                     run.take_late(rank)
 
     def look(self) -> None:
-        """Add what is new, now and then; in a thread of its own, as a record may be long."""
+        """Add new output from time to time; in a thread, as it takes long for a long record."""
         if not self._runs or time.monotonic() < self._looked + LOOK_S:
             return
         if self._thread is None or not self._thread.is_alive():
             self._looked = time.monotonic()
             self._thread = threading.Thread(target=self.add, name="rankroom-late", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no thread can be started: the next look
+            with contextlib.suppress(RuntimeError):  # no thread available: the next call retries
                 self._thread.start()
 
     def add(self) -> None:
-        """Add what is new now."""
+        """Add new output now."""
         for run in list(self._runs):
             for rank, had in list(run.given_up.items()) if run.is_closed else ():
                 spool = self._spool(rank) / f"{run.id}.jsonl"
-                # What cannot be read or written now is tried again with the next look.
+                # What cannot be read or written now is retried later.
                 with contextlib.suppress(OSError, RecordError):
                     size = spool.stat().st_size
                     # A record is read only if there is something to add.
@@ -92,8 +92,8 @@ class LateOutput:
 
 @dataclass
 class Known:
-    """What a record has of one rank where it says how far its spool is added: events, bytes of the
-    spool, and bytes of its streams."""
+    """How much of one rank a record has at its last mark of how far the spool was added: events,
+    bytes of the spool, and bytes of each stream."""
 
     events: int = 0
     spooled: int | None = None  # None: the rank was not given up
@@ -102,7 +102,7 @@ class Known:
 
 
 def add_late(store: Store, run: RunInfo, spool: Path) -> int:
-    """Add to the record of a run that is over what `spool` has of a rank; how many events."""
+    """Add a rank's `spool` to the record of a run that is over; return how many events it added."""
     if run.state != "failed" or not any(rank.state == "lost" for rank in run.ranks):
         return 0
     with contextlib.suppress(OSError, RecordError):
@@ -111,10 +111,10 @@ def add_late(store: Store, run: RunInfo, spool: Path) -> int:
 
 
 def _add(record: RecordPaths, spool: Path) -> int:
-    """Move what the record lacks of a rank from its spool to there; how many events."""
+    """Add the events of a rank's spool that the record lacks; return how many."""
     rank = int(spool.parent.name)
     with contextlib.closing(Writer.again(record)) as writer, writer.alone():
-        # A second call finds nothing to add.
+        # Read under the lock, so that a second call finds nothing to add.
         known, unmarked = _known(record.events, rank)
         if known.spooled is None:
             return 0
@@ -133,21 +133,22 @@ def _add(record: RecordPaths, spool: Path) -> int:
 
 
 def _line(line: bytes, rank: int, known: Known) -> bytes:
-    """An event of the spool as the record takes it; empty if the record has it."""
-    event = parse_event(line.rpartition(b"\0")[2])  # behind a hole that a full disk left
+    """Return an event of the spool as the record takes it; empty if the record has it already."""
+    event = parse_event(line.rpartition(b"\0")[2])  # after a hole that a full disk left
     if event is None:
         return b""
     if event["kind"] == "log":
         event = _unknown(event, known)
     if not event or event["kind"] == "status":
-        return b""  # the record has said already how it ended for this rank
+        return b""  # the record already says how the run ended for this rank
     fields = {key: event[key] for key in event if key not in ("kind", "rank", "seq", "t")}
     known.events, known.time = known.events + 1, event["t"]
     return event_line(event["kind"], rank, known.events - 1, event["t"], **fields)
 
 
 def _unknown(event: Json, known: Known) -> Json:
-    """A log event without what the record has: last words were taken from the rank's streams."""
+    """Return a log event without the text that the record has, as the rank's last output was taken
+    from its streams."""
     have, to = known.streams.get(event["stream"], 0), int(event.get("to", 0))
     if to <= have:
         return {}
@@ -157,8 +158,8 @@ def _unknown(event: Json, known: Known) -> Json:
 
 
 def _known(events: Path, rank: int) -> tuple[Known, int]:
-    """What the record says that it has, and how many events it has beyond: of a disk that was full
-    before their mark was written."""
+    """Return what the record has at its last mark, and how many events it has beyond that: those
+    whose mark a full disk refused."""
     known, now = Known(), Known()
     with events.open("rb") as file:
         for line in file:

@@ -1,8 +1,8 @@
-"""How long a cluster stays when no client holds it any more.
+"""The lease of a cluster: how long it stays when no client holds it any more.
 
-Every process that holds a cluster has a shared lock on a file in its folder; the system takes the
-lock away when the process ends, however that comes about. Where the file system has no locks,
-nobody can tell, and a cluster stays until it is stopped.
+Every process that holds a cluster has a shared lock on a file in its folder; the system releases
+the lock when the process ends, for whatever reason. Where the file system has no locks, it cannot
+be known whether a client is left, and a cluster stays until it is stopped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ LOOK_S = 30.0
 
 
 def hold(folder: Path) -> int:
-    """Take a share in the cluster's lease; closing the descriptor gives it back."""
+    """Take a shared lock on the cluster's lease; closing the returned descriptor releases it."""
     lease = os.open(folder / "lease", os.O_RDWR | os.O_CREAT, 0o600)
-    # The supervisor's look is the only thing to wait for: microseconds.
+    # This only ever waits for the supervisor's check, which takes microseconds.
     file_lock.take(lease, file_lock.SHARED, wait=True)
     return lease
 
 
 def held(file: Path) -> bool:
-    """True if some process has a lock on `file` now, or may have one."""
+    """Return whether a process has a lock on `file` now, or may have one."""
     try:
         own = os.open(file, os.O_RDWR)
     except FileNotFoundError:
@@ -39,16 +39,16 @@ def held(file: Path) -> bool:
 
 
 class Lease:
-    """When no client has held the cluster in `folder` for `seconds`."""
+    """Expires when no client has held the cluster in `folder` for `seconds`."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
         self._seconds = seconds
-        self.pause = min(LOOK_S, seconds / 4)  # between two looks
+        self.pause = min(LOOK_S, seconds / 4)  # between two checks
         self._used = self._looked = time.monotonic()
 
     def over(self, in_use: bool) -> bool:
-        """True when the cluster can end: not held for so long, and not `in_use` by a run."""
+        """Return whether the lease has expired: not held for so long, nor `in_use` by a run."""
         now = time.monotonic()
         if now < self._looked + self.pause:
             return False

@@ -1,4 +1,4 @@
-"""How a cluster and its runs stand, told to all who follow it as soon as something changes."""
+"""The state of a cluster and its runs, sent to all subscribers as soon as it changes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from functools import partial
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.rpc.server import Question, Server
 
-PERIOD_S = 20.0  # between two messages to a follower, if nothing changes
+PERIOD_S = 20.0  # between two messages to a subscriber, if nothing changes
 
 
 class News:
-    """Answers the question "news": how the cluster stands, and the states of the runs that have
-    changed since what is `known`."""
+    """Answers the request "news": the state of the cluster, and the states of the runs that have
+    changed since the version that is `known`."""
 
     def __init__(self, info: ClusterInfo, server: Server) -> None:
         self._info = info
         self._server = server
-        self._version = 0  # of what there is to tell; `_waiting` wait for another one
-        # How each run stands and since which version: the one that has changed last comes last.
+        self._version = 0  # of the state; the requests in `_waiting` wait for another one
+        # By run: its state and since which version; the one that changed last comes last.
         self._runs: dict[str, tuple[str, int]] = {}
         self._waiting: list[Question] = []
 
     def take(self, question: Question) -> bool:
-        """Answer who knows another version, and others with the next; in the server's thread."""
+        """Answer a request at once if it knows another version, else with the next version.
+
+        In the server's thread. Returns False if the request is of another kind.
+        """
         if question.content["do"] != "news":
             return False
         self._waiting.append(question)
@@ -35,11 +38,11 @@ class News:
         return True
 
     def note(self) -> None:
-        """Something has changed; from any thread."""
+        """Note that something has changed; from any thread."""
         self._server.call(self._tell_new)
 
     def note_run(self, run: str, state: str) -> None:
-        """A run has begun or ended; in the server's thread."""
+        """Note that a run has begun or ended; in the server's thread."""
         self._runs.pop(run, None)
         self._runs[run] = state, self._version + 1
         self._tell_new()
@@ -49,7 +52,7 @@ class News:
         self._tell()
 
     def _tell_at_last(self, question: Question) -> None:
-        """Answer a question that has waited for long, unless there was news meanwhile."""
+        """Answer a request that has waited for a period, unless there was news meanwhile."""
         if question in self._waiting:
             self._tell()
 
@@ -65,6 +68,6 @@ class News:
         new = []
         for run, (state, version) in reversed(self._runs.items()):
             if version <= known:
-                break  # there are thousands after a while
+                break  # the rest is older, and may be thousands
             new.append((run, state))
         return dict(reversed(new))

@@ -1,7 +1,7 @@
-"""The ranks as their supervisor reaches them: cells and questions out, events and answers in.
+"""The supervisor's connections to its ranks: cells and requests out, events and replies in.
 
-Each rank keeps a connection to its supervisor from when it is ready. What it is asked there it
-answers while a cell runs or hangs.
+Each rank keeps a connection to its supervisor from when it is ready. It answers requests on it
+even while a cell runs or hangs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Signal = Callable[[Collection[int], str], Sequence[Future[None]]]
 
 
 class RankGoneError(NoClusterError):
-    """The rank's process has ended, and with it what it was asked."""
+    """The rank's process has ended, so that its pending requests get no reply."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Nothing has been heard of `node` since then (monotonic): its ranks may be cut off."""
+    """Nothing has been heard from `node` `since` then (monotonic): its ranks may be cut off."""
 
     node: str
     since: float
@@ -46,16 +46,16 @@ class Silence:
 class RankConnections:
     """The connections of a cluster's ranks.
 
-    `signal(ranks, name)` sends a signal to the processes of ranks, whatever they do; what it
-    returns is done once that was sent.
+    `signal(ranks, name)` sends a signal to the processes of ranks, whatever they do; the futures
+    it returns are done once the signal was sent.
     """
 
     def __init__(self, server: Server, signal: Signal) -> None:
         self._server = server
         self.signal = signal
         self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
-        self.known: set[int] = set()  # ranks that have been connected
-        self.silent: Mapping[int, Silence] = {}  # ranks on nodes of which nothing is heard
+        self.known: set[int] = set()  # ranks that have been connected at any time
+        self.silent: Mapping[int, Silence] = {}  # ranks on silent nodes
         self._peers: dict[int, bytes] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, tuple[int, Future[Any]]] = {}
@@ -66,14 +66,14 @@ class RankConnections:
         """The ranks that are connected."""
         return sorted(self._peers)
 
-    # -- what ranks say, in the server's thread
+    # -- messages from ranks, in the server's thread
 
     def take(self, question: Question) -> bool:
-        """Take what a rank says, if this is of that kind."""
+        """Handle a rank's events or reply; return False if the message is of another kind."""
         said = question.content
         if said["do"] == "events":
             if self._peers.get(said["rank"], question.peer) != question.peer:
-                return True  # of a process that is gone, and was read from its spool
+                return True  # from a process that is gone: they were read from its spool
             self.modules.update(said.get("modules", ()))
             if receive := self._receivers.get(said["run"]):
                 receive(said, question.buffers[0])
@@ -87,48 +87,48 @@ class RankConnections:
         return True
 
     def connected(self, rank: int, peer: bytes) -> None:
-        """`rank` has come, known by `peer`."""
+        """Note that `rank` has connected as `peer`."""
         self._peers[rank] = peer
         self.known.add(rank)
 
     def gone(self, rank: int) -> None:
-        """The process of `rank` has ended: nothing that it was asked will be answered."""
+        """Fail all pending requests to `rank`, as its process has ended."""
         self._peers.pop(rank, None)
         for number, (asked, future) in list(self._asked.items()):
             if asked == rank:
                 self._asked.pop(number, None)
                 _settle(future, RankGoneError(f"rank {rank} is gone"))
 
-    # -- what is sent to ranks, from any thread
+    # -- messages to ranks, from any thread
 
     def subscribe(self, run: str, receive: Receive) -> None:
-        """Have `receive(header, lines)` called, in the server's thread, for events of a run."""
+        """Call `receive(header, lines)`, in the server's thread, for each batch of run events."""
         self._receivers[run] = receive
 
     def unsubscribe(self, run: str) -> None:
         self._receivers.pop(run, None)
 
     def execute(self, to: Iterable[int], source: str, /, **about: Any) -> dict[int, Future[Any]]:
-        """Run `source` as a cell on ranks; what each of them answers when it has done so."""
-        cell = packed({"source": source, **about})  # once, as it names all ranks
+        """Run `source` as a cell on ranks; return futures of the replies, sent when it has run."""
+        cell = packed({"source": source, **about})  # once, as it lists all ranks
         return {rank: self._ask(rank, cell, do="execute") for rank in to}
 
     def apply(
         self, to: Iterable[int], how: str, name: str, buffers: Sequence[bytes]
     ) -> dict[int, Future[Any]]:
-        """Have ranks do something with variables between two cells; what each of them answers."""
+        """Access variables on ranks between two cells; return the future of each rank's reply."""
         return {rank: self._ask(rank, *buffers, do="apply", how=how, name=name) for rank in to}
 
     def request(self, ranks: Sequence[int], /, **question: Any) -> list[Future[Any]]:
-        """Ask ranks what they answer even while a cell runs; ranks that are gone are left out."""
+        """Send ranks a request that they answer even while a cell runs; skip absent ranks."""
         return [self._ask(rank, **question) for rank in ranks if rank in self._peers]
 
     def debug(self, rank: int, message: dict[str, Any]) -> Future[Any]:
-        """Have a rank do what JupyterLab's debugger asks; its answer, or RankGoneError."""
+        """Send a request of JupyterLab's debugger to a rank; the reply may be RankGoneError."""
         return self._ask(rank, do="debug", message=message)
 
     def demand_heard(self, ranks: Iterable[int]) -> None:
-        """Raise RankroomError if one of these ranks may be cut off: it would not answer."""
+        """Raise RankroomError if one of these ranks may be cut off, and so would not reply."""
         silent, chosen = self.silent, set(ranks)
         if nodes := {silent[rank].node: silent[rank] for rank in sorted(chosen & silent.keys())}:
             node, silence = next(iter(nodes.items()))
@@ -136,7 +136,7 @@ class RankConnections:
             raise RankroomError(CUT_OFF.format(silence=silence, ranks=format_ranks(its)))
 
     def later(self, seconds: float, call: Call) -> None:
-        """Have `call()` called in the server's thread after so many seconds."""
+        """Call `call()` in the server's thread after `seconds`."""
         self._server.later(seconds, call)
 
     def _ask(self, rank: int, /, *buffers: bytes, **question: Any) -> Future[Any]:
@@ -154,7 +154,7 @@ class RankConnections:
 def _settle(future: Future[Any] | None, outcome: Any) -> None:
     if future is None:
         return
-    with contextlib.suppress(InvalidStateError):  # given up meanwhile
+    with contextlib.suppress(InvalidStateError):  # canceled meanwhile
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:

@@ -1,4 +1,4 @@
-"""Where the threads of ranks are, also of ranks that are stuck in C code."""
+"""Stacks of the ranks' threads, also of ranks that are stuck in C code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.stall import main_first
 from rankroom.system.polling import poll_until
 
-STACKS_S = 1.0  # for a rank to say where its threads are
-SIGNAL_S = 3.0  # for one that does not, by a signal
-QUIET_S = 0.1  # without another line, after which nothing more is expected
+STACKS_S = 1.0  # timeout for a rank to send its stacks
+SIGNAL_S = 3.0  # timeout for one that does not to write them on a signal
+QUIET_S = 0.1  # without another line, after which no more are expected
 STACK_SIGNAL = "SIGUSR2"
 
 
 def stacks(
     connections: RankConnections, ranks: Sequence[int], spool: Callable[[int], Path]
 ) -> dict[int, str]:
-    """Where the threads of each of these ranks are, as text. Takes four seconds at most."""
+    """Return the stacks of each rank's threads, as text. Takes four seconds at most."""
     files = {rank: spool(rank) / "stacks" for rank in ranks}
     before = {rank: _size(file) for rank, file in files.items()}
     present = [rank for rank in ranks if rank in connections.ranks]
@@ -35,7 +35,7 @@ def stacks(
     # The signal ends a rank that is starting: it has no handler yet.
     there = set(connections.ranks) - cut_off.keys()
     silent = [rank for rank in ranks if rank in there and rank not in found]
-    # Python does not run there, as C code holds its lock: the signal's handler needs none.
+    # Python does not run there, as C code holds the GIL: the signal's handler needs no GIL.
     connections.signal(silent, STACK_SIGNAL)
     _wait_until_written({rank: files[rank] for rank in silent}, before)
     for rank in silent:
@@ -47,7 +47,7 @@ def stacks(
 
 
 def _wait_until_written(files: Mapping[int, Path], before: Mapping[int, int]) -> None:
-    """Wait for all files to grow and to stop growing, as stacks are written line by line, and the
+    """Wait until all files have grown and stopped growing: stacks are written line by line, the
     main thread's last."""
     sizes, grown = dict(before), dict[int, float]()
 

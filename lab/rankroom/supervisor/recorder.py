@@ -1,6 +1,6 @@
 """A run from its cell to a finished record.
 
-The recorder is the only writer of the record. It sends the cell, notices how each rank ends,
+The recorder is the only writer of the record. It sends the cell, notes how each rank ends,
 releases the others when one has failed, and closes the record when all have ended.
 """
 
@@ -40,13 +40,13 @@ from rankroom.supervisor.run_clock import CLOCK_SET, RunClock, widen
 from rankroom.supervisor.run_summary import RunSummary
 from rankroom.supervisor.stall import StallWatch
 
-TELL_S = 0.02  # after a rank has failed, until followers are told: others fail with it
-LATE_S = 0.3  # after a rank's reply, for its last batch, before the spool is read
-HELD_S = 2.0  # after an answer, for the rank's debugger to ask again
-RETRY_S = 0.5  # between two tries to write the end of a record to a full disk
-MOST_LATE = 64  # megabytes that a record takes of what a rank prints after the cell
-GIVE_UP_S = 3.0  # after an interrupt, for ranks whose node is silent to end all the same
-# When each event was, as `event_line` writes it.
+TELL_S = 0.02  # delay of updates after a failure or prompt, as more ranks often follow
+LATE_S = 0.3  # after a rank's reply, to wait for its last batch before its spool is read
+HELD_S = 2.0  # after a prompt or answer, for the rank's debugger to prompt again
+RETRY_S = 0.5  # between two attempts to write the end of a record to a full disk
+MOST_LATE = 64  # megabytes of a rank's output after the cell that a record takes
+GIVE_UP_S = 3.0  # after an interrupt, before ranks on silent nodes are given up
+# The time of each event, as `event_line` writes it.
 _TIMES = re.compile(rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)', re.MULTILINE)
 
 
@@ -54,7 +54,7 @@ class Recorder:
     """One cell executing on ranks, and its record.
 
     `spool(rank)` is the folder of a rank's spool; `tell(recorder)` is called whenever run.json has
-    changed, at last when the run is over.
+    changed, for the last time when the run is over.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class Recorder:
             rank: None for rank, info in self._ranks.items() if info.state not in RANK_ENDED
         }
         self._summary = RunSummary(info)
-        self._updates = False  # run.json, soon
-        self._asked_at = float("-inf")  # when a rank last asked something, or was answered
+        self._updates = False  # an update of run.json is scheduled
+        self._asked_at = float("-inf")  # when a rank last prompted, or was answered
         self._assembly = Assembly(
             self.id, self._ranks, spool, self._summary.remark, self._note_unreadable
         )
-        # Ranks on nodes that did not answer any more, and how much of their spools was had then.
+        # Ranks given up as their node was silent, and how many bytes of their spool were recorded.
         self.given_up: dict[int, int] = {}
         self._elastic = ElasticRanks(self._ranks)
-        self._about: dict[str, Any] = {}  # what ranks are told beside the cell
+        self._about: dict[str, Any] = {}  # what is sent to ranks along with the cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
         self._replaying = False
-        # When the last was that is known, of a run that is completed after its end; else None.
+        # While a record is completed after the run: when its last known event was; else None.
         self._last: int | None = None
         self._clock = RunClock()
         self._release = Release(
@@ -114,13 +114,13 @@ class Recorder:
         return list(self._running)
 
     def _present(self) -> list[int]:
-        """Those of them whose processes are there."""
+        """Return the running ranks whose processes exist."""
         gone = self._elastic.absent
         return [] if self._ended else [rank for rank in self.running if rank not in gone]
 
     @property
     def is_over(self) -> bool:
-        """True once the run has ended, whether or not a full disk keeps its record open."""
+        """True once the run has ended, even if a full disk keeps its record open."""
         return self._ended
 
     def wait(self, seconds: float) -> bool:
@@ -128,7 +128,7 @@ class Recorder:
         return self._over.wait(seconds)
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        """Raise KeyboardInterrupt on the ranks still running; blocked collectives are released."""
         with self._lock:
             self._summary.interrupt()
         self._release.interrupt()
@@ -136,14 +136,14 @@ class Recorder:
         self._connections.later(GIVE_UP_S, self._give_up_silent)
 
     def release(self) -> list[Future[Any]]:
-        """Release blocked collectives on all ranks, and what waits for an answer, if any still
-        runs; what they answer."""
+        """Release blocked collectives and prompts on all ranks, unless all have ended; return the
+        ranks' replies."""
         asked = self._release.release(prompts=True)
         self._wait_for_none()
         return asked
 
     def answer(self, text: str, prompts: Mapping[int, int]) -> dict[int, Future[Any]]:
-        """Give an answer to the prompts of these numbers, by rank; whether each was `taken`."""
+        """Answer the prompts with these numbers, by rank; each reply says if it was `taken`."""
         about = {"run": self.id, "text": text}
         asked = {
             rank: self._connections.request([rank], do="answer", prompt=number, **about)
@@ -154,21 +154,21 @@ class Recorder:
 
     @property
     def was_released(self) -> bool:
-        """True once collectives of the run were asked to let go, blocked or not."""
+        """True once ranks were asked to release collectives of the run, blocked or not."""
         return self._release.asked
 
     def __repr__(self) -> str:
         return f"<Recorder of {self.id} {self.info.state}>"
 
-    # -- its life
+    # -- life cycle
 
     def start(self, **about: Any) -> None:
-        """Create the record and send the cell, `about` which every rank is told: `count` numbers
-        it in tracebacks; `settle` says that ranks may be out of step, as a cell before this one
-        failed; `profile` has the frameworks' profilers run with it; `own` says that its ranks are
-        a world of their own; `epoch` counts how often ranks were wired again.
+        """Create the record and send the cell, with `about` for every rank: `count` numbers the
+        cell in tracebacks; `settle` says that ranks may be out of step, as a cell before this one
+        failed; `profile` runs the frameworks' profilers with it; `own` says that its ranks are a
+        world of their own; `epoch` counts how often ranks were rewired.
 
-        Raises RecordError when there is nowhere to keep the record; nothing is sent then.
+        Raises RecordError if the record cannot be created; nothing is sent then.
         """
         self._writer = PatientWriter(self._store.create(self.info, self.source))
         about |= {"run": self.id, "start": self.info.start, "ranks": sorted(self._ranks)}
@@ -183,8 +183,8 @@ class Recorder:
             future.add_done_callback(partial(self._replied, rank))
 
     def complete(self, writer: Writer, how_ended: Callable[[int], str]) -> None:
-        """Complete a record whose writer is gone, from what ranks that have ended left on disk. The
-        run ended with the last that is known of it, and not now."""
+        """Complete a record whose writer is gone, from what its ranks, which have ended, left on
+        disk. The run's end is the time of its last known event, not the present."""
         self._writer, self._last = PatientWriter(writer), 0
         with self._lock:
             self._replay()
@@ -198,7 +198,7 @@ class Recorder:
             self._finish_if_over()
 
     def _replay(self) -> None:
-        """Learn from the record what its writer knew."""
+        """Rebuild from the record what its writer knew."""
         self._replaying = True
         with self._store.paths(self.id).events.open("rb") as file:
             for line in file:
@@ -206,7 +206,7 @@ class Recorder:
                 if event is None or event["rank"] not in self._ranks:
                     continue
                 rank = event["rank"]
-                # A full disk may have left some out.
+                # Not a count of lines: a full disk may have left some out.
                 self._summary.next_seq[rank] = event["seq"]
                 self._notice(rank, line)
                 if event["kind"] == "status" and event["state"] == "lost":
@@ -218,7 +218,7 @@ class Recorder:
             self._take(header["rank"], header["at"], lines)
 
     def _take(self, rank: int, at: int, lines: bytes) -> None:
-        # What a rank says that was given up is in its spool, from where it is added later.
+        # What a rank reports after it was given up is in its spool, and is added from there later.
         if self._ended or rank not in self._ranks or self._ranks[rank].state == "lost":
             return
         new = self._assembly.take(rank, at, lines)
@@ -226,7 +226,7 @@ class Recorder:
         self._notice(rank, new)
 
     def _notice(self, rank: int, lines: bytes) -> None:
-        """Keep what the summary needs, and see whether the rank has ended."""
+        """Pass events to the summary, and act on failures, stalls, prompts and ends of ranks."""
         if self._last is not None:
             times = [int(t) - self._offset(rank) for t in _TIMES.findall(lines)]
             self._last = max([self._last, *times])
@@ -243,19 +243,19 @@ class Recorder:
                     self._status(rank, state)
 
     def _say(self, hang: Hang | None) -> None:
-        """Put why the run is stuck into the record, or take it out again."""
+        """Record why the run is stuck, or with None that it no longer is."""
         with self._lock:
             if self._ended or self._writer is None:
                 return
             if hang and self.info.hang and (self._release.interrupted or self.was_released):
-                return  # where they stand while it is ended is not why it was
+                return  # where ranks are while they are freed is not why the run was stuck
             if hang and (absent := self._elastic.words()):
                 hang.text = f"{hang.text}; {absent}"
             if self._summary.hang(hang):
                 self._update()
 
     def remark(self, note: str) -> None:
-        """Put a note into the record, while the run is on."""
+        """Add a note to the record while the run is in progress."""
         with self._lock:
             if self._ended or self._writer is None:
                 return
@@ -263,11 +263,11 @@ class Recorder:
             self._update()
 
     def _is_held(self) -> bool:
-        """Whether somebody works with a rank's debugger, or is about to be asked by it again."""
+        """Return whether a rank prompts for input, or its debugger is about to prompt again."""
         return bool(self.info.prompts) or time.monotonic() < self._asked_at + HELD_S
 
     def _update_soon(self) -> None:
-        """Put into the record what ranks ask, or that some failed: many may do so at once."""
+        """Schedule an update of run.json with prompts and failures: many ranks may have some."""
         if not self._replaying and not self._updates:
             self._updates = True
             self._connections.later(TELL_S, self._update_now)
@@ -285,9 +285,9 @@ class Recorder:
         self._tell(self)
 
     def set_clocks(self, clocks: dict[int, Clock]) -> None:
-        """Take note of how far the clocks of ranks on other hosts are ahead, while the run is on.
+        """Record how far the clocks of ranks on other hosts are ahead, while the run goes on.
 
-        When they are compared again, what is noted covers all of it.
+        If they are compared again, the recorded bounds cover all comparisons.
         """
         with self._lock:
             if self._ended or self._writer is None:
@@ -299,12 +299,12 @@ class Recorder:
         self._ranks[rank].state = state
         if state in RANK_ENDED:
             self._running.pop(rank, None)
-            self._wait_for_none()  # who has ended the cell does not meet others in it
+            self._wait_for_none()  # a rank that has ended the cell cannot regroup with others
         if not self._running:
             self._finish_if_over()
         elif state in ("error", "lost"):
             self._failed()
-            self._update_soon()  # what others do from here on follows from this
+            self._update_soon()  # what other ranks do from here on may be a consequence
 
     def _failed(self) -> None:
         if not self._replaying:
@@ -317,11 +317,11 @@ class Recorder:
             self._finish()
 
     def _replied(self, rank: int, done: Future[Any]) -> None:
-        """The rank has run the cell, or is gone; in the server's thread."""
+        """Handle the reply of a rank that has run the cell, or is gone; in the server's thread."""
         if self._ranks[rank].state in RANK_ENDED:
             return
         if isinstance(done.exception(), RankGoneError):
-            return  # how it ended is said by who knows it
+            return  # `lose` or `wait_for` says how it ended
         self._connections.later(LATE_S, lambda: self._late(rank))
 
     def _late(self, rank: int) -> None:
@@ -337,7 +337,7 @@ class Recorder:
         self._notice(rank, rest)
 
     def _lost(self, rank: int, how: str) -> None:
-        """The rank's process is gone: add its last words, then say how it ended."""
+        """Record the loss of a rank's process: its last output, then how it ended."""
         with self._lock:
             if self._ended or self._ranks[rank].state in RANK_ENDED:
                 return
@@ -346,12 +346,12 @@ class Recorder:
             self._summary.blame(rank, how)
             more: dict[str, Any] = {}
             if how.startswith(GIVEN_UP):
-                # What it writes from here on is added when its spool is seen again.
+                # What it writes from here on is added once its spool can be read again.
                 more["spooled"] = self.given_up[rank] = self._assembly.taken(rank)
             self._add(rank, "status", state="lost", note=how, **more)
 
     def _take_last(self, rank: int) -> bool:
-        """Take in what a process that is gone left; False if it had ended the cell before."""
+        """Record what a lost process left; return False if it had ended the cell before."""
         self._take_rest(rank)
         if self._ranks[rank].state in RANK_ENDED:
             return False
@@ -360,17 +360,17 @@ class Recorder:
         return True
 
     def has_begun(self, rank: int) -> bool:
-        """Whether a rank has begun the cell: what it prints from there on is in this record."""
+        """Return whether a rank has begun the cell: its output from then on is in this record."""
         return rank in self._ranks and (
             bool(self._summary.spooled[rank]) or self._assembly.has_begun(rank)
         )
 
     def take_late(self, rank: int) -> None:
-        """The rank ends, and no other cell has come to it: add what it, or what it has started, has
-        printed since it ended this one. Raises RecordError."""
+        """Record what a rank, or a process that it started, has printed since it ended this cell,
+        as the rank ends without another cell. Raises RecordError."""
         with self._lock:
             if rank in self._running or self._ranks[rank].state == "lost":
-                return  # its last words are taken otherwise, or have been
+                return  # `_lost` records its last output, or has done so
             known, self._summary.spooled[rank] = self._summary.spooled[rank], {}
             words = self._assembly.last_words(rank, known)
             if (first := next(words, None)) is None:
@@ -381,21 +381,21 @@ class Recorder:
                 self._add(rank, "log", stream=stream, text=text, to=to)
             if next(words, None) is not None:
                 self._summary.note(TOO_MUCH.format(rank=rank, size=MOST_LATE))
-            self._summary.spooled[rank] = {}  # of the next process nothing is known
-            # One that a full disk keeps open is closed once there is room.
+            self._summary.spooled[rank] = {}  # nothing is known of the rank's next process
+            # A record that a full disk keeps open is closed by `_close_later`.
             if self.is_closed and self._writer is not None:
                 self._writer.finish(self.info)
 
     def lose(self, ranks: Mapping[int, str]) -> None:
-        """These ranks are gone, and how; take in what they left."""
+        """Note that these ranks are gone, and how; record what they left."""
         for rank in self.running:
             if rank in ranks:
                 self._lost(rank, ranks[rank])
 
-    # -- ranks of which nothing is heard
+    # -- silent ranks
 
     def note_silence(self) -> None:
-        """Which nodes are silent is not as it was, perhaps; in the server's thread."""
+        """React to a possible change in which nodes are silent; in the server's thread."""
         if self._ended or not any(rank in self._running for rank in self._connections.silent):
             return
         self._watch.begin()
@@ -403,23 +403,23 @@ class Recorder:
             self._connections.later(GIVE_UP_S, self._give_up_silent)
 
     def _give_up_silent(self) -> None:
-        """The run was interrupted: do not wait for ranks that may be cut off. What they still
-        write joins the record; they are interrupted themselves when they answer again."""
+        """Give up ranks that may be cut off, as the run was interrupted. What they still write is
+        added to the record; they are interrupted themselves when they answer again."""
         with self._lock:
             for rank, silence in self._connections.silent.items():
                 if rank in self._running:
                     self._lost(rank, CUT_OFF.format(silence=silence))
 
-    # -- ranks that come back, as the others train elastically
+    # -- ranks that rejoin elastic training
 
     def note_elastic(self, rank: int, inside: bool) -> None:
-        """A rank has the state of an elastic run, or has left that."""
+        """Note that a rank has the state of an elastic run, or has left `hvd.elastic.run`."""
         self._elastic.note(rank, inside)
 
     def wait_for(self, rank: int, how: str, seconds: float, words: str) -> bool:
-        """`rank` is gone, and may be started again: if the others train elastically, have them go
-        back to their last commit and wait `seconds` for it; False if they do not. `words` are for
-        the record."""
+        """Wait up to `seconds` for `rank`, which is gone and may be restarted, if the others train
+        elastically: they go back to their last commit. `words` are added to the rank's log.
+        Returns False if the run does not wait."""
         with self._lock:
             is_whole = len(self._running) == len(self._ranks) == self.info.size
             if self._ended or not is_whole or self._release.interrupted or self.was_released:
@@ -443,7 +443,7 @@ class Recorder:
             return True
 
     def resume(self, place: RankInfo) -> bool:
-        """A rank is there again: if it is waited for, send it the cell."""
+        """Send the cell to a rank that is back; return False if the run does not wait for it."""
         with self._lock:
             rank = place.rank
             if self._ended or rank not in self._elastic.absent:
@@ -457,7 +457,7 @@ class Recorder:
                 "meeting": self._elastic.meeting,
                 "seq": self._summary.next_seq[rank],
                 "starts": self._elastic.starts[rank],
-                "settle": False,  # the others did, when the run began
+                "settle": False,  # the others did so when the run began
             }
             self._send([rank], self._about | again)
             self._update()
@@ -474,7 +474,7 @@ class Recorder:
                 self._lost(rank, how)
 
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
-        """An event that the run itself adds on behalf of a rank that cannot."""
+        """Add an event on behalf of a rank that cannot report it."""
         t = time.time_ns() // 1000 - self.info.start
         if self._last is not None:
             t = self._last + self._offset(rank)
@@ -483,7 +483,7 @@ class Recorder:
         self._notice(rank, line)
 
     def _offset(self, rank: int) -> int:
-        """By how much the clock of a rank is ahead of the run's, as far as that is known."""
+        """Return how far a rank's clock is ahead of the run's (µs), as far as that is known."""
         clock = self._ranks[rank].clock
         return clock.offset if clock else 0
 
@@ -496,24 +496,24 @@ class Recorder:
             self._summary.note_lack(f"output is missing from the record: {error}")
 
     def _note_unreadable(self, error: OSError) -> None:
-        """A spool cannot be read: what it has is left there."""
+        """Note that a spool cannot be read: its contents are left there."""
         self._summary.note_lack(f"output may be missing from the record: {error}")
 
     def _tidy(self) -> None:
-        """Remove the ranks' copies, compute profile and metrics, once the record is closed."""
-        # Of what a disk refuses as the record is closed, there is only the writer's note.
+        """Remove the ranks' spool files, compute profile and metrics, once the record is closed."""
+        # Of what the disk refused until the record was closed, only the writer's note tells.
         is_noted = any("missing from the record" in note for note in self.info.notes)
         if not (is_noted or self._summary.lacks_output):
             self._assembly.clear(self.given_up)
         if self._summary.has_profile or self._summary.has_metrics:
-            with contextlib.suppress(RuntimeError):  # no thread can be started: as with a full disk
+            with contextlib.suppress(RuntimeError):  # no thread available: readers compute them
                 threading.Thread(target=self._write_found, args=(self.info,)).start()
 
     def _write_found(self, info: RunInfo) -> None:
         from rankroom.analysis.metrics.metrics_of_run import write_metrics
         from rankroom.analysis.profile.of_run import write_profile
 
-        # Readers compute what the disk refuses.
+        # Readers compute what a full disk refuses.
         if self._summary.has_profile:
             with contextlib.suppress(OSError):
                 write_profile(self._store, info)
@@ -522,7 +522,7 @@ class Recorder:
                 write_metrics(self._store, info)
 
     def _close_later(self, writer: PatientWriter, note: str) -> None:
-        """The run is over, but the disk of its record is full: try until there is room."""
+        """Close the record of a run that is over, once its disk is no longer full."""
         while _may_be_there(self._store.paths(self.id).folder):
             time.sleep(RETRY_S)
             with self._lock, contextlib.suppress(RecordError):
@@ -561,7 +561,7 @@ class Recorder:
 
 
 def _may_be_there(folder: Path) -> bool:
-    """False if nothing is there; where that cannot be told, there may be."""
+    """Return False if nothing exists at `folder`, True if it does or that cannot be told."""
     try:
         folder.stat()
     except FileNotFoundError:

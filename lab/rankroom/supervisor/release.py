@@ -1,8 +1,8 @@
-"""How the ranks of a run are freed: interrupted, or released where others will not join them.
+"""How the ranks of a run are freed: interrupted, or released where their peers will not join.
 
-A rank that waits in a collective hears no signal, and one whose peer has failed waits for ever. So
-collectives are released after an interrupt, and soon after the first rank has failed, unless those
-that still run are about to end by themselves.
+A rank that is blocked in a collective does not react to a signal, and waits forever if a peer has
+failed. So collectives are released after an interrupt, and soon after the first rank has failed,
+unless the ranks still running are about to end by themselves.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from rankroom.errors import RankroomError
 from rankroom.supervisor.rank_connections import RankConnections
 
-GRACE_S = 0.03  # after the first failure, for ranks that fail by themselves
-COMPUTES_S = 0.3  # after it, for a rank that is on its way to where the first one failed
-ANSWER_S = 0.3  # for a rank to say how it is
+GRACE_S = 0.03  # after a failure, before the other ranks are checked: they may fail alike
+COMPUTES_S = 0.3  # after the first failure, for a rank to reach the point where that one failed
+ANSWER_S = 0.3  # timeout for a rank to report its status
 RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
-AGAIN_S = 0.7  # after an interrupt, before ranks that did not take notice get another
-RELEASED_S = 3.0  # for ranks to confirm that they let go
-SIGNALLED_S = 3.0  # for agents to send a signal
-HELD_S = 0.5  # between two looks at whether somebody still works with a rank's debugger
+AGAIN_S = 0.7  # after an interrupt, before ranks that did not react get another
+RELEASED_S = 3.0  # timeout for ranks to confirm a release
+SIGNALLED_S = 3.0  # timeout for agents to send a signal
+HELD_S = 0.5  # poll interval while a user works in a rank's debugger
 
 
 class Release:
-    """What a run does to free its ranks.
+    """Interrupts and releases the ranks of one run.
 
-    `running()` are those of `ranks` that have not ended, none once the run is over; `raised` those
-    known to have raised; `given_up` those that the run does not wait for any more, though they may
-    live; `confirmed()` is called when ranks have let go, or do not say so in time. While
-    `is_held()`, somebody looks around on a rank: nothing is released of its own accord.
+    `running()` returns those of `ranks` that have not ended, none once the run is over; `raised`
+    are those known to have raised; `given_up` those that the run no longer waits for, though they
+    may be alive. `confirmed()` is called when ranks have confirmed a release or been signaled, or
+    time out. While `is_held()`, a user inspects a rank: nothing is released automatically.
     """
 
     def __init__(
@@ -59,37 +59,36 @@ class Release:
         self._confirmed = confirmed
         self._is_held = is_held
         self._has_begun = has_begun
-        self._failed_at = float("inf")  # when that was noticed of the first rank
-        self._looks = False  # at what the others do, soon: once for all that fail until then
+        self._failed_at = float("inf")  # when the first failure was noticed; monotonic
+        self._looks = False  # a check of the other ranks is scheduled, for all failures until then
         self._asked: list[Future[Any]] = []
-        self._signals: list[Future[Any]] = []  # on their way to ranks
-        self._sending = 0  # signals that are just being sent
-        self._signalled_by = 0.0  # until when they may come; monotonic
-        self._unconfirmed = 0  # of those asked
-        self._confirmed_by = 0.0  # until when ranks may confirm that they let go; monotonic
+        self._signals: list[Future[Any]] = []  # done once an agent has sent them
+        self._sending = 0  # calls that are passing signals to agents
+        self._signalled_by = 0.0  # until when signals may arrive; monotonic
+        self._unconfirmed = 0  # release requests without a reply
+        self._confirmed_by = 0.0  # until when ranks may confirm a release; monotonic
         self._lock = threading.Lock()
 
     @property
     def asked(self) -> bool:
-        """True once collectives were asked to let go, blocked or not."""
+        """True once ranks were asked to release collectives, blocked or not."""
         return bool(self._asked)
 
     @property
     def pending(self) -> bool:
-        """True while ranks may yet be signalled, or say that they let go: it would hit what runs
-        after this."""
-        # The lock has the thread that ends the run wait for a release that is just being sent.
+        """True while a signal or release may still reach a rank: it would hit the next run."""
+        # The lock makes the thread that ends the run wait for a release that is just being sent.
         with self._lock:
             now = time.monotonic()
             # A rank whose node is cut off never confirms, and may be given up much later.
             if self._unconfirmed > 0 and now < self._confirmed_by:
                 return True
             is_on_its_way = self._sending or any(not each.done() for each in self._signals)
-            # To a node that is cut off none comes.
+            # No signal reaches a node that is cut off.
             return bool(is_on_its_way) and now < self._signalled_by and not self._given_up
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt on the ranks that still run; blocked collectives are released."""
+        """Raise KeyboardInterrupt on the ranks still running; blocked collectives are released."""
         self.interrupted = True
         ranks = self._running()
         self._signal(ranks)
@@ -98,16 +97,16 @@ class Release:
             self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def release(self, prompts: bool = False) -> list[Future[Any]]:
-        """Let go of blocked collectives on all ranks of the run, if any of them still runs; with
-        `prompts`, also of what waits for an answer.
+        """Release blocked collectives on all ranks of the run, unless all have ended; with
+        `prompts`, also ranks that wait for a user's answer.
 
-        All of them, as Horovod is shut down and initialises again with the next cell on all ranks.
-        Returns what the ranks answer.
+        All ranks are included, as Horovod is shut down and initialized again by the next cell on
+        all ranks. Returns the ranks' replies.
         """
         with self._lock:
             if not self._running() or (self._asked and not (prompts and self._is_held())):
                 return self._asked
-            # Who has left the cell, or is about to, joins in nothing more.
+            # A rank that has left the cell, or is about to, joins no more collectives.
             is_whole = len(self._running()) == len(self._ranks) and not self._raised
             about = {
                 "run": self._run, "raised": sorted(self._raised), "prompts": prompts,
@@ -119,20 +118,20 @@ class Release:
             self._asked = asked or self._asked
             self._confirmed_by = time.monotonic() + RELEASED_S
             self._unconfirmed += len(asked)
-        # The run ends when every rank has let go: a release that came late would hit the next cell.
+        # The run ends when every rank has confirmed: a late release would hit the next cell.
         for future in asked:
             future.add_done_callback(self._confirm)
         self._connections.later(RELEASED_S, self._confirmed)
         return asked
 
     def failed(self) -> None:
-        """A rank has raised, or is gone: soon see what the others do."""
+        """Schedule a check of the other ranks, as one has raised or is gone."""
         self._failed_at = min(self._failed_at, time.monotonic())
         if not self.interrupted:
             self._look_soon()
 
     def _signal(self, ranks: Sequence[int]) -> None:
-        """Interrupt ranks; the run does not end before that has come to them."""
+        """Interrupt ranks; the run does not end before the signals have been sent."""
         with self._lock:
             self._sending += 1
             self._signalled_by = time.monotonic() + SIGNALLED_S
@@ -140,7 +139,7 @@ class Release:
         with self._lock:
             self._sending -= 1
             self._signals = [*(each for each in self._signals if not each.done()), *sent]
-        for future in sent:  # which an agent's thread does
+        for future in sent:  # the callback runs in an agent's thread
             future.add_done_callback(lambda done: self._connections.later(0.0, self._confirmed))
         self._connections.later(SIGNALLED_S, self._confirmed)
 
@@ -155,8 +154,8 @@ class Release:
             self._connections.later(GRACE_S, self._release_if_stuck)
 
     def _interrupt_again(self, rank: int) -> None:
-        """Python drops an interrupt that comes in a destructor, or while a process is forked; and a
-        rank does one that comes before the cell."""
+        """Interrupt a rank again if it missed the first interrupt: Python drops one that arrives in
+        a destructor or during a fork, and a rank drops one that arrives before the cell."""
         if rank not in self._running() and rank not in self._given_up:
             return
         with contextlib.suppress(RankroomError, OSError):
@@ -169,8 +168,8 @@ class Release:
             return
         said = answer.result()
         if said.get("run") == self._run:
-            # One that was raised in the cell has been heard, whatever the cell has made of it: it
-            # may be saving what it has.
+            # An interrupt that was raised in the cell has been noticed, whatever the cell does with
+            # it: it may be saving its state.
             if said.get("failing") or said.get("tidying") or said.get("interrupted"):
                 return
             self._signal([rank])
@@ -179,10 +178,10 @@ class Release:
         self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
 
     def _release_if_stuck(self) -> None:
-        """Release, unless every rank that still runs has failed as well and is about to end.
+        """Release, unless every rank still running has failed as well and is about to end.
 
-        A cell that fails alike on all ranks must not cost them their groups: one that computes, or
-        waits for the processor only, may be about to fail.
+        A cell that fails alike on all ranks must not cost them their process groups: a rank that
+        computes, or only waits for a processor, may be about to fail.
         """
         if self._is_held():
             self._connections.later(HELD_S, self._release_if_stuck)
@@ -196,7 +195,7 @@ class Release:
             asked = self._connections.request(running, do="status")
         for future in asked:
             future.add_done_callback(self._release_unless_failing)
-        # A rank that cannot even answer may be blocked in a way that the others can end.
+        # A rank that cannot even reply may be blocked until the others are released.
         self._connections.later(ANSWER_S, partial(self._release_unless_answered, asked))
 
     def _release_unless_answered(self, asked: list[Future[Any]]) -> None:

@@ -1,5 +1,7 @@
-"""What clients ask of a cluster's ranks and records beside runs, and have to wait for a while: each
-answer is worked out in a thread of its own."""
+"""Requests about a cluster's ranks and records, other than runs, whose replies take a while.
+
+Each is handled in a thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.rank_stacks import stacks
 from rankroom.text.rank_ranges import name_ranks
 
-CHUNK = 1 << 18  # bytes of events in an answer
-LONGEST_WAIT_S = 30.0  # for events to come
-HEARD_S = 1.0  # between two looks at whether ranks may be cut off whose answer is waited for
+CHUNK = 1 << 18  # bytes of events in a reply
+LONGEST_WAIT_S = 30.0  # for new events
+HEARD_S = 1.0  # while ranks' replies are awaited, between checks whether ranks may be cut off
 
 
 class Requests:
-    """Takes questions about the ranks that `size()` has; `spool(rank)` is where one writes first.
+    """Handles requests about a cluster of `size()` ranks; `spool(rank)` is the folder of a spool.
 
-    `starting(ranks)` are those of these that can do nothing yet; NoClusterError if one is down.
-    `demand_idle(ranks, asked)` raises RankroomError if a run is on there.
+    `starting(ranks)` returns those of them that are not ready yet; NoClusterError if one is down.
+    `demand_idle(ranks, asked)` raises RankroomError if a run is in progress on them.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Requests:
         }  # fmt: skip
 
     def take(self, question: Question) -> bool:
-        """Have it answered, if it is of this kind."""
+        """Handle a request in a thread of its own; return False if it is of another kind."""
         if act := self._actions.get(question.content["do"]):
             threading.Thread(target=_answered, args=(act, question), daemon=True).start()
         return act is not None
@@ -66,18 +68,19 @@ class Requests:
         question.answer(stacks={str(rank): text for rank, text in found.items()})
 
     def _read(self, question: Question) -> None:
-        """Events of a record after a byte, and its run.json, as the browser's view has them."""
+        """Reply with a record's events from a byte offset on, and its run.json, as the browser's
+        view reads them."""
         asked, store = question.content, self._store
         tail, known = store.tail(asked["run"], asked["after"]), asked["changed"] or ""
         chunk = asyncio.run(tail.next(CHUNK, min(asked["wait"], LONGEST_WAIT_S), known=known))
         run = store.load(asked["run"])
         if chunk.state == "running" or chunk.next < chunk.size:
-            run.state = "running"  # its end is told after its last event
+            run.state = "running"  # its end is reported after its last event
         source = "" if known else store.source(run.id)
         question.answer(chunk.data, run=run.to_json(), source=source, changed=chunk.changed)
 
     def _apply(self, question: Question) -> None:
-        """Have ranks set variables, give one, or call a function, between two cells."""
+        """Set variables on ranks, read one, or call a function there, between two cells."""
         asked, ranks = question.content, self._ranks(question.content)
         if starting := self._starting(ranks):
             words = STARTS if len(starting) == 1 else MANY_START

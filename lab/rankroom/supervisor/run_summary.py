@@ -1,4 +1,4 @@
-"""What run.json says of a run, as its events tell it: failure, notes, lines, and how it ended."""
+"""What run.json says of a run, derived from its events: failure, notes, lines, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunIn
 from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
-MOST_STUCK = 5  # notes of why it was stuck
-AGAIN_S = 5.0  # until a wait that has only become longer is told again
-# Of a collective whose peer has died, beside the words of one that was let go.
+MOST_STUCK = 5  # notes on why the run was stuck
+AGAIN_S = 5.0  # before a stall that has only become longer is reported again
+# In errors of collectives whose peer has died, besides those of released ones.
 LOST_WORDS = ("closed by remote peer", "remote process exit", "Socket closed")
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
 _STREAM = re.compile(rb'"stream":"(\w+)"')
 _TO = re.compile(rb'"to":(\d+)}$')
-# As `event_line` writes spans, those that every cell has, and metrics.
+# Spans, the span that every cell has, and metrics, as `event_line` writes them.
 SPANS, ONLY_CELL = b'{"kind":"spans"', b'"cat":"cell"'
 METRICS = b'{"kind":"metrics"'
 INTERRUPT = "KeyboardInterrupt"
@@ -27,26 +27,26 @@ _SECONDS = re.compile(r" for ([\d,]+) s\b")
 
 
 class RunSummary:
-    """Keeps `info` as the events of its ranks have it; `info` itself may be another later."""
+    """Updates `info` from the events of its ranks; the recorder may replace its own copy later."""
 
     def __init__(self, info: RunInfo) -> None:
         self.info = info
         ranks = [rank.rank for rank in info.ranks]
         self.next_seq = dict.fromkeys(ranks, 0)
-        # Up to which byte each stream of a rank is known.
+        # Up to which byte the output of each stream of a rank is known.
         self.spooled: dict[int, dict[str, int]] = {rank: {} for rank in ranks}
         self.raised: dict[int, int] = {}  # when each rank's error left its cell
-        self.lacks_output = False  # the ranks' own copies have it, or some of it
-        self._unspooled: dict[str, list[int]] = {}  # ranks by why
-        self.has_profile = False  # more was seen than that the cell ran
+        self.lacks_output = False  # the ranks' spools still have it, or part of it
+        self._unspooled: dict[str, list[int]] = {}  # ranks by cause
+        self.has_profile = False  # there are spans other than that of the cell itself
         self.has_metrics = False
         self._told_hang = 0.0
-        self._stuck: dict[str, Hang] = {}  # the longest of each kind that was noted
-        # The ranks that had raised when it was interrupted first, if it was.
+        self._stuck: dict[str, Hang] = {}  # by kind: the longest stall that was noted
+        # The ranks that had raised when the run was first interrupted; None if it was not.
         self._failed_before: set[int] | None = None
 
     def take(self, rank: int, lines: bytes) -> Iterator[Json]:
-        """Take in a rank's events; those that more may follow from, one by one."""
+        """Take in a rank's events; yield those that the recorder may have to act on."""
         for line in lines.split(b"\n"):
             if not line:
                 continue
@@ -56,7 +56,7 @@ class RunSummary:
                 self.info.lines += line.replace(rb"\\", b"").count(rb"\n")
                 if (stream := _STREAM.search(line[:160])) and (to := _TO.search(line[-40:])):
                     self.spooled[rank][stream[1].decode()] = int(to[1])
-            elif line.startswith(SPANS):  # they are for readers of the timeline
+            elif line.startswith(SPANS):  # not parsed, as they are for readers of the timeline
                 self.has_profile |= ONLY_CELL not in line
             elif line.startswith(METRICS):
                 self.has_metrics = True
@@ -87,25 +87,25 @@ class RunSummary:
                     self._ask(rank, None)
 
     def _ask(self, rank: int, prompt: Prompt | None) -> None:
-        """The rank asks this, or nothing any more."""
+        """Set the prompt at which a rank waits; None if it no longer does."""
         others = [each for each in self.info.prompts if each.rank != rank]
         asked = others if prompt is None else [*others, prompt]
         self.info.prompts = sorted(asked, key=lambda each: each.rank)
 
     def _common(self, rank: int, t: int) -> int:
-        """A moment of a rank's clock on that of the run, as far as it is known how they differ."""
+        """Convert a rank's time to the run's clock, as far as the offset is known (µs)."""
         clock = next((each.clock for each in self.info.ranks if each.rank == rank), None)
         return t - clock.offset if clock else t
 
     def _is_cause(self, rank: int, t: int) -> bool:
-        """True if this rank raised before all that are known: the others followed from it."""
+        """Return whether this rank raised before the known failure, which then followed from it."""
         known = self.info.failure
         return known is None or self.raised.get(rank, t) < self.raised.get(known.rank, 0)
 
     def blame(self, rank: int, how: str) -> None:
-        """The process of this rank is gone."""
+        """Record the loss of a rank's process as the failure, unless there is an earlier cause."""
         known = self.info.failure
-        # An interrupt is no failure; that a rank did not hear it, or died of it, is one.
+        # An interrupt is no failure; but it is one if a rank did not react to it, or died of it.
         if known is None or known.ename == INTERRUPT or _follows_from_loss(known):
             self.info.failure = Failure(rank, "RankLost", f"rank {rank} {how}")
 
@@ -115,7 +115,7 @@ class RunSummary:
             self.remark(text)
 
     def note_lack(self, text: str) -> None:
-        """Output is missing from the record: what else there is to be said does not push it out."""
+        """Note that output is missing from the record, however many notes there are."""
         self.lacks_output = True
         self.remark(text)
 
@@ -125,7 +125,7 @@ class RunSummary:
             self.info.notes.append(text)
 
     def _note_unspooled(self, rank: int, why: str) -> None:
-        """One note for all ranks whose disk is full, or gone, for the same reason."""
+        """Keep one note per reason for all ranks whose disk is full or gone."""
         ranks = self._unspooled.setdefault(why, [])
         before = UNSPOOLED.format(ranks=name_ranks(ranks), why=why) if ranks else ""
         ranks[:] = sorted({*ranks, rank})
@@ -136,7 +136,7 @@ class RunSummary:
             self.note(text)
 
     def hang(self, hang: Hang | None) -> bool:
-        """It is stuck for this reason, or not any more; whether that is to be told at once."""
+        """Set why the run is stuck, or None; return whether that is to be reported at once."""
         before, self.info.hang = self.info.hang, hang
         if before is not None and hang is None and not before.is_held:
             self._note_stuck(before)
@@ -148,7 +148,7 @@ class RunSummary:
         return True
 
     def _note_stuck(self, hang: Hang) -> None:
-        """Note why it was stuck; of waits that differ by nothing but how long, the longest."""
+        """Note why the run was stuck; of stalls that differ in duration only, the longest."""
         kind = _timeless(hang)
         known = self._stuck.get(kind)
         if known is None:
@@ -161,12 +161,12 @@ class RunSummary:
             self.info.notes[:] = [now if each == before else each for each in self.info.notes]
 
     def interrupt(self) -> None:
-        """It is interrupted, which is not why a rank has failed before."""
+        """Note that the run is interrupted: ranks that raised before failed for another reason."""
         if self._failed_before is None:
             self._failed_before = {*self.raised}
 
     def end(self, was_interrupted: bool) -> None:
-        """All ranks have ended, and with them the run."""
+        """Set the final state of the run, as all ranks have ended."""
         self.hang(None)
         self.info.prompts = []
         self.info.has_metrics = self.has_metrics
@@ -186,7 +186,7 @@ class RunSummary:
 
 
 def _follows_from_loss(failure: Failure) -> bool:
-    """Whether a rank failed with what its collective says when another rank is gone."""
+    """Return whether a rank failed with the error of a collective whose peer is gone."""
     return looks_released(failure.ename, failure.evalue) or any(
         words in failure.evalue for words in LOST_WORDS
     )

@@ -1,7 +1,7 @@
-"""The runs of a cluster: one at a time, whichever client asks, and reported to all that follow it.
+"""The runs of a cluster: one at a time, whichever client asks, and reported to all its followers.
 
-Clients are kernels, the Jupyter server and commands; none of them is special to a run. One may end
-and another come while it is on.
+Clients are kernels, the Jupyter server and commands. A run depends on none of them: clients may
+end and others connect while it is in progress.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from rankroom.supervisor.time_limit import TimeLimit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks, name_ranks
 
-LOOK_S = 0.02  # between two looks at whether ranks that are starting have come
-COMES_S = 2.0  # for a rank that is neither down nor starting to be connected
-CLOCKS_S = 0.5  # for a comparison of clocks that is going on
+LOOK_S = 0.02  # poll interval, for ranks that are starting and for replies of ranks
+COMES_S = 2.0  # timeout for the connection of a rank that is neither down nor starting
+CLOCKS_S = 0.5  # longest delay of a run by a comparison of clocks in progress
 NEXT_S = 0.01  # after a run, before the files of the next record are made
 FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
-SIGNAL_S = 3.0  # for agents to send a signal
-RELEASED_S = 3.0  # for ranks to say what they released
-ANSWERED_S = 3.0  # for ranks to say that they took an answer
-COMPLETED_S = 1.5  # for a rank to say what can follow in a line
-AT_ONCE_S = 0.02  # for a run to be over, before its client is answered that it is on
-CLOSED_S = 10.0  # for a record to be closed when its cluster ends
+SIGNAL_S = 3.0  # timeout for agents to send a signal
+RELEASED_S = 3.0  # timeout for ranks to report what they released
+ANSWERED_S = 3.0  # timeout for ranks to report that they took an answer
+COMPLETED_S = 1.5  # timeout for a rank's completions of a line
+AT_ONCE_S = 0.02  # a run that is over within this time is reported to its client only once
+CLOSED_S = 10.0  # timeout for a record to be closed when its cluster ends
 
 
 class Runs:
     """The runs of one cluster, as its supervisor owns them.
 
-    `places()` says where each rank lives now; `changed(run, state)` is called when a run begins or
-    ends.
+    `places()` returns where each rank runs now; `changed(run, state)` is called when a run begins
+    or ends.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Runs:
         self._clocks = Clocks(connections.request)
         self._limit = TimeLimit()
         self._current: Recorder | None = None
-        self._unanswered: tuple[Recorder, Question] | None = None  # who asked for the run
-        self._waiting: list[Question] = []  # those who ask for one whose ranks are not ready
-        self._by = Owner("", 0)  # the client that asked for it
+        self._unanswered: tuple[Recorder, Question] | None = None  # a run, and its pending request
+        self._waiting: list[Question] = []  # requests for runs whose ranks are not ready
+        self._by = Owner("", 0)  # the client that asked for the latest run
         self._followers: dict[str, set[bytes]] = {}
         self._late = LateOutput(self._store, paths.spool)
         self._count = 0
-        # Whether ranks agree on what they have set up together; a cell on all of them has them
-        # compare if not. They begin so, in epoch 0.
+        # Whether all ranks agree on what they have initialized together; if they may not, the next
+        # cell on all of them makes them compare. They start in step, in epoch 0.
         self._in_step = True
         self._out_of_step = False
         self._settled = 0
-        self.is_ending = False  # the cluster is: what ends now was not interrupted
-        self._rejoined: dict[int, int] = {}  # by rank, how often it was restarted when it last did
+        self.is_ending = False  # the cluster is ending: ranks that end now were not interrupted
+        self._rejoined: dict[int, int] = {}  # by rank: its restart count when it last rejoined
         self._actions = {
             "run": self._run, "follow": self._follow, "interrupt": self._interrupt,
             "release": self._release, "answer": self._answer_ranks, "forget": self._forget,
@@ -95,11 +95,11 @@ class Runs:
 
     @property
     def current(self) -> Recorder | None:
-        """The run that is on."""
+        """The run in progress, if any."""
         return self._current if self._current and not self._current.is_over else None
 
     def take(self, question: Question) -> bool:
-        """Do what a client asks, if it is about runs; in the server's thread."""
+        """Handle a request about runs, in the server's thread; return False if it is not one."""
         act = self._actions.get(question.content["do"])
         if act is None:
             return False
@@ -107,59 +107,59 @@ class Runs:
         return True
 
     def note_out_of_step(self) -> None:
-        """Ranks may be out of step, by what happened to them outside of any run."""
+        """Note that ranks may be out of step, because of something that happened between runs."""
         self._out_of_step = True
 
     def ready(self) -> None:
-        """All ranks are there: make ready for the first run."""
+        """Prepare for the first run, as all ranks are connected."""
         self._clocks.compare(self._places())
         self._store.prepare()
 
     def lose(self, ranks: dict[int, str]) -> None:
-        """The processes of these ranks have ended, and how."""
+        """Note that the processes of these ranks have ended, and how."""
         self.take_late(ranks)
         if recorder := self.current:
             recorder.lose(ranks)
 
     def take_late(self, ranks: Iterable[int]) -> None:
-        """These ranks end: note what was printed there since their last cell. To be called before
-        they are ended, as what they say of that is no part of it."""
+        """Record what was printed on these ranks, which end, since their last cell. Where they are
+        ended on purpose, call it before: what they print about that is not part of the cell."""
         self._late.take(ranks, self._current)
 
     def wait_for(self, rank: int, how: str, seconds: float, comes: bool) -> bool:
-        """The process of this rank has ended: whether the run goes on and waits for it, so many
-        `seconds`; `comes` if it is being started again."""
+        """Return whether the run in progress waits for `rank`, whose process has ended, for up to
+        `seconds`; `comes` if the rank is being restarted."""
         recorder = None if self.is_ending else self.current
         words = elastic_ranks.wait_words(self._info.name, rank, how, seconds, comes)
         return recorder is not None and recorder.wait_for(rank, how, seconds, words)
 
     def came(self, rank: int) -> None:
-        """A rank is connected: it takes part in the run that waits for it, if one does."""
+        """Let a rank that has connected rejoin the run in progress, if that waits for it."""
         if self.current and self.current.resume(self._places()[rank]):
             self._rejoined[rank] = self._info.restarts.get(str(rank), 0)
 
     def look(self) -> None:
-        """What is due from time to time, in the supervisor's own thread."""
+        """Do what is due from time to time, in the supervisor's main thread."""
         if recorder := self.current:
             for warning in self._limit.news(self._info.allocation):
                 recorder.remark(warning)
-            if not self._clocks.comparing:  # a host that does not answer keeps it up for long
+            if not self._clocks.comparing:  # a host that does not answer delays it for long
                 self._clocks.compare(recorder.info.ranks, recorder.set_clocks)
         self._late.look()
 
     def close(self, why: dict[int, str]) -> None:
-        """All ranks have ended: bring the run that is on to its end, and its record."""
+        """Finish the run in progress and its record, as all ranks have ended."""
         if recorder := self.current:
             recorder.lose(why)
         last = self._current
         if last is not None:
-            # A release that ranks have not confirmed is waited for.
+            # The run is not over before ranks have confirmed a release.
             last.wait(RELEASED_S)
             poll_until(lambda: last.is_closed, CLOSED_S, 0.01)
         self._late.add()
         self._store.forget()
 
-    # -- what clients ask, in the server's thread
+    # -- requests of clients, in the server's thread
 
     def _run(self, question: Question, since: float | None = None) -> None:
         asked = question.content
@@ -174,7 +174,7 @@ class Runs:
         since = time.monotonic() if since is None else since
         waited = time.monotonic() - since
         if not self.are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
-            # Not here, as it is this thread that hears of it.
+            # Do not block: ranks connect in this same thread.
             self._waiting.append(question)
             self._server.later(LOOK_S, partial(self._run_later, question, since))
             return
@@ -200,14 +200,14 @@ class Runs:
             raise
         self._in_step = self._out_of_step = False
         self._by = _client(asked)
-        # A client hears of a short run once, when it is over; it asks to follow any other.
+        # The reply waits a moment: a short run is over by then, and its client need not follow it.
         self._unanswered = recorder, question
         self._server.later(AT_ONCE_S, partial(self._answer, recorder))
         self._changed(info.id, "running")
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
     def _answer(self, recorder: Recorder) -> None:
-        """Answer the client that asked for a run which it is, and its state, unless it knows."""
+        """Reply to the request for this run with its id and state, unless that was done before."""
         if self._unanswered is None or self._unanswered[0] is not recorder:
             return
         _, question = self._unanswered
@@ -221,7 +221,7 @@ class Runs:
             return  # refused, or withdrawn
         self._waiting.remove(question)
         if is_gone(_client(question.content)):
-            return  # nobody would follow it
+            return  # no client would follow it
         try:
             self._run(question, since)
         except Exception as error:
@@ -230,18 +230,18 @@ class Runs:
                 raise
 
     def _withdraw(self, question: Question) -> None:
-        """A client waits no longer for its run to begin: do not begin it."""
+        """Cancel a run that has not begun, as its client no longer waits for it."""
         for each in list(self._waiting):
             if each.content.get("mark") == question.content["mark"]:
                 self._waiting.remove(each)
-                each.refuse(RankroomError(INTERRUPTED))  # it may yet wait for that
+                each.refuse(RankroomError(INTERRUPTED))  # the client may still wait for a reply
         question.answer()
 
     def _follow(self, question: Question) -> None:
-        """Tell a client of a run that is on, until that is over: which it is, or how it stands if
-        it is named."""
+        """Reply with the run in progress, or the one that is named, and send the client its
+        changes until it is over."""
         wanted = question.content.get("run")
-        # One that is named may have ended just now.
+        # A run that is named may have just ended.
         recorder = self._current if wanted else self.current
         if recorder is None or wanted not in (None, recorder.id):
             question.answer(run=None)
@@ -253,8 +253,8 @@ class Runs:
         question.answer(run=recorder.info.to_json())
 
     def meant(self, named: str | None, words: str = "") -> Recorder | None:
-        """The run that is on. Raises RunOverError, with `words`, if the client names another one:
-        that has ended since the client last saw it, and what is on now is not what it means."""
+        """Return the run in progress. Raises RunOverError, with `words`, if the client names
+        another one: that has ended since, and the present run is not what the client means."""
         recorder = self.current
         if named is not None and (recorder is None or recorder.id != named):
             raise RunOverError((words or OVER).format(run=named))
@@ -262,7 +262,7 @@ class Runs:
 
     def _interrupt(self, question: Question) -> None:
         recorder = self.meant(question.content.get("run"))
-        # A cell that waits for its ranks is no part of a run that is on.
+        # Cells that still wait for their ranks are not part of a run that is named.
         if question.content.get("run") is None:
             for waiting in self._waiting:
                 waiting.refuse(RankroomError(INTERRUPTED))
@@ -271,10 +271,10 @@ class Runs:
             question.answer()
             return
         if recorder is None:
-            # Who works on the ranks is another client of ipyparallel's controller. It would end
-            # those that are starting.
+            # Ranks may run code of other clients of ipyparallel's controller. A rank that is
+            # starting gets no signal: that would end it.
             sent = self._connections.signal(self._connections.ranks, "SIGINT")
-            # It must not hit the next cell.
+            # Reply once it is sent: it must not hit the next cell.
             self._once(lambda: all(each.done() for each in sent), SIGNAL_S, question.answer)
             return
         recorder.interrupt()
@@ -300,14 +300,14 @@ class Runs:
         self._once(lambda: all(future.done() for future in asked), RELEASED_S, answer)
 
     def _elastic(self, question: Question) -> None:
-        """A rank has the state of an elastic run, or has left that."""
+        """Note that a rank has the state of an elastic run, or has left `hvd.elastic.run`."""
         asked = question.content
         if self.current is not None and self.current.id == asked["run"]:
             self.current.note_elastic(asked["rank"], asked["inside"])
         question.answer()
 
     def _answer_ranks(self, question: Question) -> None:
-        """Pass on what somebody answers to ranks that ask, and tell which of them took it."""
+        """Send a user's answer to the ranks that prompt for it; reply with those that took it."""
         content = question.content
         recorder = self.meant(content.get("run"), NOT_ON)
         if recorder is None:
@@ -322,7 +322,7 @@ class Runs:
         self._once(lambda: all(each.done() for each in asked.values()), ANSWERED_S, answer)
 
     def _complete(self, question: Question) -> None:
-        """Ask a rank in the debugger what can follow in a line, which is no answer yet."""
+        """Ask a rank in the debugger for completions of a line that is still being typed."""
         content = question.content
         about = {"prompt": content["prompt"], "text": content["text"]}
         asked = self._connections.request([content["rank"]], do="complete", **about)
@@ -335,7 +335,7 @@ class Runs:
         self._once(lambda: all(each.done() for each in asked), COMPLETED_S, answer)
 
     def _forget(self, question: Question) -> None:
-        """Remove the record of a run that the user wrote no cell for."""
+        """Remove the record of a run that does not come from a cell of the user."""
         run = question.content["run"]
         if self.current is None or self.current.id != run:
             if self._current is not None and self._current.id == run:
@@ -344,11 +344,11 @@ class Runs:
             shutil.rmtree(self._store.paths(run).folder, ignore_errors=True)
         question.answer()
 
-    # -- how
+    # -- internals
 
     def _once(self, holds: Callable[[], bool], seconds: float, call: Callable[[], None]) -> None:
-        """Call it once something holds, or after so many seconds; without a thread, of which there
-        may be none when it matters."""
+        """Call `call()` as soon as `holds()`, or after `seconds`. Starts no thread: when it
+        matters, none may be available."""
         until = time.monotonic() + seconds
 
         def look() -> None:
@@ -360,16 +360,17 @@ class Runs:
         look()
 
     def are_ready(self, ranks: list[int], waited: float = 0.0) -> bool:
-        """Whether all of these ranks can run a cell; False while some are starting.
+        """Return whether all of these ranks can run a cell; False while some are starting.
 
-        Raises NoClusterError for ranks that are down, or were `waited` for in vain.
+        Raises NoClusterError for ranks that are down, or still absent after `waited` seconds when
+        that exceeds their timeout.
         """
         absent = sorted(set(ranks) - set(self._connections.ranks))
         new = {*absent} - self._connections.known - {*map(int, self._info.exits)}
         starting = new | ({*absent} & {*self._info.starting})
         down = [r for r in absent if str(r) in self._info.exits and r not in starting]
         if not absent:
-            # One that is about to be ended, so as to be restarted, is still connected.
+            # A rank that is about to be restarted is still connected.
             return not {*ranks} & {*self._info.starting}
         if not down and waited < (start_limit.seconds(self._info) if starting else COMES_S):
             return False
@@ -381,15 +382,15 @@ class Runs:
         raise NoClusterError(f"{how}: {remedy.format(ranks=format_ranks(down))}")
 
     def starting(self, ranks: list[int]) -> list[int]:
-        """Those of these ranks that are starting. Raises NoClusterError for ranks that are down."""
+        """Return which of these ranks are starting. Raises NoClusterError if ranks are down."""
         if self.are_ready(ranks):
             return []
         there = {*self._connections.ranks} - {*self._info.starting}
         return sorted({*ranks} - there)
 
     def demand_idle(self, ranks: list[int], asked: dict[str, Any]) -> None:
-        """Raise RankroomError if the run that is on has not ended on one of these ranks: nothing
-        else can be done in their main threads before."""
+        """Raise RankroomError if the run in progress has not ended on one of these ranks: until
+        then, its main thread can do nothing else."""
         recorder = self.current
         if recorder is not None and {*ranks} & {*recorder.running}:
             raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
@@ -428,8 +429,8 @@ class Runs:
         )
 
     def _restarted(self, ranks: list[int], told: dict[str, int]) -> list[str]:
-        """What to tell a client of ranks that were restarted oftener than it was `told`."""
-        alike: dict[str, list[int]] = {}  # by why
+        """Return notes on ranks that were restarted more often than the client was `told`."""
+        alike: dict[str, list[int]] = {}  # ranks by cause
         for rank in ranks:
             known = max(told.get(str(rank), 0), self._rejoined.get(rank, 0))
             if self._info.restarts.get(str(rank), 0) > known:
@@ -437,10 +438,10 @@ class Runs:
         return [restarted_words(those, why) for why, those in alike.items()]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
-        """A run's run.json has changed: tell its followers, and see whether it is over."""
+        """Send a changed run.json to the run's followers, and note its end if it is over."""
         info = recorder.info
         if recorder.is_over:
-            self._answer(recorder)  # somebody waits
+            self._answer(recorder)  # the client may still wait for the reply
             self._note_end(recorder, settle, epoch)
         for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
@@ -460,14 +461,14 @@ class Runs:
 
 
 def restarted_words(ranks: list[int], why: str = "") -> str:
-    """What is said of ranks that were restarted, after each of them ended like this."""
+    """Return the note on ranks that were restarted; `why` is how each of them ended before."""
     many = len(ranks) > 1
     after = f" after {'each' if many else 'it'} {why}" if why else ""
     return f"{name_ranks(ranks)} {'were' if many else 'was'} restarted{after}: {GONE[many]}"
 
 
 def _client(asked: dict[str, Any]) -> Owner:
-    """The process that asks for a run."""
+    """Return the process that sent a request."""
     return Owner(asked["host"], asked["pid"], asked.get("space", ""), asked.get("began", 0))
 
 

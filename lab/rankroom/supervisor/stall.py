@@ -1,4 +1,4 @@
-"""Why a run is stuck: asks its ranks where they are, and puts the answer into words."""
+"""Why a run is stuck: asks its ranks where they are, and puts the replies into words."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.text.rank_ranges import name_ranks
 
 LOOK_S = 0.5
-ANSWER_S = 0.5  # without an answer of any rank, before the rest are taken for silent
-ANSWERS_S = 3.0  # for all of them
-MANY = 16  # ranks, more of which are told by their number unless they are one or two ranges
+ANSWER_S = 0.5  # without another reply, before the remaining ranks count as silent
+ANSWERS_S = 3.0  # timeout for all replies
+MANY = 16  # more ranks than this are given as a count, unless they form one or two ranges
 MOST_PLACES = 4  # in a sentence
 STAND = ("waits", "still")
 
 
 class StallWatch:
-    """Looks at the ranks of a run while one of them is stuck, or may be cut off.
+    """Polls the ranks of a run while one of them is stuck, or may be cut off.
 
-    `running` are, at any time, those whose cell has not ended. `say(hang)` is called, in the
-    server's thread, with what is known once a rank has stood for `patience` seconds or its node is
-    silent, again with each look, and with None when it is over.
+    `running` always holds those whose cell has not ended. `say(hang)` is called, in the server's
+    thread, once a rank has been stuck for `patience` seconds or its node is silent, again with each
+    poll, and with None when that is over.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class StallWatch:
         self._on = False
         self._over = False
         self._said = False
-        self._asked: dict[int, Future[Any]] = {}  # what ranks have not answered yet
+        self._asked: dict[int, Future[Any]] = {}  # requests of the last poll; some may be pending
 
     def begin(self) -> None:
-        """A rank says that it is stuck, or its node is silent: look until that is over."""
+        """Start polling, as a rank reports that it is stuck or its node is silent."""
         if not self._on and not self._over:
             self._on = True
             self._connections.later(0, self._look)
 
     def end(self) -> None:
-        """The run is over."""
+        """Stop polling, as the run is over."""
         self._over = True
 
     def _look(self) -> None:
@@ -62,7 +62,7 @@ class StallWatch:
             return
         connected = set(self._connections.ranks)
         present = [rank for rank in self._ranks if rank in connected]
-        # One that is silent is not asked twice: questions would pile up for as long as it is.
+        # A rank that has not replied is not asked again: its requests would pile up.
         asked = {rank: each for rank, each in self._asked.items() if not each.done()}
         silent = self._connections.silent
         new = [rank for rank in present if rank not in asked and rank not in silent]
@@ -78,7 +78,10 @@ class StallWatch:
     def _judge(
         self, asked: dict[int, Future[Any]], before: int, until: float, at_most: float
     ) -> None:
-        """Say how it stands once all have answered, or none for a while; `before`, so many had."""
+        """Report once all ranks have replied, or no more do; `before` had at the last check.
+
+        The remaining ones count as silent after `until`, which each reply extends up to `at_most`.
+        """
         if self._over:
             return
         now, count = time.monotonic(), sum(each.done() for each in asked.values())
@@ -105,7 +108,7 @@ class StallWatch:
                 self._said = False
                 self._say(None)
             return
-        # Those that are slow to answer are asked again: they say only once that they stand.
+        # Slow ranks are polled again: they report only once that they are stuck.
         longest = max(stand.values(), default=0.0)
         if longest >= self._patience or cut_off:
             longest = max([longest, *(silence.seconds for silence in cut_off.values())])
@@ -123,12 +126,12 @@ class StallWatch:
         if not future.done() or future.exception():
             return {"state": "silent"}
         stands: dict[str, Any] = future.result().get("stands") or {"state": "silent"}
-        # It runs no cell. If it had ended this one, it would have said that before its answer.
+        # It runs no cell. Had it ended this one, it would have reported that before this reply.
         return NOT_BEGUN if stands["state"] == "ended" and rank in self._running else stands
 
 
 def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
-    """Where ranks stand by what they answered: those that wait first, then those that do not."""
+    """Group ranks by where they are, according to their replies, in the order of `_ORDER`."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for rank, answer in sorted(answers.items()):
         key = (
@@ -150,10 +153,10 @@ def places(answers: Mapping[int, Mapping[str, Any]]) -> list[Place]:
 
 
 def explain(places: Sequence[Place], seconds: Mapping[int, float]) -> str:
-    """One sentence: who waits in what, where the others are, and how long that which has stood
-    longest has done so; `seconds` are those of the ranks that are stuck."""
+    """Return one sentence: which ranks wait in what, where the others are, and how long the longest
+    stall has lasted; `seconds` are those of the ranks that are stuck."""
     named = places
-    if len(places) > MOST_PLACES:  # the largest, and those that others may wait for
+    if len(places) > MOST_PLACES:  # name the largest, and those that others may wait for
         most = max(places, key=lambda place: len(place.ranks))
         first = [place for place in places if place.state == "asks" or _is_cut_off(place)]
         few = sorted(places, key=lambda place: (place.state == "waits", len(place.ranks)))
@@ -172,7 +175,7 @@ def explain(places: Sequence[Place], seconds: Mapping[int, float]) -> str:
 
 
 def main_first(text: str) -> str:
-    """Stacks as faulthandler writes them: the main thread's first, Rankroom's own left out."""
+    """Reorder stacks of faulthandler: the main thread's first, those of Rankroom's own left out."""
     blocks = [block.strip("\n") for block in text.split("\n\n") if block.strip()]
     main = [block for block in blocks if "<frozen runpy>" in block]
     users = [b for b in blocks if b not in main and not any(own in b for own in _OURS)]

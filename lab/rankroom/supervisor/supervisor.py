@@ -51,18 +51,18 @@ from rankroom.system.exits import describe_exit
 from rankroom.system.socket_owner import is_ours
 
 LOOK_S = 0.1
-UNREGISTER_S = 1.0  # for the controller to hear of a rank that has ended
-SAVE_S = 1e-4  # for each rank, between two times that ranks which come are written down
-BEAT_S = 2.0  # between two signs of life for agents on other machines
-MANY_CLIENTS = 2000  # connections of clients at a time, beyond all that are to be expected
+UNREGISTER_S = 1.0  # timeout for the controller to unregister ranks that have ended
+SAVE_S = 1e-4  # per rank: minimum interval between two saves while ranks become ready
+BEAT_S = 2.0  # between two heartbeats to agents on other machines
+MANY_CLIENTS = 2000  # simultaneous client connections: more than are ever expected
 
 
 class Supervisor:
-    """Controller and agents of one cluster as child processes, and the ranks that these have."""
+    """The owner of one cluster: its controller and agents, which are child processes, and ranks."""
 
     def __init__(self, paths: ClusterPaths, info: ClusterInfo, devices: int) -> None:
         self.stopping = threading.Event()
-        self.told_to_end = False  # by a signal, as Slurm does when the job is over
+        self.told_to_end = False  # by SIGTERM, which Slurm sends at the end of a job
         # First: what follows may compile something, or wait for a file system.
         signal.signal(signal.SIGTERM, self.end_soon)
         self.paths = paths
@@ -73,10 +73,10 @@ class Supervisor:
         self.job_end: JobEnd | None = None
         self.silent_nodes: SilentNodes | None = None
         self.beaten = self.saved = 0.0
-        # What others ask for comes in a thread of its own.
+        # Shared with the server's thread, in which requests arrive.
         self.ready: set[int] = set()
         self.restarts = Restarts(info, self.children, self.ready)
-        self.changed = False  # and not written down yet: the watch does that
+        self.changed = False  # there are unsaved changes: the watch loop saves them
         is_wide = info.allocation is not None or bool(info.reached_from)
         by_address = is_wide or may_run_out(info.size)
         self.server = Server(self.children.address if by_address else "", paths.folder, self.take)
@@ -95,17 +95,17 @@ class Supervisor:
             lambda: info.size, self.runs.starting, self.runs.demand_idle, self.connections,
             Loads(self.children.look), paths.spool,
         )  # fmt: skip
-        self.imported: set[str] = set()  # by ranks of this environment, as far as is noted
+        self.imported: set[str] = set()  # modules that were preloaded or have been noted for it
         info.rpc, info.rpc_key = self.server.address, self.server.key
         info.lease = config.lease_hours()
         self.lease = Lease(paths.folder, info.lease * 3600)
-        # What makes a look due at once: a child that has ended, or what a thread has to say.
+        # Wakes the watch loop at once: when a child ends, or a thread calls `wake`.
         self.waking, self.woken = socket.socketpair()
         self.waking.setblocking(False)
         self.woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self.waking.fileno(), warn_on_full_buffer=False)
-        # Agents read there what they need.
+        # Agents read cluster.json when they start.
         self.write()
         self.children.start_controller()
         self.children.start_agents(preload.modules(info.preload))
@@ -115,19 +115,19 @@ class Supervisor:
             self.silent_nodes = SilentNodes(info.allocation)
 
     def end_soon(self, number: int, frame: FrameType | None) -> None:
-        """By a signal."""
+        """Handle SIGTERM: end the cluster."""
         self.told_to_end = True
         self.stopping.set()
 
     def save(self) -> None:
-        """Write down how the cluster is; what a full disk refuses is written when there is room."""
+        """Write cluster.json; if that fails, as on a full disk, the watch loop tries again."""
         try:
             self.write()
         except OSError:
             self.changed = True
 
     def write(self) -> None:
-        """The same, where there is no cluster without it. Raises OSError."""
+        """Write cluster.json. Raises OSError: at the start, there is no cluster without it."""
         self.info.ranks = self.children.places()
         self.info.ready = sorted(self.ready)
         self.paths.write(self.info)
@@ -135,14 +135,14 @@ class Supervisor:
         self.news.note()
 
     def wake(self) -> None:
-        """Have the watch look at once."""
-        with contextlib.suppress(BlockingIOError):  # it will
+        """Wake the watch loop at once."""
+        with contextlib.suppress(BlockingIOError):  # the buffer is full, so it wakes anyway
             self.waking.send(b"\0")
 
-    # -- what others ask
+    # -- requests
 
     def take(self, question: Question) -> None:
-        """What kernels, ranks and others ask; in the thread of the connections."""
+        """Handle a request of a kernel, a rank or another client; in the server's thread."""
         if question.content["do"] == "ready":
             self.note_ready(question.content["rank"], question.content["start"], question.peer)
             return
@@ -153,7 +153,7 @@ class Supervisor:
             question.answer(**self.answer(question.content))
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What can be said at once."""
+        """Return the reply to a request that can be answered at once."""
         if question["do"] == "stop":
             self.stopping.set()
             self.wake()
@@ -169,9 +169,9 @@ class Supervisor:
         return {}
 
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
-        """A rank has come: cells may be sent to it."""
+        """Note that a rank is ready: cells may be sent to it."""
         with self.restarts.lock:
-            # That it has ended may have been heard first, by another way.
+            # Its end may have been noticed first, through its agent.
             if self.children.starts.get(rank) != start or str(rank) in self.info.exits:
                 return
             self.connections.connected(rank, peer)
@@ -183,12 +183,12 @@ class Supervisor:
         self.wake()
 
     def note_run(self, run: str, state: str) -> None:
-        """A run has begun or ended; in the server's thread."""
+        """Note that a run has begun or ended; in the server's thread."""
         self.news.note_run(run, state)
         self.debug.forget_gone()
 
     def lose(self, rank: int, how: str) -> None:
-        """The process of a rank has ended."""
+        """Note that the process of a rank has ended, and how."""
         seconds, comes = self.restarts.comes_back_s(rank), rank in self.restarts.asked
 
         def note() -> None:
@@ -199,15 +199,16 @@ class Supervisor:
             if not self.runs.wait_for(rank, how, seconds, comes):
                 self.runs.lose({rank: how})
             if is_in_run:
-                self.rendezvous.break_up(rank)  # others may be meeting it
+                self.rendezvous.break_up(rank)  # others may be waiting for it there
 
-        # In the thread that begins runs: one that has begun learns of it, the next does without.
+        # In the thread that starts runs: a run that has begun is notified, and the next one finds
+        # the rank absent.
         self.server.call(note)
 
     # -- watching
 
     def watch(self) -> None:
-        """Until told to stop: note how each process that ends ended, and restart what should be."""
+        """Until told to stop, note how processes end, and restart ranks that should come back."""
         trouble = ""
         while not self.stopping.is_set():
             if select.select([self.woken], [], [], LOOK_S)[0]:
@@ -219,14 +220,14 @@ class Supervisor:
                     return
                 trouble = ""
             except Exception as error:
-                # Out of descriptors or threads, say, or a fault of ours: ranks live on.
+                # Such as a lack of descriptors or threads, or a bug of ours: the ranks stay alive.
                 if repr(error) != trouble:
                     trouble = repr(error)
                     with contextlib.suppress(OSError):  # a full disk
                         traceback.print_exc()
 
     def is_over(self) -> bool:
-        """One look at all there is; whether the cluster has come to its end."""
+        """Check everything once, and return whether the cluster is to end."""
         code = self.children.controller.poll()
         if code is not None:
             how = f"the ipyparallel controller {describe_exit(code)}"
@@ -255,12 +256,12 @@ class Supervisor:
         return False
 
     def fail(self, message: str) -> None:
-        """Say first that the cluster is gone: clients need not wait for its end."""
+        """Record the failure before the processes are ended: clients need not wait for that."""
         self.info.state, self.info.message = "failed", message
         self.save()
 
     def note_agents(self) -> None:
-        """Start the ranks once all agents are ready; see which of these nothing is heard of."""
+        """Start the ranks once all agents are ready, and note which agents are silent."""
         if not self.children.ranks:
             self.start_ranks()
         if self.silent_nodes is None:
@@ -271,7 +272,7 @@ class Supervisor:
         if now > self.beaten + BEAT_S:
             self.beaten = now
             self.children.beat()
-        # They may be cut off, and their ranks live: only the scheduler's word ends these.
+        # Their nodes may only be cut off, with ranks alive: only the scheduler's word ends them.
         over = self.silent_nodes.over({agent.node: now - agent.heard for agent in silent})
         for agent in silent:
             if agent.node in over:
@@ -279,14 +280,14 @@ class Supervisor:
         self.note_silent([agent for agent in silent if agent.node not in over])
 
     def give_up(self, agent: AgentProcess, why: str) -> None:
-        """The node of an agent is gone, with its ranks."""
+        """Give up an agent whose node is gone, and its ranks."""
         for rank in self.children.ranks_of(agent):
             if str(rank) not in self.info.exits:
                 self.lost[rank] = f"{GIVEN_UP}: {why}"
         agent.give_up()
 
     def note_silent(self, agents: Sequence[AgentProcess]) -> None:
-        """Of these nothing is heard now: tell the run that is on, where that is new."""
+        """Record which agents are silent now; if that has changed, notify the run in progress."""
         before = {silence.node for silence in self.connections.silent.values()}
         self.connections.silent = {
             rank: Silence(agent.node, agent.heard)
@@ -324,8 +325,11 @@ class Supervisor:
             self.save()
 
     def why_all_ended(self) -> str:
-        """Empty while there are ranks, or some may come: a fork that is refused ends no cluster,
-        nor does a node that a client has given up without its scheduler."""
+        """Return why no rank is left; empty while there are ranks, or some may be restarted.
+
+        A refused fork does not end a cluster, nor does a node that a client gave up although its
+        scheduler has not said that it is gone.
+        """
         hows = set(self.info.exits.values())
         stays = (NOT_STARTED.format(error=""), FOR_RESTART)
         if len(self.info.exits) < self.info.size or any(how.startswith(stays) for how in hows):
@@ -351,19 +355,19 @@ class Supervisor:
                     self.info.starting.append(rank)
             self.lose(rank, how)
             ended.append(rank)
-        if ended:  # a node's ranks end together: what is written names all ranks
+        if ended:  # once for all: the ranks of a node end together, and each save lists all ranks
             self.save()
             hub.unregister(self.paths.engine_file, ended, UNREGISTER_S)
 
     def note_limit(self) -> None:
-        """Write down when the job ends, as soon as that is another time."""
+        """Save the end time of the job when it has changed."""
         known = self.info.allocation
         if self.job_end and known and known.until != self.job_end.until:
             self.info.allocation = dataclasses.replace(known, until=self.job_end.until)
             self.save()
 
     def note_end_of_job(self) -> None:
-        """Say why all ranks end before they do: Slurm leaves some seconds, if that."""
+        """Record why all ranks end before they do: Slurm leaves a few seconds at most."""
         if self.told_to_end and self.job_end and (why := self.job_end.why()):
             self.info.message = why
             for rank in self.living():
@@ -389,17 +393,17 @@ class Supervisor:
                 self.restarts.asked.difference_update(ranks)
 
     def restart(self, ranks: list[int]) -> None:
-        """End what there is of `ranks`, and start them again: same ranks, same ids."""
+        """End `ranks` as far as they still run, and start them again, with the same engine ids."""
         self.runs.take_late(ranks)
         given_up = self.children.end(ranks)
-        if self.info.allocation is not None:  # on this machine they end with their agent
+        if self.info.allocation is not None:  # on this machine, ranks end with their agent
             for rank in set(self.living()) & given_up.keys():
                 self.lost[rank] = f"{FOR_RESTART}: its node {given_up[rank]} does not answer"
         for rank in ranks:
             how = self.lost.pop(rank, "was restarted")
             self.lose(rank, self.info.exits.get(str(rank), how))
         hub.unregister(self.paths.engine_file, ranks)
-        with self.restarts.lock:  # the processes before may have come until they were ended
+        with self.restarts.lock:  # the old processes may have become ready before they ended
             self.ready.difference_update(ranks)
         for rank in ranks:
             self.info.past[str(rank)] = self.info.exits.pop(str(rank), "")
@@ -408,7 +412,7 @@ class Supervisor:
                 self.children.start_rank(rank)
             except OSError as error:
                 self.info.exits[str(rank)] = NOT_STARTED.format(error=error)
-        # The others' groups hold connections to processes that are gone.
+        # The process groups of the other ranks hold connections to processes that are gone.
         self.info.epoch += 1
         self.save()
 
@@ -418,7 +422,7 @@ class Supervisor:
     # -- ending
 
     def close(self) -> None:
-        """End every process, and say that the cluster is stopped unless it has failed."""
+        """End every process, and record that the cluster is stopped, unless it has failed."""
         self.runs.is_ending = True
         if self.info.state != "failed":
             self.note_end_of_job()
@@ -435,17 +439,17 @@ class Supervisor:
 
 
 def may_run_out(size: int) -> bool:
-    """Whether clients of so many ranks could take all the descriptors that this process may have.
+    """Return whether connections to a cluster of `size` ranks could use up all file descriptors.
 
-    ZeroMQ aborts a process that listens in a folder and has none left for who connects. Where it
-    listens at an address, who connects is put off, and tries again until there is one.
+    ZeroMQ aborts a process that listens on a socket in a folder and has no descriptor left for a
+    new connection. On a TCP port the connection is deferred, and retried until there is one.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most != resource.RLIM_INFINITY and most < size + MANY_CLIENTS
 
 
 def main(argv: list[str]) -> None:
-    """Keep the cluster in folder argv[1] with argv[2] GPUs until it is stopped."""
+    """Run the cluster in folder argv[1], with argv[2] GPUs, until it is stopped."""
     folder = Path(argv[1])
     paths = ClusterPaths(folder.name, folder.parent)
     info = paths.read_patiently()
@@ -457,7 +461,7 @@ def main(argv: list[str]) -> None:
         supervisor.watch()
         supervisor.close()
         if supervisor.info.state == "stopped" and not paths.unfinished():
-            os.close(supervisor.claim)  # NFS keeps what is open, and the folder with it
+            os.close(supervisor.claim)  # NFS keeps an open file, and its folder with it
             paths.remove()
     except (OSError, RankroomError) as error:
         if info.state == "starting":

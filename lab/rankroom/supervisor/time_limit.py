@@ -1,4 +1,4 @@
-"""Warnings that the job's time will be over, each said once."""
+"""Warnings that the job's time will soon be over, each given once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 from rankroom.record.cluster_file import Allocation
 from rankroom.text.amounts import duration
 
-WARN_S = (600.0, 120.0)  # so long before
+WARN_S = (600.0, 120.0)  # before the end of the job
 
 
 class TimeLimit:
-    """What is to be said of a cluster's time limit, and has not been said yet."""
+    """The warnings about a cluster's time limit that have not been given yet."""
 
     def __init__(self) -> None:
-        self._told = float("inf")  # of WARN_S, which was said last
+        self._told = float("inf")  # of WARN_S, the last one given
 
     def news(self, granted: Allocation | None) -> list[str]:
-        """A warning, if one is due now; a limit that was moved away is warned of again."""
+        """Return a warning if one is due now; it is given again after the limit was extended."""
         if granted is None or not granted.until:
             return []
         left = granted.until - time.time()

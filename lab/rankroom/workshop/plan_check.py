@@ -196,17 +196,19 @@ async def _site(plan: Plan, tell: Callable[[str], None]) -> AsyncIterator[Step]:
         file = sites.profile_of(plan.site)
         yield Step("profile", "warned", PRIVATE.format(file=file, keys=", ".join(left)))
     there = place("" if is_here(site) else site.login)
-    is_reached = False
+    is_reached, at = False, "site"
     try:
         async for step in Check(site, there, tell).steps(job=False):
             is_reached = is_reached or (step.name == "scheduler" and step.state == "ok")
             yield step
         if plan.learners and site.scheduler == "slurm" and is_reached:
+            at = "associations"
             yield await _associations(plan, Scheduler(site, there))
         if plan.reservation and site.scheduler == "slurm":
+            at = "reservation"
             yield await _reservation(plan, Scheduler(site, there))
     except RankroomError as error:
-        yield Step("reservation", "failed", str(error))
+        yield Step(at, "failed", str(error))
     finally:
         await there.close()
 

@@ -266,7 +266,8 @@ def _demand_accuracy(model: Any) -> None:
 
     from rankroom.course.data import digits
 
-    pictures, labels = map(torch.from_numpy, digits().test)
+    where = next(model.parameters()).device
+    pictures, labels = (torch.from_numpy(each).to(where) for each in digits().test)
     with torch.no_grad():
         guesses = model(pictures).argmax(1)
     found = (guesses == labels).float().mean().item()

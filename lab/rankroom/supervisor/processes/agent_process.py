@@ -16,15 +16,15 @@ from typing import Any
 
 from rankroom.supervisor.processes.load import Load
 
-GIVEN_UP = "was given up"  # begins how a rank ended whose node is gone for us; it may live on there
-# The same where its scheduler has not said that the node is gone: somebody had a rank restarted.
+GIVEN_UP = "was given up"  # prefix: how a rank ended on a lost node, where it may still be alive
+# The same where a client restarts a rank though the scheduler has not said that the node is gone.
 FOR_RESTART = f"{GIVEN_UP} for a restart"
-NOT_STARTED = "could not be started: {error}"  # how a rank ended whose process was refused
-ENDS_S = 5.0  # for an agent to end with its ranks, and for its launcher to follow
+NOT_STARTED = "could not be started: {error}"  # how a rank ended whose fork was refused
+ENDS_S = 5.0  # timeout for an agent, its ranks and its launcher to end once its output has ended
 
 
 class RankProcess:
-    """A rank's process. Its number is 0 until its agent has said it."""
+    """A rank's process. Its pid is 0 until its agent has reported it."""
 
     def __init__(self, rank: int, start: int) -> None:
         self.rank = rank
@@ -32,7 +32,7 @@ class RankProcess:
         self.pid = 0
         self.returncode: int | None = None
         self.failed = ""  # why there is no process
-        self.words = ""  # of its agent, about how it ended
+        self.words = ""  # what its agent says about how it ended
         self.ended_with_agent = False
 
     @property
@@ -43,7 +43,8 @@ class RankProcess:
 class AgentProcess:
     """The agent of `node`, started by `command`.
 
-    `hear()` is called, in a thread of its own, when there is something new to look at.
+    `hear()` is called when the agent has reported something or is over, mostly in the thread that
+    reads its output.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class AgentProcess:
         self.imported: set[str] = set()
         self.refused = ""
         self.heard = time.monotonic()
-        self.is_silent = False  # nothing was heard of it for a while: it is told only what it must
+        self.is_silent = False  # not heard from for a while: it is sent only what it needs
         self.is_over = False
         self.ranks: dict[int, RankProcess] = {}
         self._hear = hear
         self._looks: list[Future[dict[int, Load]]] = []
-        self._signals: dict[int, Future[None]] = {}  # those that are on their way, by number
+        self._signals: dict[int, Future[None]] = {}  # those not sent yet, by number
         self._numbers = itertools.count(1)
         self._news = threading.Condition()
         self._writing = threading.Lock()
@@ -79,10 +80,10 @@ class AgentProcess:
             )  # fmt: skip
         threading.Thread(target=self._read, name=f"rankroom-agent-{node}", daemon=True).start()
 
-    # -- what it is told
+    # -- orders to the agent
 
     def start_rank(self, rank: int, start: int) -> RankProcess:
-        """Have a rank started; it is known at once, and its number later."""
+        """Order the start of a rank; the returned process gets its pid later."""
         with self._news:
             made = self.ranks[rank] = RankProcess(rank, start)
             if self.is_over:
@@ -91,12 +92,12 @@ class AgentProcess:
         return made
 
     def end_ranks(self, ranks: Collection[int], seconds: float) -> bool:
-        """End ranks with all they started, and wait for it; False if the agent has not even tried,
-        and was given up, with all its ranks."""
+        """End ranks with all they started, and wait up to `seconds` for that; False if the agent
+        has not even tried: then it was given up, with all its ranks."""
         self.tell(do="end", ranks=sorted(ranks))
-        tried = self.signal((), "SIGCONT")  # it takes one order after the other
+        tried = self.signal((), "SIGCONT")  # a no-op, done after the order before it was handled
         with self._news:
-            # Those of an agent before this one have ended with it.
+            # Ranks of an agent before this one have ended with it.
             own = [self.ranks[each] for each in ranks if each in self.ranks]
             if self._news.wait_for(lambda: all(each.ended for each in own), seconds):
                 return True
@@ -106,8 +107,8 @@ class AgentProcess:
         return True
 
     def look(self) -> Future[dict[int, Load]]:
-        """How busy its ranks are; nothing of one that is silent or over, whose answer others would
-        wait for."""
+        """Ask for the load of its ranks. If the agent is silent or over, the result is empty at
+        once, so that nothing waits for it."""
         asked: Future[dict[int, Load]] = Future()
         with self._news:
             if self.is_silent or self.is_over:
@@ -118,7 +119,7 @@ class AgentProcess:
         return asked
 
     def signal(self, ranks: Collection[int], name: str) -> Future[None]:
-        """Have a signal sent to the processes of ranks; done once it was, or they have ended."""
+        """Send a signal to the processes of ranks; done once it was sent, or the agent is over."""
         sent: Future[None] = Future()
         number = next(self._numbers)
         with self._news:
@@ -130,33 +131,33 @@ class AgentProcess:
         return sent
 
     def tell(self, **order: Any) -> None:
-        """Tell it something; nothing happens if it is gone."""
+        """Send the agent an order; does nothing if the agent is gone."""
         assert self.process.stdin is not None
         with self._writing, contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
     def hang_up(self) -> None:
-        """Have it end with all its ranks."""
+        """Close the agent's input, so that it ends with all its ranks."""
         assert self.process.stdin is not None
         with self._writing, contextlib.suppress(OSError):
             self.process.stdin.close()
 
     def give_up(self) -> None:
-        """Its ranks are lost; should they live, they end by themselves."""
+        """Kill the agent and count its ranks as lost; any that are alive end by themselves."""
         self.hang_up()
         self.process.kill()
         self._note_over()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end; it is killed after so long."""
+        """Wait until its process has ended; kill it after `seconds`."""
         try:
             self.process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
-    # -- what it says
+    # -- reports of the agent
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -175,7 +176,7 @@ class AgentProcess:
             with self._news:
                 self._take(said)
                 self._news.notify_all()
-        except Exception:  # a launcher's own, or of something that it runs before
+        except Exception:  # output of the launcher, or of something that it runs first
             with contextlib.suppress(OSError), self.log.open("ab") as log:
                 log.write(line)
             return
@@ -214,7 +215,7 @@ class AgentProcess:
             known.words, known.returncode = said["words"], said["ended"]
 
     def _note_over(self) -> None:
-        """Its ranks have ended with it."""
+        """Note that the agent is over, and that its ranks have ended with it."""
         with self._news:
             self.is_over = True
             for rank in self.ranks.values():

@@ -1,6 +1,6 @@
-"""The processes of a cluster: its controller, and on each node an agent, which has its ranks.
+"""The processes of a cluster: its controller, and on each node an agent with the node's ranks.
 
-What is on this machine is in a session of its own, and ends with all it has started.
+Each process on this machine is in a session of its own, and is ended with all it has started.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from rankroom.supervisor.processes.load import Load
 from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
-STOP_S = 5.0  # an agent that has not ended its ranks and itself after so long is killed
-RESTART_S = 6.0  # the same while it ends ranks whose successors somebody waits for
-SILENT_S = 20.0  # a node that says nothing for so long may be cut off
-STARTING_S = 60.0  # until its ranks are ready: as many start, it may be too busy to say anything
-PAUSED_S = 2.0  # without a look, many of which are taken in a second
+STOP_S = 5.0  # timeout for agents to end their ranks and themselves, before they are killed
+RESTART_S = 6.0  # timeout for an agent to end ranks that are restarted, before it is given up
+SILENT_S = 20.0  # a node that reports nothing for so long may be cut off
+STARTING_S = 60.0  # the same until its ranks are ready: while they start, it may be too busy
+PAUSED_S = 2.0  # without a check, though many are due each second: this process was suspended
 
 
 class Processes:
-    """Controller, agents and ranks; `info` says where ranks ask their supervisor.
+    """Controller, agents and ranks; `info` says where ranks reach their supervisor.
 
-    `hear()` is called, from any thread, when one of them has ended or something to say.
+    `hear()` is called, from any thread, when one of them has ended or reported something.
     """
 
     controller: subprocess.Popen[bytes]
@@ -64,18 +64,18 @@ class Processes:
         self.born: dict[int, float] = {}
         self.ranks: dict[int, RankProcess] = {}
         self._modules: Sequence[str] = ()
-        self._begun = 0  # agents, in all
+        self._begun = 0  # how many agents were started in all
         self._wiring: dict[str, object] = {}
         self._looked = time.monotonic()
 
-    # -- where ranks are, and how they do
+    # -- where ranks run, and their state
 
     def places(self) -> list[RankInfo]:
-        """Where each rank lives."""
+        """Return where each rank runs."""
         return [self._place(rank) for rank in sorted(self.ranks)]
 
     def addresses(self) -> set[str]:
-        """Where connections of ranks come from: their nodes' addresses, towards us and for data."""
+        """Return the addresses from which ranks connect: their nodes', towards us and for data."""
         places = [agent.place for agent in self.agents]
         return {place[what] for place in places for what in ("at", "own") if what in place}
 
@@ -87,16 +87,16 @@ class Processes:
         )
 
     def how_ended(self, rank: int) -> str:
-        """How a rank that has ended did so, in words."""
+        """Return how the process of a rank ended, in words."""
         process, agent = self.ranks[rank], self.agents[self._node_of[rank]]
         code = process.returncode or 0
         if process.failed:
             return NOT_STARTED.format(error=process.failed)
         if process.ended_with_agent:
             if self.info.allocation and step_launcher.failed_node(agent.log) == agent.node:
-                # Slurm gave up the node before we did: its ranks may live on there for a while.
+                # Slurm gave up the node before we did: its ranks may stay alive for a while.
                 return f"{GIVEN_UP}: its node {agent.node} has failed"
-            if agent.refused:  # one that was started again for the rank
+            if agent.refused:  # an agent that was started again for this rank
                 return f"was not started: {agent.refused}"
             return f"ended with its node's agent, which {self.how_agent_ended(agent)}"
         how = describe_exit(code)
@@ -107,7 +107,7 @@ class Processes:
         return self._as_scheduler_says(how, agent) if code < 0 else how
 
     def how_agent_ended(self, agent: AgentProcess) -> str:
-        """The same of an agent."""
+        """Return how an agent ended, in words; "does not answer" if its process has not."""
         code = agent.process.poll()
         if code is None:
             return "does not answer"
@@ -121,13 +121,13 @@ class Processes:
         return step_launcher.how_ended(how, agent.log, agent.node, self.info.allocation.job)
 
     def look(self) -> list[Future[dict[int, Load]]]:
-        """How busy ranks are, by node."""
+        """Ask for the load of ranks, node by node."""
         return [agent.look() for agent in self.agents]
 
     def signal(self, ranks: Collection[int], name: str) -> list[Future[None]]:
-        """Send a signal to the processes of ranks; all are done once it was sent.
+        """Send a signal to the processes of ranks; all futures are done once it was sent.
 
-        Not to those whose node is silent: it would come late, and hit what it is not meant for.
+        Ranks of silent nodes are skipped: a signal would arrive late, and hit the wrong cell.
         """
         by_agent = self._by_agent(ranks)
         return [agent.signal(its, name) for agent, its in by_agent if not agent.is_silent]
@@ -139,15 +139,15 @@ class Processes:
             *python_command.command("rankroom.supervisor.processes.controller"),
             f"--profile-dir={self.paths.profile}",
             f"--ip={self.address}", f"--location={self.address}",
-            # Encrypted, and closed to who cannot read our files: on a machine that is shared,
-            # others reach loopback's ports as well, and could hear all that ranks print.
+            # Encrypted, and closed to users who cannot read our files: on a shared machine, others
+            # can reach loopback ports as well, and could read all that ranks print.
             "--IPController.enable_curve=True",
             # The hub's history of all requests is never read: records hold everything.
             "--IPController.db_class=NoDB",
             # Ranks are addressed one by one; no task queue, and no tree for broadcasts.
             "--TaskScheduler.scheme_name=none",
             "--IPController.broadcast_scheduler_depth=0",
-            # A rank is registered after its first heartbeat; 3 s apart makes a long start.
+            # A rank is registered after its first heartbeat; a period of 3 s would delay the start.
             "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=240",
             "--log-level=WARN",
         ]  # fmt: skip
@@ -162,7 +162,8 @@ class Processes:
             )  # fmt: skip
 
     def start_agents(self, modules: Sequence[str] | None) -> None:
-        """Start an agent on each node, which imports `modules` for its ranks; None to fork none."""
+        """Start an agent on each node, which preloads `modules`; with None it forks no ranks, but
+        starts each as a program of its own."""
         self._modules = [NONE] if modules is None else modules
         self.agents = [self._start_agent(node) for node in range(len(self.nodes))]
 
@@ -173,13 +174,13 @@ class Processes:
         about = [str(self.paths.folder), mark, str(node), str(self._devices), *self._modules]
         env = dict(os.environ) if granted is None else step_launcher.environment(os.environ)
         env |= {process_tree.CLUSTER: str(self.paths.folder), process_tree.AGENT: mark}
-        # Python reads these before a rank that is a program of its own can set them.
+        # Set here, as Python reads them before a rank that is a program of its own can set them.
         env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         env = python_command.environment(env)
         if granted is None:
             env[BIND] = network.LOOPBACK
         if granted is None or step_launcher.PYTHON not in os.environ:
-            env |= port_guard.environment(env)  # a container need not have the file
+            env |= port_guard.environment(env)  # a container may not have the file
         command = python_command.command(step_launcher.AGENT, *about)
         if granted is not None:
             command = step_launcher.command(granted, name, self.info.cwd, about)
@@ -187,7 +188,8 @@ class Processes:
         return AgentProcess(name, command, env, self.info.cwd, log, self._hear)
 
     def start_ranks(self) -> bool:
-        """Start all ranks as soon as all agents are ready: each hears where all others are."""
+        """Start all ranks, after telling each agent where all ranks are; False unless all agents
+        are ready."""
         if not all(agent.place for agent in self.agents):
             return False
         places = [agent.place for agent in self.agents]
@@ -205,14 +207,14 @@ class Processes:
         return True
 
     def start_rank(self, rank: int) -> None:
-        """Start a rank, with a new agent if its node's has ended. Raises OSError, also while its
-        last process is there."""
+        """Start a rank, with a new agent if its node's has ended. Raises OSError, also if the
+        rank's last process has not ended."""
         node = self._node_of[rank]
         if rank in self.ranks and not self.ranks[rank].ended:
             raise OSError(STAYS.format(pid=self.ranks[rank].pid))
         if self.agents[node].is_over:
             self.agents[node] = self._start_agent(node)
-            # It reads that once it is ready; its ranks have the addresses that others know.
+            # The agent reads this once it is ready; its ranks keep the addresses that others know.
             self.agents[node].tell(do="wire", **self._wiring)
         self.starts[rank] = self.starts.get(rank, 0) + 1
         self.ranks[rank] = self.agents[node].start_rank(rank, self.starts[rank])
@@ -221,22 +223,22 @@ class Processes:
     # -- watching
 
     def beat(self) -> None:
-        """Tell agents on other machines that we are here; to be called every few seconds."""
+        """Send a heartbeat to agents on other machines; to be called every few seconds."""
         for agent in self.agents:
-            # What is written to one that reads nothing fills its pipe, and then blocks.
+            # Writing to an agent that reads nothing would fill its pipe, and then block.
             if not agent.is_silent:
                 agent.tell(do="beat")
 
     def silent(self, ready: Collection[int]) -> list[AgentProcess]:
-        """The agents that were heard of once, and now not for a while; those whose ranks are all
-        `ready` have less time. To be called every second at least.
+        """Return the agents that were ready once, and have not been heard from for a while, which
+        is shorter if their ranks are all `ready`. To be called every second at least.
 
-        Their nodes may be cut off, or have failed: which of both cannot be told from here.
+        Their nodes may be cut off, or have failed: which of the two cannot be told from here.
         """
         now = time.monotonic()
         missed, self._looked = now - self._looked, now
         for agent in self.agents:
-            if missed > PAUSED_S:  # this process stood still itself, and heard nothing
+            if missed > PAUSED_S:  # this process itself was suspended, and heard nothing
                 agent.heard = min(now, agent.heard + missed)
             patience = SILENT_S if all(r in ready for r in self.ranks_of(agent)) else STARTING_S
             is_late = now - agent.heard > patience
@@ -251,17 +253,17 @@ class Processes:
     def end(self, ranks: Collection[int]) -> dict[int, str]:
         """End these ranks with all they started, in whatever session that is.
 
-        Returns the ranks, and the node of each, whose agent had to be given up for it.
+        Returns the ranks, with their node, whose agent had to be given up.
         """
         given_up: dict[int, str] = {}
         for agent, its in self._by_agent(ranks):
-            # What it left if it was killed, the next one ends.
+            # What a killed agent left is ended by the next one.
             if not agent.is_over and not agent.end_ranks(its, RESTART_S):
                 given_up |= dict.fromkeys(self.ranks_of(agent), agent.node)
         return given_up
 
     def end_all(self) -> None:
-        """End every process: asked first, killed after a while, and all of them waited for."""
+        """End every process: ask first, kill after a while, and wait for all of them."""
         children = process_tree.descendants([os.getpid()])
         for agent in self.agents:
             agent.hang_up()

@@ -16,21 +16,21 @@ from rankroom.errors import RankroomError
 from rankroom.system import process_tree
 from rankroom.system.internals import demand
 
-# What ipyparallel's controller calls, or is called by, here.
+# What is overridden or called of ipyparallel's controller here.
 OVERRIDDEN = (
     "init_schedulers", "to_work_dir", "client_url", "engine_url", "bind", "session", "loop",
 )  # fmt: skip
 BEATING = ("beat", "responses", "period")
-CALM_MS = 1000  # between two heartbeats while all ranks' hearts beat
+CALM_MS = 1000  # between two heartbeats while all ranks respond
 
 
 class Controller(IPController):
     """ipyparallel's controller, with a listener where its task queue would be.
 
-    There is none, and who asks for it is told so. Every client and rank connects to its ports, ten
-    times a second and for ever while nothing listens there; and a program that by chance listens
-    there next would get their connections. Gloo did, now and then: `hvd.init()` then waited 30 s
-    for a rank that never came.
+    There is no queue, and a client that submits a task gets an error. If nothing listened on its
+    ports, every client and rank would try to connect ten times a second, forever; and a program
+    that happened to listen there next would get these connections. Gloo sometimes did: `hvd.init()`
+    then waited 30 s for a rank that never came.
     """
 
     def init_schedulers(self) -> None:
@@ -43,11 +43,11 @@ class Controller(IPController):
         self._listeners[0].on_recv(self._refuse)
 
     def _refuse(self, parts: list[bytes]) -> None:
-        """Answer a client's task with an error, which would be waited for without end."""
+        """Answer a client's task with an error: without one, the client would wait forever."""
         client, parts = self.session.feed_identities(parts)
         try:
             asked = self.session.deserialize(parts)
-        except ValueError:  # it is no message of this cluster's
+        except ValueError:  # not a message of this cluster
             return
         content = {
             "status": "error", "ename": "UsageError", "evalue": NO_QUEUE, "traceback": [NO_QUEUE],
@@ -57,14 +57,14 @@ class Controller(IPController):
         self.session.send(self._listeners[0], kind, content, parent=asked, ident=client)
 
     def to_work_dir(self) -> None:
-        """Stay where we are: ipyparallel would put that folder first on `sys.path`."""
+        """Stay in this folder: ipyparallel would put the other one first on `sys.path`."""
 
 
 class HeartMonitor(heartmonitor.HeartMonitor):
-    """ipyparallel's, whose heart beats slower while all ranks' do.
+    """ipyparallel's heart monitor, with fewer heartbeats while all ranks respond.
 
-    A rank is registered after a beat, so they come fast while one is missing; after that each only
-    costs every rank a moment of its main thread.
+    A rank is registered after a heartbeat, so they are frequent while one is missing; after that,
+    each one only costs every rank a moment of its main thread.
     """
 
     def beat(self) -> None:
@@ -74,7 +74,7 @@ class HeartMonitor(heartmonitor.HeartMonitor):
 
 
 def follow(supervisor: int) -> None:
-    """End this process with its children when `supervisor` has ended."""
+    """End this process and its children once the process `supervisor` has ended."""
     while not process_tree.ended_within(supervisor, 3600.0):
         pass
     process_tree.end(process_tree.descendants([os.getpid()]))
@@ -82,13 +82,13 @@ def follow(supervisor: int) -> None:
 
 
 def main() -> None:
-    """Control the cluster that the options name, as child of its supervisor."""
+    """Run the controller of the cluster that the options name, as a child of its supervisor."""
     try:
         demand("ipyparallel", IPController, OVERRIDDEN)
         demand("ipyparallel", heartmonitor.HeartMonitor, BEATING)
     except RankroomError as error:
         sys.exit(str(error))
-    heartmonitor.HeartMonitor = HeartMonitor  # in the process of its own that it gets, too
+    heartmonitor.HeartMonitor = HeartMonitor  # also in the separate process that it runs in
     # Not os.getppid(): the supervisor may have ended while this was imported.
     supervisor = int(os.environ["RANKROOM_SUPERVISOR"])
     threading.Thread(target=follow, args=(supervisor,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the supervisor tells the controller: that ranks are gone, so that their ids are free."""
+"""Unregisters ranks that are gone from the controller, so that their ids are free."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ ANSWER_MS = 500
 
 
 def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) -> bool:
-    """Have the controller forget `ranks`, whose processes have ended; False if it does not answer
-    within `seconds` for all of them.
+    """Unregister `ranks`, whose processes have ended, from the controller; False if it does not
+    confirm all of them within `seconds`.
 
-    It would notice by missing heartbeats after a minute, and give the next ones other ids.
+    By itself it would miss their heartbeats only after a minute, and give restarted ranks other
+    ids.
     """
     try:
         about: dict[str, Any] = json.loads(engine_file.read_text())
@@ -30,7 +31,7 @@ def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) ->
     session = _session_for(about)
     deadline = time.monotonic() + seconds
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.LINGER = socket.SNDHWM = 0  # neither to be sent nor to be ended does it wait
+        socket.LINGER = socket.SNDHWM = 0  # neither sending nor closing blocks
         if about.get("curve_serverkey"):
             socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
             socket.curve_serverkey = about["curve_serverkey"].encode()
@@ -38,7 +39,7 @@ def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) ->
         while time.monotonic() < deadline:
             for rank in ranks:
                 session.send(socket, "unregistration_request", content={"id": rank})
-            # It answers questions in order: this one is how its answer to the others is known.
+            # It handles requests in order: the reply to this one shows the result of the others.
             session.send(socket, "connection_request")
             if socket.poll(ANSWER_MS):
                 _, frames = session.feed_identities(socket.recv_multipart())
@@ -50,7 +51,7 @@ def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) ->
 
 
 def _session_for(about: dict[str, Any]) -> Session:
-    """A session that packs and signs messages as the engines' file says."""
+    """Return a session that packs and signs messages as the engines' connection file says."""
     from jupyter_client.session import Session
     from traitlets.log import get_logger
 

@@ -1,4 +1,4 @@
-"""How busy the ranks are now, for clients that show it: nothing is measured unless one asks."""
+"""The present load of ranks, for clients that show it: nothing is measured unless one asks."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-PAUSE_S = 1.0  # between two looks; in between, the last one is the answer
-COMES_S = 4.0  # for what the nodes' agents say to come
-Load = dict[str, Any]  # cpu (per cent of a core), memory (bytes), gpu (per cent), gpu_memory
+PAUSE_S = 1.0  # between two measurements; in between, the last one is returned
+COMES_S = 4.0  # timeout for the replies of the nodes' agents
+Load = dict[str, Any]  # cpu (percent of a core), memory (bytes), gpu (percent), gpu_memory
 
 
 class Loads:
-    """The present load of a cluster's ranks; `ask()` has each node's agent measure it."""
+    """The present load of a cluster's ranks; `ask()` requests it from each node's agent."""
 
     def __init__(self, ask: Callable[[], Sequence[Future[dict[int, Load]]]]) -> None:
         self._ask = ask
-        self._lock = threading.Lock()  # one look at a time
+        self._lock = threading.Lock()  # one measurement at a time
         self._last: dict[str, Any] = {"ranks": {}, "at": 0.0}
         self._looked = float("-inf")
 
     def look(self) -> dict[str, Any]:
-        """The load of all ranks; one that nothing is known of is left out."""
+        """Return the load of all ranks; those of which nothing is known are left out."""
         with self._lock:
             if time.monotonic() - self._looked > PAUSE_S:
                 answered = wait(self._ask(), COMES_S).done

@@ -1,8 +1,8 @@
-"""The library that closes what frameworks open in ranks to other users, built where it is used.
+"""The library that closes ports that frameworks open in ranks to other users, built on first use.
 
-A rank loads it before all others (LD_PRELOAD). It is compiled once for a home, a kind of machine
-and a C library, by whatever C compiler there is, and tried once on each machine after each boot;
-ranks go without it where that fails, and are told why.
+A rank loads it before all others (LD_PRELOAD). It is compiled once for a home, a type of machine
+and a C library, by whatever C compiler there is, and tested once on each machine after each boot.
+Where that fails, ranks run without it, and know why.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 30.0
 TRY_S = 10.0
-# Listens on all addresses and connects to itself: closed, or to be refused, if it does not work.
+# Listens on all addresses and connects to itself; fails unless it listens on loopback only.
 TRY = """
 import socket
 with socket.socket() as door:
@@ -45,11 +45,11 @@ with socket.socket() as door:
 
 
 class NotBuiltError(RankroomError):
-    """Why there is no library, which no other folder changes."""
+    """The library cannot be built, in whichever folder."""
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """What a process is started with so that the library is in it, or so that it knows why not."""
+    """Return the variables with which a process loads the library, or knows why there is none."""
     made, why = _found()
     if made is None:
         return {UNGUARDED: why}
@@ -61,12 +61,12 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def library() -> Path | None:
-    """The library for this machine, compiled if it is not there yet; None where that cannot be."""
+    """Return the library for this machine, compiled if necessary; None if that fails."""
     return _found()[0]
 
 
 def _found() -> tuple[Path | None, str]:
-    """The library, in the first folder where it can be, or why there is none."""
+    """Return the library, in the first folder that can hold it, or why there is none."""
     why = ""
     try:
         for folder in _folders():
@@ -75,23 +75,23 @@ def _found() -> tuple[Path | None, str]:
             except NotBuiltError as error:
                 return None, str(error)
             except (OSError, RankroomError) as error:
-                why = why or str(error)  # of the folder that it is meant for
+                why = why or str(error)  # report the first folder, which is the intended one
     except (OSError, RankroomError) as error:
         why = why or str(error)
     return None, why
 
 
 def _folders() -> Iterator[Path]:
-    """Where it may be, one after another: others may have made the one in /tmp first, and programs
-    may be forbidden to be loaded from some."""
+    """Yield the folders where it may be, one after another: other users may have created the one in
+    /tmp first, and on some file systems nothing may be executed."""
     wanted = config.home() / "native"
-    own = config.without_spaces(wanted)  # the loader takes a space or a colon for the end of a name
+    own = config.without_spaces(wanted)  # to the loader, a space or a colon ends a name
     yield own
     if (runtime := os.environ.get("XDG_RUNTIME_DIR", "")) and Path(runtime).is_absolute():
         folder = Path(runtime) / "rankroom-native"
         if config.without_spaces(folder) == folder:
             yield folder
-    # One that was made so before is used again, so that each start does not leave another.
+    # A folder that was created like this before is reused, so that starts do not leave one each.
     begins = f"rankroom-{os.getuid()}-"
     before = sorted(TMP.glob(f"{begins}*"))
     mine = [each for each in before if each.lstat().st_uid == os.getuid()]
@@ -99,7 +99,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _made(folder: Path) -> Path:
-    """The library in this folder, tried on this machine.
+    """Return the library in this folder, compiled if necessary and tested on this machine.
 
     Raises NotPrivateError where others may write to the folder, OSError where it cannot be used,
     NotBuiltError where the library cannot be compiled.
@@ -142,11 +142,11 @@ def _made(folder: Path) -> Path:
 
 
 def _try(library: Path) -> None:
-    """Raises OSError where it cannot be loaded, or does not do what it is for."""
+    """Test the library. Raises OSError if it cannot be loaded or does not work."""
     env = {**os.environ, PRELOAD: str(library), BIND: "127.0.0.1", PEERS: ""}
     try:
         tried = subprocess.run(
-            # Without `site`: what a file of packages there prints says nothing of the library.
+            # Without `site`: what a .pth file prints says nothing about the library.
             [sys.executable, "-I", "-S", "-c", TRY],
             env=env,
             capture_output=True,
@@ -155,22 +155,22 @@ def _try(library: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise OSError(FAILED_TRY.format(folder=library.parent, error=f"{TRY_S:g} s")) from None
-    # The loader only says on stderr that it cannot have it, and goes on.
+    # If the loader cannot load it, it only says so on stderr and goes on.
     if tried.returncode or tried.stderr:
         last = (tried.stderr.strip() or f"exit status {tried.returncode}").splitlines()[-1]
         raise OSError(FAILED_TRY.format(folder=library.parent, error=last))
 
 
 def _note_tried(file: Path, here: str) -> None:
-    """Whole, or not at all: nodes that share a home do this at the same time."""
-    with contextlib.suppress(OSError):  # it is tried again, then
+    """Write the file atomically: nodes that share a home do this at the same time."""
+    with contextlib.suppress(OSError):  # then the library is tested again next time
         with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as new:
             new.write(here)
         Path(new.name).replace(file)
 
 
 def _boot() -> str:
-    """Which one this is; empty where that is not told."""
+    """Return the id of this boot; empty if the system does not tell."""
     try:
         return BOOT.read_text().strip()
     except OSError:
@@ -178,11 +178,11 @@ def _boot() -> str:
 
 
 def _compiler() -> list[str]:
-    """Raises NotBuiltError where there is none."""
+    """Return the command of a C compiler. Raises NotBuiltError if there is none."""
     try:
         if chosen := shlex.split(os.environ.get("CC", "")):
             return chosen
-    except ValueError as error:  # of a quote that is not closed
+    except ValueError as error:  # an unclosed quote
         raise NotBuiltError(NO_COMMAND.format(command=os.environ["CC"], error=error)) from None
     for name in COMPILERS:
         if found := shutil.which(name):

@@ -1,4 +1,4 @@
-"""Which modules ranks are forked with: those asked for, or what cells here imported last."""
+"""Which modules are preloaded for ranks: those asked for, or what cells here imported last."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rankroom.system.files import write_atomically
 
 
 def modules(asked: str) -> list[str] | None:
-    """The modules that `asked` names, else those that were noted; None to fork no ranks."""
+    """Return the modules that `asked` names, else those that were noted; None to fork no ranks."""
     names = (asked or config.preload()).replace(",", " ").split()
-    # Elsewhere system libraries do not bear it, and nothing ends ranks with who forked them.
+    # On other systems libraries do not survive a fork, and nothing ends ranks with their parent.
     if names == [NONE] or sys.platform != "linux":
         return None
     return names or _noted()
 
 
 def note(modules: Collection[str]) -> None:
-    """Have the next cluster of this environment begin with what cells of this one imported."""
+    """Note what cells imported, for the next cluster of this environment to preload."""
     with contextlib.suppress(OSError, RankroomError):  # a folder that others may write to
         config.private(_file().parent)
         write_atomically(_file(), json.dumps(sorted(modules)))

@@ -11,11 +11,11 @@ from rankroom.record.cluster_file import ClusterInfo
 from rankroom.supervisor.processes import start_limit
 from rankroom.supervisor.processes.cluster_processes import Processes
 
-AGAIN, WITHIN_S = 3, 60.0  # a rank is brought back that often in that time, then left alone
+AGAIN, WITHIN_S = 3, 60.0  # automatic restarts of a rank in that time, before it is left down
 
 
 class Restarts:
-    """`asked` are the ranks that the next look restarts; `lock` is of these and of `ready`."""
+    """`asked` are the ranks that the watch loop restarts next; `lock` guards them and `ready`."""
 
     def __init__(self, info: ClusterInfo, children: Processes, ready: Collection[int]) -> None:
         self.asked: set[int] = set()
@@ -24,12 +24,12 @@ class Restarts:
         self._children = children
         self._ready = ready
         self._brought_back: dict[int, list[float]] = {}
-        # Now: when a rank ends, there may be no way to read them.
+        # Read now: when a rank ends, it may be impossible.
         self._start_s = start_limit.seconds(info)
         self._elastic_s = config.elastic_seconds()
 
     def ask_for(self, ranks: list[int]) -> str:
-        """Have `ranks` restarted with the next look; why not, if that cannot be."""
+        """Request a restart of `ranks`; return why that is refused, empty if it is not."""
         with self.lock:
             for rank in ranks:
                 if rank in self.asked:
@@ -43,7 +43,8 @@ class Restarts:
         return ""
 
     def judge(self, rank: int, how: str) -> tuple[bool, str]:
-        """Whether a rank that has ended comes back by itself, and what is said of its end."""
+        """Return whether a rank that has ended is restarted automatically, and how it ended, in
+        words."""
         if not self._info.auto_restart or rank in self.asked:
             return False, how
         now = time.monotonic()
@@ -54,7 +55,7 @@ class Restarts:
         return True, how
 
     def comes_back_s(self, rank: int) -> float:
-        """How long others may wait for a rank that has ended; 0 if it is left down."""
+        """Return how long others may wait for a rank that has ended; 0 if it is left down."""
         if rank in self.asked:
             return self._start_s
         return 0.0 if self._info.auto_restart else self._elastic_s

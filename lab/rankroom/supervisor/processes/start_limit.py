@@ -1,4 +1,4 @@
-"""How long a start may take, and what it waits for."""
+"""How long a start may take, and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rankroom.record.cluster_file import ClusterInfo
 from rankroom.supervisor.processes.agent_process import AgentProcess
 from rankroom.system import control_groups
 
-START_S = 30.0  # for an agent, with what it imports
-JOB_START_S = 90.0  # on the nodes of an allocation, whose file system may be slow
-RANK_S = 2.0  # for each rank that a core has
+START_S = 30.0  # for an agent, including its imports
+JOB_START_S = 90.0  # the same on the nodes of an allocation, whose file system may be slow
+RANK_S = 2.0  # more for each rank that shares a core
 
 
 def seconds(info: ClusterInfo) -> float:
-    """How long until all ranks should be ready: the more of them share a core, the longer."""
+    """Return the time limit until all ranks are ready: longer, the more of them share a core."""
     if info.allocation is None:
         most = info.size / control_groups.cores()
         return config.start_seconds(START_S + RANK_S * most)
@@ -24,7 +24,7 @@ def seconds(info: ClusterInfo) -> float:
 
 
 def words(agents: Sequence[AgentProcess]) -> str:
-    """What agents that are not ready yet do: `the agent of c2 imports torch`."""
+    """Return what agents that are not ready yet are doing: `the agent of c2 imports torch`."""
     waiting = [agent for agent in agents if not agent.place]
     if not waiting:
         return ""
