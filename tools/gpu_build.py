@@ -22,7 +22,7 @@ from pathlib import Path
 import packages
 from interpreters import size
 from machine import output, run
-from rankroom.horovod_build.cuda import NO_NVCC, OLDEST_FETCHED, find_gpu
+from rankroom.horovod_build.cuda import NO_NVCC, OLDEST_FETCHED_CUDA, find_gpu
 from rankroom.horovod_build.source import PIP
 from setup import CACHE, ROOT, locked
 
@@ -66,7 +66,7 @@ def main() -> int:
 
 def refusal(cuda: str) -> str:
     """What a build says where there is no compiler for this CUDA."""
-    return NO_NVCC.format(cuda=f"{cuda}.0", major=cuda, fetched=OLDEST_FETCHED)
+    return NO_NVCC.format(cuda=f"{cuda}.0", major=cuda, fetched=OLDEST_FETCHED_CUDA)
 
 
 def is_missing(cuda: str) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from rankroom.horovod_build.build import compile_part, default_jobs
 from rankroom.horovod_build.cache import cache_folder, keep_folder, lock, scratch, wheel_in
 from rankroom.horovod_build.edits.edit import apply, digest
-from rankroom.horovod_build.edits.native_edits import PLAIN
+from rankroom.horovod_build.edits.native_edits import PLAIN_NATIVE_EDITS
 from rankroom.horovod_build.edits.python_edits import PLAIN_PYTHON
 from rankroom.horovod_build.plan import make_plan
 
@@ -27,7 +27,7 @@ def plain_horovod() -> Path:
     Raises HorovodBuildError with the cause and the remedy.
     """
     (part,) = make_plan(gpu=False).parts
-    part = replace(part, edits=PLAIN)
+    part = replace(part, edits=PLAIN_NATIVE_EDITS)
     folder = cache_folder()
     place = folder / "plain" / f"{part.key}.{digest(PLAIN_PYTHON)}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from typing import Any
 from rankroom.errors import NotPrivateError, UsageError, with_remedy
 
 # Names of the previous version, and what they are now. The next version drops the old names.
-RENAMED = {
+NEW_NAMES = {
     # variables of the environment
     "RANKROOM_GUARD": "RANKROOM_WATCHDOG",
     # fields of cluster.json, and a cluster's log
@@ -32,7 +32,7 @@ RENAMED = {
     "rankroom.far.keeper": "rankroom.remote.agent",
 }
 
-_WORD = re.compile(r"[\w./@%+,=~-]+")
+_PLAIN_PATH = re.compile(r"[\w./@%+,=~-]+")
 _own: set[Path] = set()  # homes that were found to be the user's own
 
 
@@ -70,7 +70,7 @@ def user_home() -> Path:
     try:
         return Path.home()
     except RuntimeError:
-        raise UsageError(HOMELESS.format(uid=os.getuid())) from None
+        raise UsageError(NO_HOME_DIRECTORY.format(uid=os.getuid())) from None
 
 
 def current_folder() -> Path:
@@ -84,7 +84,7 @@ def current_folder() -> Path:
 def without_spaces(folder: Path) -> Path:
     """Return `folder`, or one in /tmp if its path has a space or another character that system
     programs take for the end of a path."""
-    return folder if _WORD.fullmatch(str(folder)) else Path("/tmp", f"rankroom-{os.getuid()}")
+    return folder if _PLAIN_PATH.fullmatch(str(folder)) else Path("/tmp", f"rankroom-{os.getuid()}")
 
 
 def private(folder: Path) -> None:
@@ -122,7 +122,7 @@ def _demand_own(folder: Path) -> None:
     if not stat.S_ISDIR(about.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NotPrivateError(OPEN.format(folder=folder))
+        raise NotPrivateError(OTHERS_MAY_WRITE.format(folder=folder))
 
 
 def keep_days() -> float:
@@ -171,14 +171,14 @@ def ask_seconds() -> float:
 
 def names(new: str) -> list[str]:
     """Return a name, and those that the previous version had for it."""
-    return [new, *(old for old, name in RENAMED.items() if name == new)]
+    return [new, *(old for old, name in NEW_NAMES.items() if name == new)]
 
 
 def environment() -> dict[str, str]:
     """Return this process's environment with renamed variables under their new names; print a line
     about each."""
     env = dict(os.environ)
-    for old, new in RENAMED.items():
+    for old, new in NEW_NAMES.items():
         if old in env and old.isupper():
             print(OLD_VARIABLE.format(old=old, new=new), file=sys.stderr)
             env.setdefault(new, env.pop(old))
@@ -242,7 +242,7 @@ def parsed(text: str) -> dict[str, Any]:
     return dict(toml.loads(text))
 
 
-HOMELESS = (
+NO_HOME_DIRECTORY = (
     "HOME is not set, and the system knows no home directory of user {uid}: set HOME, or set "
     "RANKROOM_HOME to a folder of your own"
 )
@@ -253,7 +253,7 @@ NOT_YOURS = (
     "removed, or set RANKROOM_HOME to another place"
 )
 OLD_VARIABLE = "{old} is now {new}: set that one, as the next version will not read the old name"
-OPEN = (
+OTHERS_MAY_WRITE = (
     "others may write to {folder}, so what is in it need not be yours: look, then run "
     "`chmod go-w {folder}`"
 )

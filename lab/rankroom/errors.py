@@ -127,16 +127,16 @@ def raise_told(answer: Mapping[str, Any]) -> None:
         raise kind(answer["text"])
 
 
-ELSEWHERE = "set RANKROOM_HOME to a folder that you may write to"
-ROOM = "free some space (`rankroom runs prune`), or set RANKROOM_HOME to another file system"
+SET_HOME = "set RANKROOM_HOME to a folder that you may write to"
+FREE_SPACE = "free some space (`rankroom runs prune`), or set RANKROOM_HOME to another file system"
 REMEDIES = {
-    errno.EDQUOT: f"your quota is used up: {ROOM}",
-    errno.ENOSPC: ROOM,
-    errno.EFBIG: ROOM,
-    errno.EROFS: ELSEWHERE,
-    errno.ENOTDIR: ELSEWHERE,
-    errno.EACCES: f"check its permissions, and your ticket for this file system, or {ELSEWHERE}",
-    errno.EPERM: f"check its permissions, or {ELSEWHERE}",
+    errno.EDQUOT: f"your quota is used up: {FREE_SPACE}",
+    errno.ENOSPC: FREE_SPACE,
+    errno.EFBIG: FREE_SPACE,
+    errno.EROFS: SET_HOME,
+    errno.ENOTDIR: SET_HOME,
+    errno.EACCES: f"check its permissions, and your ticket for this file system, or {SET_HOME}",
+    errno.EPERM: f"check its permissions, or {SET_HOME}",
     errno.ESTALE: "its server was restarted or has replaced it: try again, in another folder",
     errno.EIO: "the disk or the server of this file system is in trouble: ask who runs it",
     errno.ENAMETOOLONG: "choose a shorter name, or set RANKROOM_HOME to a shorter path",
@@ -147,10 +147,12 @@ EARLIER_SITE = (
     "the agent of cluster {name} here is an earlier version's, which this one cannot talk to: "
     "`kill {pid}` ends the agent, not the job, and `%cluster attach {name}` starts one again"
 )
-BROKEN = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
-UNKNOWN = "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
+SUPERVISOR_FAILED = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
+UNKNOWN_REQUEST = (
+    "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
+)
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
 NOT_ASKED = "no rank asks anything now"
-ANSWERED = "that was answered already, or is not asked any more"
-STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
+ALREADY_ANSWERED = "that was answered already, or is not asked any more"
+CLUSTER_STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"

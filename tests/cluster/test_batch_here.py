@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.batch import batch_script, notebook_script
-from rankroom.batch.batch_folder import MARK, BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
 from rankroom.batch.cell_text import said
 from rankroom.cli import main
@@ -192,7 +192,7 @@ def test_ranks_of_a_node_are_as_many_as_were_asked_for():
 
 
 def test_a_cluster_of_a_site_is_not_started_from_a_job(home, monkeypatch):
-    monkeypatch.setenv(MARK, "/job")
+    monkeypatch.setenv(FOLDER_VARIABLE, "/job")
     with pytest.raises(UsageError, match="this is a batch job, and its ranks run in it"):
         cluster_magic.start("--site perlmutter --nodes 1")
 
@@ -253,7 +253,7 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
     found = batch_script.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert """enter '/s/it'"'"'s'""" in found
-    start = f"""{python_command.ASSIGNMENT} exec "$HOME/py/bin/python" -c 'import sys; """
+    start = f"""{python_command.SHELL_ASSIGNMENTS} exec "$HOME/py/bin/python" -c 'import sys; """
     assert found[-1].startswith(start)
     assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")
 

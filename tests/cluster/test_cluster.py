@@ -148,7 +148,8 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path, seconds
     monkeypatch.setenv("RANKROOM_START_SECONDS", seconds)
     if not seconds.isdigit():
         monkeypatch.delenv("RANKROOM_START_SECONDS")
-        seconds = f"{start_limit.START_S + start_limit.RANK_S / control_groups.cores():.0f}"
+        for_rank = start_limit.START_TIMEOUT_PER_RANK_S / control_groups.cores()
+        seconds = f"{start_limit.START_TIMEOUT_S + for_rank:.0f}"
     monkeypatch.setenv("RANKROOM_PRELOAD", "none")
     with pytest.raises(StartError, match=f"rank 0 not ready after {seconds} s"):
         Cluster.local(ranks=1, name="slow")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.cluster.local import Cluster
-from rankroom.record.blank import BLANK, Blank
+from rankroom.record.blank import BLANK_SUFFIX, Blank
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
 from rankroom.record.store import Store
 from rankroom.system import process_tree
@@ -143,10 +143,12 @@ def test_records_made_for_runs_that_never_began():
     gone.wait()
     used = Path(Blank(store.runs).folder)
     left = used.with_name(used.name.replace(str(os.getpid()), str(gone.pid)))
-    elsewhere = used.with_name(f".{gone.pid}-abcdef-0a1b{BLANK}")  # of a machine with this home
+    elsewhere = used.with_name(
+        f".{gone.pid}-abcdef-0a1b{BLANK_SUFFIX}"
+    )  # of a machine with this home
     for each in (left, elsewhere):
         each.mkdir()
-    name = left.name.removeprefix(".").removesuffix(BLANK)
+    name = left.name.removeprefix(".").removesuffix(BLANK_SUFFIX)
     assert doctor("--clean") == [
         f"record {name}: made for a run that never began",
         "    removed it",

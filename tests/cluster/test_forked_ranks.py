@@ -39,7 +39,7 @@ def values(cluster: Cluster, source: str) -> dict[int, object]:
 def agents(cluster: Cluster) -> list[psutil.Process]:
     return [
         each
-        for each in process_tree.marked(process_tree.CLUSTER, cluster.paths.folder)
+        for each in process_tree.marked(process_tree.CLUSTER_MARK, cluster.paths.folder)
         if "rankroom.agent.node_agent" in each.cmdline()
         and each.pid not in {rank.pid for rank in cluster.ranks}
     ]
@@ -286,7 +286,7 @@ def test_ranks_end_with_the_process_that_forked_them(home: Path):
             time.sleep(0.05)
     finally:
         cluster.stop()
-    assert process_tree.marked(process_tree.CLUSTER, cluster.paths.folder) == set()
+    assert process_tree.marked(process_tree.CLUSTER_MARK, cluster.paths.folder) == set()
 
 
 @pytest.mark.parametrize("preload", ["", "none"])

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from checkout import NOTEBOOKS
-from rankroom.cli.demo_command import TENSORFLOW, DemoFailed, verdict
+from rankroom.cli.demo_command import TENSORFLOW_TAG, DemoFailed, verdict
 from rankroom.course.exercise import find
 from rankroom.record.model import event_line
 from record_makers import start_record
@@ -38,7 +38,7 @@ def test_a_notebook_is_committed_as_it_should_be(path):
             is_script = exercise and find(exercise).script  # a file of the reader's, no cell
             assert is_script or len(code.splitlines()) <= LONGEST_CELL
         # A cell that fails on purpose must not end "run all".
-        assert cell.metadata in ({}, {"tags": ["raises-exception"]}, {"tags": [TENSORFLOW]})
+        assert cell.metadata in ({}, {"tags": ["raises-exception"]}, {"tags": [TENSORFLOW_TAG]})
         if cell.cell_type == "code":
             exercise = asked[1] if (asked := CHECKED.match(cell.source)) else ""
             assert cell.outputs == []
@@ -58,7 +58,7 @@ def test_what_needs_tensorflow_in_the_quickstart_says_so():
     sources = "\n".join(
         c.source
         for c in QUICKSTART.cells
-        if TENSORFLOW not in c.metadata.get("tags", []) and c.cell_type == "code"
+        if TENSORFLOW_TAG not in c.metadata.get("tags", []) and c.cell_type == "code"
     )
     assert "keras" not in sources and "import tensorflow" not in sources
 

@@ -104,7 +104,7 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
     monkeypatch.setenv(name, value.strip("'"))
     words = step_launcher.command(read(), "c1", "/work", [])
     assert words[9:13] == ["shifter", "--image=img:1", "--module=gpu", "python3"]
-    assert not any(step_launcher.PYTHON in line for line in jobs.body(Site("x"), []))
+    assert not any(step_launcher.PYTHON_VARIABLE in line for line in jobs.body(Site("x"), []))
 
 
 @pytest.mark.cluster

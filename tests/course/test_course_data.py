@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rankroom.course import data
-from rankroom.course.data import PIXELS, digits, load, load_images, load_text, read_idx
+from rankroom.course.data import IMAGE_SIDE_PIXELS, digits, load, load_images, load_text, read_idx
 from rankroom.course.slow_images import SECONDS, SlowImages
 from rankroom.errors import UsageError
 
@@ -60,7 +60,7 @@ def test_mnist(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
     assert found.train.images.shape == (30, 784) and found.train.images.dtype == "float32"
     assert 0.9 < found.train.images.max() <= 1 and list(found.test.labels) == list(range(10))
     assert load_images().train.images.shape == (30, 1, 28, 28)
-    monkeypatch.setattr(data, "MOST", 20)
+    monkeypatch.setattr(data, "MAX_IMAGES_PER_PART", 20)
     assert len(load().train.images) == len(load().train.labels) == 20
 
 
@@ -131,8 +131,11 @@ def test_folders_by_class(tmp_path: Path):
             for number in range(count):
                 Image.new("RGB", (50, 40), (200 * label, 10, 10)).save(folder / f"{number}.JPEG")
     found = load(tmp_path)
-    assert found.classes == 2 and found.train.images.shape == (8, 3 * PIXELS * PIXELS)
-    assert load_images(tmp_path).test.images.shape == (4, 3, PIXELS, PIXELS)
+    assert found.classes == 2 and found.train.images.shape == (
+        8,
+        3 * IMAGE_SIDE_PIXELS * IMAGE_SIDE_PIXELS,
+    )
+    assert load_images(tmp_path).test.images.shape == (4, 3, IMAGE_SIDE_PIXELS, IMAGE_SIDE_PIXELS)
     assert sorted(found.test.labels) == [0, 0, 1, 1]
     bright = found.train.images[found.train.labels == 1].mean()
     assert bright > found.train.images[found.train.labels == 0].mean()

@@ -95,7 +95,7 @@ def test_its_commands_come_after_what_puts_them_on_the_path(notebook):
 
 def test_the_message_that_the_teachers_tables_quote_is_said():
     quoted = "cluster … is busy with a run of …"
-    assert runs.BUSY.format(name="…", whose="…").startswith(quoted)
+    assert runs.CLUSTER_BUSY.format(name="…", whose="…").startswith(quoted)
     for page in ("notebooks/README.md", "docs/workshop.md"):
         assert f'| "{quoted}"' in (ROOT / page).read_text("utf-8"), page
 

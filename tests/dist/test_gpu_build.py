@@ -45,7 +45,7 @@ def test_only_a_cuda_before_13_needs_a_toolkit(
     for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("rankroom.horovod_build.cuda.USUAL_HOME", str(tmp_path))
+    monkeypatch.setattr("rankroom.horovod_build.cuda.DEFAULT_CUDA_HOME", str(tmp_path))
     assert gpu_build.is_missing("12") and not gpu_build.is_missing("13")
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()

@@ -22,7 +22,7 @@ from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, StartError
 from rankroom.record.cluster_file import VERSION
 from rankroom.rpc.client import ask, connected
-from rankroom.rpc.server import GREET_MS, LARGEST
+from rankroom.rpc.server import HANDSHAKE_TIMEOUT_MS, MAX_PART_BYTES
 from rankroom.system.polling import poll_until
 
 pytestmark = [
@@ -58,7 +58,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def reach(cluster: Cluster) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
-    made.settimeout(GREET_MS / 1000 + 25)
+    made.settimeout(HANDSHAKE_TIMEOUT_MS / 1000 + 25)
     made.connect(cluster.info.rpc.removeprefix("ipc://"))
     return made
 
@@ -90,7 +90,7 @@ def thousand(cluster: Cluster) -> None:
 
 def giant_with_the_key(cluster: Cluster) -> None:
     with connected(cluster.info.rpc, cluster.info.rpc_key) as peer:
-        peer.send_multipart([b"1", b'{"do": "alive"}', b"\0" * (LARGEST + 1)])
+        peer.send_multipart([b"1", b'{"do": "alive"}', b"\0" * (MAX_PART_BYTES + 1)])
         assert not peer.poll(2000)
 
 
@@ -139,7 +139,7 @@ def test_a_run_goes_on_beside(usual: Cluster, peer: Callable[[Cluster], None], t
     for rank, text in run.results.items():
         assert_numbered(usual.store, run.id, rank, int(text.strip("'").split()[0]))
     assert usual.refresh().supervisor == process.pid and process.is_running()
-    assert process.memory_info().rss < before + 2 * LARGEST
+    assert process.memory_info().rss < before + 2 * MAX_PART_BYTES
     said = usual.paths.supervisor_log.read_text().removeprefix(log)
     # What a question failed with is told to who asked, and where is in the log.
     assert len([line for line in said.splitlines() if not line.startswith(" ")]) <= 3, said

@@ -47,7 +47,7 @@ def doctor() -> list[str]:
 def test_a_container_with_a_home_of_the_same_path_is_left_alone(container: Machine, home: Path):
     folder = ClusterPaths("mine").folder
     (home / "clusters").mkdir()
-    seen = [each.pid for each, _ in process_tree._carriers(process_tree.CLUSTER)]
+    seen = [each.pid for each, _ in process_tree._carriers(process_tree.CLUSTER_MARK)]
     assert seen, "this machine sees the container's processes, and what they were started with"
     assert doctor() == [f"nothing is left over in {home}"]
     dead = ClusterPaths("mine")
@@ -72,7 +72,7 @@ def test_a_mark_counts_where_the_home_is_the_same(home: Path, tmp_path: Path):
     """A container with this machine's home has what belongs here; a folder that is there for one
     side only says nothing."""
     (home / "clusters").mkdir(parents=True)
-    box = Machine("box", tmp_path, environment={process_tree.CLUSTER: f"{home}/clusters/x"})
+    box = Machine("box", tmp_path, environment={process_tree.CLUSTER_MARK: f"{home}/clusters/x"})
     marked = box.start("sh", "-c", "echo up; sleep 1000")
     try:
         assert marked.stdout is not None and marked.stdout.readline() == "up\n"

@@ -45,7 +45,7 @@ def test_ranks_of_two_nodes_are_in_the_container(machines: Machines, site: Site)
     with Inside(machines, "alice", *options) as job:
         job.do(
             "import os\nfrom cells import values\nfrom rankroom.cluster.local import Cluster\n"
-            f"os.environ[{step_launcher.PYTHON!r}] = {words!r}\ncluster = Cluster.local()"
+            f"os.environ[{step_launcher.PYTHON_VARIABLE!r}] = {words!r}\ncluster = Cluster.local()"
         )
         seen = "(rank, __import__('os').path.exists('/in-the-container'))"
         assert job.do(f"values(cluster, {seen!r})") == [[0, True], [1, True]]

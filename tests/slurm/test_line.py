@@ -16,7 +16,7 @@ import pytest
 
 from elsewhere import Elsewhere
 from machines import Machines
-from rankroom.ssh.connection import CONNECT_S
+from rankroom.ssh.connection import CONNECT_TIMEOUT_S
 
 LINE = "from rankroom.errors import SshError\nfrom rankroom.ssh.connection import SshConnection\n"
 PORT = 2222
@@ -447,7 +447,7 @@ def test_what_a_jump_asks_is_waited_for(
     """For longer than it takes a host to say a first word."""
     laptop.do(ASKED + "opening = go(SshConnection('c2').open())")
     laptop.until("asked('authenticity')")
-    time.sleep(CONNECT_S + 3)
+    time.sleep(CONNECT_TIMEOUT_S + 3)
     laptop.do(
         """
 from rankroom.errors import UsageError

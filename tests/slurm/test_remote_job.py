@@ -11,7 +11,7 @@ import pytest
 
 from labs import jobs, profile
 from machines import Machines
-from rankroom.remote.queue import END_S
+from rankroom.remote.queue import JOB_END_TIMEOUT_S
 from remote import Laptop, files, until_nothing_runs
 
 SITES = {
@@ -130,7 +130,9 @@ def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
     laptop.do("cluster.until_ready()", 300)
     laptop.do("run = cluster.run('assert size == 2')")
     assert laptop.do("run.wait(60) and run.state") == "done"
-    time.sleep(END_S + 5)  # a cluster that is over is given up when the scheduler has had its time
+    time.sleep(
+        JOB_END_TIMEOUT_S + 5
+    )  # a cluster that is over is given up when the scheduler has had its time
     assert laptop.do("cluster.running")
     laptop.do("cluster.stop()")
     until_nothing_runs(laptop.machines)

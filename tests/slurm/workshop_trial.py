@@ -45,14 +45,14 @@ REQUESTS = re.compile(r"^\s*([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", re.M)
 # A seat's writer, in an account whose lesson is on: its processor time for so many looks.
 WRITER = """
 import sys, time
-from rankroom.workshop.sharing import LOOK_S, Sharing
+from rankroom.workshop.sharing import ROUND_INTERVAL_S, Sharing
 shared = Sharing(sys.argv[1])
 shared.look()
 begun = time.process_time()
 for _ in range(int(sys.argv[2])):
     shared.look()
-    time.sleep(LOOK_S)
-print((time.process_time() - begun) / (LOOK_S * int(sys.argv[2])))
+    time.sleep(ROUND_INTERVAL_S)
+print((time.process_time() - begun) / (ROUND_INTERVAL_S * int(sys.argv[2])))
 """
 
 

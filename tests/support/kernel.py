@@ -13,7 +13,7 @@ from typing import Any
 from jupyter_client.manager import start_new_kernel
 
 from rankroom import config
-from rankroom.rank.stacks import SIGNAL
+from rankroom.rank.stacks import STACKS_SIGNAL
 from rankroom.record.cluster_file import ClusterPaths
 
 MIME = "application/vnd.rankroom.run+json"
@@ -111,7 +111,7 @@ def rank_stacks(home: Path) -> str:
         info = paths.read()
         for rank in info.ranks if info else []:
             with contextlib.suppress(OSError):
-                os.kill(rank.pid, SIGNAL)
+                os.kill(rank.pid, STACKS_SIGNAL)
                 time.sleep(0.2)
                 text = (paths.spool(rank.rank) / "stacks").read_text()
                 found.append(f"{folder.name}, rank {rank.rank}:\n{text}")

@@ -53,5 +53,5 @@ def supervisor_of(cluster: Cluster) -> psutil.Process:
 
 if __name__ == "__main__":
     supervisor.Processes = SimulatedProcesses  # type: ignore[misc]
-    step_launcher.AGENT = "simulated_agent"
+    step_launcher.AGENT_MODULE = "simulated_agent"
     supervisor.main(sys.argv)

@@ -24,7 +24,7 @@ import zmq
 
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.record.model import event_line, spans_line
-from rankroom.reporting.reporter import REPORT_S, batch_s
+from rankroom.reporting.reporter import REPORT_INTERVAL_S, batch_s
 from rankroom.rpc.client import connected, packed
 
 NOTICE_S = 1.0  # after which a rank that waits says so
@@ -161,7 +161,7 @@ class SimulatedRank:
             self._seq += 1
         self._line = count
         self._unsent += "".join(parts).encode()
-        if now >= self._reported + REPORT_S or seconds == script.seconds:
+        if now >= self._reported + REPORT_INTERVAL_S or seconds == script.seconds:
             self._reported = now
             self._add_spans(round(script.spans * seconds / script.seconds), zero)
         self._flush()

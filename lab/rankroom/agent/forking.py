@@ -20,7 +20,7 @@ import psutil
 from rankroom.rank.world import World
 from rankroom.system import python_command
 
-NONE = "none"  # instead of modules: ranks are programs of their own
+NO_PRELOAD = "none"  # instead of modules: ranks are programs of their own
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 GPU = "/dev/nvidia-uvm"  # open in a process that has a CUDA context
 

@@ -16,10 +16,12 @@ import psutil
 from rankroom.system.control_groups import free_memory, groups
 from rankroom.system.network import here
 
-MUCH = 0.7  # of the limit: from there on, lack of memory is a likely cause
-KILLED_S = 10.0  # for a process that the kernel killed to be gone, which much memory delays
-RANK_BYTES = 24 << 20  # memory of its own that a rank needs before it does anything
-UNLIMITED = 1 << 60  # cgroup v1 reports about this if there is no limit
+HIGH_MEMORY_FRACTION = 0.7  # of the limit: from there on, lack of memory is a likely cause
+KILL_ATTRIBUTION_S = (
+    10.0  # for a process that the kernel killed to be gone, which much memory delays
+)
+MIN_RANK_BYTES = 24 << 20  # memory of its own that a rank needs before it does anything
+UNLIMITED_BYTES = 1 << 60  # cgroup v1 reports about this if there is no limit
 
 
 class Memory:
@@ -46,10 +48,10 @@ class Memory:
     def refuses(self, ranks: int) -> str:
         """Return why so many ranks cannot be started; empty if there is memory for them."""
         left = free_memory(self._folders)
-        if ranks * RANK_BYTES <= left:
+        if ranks * MIN_RANK_BYTES <= left:
             return ""
         who = "1 rank does" if ranks == 1 else f"{ranks} ranks do"
-        return NO_ROOM.format(who=who, each=size(RANK_BYTES), node=here(), left=size(left))
+        return NO_ROOM.format(who=who, each=size(MIN_RANK_BYTES), node=here(), left=size(left))
 
     def words(self, rank: int) -> str:
         """Return a note on a rank that was ended by SIGKILL; empty if it was never sampled."""
@@ -58,9 +60,13 @@ class Memory:
         if last is None:
             return ""
         said = f"it last had {size(last)} of memory, the limit is {size(self.limit)}"
-        if time.monotonic() - self._killed < KILLED_S:
+        if time.monotonic() - self._killed < KILL_ATTRIBUTION_S:
             return f"{said}: out of memory"
-        return f"{said} (out of memory?)" if self._together > MUCH * self.limit else said
+        return (
+            f"{said} (out of memory?)"
+            if self._together > HIGH_MEMORY_FRACTION * self.limit
+            else said
+        )
 
     def _note_kills(self) -> None:
         """Note when the kernel has killed a process: any rank that ends now, or none of them."""
@@ -76,7 +82,7 @@ def limit(folders: list[Path]) -> int:
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
                 limits.append(int((folder / name).read_text()))
-    return min(each for each in limits if each < UNLIMITED)
+    return min(each for each in limits if each < UNLIMITED_BYTES)
 
 
 def kills(folders: list[Path]) -> int:

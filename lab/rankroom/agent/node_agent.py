@@ -34,10 +34,12 @@ from rankroom.record.cluster_file import ClusterPaths
 from rankroom.reporting.samples import Sampler
 from rankroom.system import gpus, process_tree, shared_memory
 
-END_S = 1.0  # timeout for a rank that is restarted to end, before it is killed
-STOP_S = 3.0  # the same for all ranks when the agent ends
-BEAT_S = 2.0  # between two heartbeats, if the supervisor is on another machine
-SILENT_S = 60.0  # without a message of the supervisor, and between checks whether it is gone
+RESTART_END_TIMEOUT_S = 1.0  # timeout for a rank that is restarted to end, before it is killed
+STOP_TIMEOUT_S = 3.0  # the same for all ranks when the agent ends
+HEARTBEAT_PERIOD_S = 2.0  # between two heartbeats, if the supervisor is on another machine
+SILENCE_TIMEOUT_S = (
+    60.0  # without a message of the supervisor, and between checks whether it is gone
+)
 PAUSED_S = 6.0  # without a turn, though each heartbeat makes one due: this process was suspended
 SAMPLE_S = 1.0  # between two samples of the ranks' memory
 FIRST_S = 0.3  # duration of a first measurement of the ranks' load
@@ -60,7 +62,7 @@ def main(argv: list[str]) -> None:
         os.chdir(info.cwd)
     end_leftovers(mark)
     ranks = NodeRanks(info, paths, int(node), int(devices))
-    forks = modules != [forking.NONE]
+    forks = modules != [forking.NO_PRELOAD]
     if forks:
         import_all(supervisor, ranks, modules)
     agent = NodeAgent(supervisor, ranks, mark, forks)
@@ -106,7 +108,7 @@ def end_leftovers(mark: str) -> None:
     place = mark.rpartition("/")[0]
     process_tree.end(
         process
-        for process, other in process_tree.belonging(process_tree.AGENT)
+        for process, other in process_tree.belonging(process_tree.AGENT_MARK)
         if other != mark and other.rpartition("/")[0] == place
     )
 
@@ -211,10 +213,10 @@ class NodeAgent:
         if missed > PAUSED_S:  # this process itself was suspended, with its job, and heard nothing
             self._heard = min(now, self._heard + missed)
         silence = now - self._heard
-        if silence <= SILENT_S or now - self._asked <= SILENT_S:
+        if silence <= SILENCE_TIMEOUT_S or now - self._asked <= SILENCE_TIMEOUT_S:
             return False
         self._asked = now
-        return silence > max(SILENT_S, self.ranks.lease_s) or self.ranks.are_over()
+        return silence > max(SILENCE_TIMEOUT_S, self.ranks.lease_s) or self.ranks.are_over()
 
     def take(self, order: dict[str, Any]) -> None:
         """Carry out one order of the supervisor."""
@@ -283,9 +285,9 @@ class NodeAgent:
         """End ranks with all they started, in whatever session that is."""
         pids = self.processes(ranks)
         children = process_tree.descendants(pids)
-        process_tree.end([psutil.Process(pid) for pid in pids], END_S)
+        process_tree.end([psutil.Process(pid) for pid in pids], RESTART_END_TIMEOUT_S)
         spools = {self.ranks.spool(rank) for rank in ranks}
-        for process, spool in process_tree.belonging(process_tree.SPOOL):
+        for process, spool in process_tree.belonging(process_tree.SPOOL_MARK):
             if spool in spools:
                 children.add(process)
         process_tree.end(children | self.orphans(pids))
@@ -306,7 +308,10 @@ class NodeAgent:
             if each.pid in self.children:
                 continue
             try:
-                session, spool = os.getsid(each.pid), each.environ().get(process_tree.SPOOL, "")
+                session, spool = (
+                    os.getsid(each.pid),
+                    each.environ().get(process_tree.SPOOL_MARK, ""),
+                )
             except (OSError, psutil.Error):  # it is just ending, or may not be inspected
                 continue
             is_of_living = session in sessions or spool in spools
@@ -317,10 +322,10 @@ class NodeAgent:
     def end_all(self) -> None:
         """End all ranks, and what they started."""
         left = process_tree.descendants([os.getpid()])
-        for process, mark in process_tree.belonging(process_tree.AGENT):
+        for process, mark in process_tree.belonging(process_tree.AGENT_MARK):
             if mark == self.mark:
                 left.add(process)
-        process_tree.end(left, STOP_S)
+        process_tree.end(left, STOP_TIMEOUT_S)
         # What they have started meanwhile is a descendant of this process by now.
         process_tree.end(process_tree.descendants([os.getpid()]))
 
@@ -341,7 +346,7 @@ class NodeAgent:
             del self._due[what]
             if what == "beat":
                 self.supervisor.tell(beat=True)
-                self._due["beat"] = now + BEAT_S
+                self._due["beat"] = now + HEARTBEAT_PERIOD_S
             elif what == "sample" and self.children:
                 self.memory.sample({rank: pid for pid, (rank, _) in self.children.items()})
                 self._due["sample"] = now + SAMPLE_S

@@ -11,7 +11,7 @@ from typing import Any
 
 from rankroom.errors import UnreadableError
 from rankroom.rank.environment import (
-    NODE_RANKS,
+    NODE_RANKS_VARIABLE,
     Wiring,
     device,
     free_ports,
@@ -100,9 +100,9 @@ class NodeRanks:
             position,
         )  # fmt: skip
         env |= {
-            process_tree.SPOOL: self.spool(rank),
-            process_tree.START: str(start),
-            process_tree.JOB: process_tree.job(os.environ),
+            process_tree.SPOOL_MARK: self.spool(rank),
+            process_tree.START_MARK: str(start),
+            process_tree.JOB_MARK: process_tree.job(os.environ),
             "RANKROOM_RPC": self._info.rpc,
             "RANKROOM_RPC_KEY": self._info.rpc_key,
             BIND: self._wiring.address,
@@ -110,7 +110,7 @@ class NodeRanks:
             PEERS: ",".join(self._peers) if self.is_remote else "",
         } | preloaded.without_missing(self._own)
         if len(self._counts) > 1:
-            env[NODE_RANKS] = ",".join(map(str, self._counts))
+            env[NODE_RANKS_VARIABLE] = ",".join(map(str, self._counts))
         if self._slurm_step:
             env |= self._slurm_step | {
                 "SLURM_PROCID": str(rank),

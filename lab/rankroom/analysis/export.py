@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rankroom.analysis.collectives import CATEGORY, Collective, Collectives
-from rankroom.analysis.importers.foreign_names import MARKS, OURS
+from rankroom.analysis.importers.foreign_names import RANKROOM_CATEGORIES, STRAGGLER_CATEGORY
 from rankroom.analysis.timeline import TEN_YEARS_US, Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo, parse_event
 from rankroom.record.store import Store
 
-MOST_ROWS = 32  # of overlapping spans in one category; further ones get no thread
-DEEPEST = 500  # levels of nested spans; importers allow a few more
-LATE_US = 1000  # µs; a rank that costs the others less is not marked
-MOST_FLOWS = 20_000  # arrows from stragglers to waiting ranks; the costliest collectives come first
-PHASES = "phase"  # category of the phases of collectives, drawn inside these where they fit
-_PIECE = 1 << 18
+MAX_ROWS = 32  # of overlapping spans in one category; further ones get no thread
+MAX_DEPTH = 500  # levels of nested spans; importers allow a few more
+MIN_STRAGGLER_COST_US = 1000  # µs; a rank that costs the others less is not marked
+MAX_FLOWS = 20_000  # arrows from stragglers to waiting ranks; the costliest collectives come first
+PHASE_CATEGORY = "phase"  # category of the phases of collectives, drawn inside these where they fit
+_PIECE_CHARS = 1 << 18
 _KIND, _SAMPLE = b'{"kind":"', b'{"kind":"sample"'  # as `event_line` writes them
 _EXACT = 1 << 63
 _COUNTERS = {
@@ -87,18 +87,22 @@ def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int)
     where: dict[tuple[int, int, int], int] = {}  # the thread of each collective's span
     for number in timeline.ranks:
         lanes = timeline.lanes[number]
-        own = [cat for cat in lanes if cat not in OURS]
+        own = [cat for cat in lanes if cat not in RANKROOM_CATEGORIES]
         for category in lanes:
-            if category == PHASES and CATEGORY in lanes:
+            if category == PHASE_CATEGORY and CATEGORY in lanes:
                 continue  # exported together with the collectives
-            place = OURS.index(category) if category in OURS else len(OURS) + own.index(category)
+            place = (
+                RANKROOM_CATEGORIES.index(category)
+                if category in RANKROOM_CATEGORIES
+                else len(RANKROOM_CATEGORIES) + own.index(category)
+            )
             threads = Threads(number, place, stride)
             together = [category]
-            if category == CATEGORY and PHASES in lanes:
-                together.append(PHASES)
+            if category == CATEGORY and PHASE_CATEGORY in lanes:
+                together.append(PHASE_CATEGORY)
             yield from _spans(timeline, number, together, threads, zero, where)
     found = Collectives(timeline)
-    late = np.flatnonzero(found.shared & (found.cost >= LATE_US))
+    late = np.flatnonzero(found.shared & (found.cost >= MIN_STRAGGLER_COST_US))
     yield from (_straggler(found[place], zero) for place in late.tolist())
     yield from _flows(found, late[np.argsort(-found.cost[late], kind="stable")], where, zero)
     for number, at, values in samples:
@@ -131,7 +135,7 @@ class Threads:
 
     def __init__(self, rank: int, place: int, stride: int) -> None:
         self.rank = rank
-        self.place = place * MOST_ROWS
+        self.place = place * MAX_ROWS
         self._stride = stride
         self._ends: list[list[int]] = []
 
@@ -140,10 +144,10 @@ class Threads:
         for row, ends in enumerate(self._ends):
             while ends and ends[-1] <= start:
                 ends.pop()
-            if not ends or (end <= ends[-1] and len(ends) < DEEPEST):
+            if not ends or (end <= ends[-1] and len(ends) < MAX_DEPTH):
                 ends.append(end)
                 return row
-        if len(self._ends) == MOST_ROWS:
+        if len(self._ends) == MAX_ROWS:
             return -1
         self._ends.append([end])
         return len(self._ends) - 1
@@ -206,7 +210,7 @@ def _straggler(collective: Collective, zero: int) -> str:
     times = zip(collective.arrivals, collective.ends, strict=True)
     waited = sum(collective.last - arrival for arrival, end in times if end >= collective.last)
     args = {"late_us": collective.cost, "others_waited_us": waited, "ranks": collective.ranks}
-    return text({"ph": "i", "s": "g", "cat": MARKS, "name": what, "pid": rank,
+    return text({"ph": "i", "s": "g", "cat": STRAGGLER_CATEGORY, "name": what, "pid": rank,
                   "tid": rank, "ts": collective.last - zero, "args": args})  # fmt: skip
 
 
@@ -231,11 +235,13 @@ def _flows(
         for rank, thread in threads.items():
             if thread is None:
                 continue
-            if count == MOST_FLOWS:
+            if count == MAX_FLOWS:
                 return
             count += 1
-            about = {"cat": MARKS, "name": f"waited for rank {one.straggler}", "id": count,
-                     "ts": one.last - zero}  # fmt: skip
+            about = {
+                "cat": STRAGGLER_CATEGORY, "name": f"waited for rank {one.straggler}",
+                "id": count, "ts": one.last - zero,
+            }  # fmt: skip
             yield text({"ph": "s", "pid": one.straggler, "tid": source, **about})
             yield text({"ph": "f", "bp": "e", "pid": rank, "tid": thread, **about})
 
@@ -262,7 +268,7 @@ def pieces(events: Iterable[str]) -> Iterator[str]:
     for event in events:
         held.append(event)
         length += len(event)
-        if length > _PIECE:
+        if length > _PIECE_CHARS:
             yield ",\n".join(held)
             held, length = [], 0
     if held:

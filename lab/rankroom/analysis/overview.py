@@ -19,10 +19,10 @@ from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
 RULES = 2  # version of what a block is; an overview of another version is ignored
-LEAST_SPANS = 250_000  # with fewer, the spans themselves load as fast
-MOST_PARTS, FEWEST_PARTS = 2048, 128
-BLOCKS = 400_000  # approximate total: some megabytes
-DEEPEST = 8  # levels; spans nested deeper share blocks with those that contain them
+MIN_SPANS = 250_000  # with fewer, the spans themselves load as fast
+MAX_PARTS, MIN_PARTS = 2048, 128
+TARGET_BLOCKS = 400_000  # approximate total: some megabytes
+MAX_DEPTH = 8  # levels; spans nested deeper share blocks with those that contain them
 WAIT, TRANSFER = 0, 1  # name numbers of the parts of a collective
 _PART_NAMES = [{"name": "wait"}, {"name": "transfer"}]
 _SHOWN = ("name", "tensor")  # the fields of a name that a picture needs
@@ -55,7 +55,7 @@ def part_width(timeline: Timeline) -> int:
         return 1
     begin = min(min(lane.start) for lane in lanes)
     end = max(max(lane.end) for lane in lanes)
-    parts = min(max(BLOCKS // len(lanes), FEWEST_PARTS), MOST_PARTS)
+    parts = min(max(TARGET_BLOCKS // len(lanes), MIN_PARTS), MAX_PARTS)
     return max(1, -(-(end - begin) // parts))
 
 
@@ -85,7 +85,7 @@ def _depths(start: Column, end: Column) -> Column:
         return np.zeros(len(start), np.int64)
     begun = np.arange(len(start))
     ended = np.searchsorted(np.sort(end), start, "right")
-    depth: Column = np.clip(begun - ended, 0, DEEPEST - 1)
+    depth: Column = np.clip(begun - ended, 0, MAX_DEPTH - 1)
     return depth
 
 

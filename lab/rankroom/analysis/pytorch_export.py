@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankroom.analysis.export import Threads, pieces, text, zero_of
-from rankroom.analysis.importers.foreign_names import OURS
+from rankroom.analysis.importers.foreign_names import RANKROOM_CATEGORIES
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import Json, RankInfo, RunInfo
 from rankroom.record.store import Store
 
-HOST_PID = 1 << 20  # plus the rank; a GPU's events have its number as their process
+HOST_PID_BASE = 1 << 20  # plus the rank; a GPU's events have its number as their process
 _THREAD = re.compile(r"GPU (\d+) stream (\d+)")  # how --profile names the thread of a kernel
 _MEMORY = (("Memcpy", "gpu_memcpy"), ("Memset", "gpu_memset"))
 
@@ -63,7 +63,7 @@ def _trace(run: RunInfo, rank: RankInfo, timeline: Timeline, zero: int) -> Itera
 
 def _events(rank: RankInfo, timeline: Timeline, zero: int) -> Iterator[str]:
     number = rank.rank
-    host = HOST_PID + number
+    host = HOST_PID_BASE + number
     for what, args in (
         ("process_name", {"name": f"rank {number}"}),
         ("process_labels", {"labels": " on ".join(filter(None, (rank.device, rank.host)))}),
@@ -90,7 +90,11 @@ def _event(category: str, named: Json, own_gpu: int, count: int) -> Json:
     kernel = named.get("kernel") if category == "collective" else None
     if category != "kernel" and not isinstance(kernel, str):
         known = "cpu_op" if category == "op" else category
-        return {"cat": "user_annotation" if known in OURS else known, "name": name, "args": args}
+        return {
+            "cat": "user_annotation" if known in RANKROOM_CATEGORIES else known,
+            "name": name,
+            "args": args,
+        }
     said = str(kernel or name)
     found = _THREAD.fullmatch(str(named.get("thread", "")))
     device, stream = (int(found[1]), int(found[2])) if found else (

@@ -14,13 +14,13 @@ from rankroom.analysis.chart import chart
 from rankroom.analysis.profile import Shares
 from rankroom.analysis.profile.intervals import both, length, one
 from rankroom.analysis.profile.shares import PARTS
-from rankroom.analysis.profile.tables import PARTS as WORDS
+from rankroom.analysis.profile.tables import PART_TITLES as WORDS
 from rankroom.analysis.profile.tables import Table
 from rankroom.analysis.timeline import Timeline
 from rankroom.record.model import Json
 from rankroom.text.amounts import duration
 
-FITS = 0.1  # relative error of each time up to which Amdahl's law fits
+FIT_TOLERANCE = 0.1  # relative error of each time up to which Amdahl's law fits
 # Okabe and Ito's palette, safe for color-blind readers, on white and on black.
 COLOURS = {
     "compute": "#8d99a3", "data": "#009e73", "waiting": "#e69f00", "exposed": "#0072b2",
@@ -155,7 +155,7 @@ class Scaling:
         weight = sum((1 - x) ** 2 for x, _ in points)
         share = sum((y - x) * (1 - x) for x, y in points) / weight
         share = min(1.0, max(0.0, share))
-        fits = all(abs(share + (1 - share) * x - y) <= FITS * y for x, y in points)
+        fits = all(abs(share + (1 - share) * x - y) <= FIT_TOLERANCE * y for x, y in points)
         return share if fits else None
 
     def remarks(self) -> list[str]:

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from rankroom.record.model import Json, RunInfo, parse_event
 
 TEN_YEARS_US = 315_576_000_000_000  # no time of a run may be farther from its start
-_EXACT = 1 << 53  # from here on, JavaScript's numbers skip integers
+_FIRST_INEXACT = 1 << 53  # from here on, JavaScript's numbers skip integers
 NO_NAME = -1  # stands for a number that no table of names can have
 _UNKNOWN: Json = {"name": "?"}
 # How `event_line` begins the lines that matter here; a line without _KIND has to be parsed.
 _KIND = b'{"kind":"'
-_MATTERS = tuple(b'{"kind":"' + kind for kind in (b"spans", b"status", b"mark", b"sample"))
+_READ_KINDS = tuple(b'{"kind":"' + kind for kind in (b"spans", b"status", b"mark", b"sample"))
 _CAT, _DEFINE = b'"cat":"', b'"define"'
 
 
@@ -104,7 +104,7 @@ class Timeline:
     def take(self, lines: Iterable[bytes]) -> None:
         """Add more lines of the record."""
         for line in lines:
-            if line.startswith(_KIND) and not line.startswith(_MATTERS):
+            if line.startswith(_KIND) and not line.startswith(_READ_KINDS):
                 continue
             if (event := parse_event(line)) is not None:
                 self.add(event)
@@ -200,7 +200,7 @@ class Timeline:
             if (
                 min(durs) >= 0
                 and min(names) >= 0
-                and max(names) < _EXACT
+                and max(names) < _FIRST_INEXACT
                 and min(places) >= -TEN_YEARS_US
                 and max(places) + longest <= TEN_YEARS_US
             ):
@@ -229,7 +229,7 @@ class Timeline:
                 self._drop("number", len(starts) - at)  # the positions of the rest are unknown
                 return
             place += int(start)
-            if abs(start) >= _EXACT or abs(place) >= _EXACT:
+            if abs(start) >= _FIRST_INEXACT or abs(place) >= _FIRST_INEXACT:
                 self._drop("far", len(starts) - at)
                 return
             if not whole(dur):
@@ -241,12 +241,12 @@ class Timeline:
             elif not whole(number):
                 self._drop("name", 1)
             else:
-                known = 0 <= number < _EXACT
+                known = 0 <= number < _FIRST_INEXACT
                 yield [int(number) if known else NO_NAME, place, int(dur)]
 
     def _define(self, rank: int, event: Json) -> None:
         defined, first = event.get("define"), event.get("from", 0)
-        if isinstance(defined, list) and whole(first) and 0 <= first < _EXACT:
+        if isinstance(defined, list) and whole(first) and 0 <= first < _FIRST_INEXACT:
             for number, named in enumerate(defined, int(first)):
                 if isinstance(named, dict) and isinstance(named.get("name"), str):
                     self._names[rank][number] = named
@@ -274,7 +274,7 @@ def _only(lines: Iterable[bytes], cat: str) -> Iterator[bytes]:
 
 
 def _is_size(value: Any) -> TypeGuard[float]:
-    return whole(value) and 0 <= value < _EXACT
+    return whole(value) and 0 <= value < _FIRST_INEXACT
 
 
 def whole(value: Any) -> TypeGuard[float]:

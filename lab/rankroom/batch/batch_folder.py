@@ -18,12 +18,12 @@ from rankroom.system.files import write_atomically
 
 State = Literal["waiting", "running", "done", "failed"]
 # In the environment of all processes that a batch job starts: its folder.
-MARK = "RANKROOM_BATCH"
+FOLDER_VARIABLE = "RANKROOM_BATCH"
 
 
 def in_batch_job() -> bool:
     """Whether this process belongs to a batch job, which ends with its last cell."""
-    return bool(os.environ.get(MARK))
+    return bool(os.environ.get(FOLDER_VARIABLE))
 
 
 class BatchFolder:

@@ -25,10 +25,12 @@ from rankroom.scheduler.scheduler_client import Scheduler, as_soon_as_known
 from rankroom.ssh.host import Host
 from rankroom.system import commands
 
-CALL_S = 30.0
-PUT_S = 300.0
-LOOK_S = 1.0  # poll interval; each poll runs a command on the login node
-COMES_S = 10.0  # for the files of a job that has ended to become visible on a shared file system
+COMMAND_TIMEOUT_S = 30.0
+UPLOAD_TIMEOUT_S = 300.0
+POLL_INTERVAL_S = 1.0  # poll interval; each poll runs a command on the login node
+RESULT_VISIBLE_TIMEOUT_S = (
+    10.0  # for the files of a job that has ended to become visible on a shared file system
+)
 LINE = 65_536  # characters in a line of the base64 text that is fetched
 
 
@@ -42,10 +44,12 @@ class BatchJob:
     async def put(self, files: dict[str, str]) -> None:
         """Create the folder, private to the user, with these files. Raises BatchFailed."""
         for path, text in files.items():
-            code = f'{own_folder.MAKE} && cat >"$2"'
+            code = f'{own_folder.MAKE_SCRIPT} && cat >"$2"'
             done = await self._run_at_site(code, PurePosixPath(path).name, input=text)
             if not done.ok:
-                said = f"no answer within {PUT_S:.0f} s" if done.timed_out else done.tail()
+                said = (
+                    f"no answer within {UPLOAD_TIMEOUT_S:.0f} s" if done.timed_out else done.tail()
+                )
                 raise BatchFailed(NOT_PUT.format(path=path, said=said))
 
     async def progress(self) -> Progress:
@@ -109,7 +113,7 @@ class BatchJob:
             else:
                 said.append(line)
 
-        words = ["bash", "-c", own_folder.ENTER + code, folder, name]
+        words = ["bash", "-c", own_folder.ENTER_FUNCTION + code, folder, name]
         # Without a timeout: it ends if the connection is lost.
         done = await self.place.run(words, on_line=take)
         if not done.ok:
@@ -119,7 +123,7 @@ class BatchJob:
     async def _inside(self, code: str, argument: str) -> commands.Completed:
         """Run `code` in the folder, if that exists. Raises BatchFailed if it is not the user's."""
         done = await self._run_at_site(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
-        if done.returncode == own_folder.REFUSED:
+        if done.returncode == own_folder.STATUS_REFUSED:
             raise BatchFailed(done.tail())
         return done
 
@@ -127,7 +131,9 @@ class BatchJob:
         self, code: str, argument: str, input: str | None = None
     ) -> commands.Completed:
         words = ["bash", "-c", own_folder.marked(code), "bash", str(self.folder.path), argument]
-        done = await self.place.run(words, timeout=PUT_S if input else CALL_S, input=input)
+        done = await self.place.run(
+            words, timeout=UPLOAD_TIMEOUT_S if input else COMMAND_TIMEOUT_S, input=input
+        )
         return replace(done, output=own_folder.said(done.output) or done.output)
 
 
@@ -151,16 +157,16 @@ async def follow(
         else:
             running = status.state == "running" and progress.state == "running"
             show(f"job {job} {progress.words if running else status.words}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def outcome(sent: BatchJob, job: str, status: JobStatus) -> Progress:
     """Return how a job that is over ended: from what it wrote, or else from the scheduler."""
-    for _ in range(int(COMES_S / LOOK_S)):
+    for _ in range(int(RESULT_VISIBLE_TIMEOUT_S / POLL_INTERVAL_S)):
         progress = await sent.progress()
         if progress.state in ("done", "failed"):
             return progress
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     where = f", in cell {progress.cell} of {progress.cells}" if progress.cell else ""
     log = await sent.log(job)
     said = f"; its log ends with:\n{log}" if log else ""
@@ -186,6 +192,6 @@ def _decoded(line: str) -> bytes:
         return b""  # a message among the lines; data that it breaks will not unpack
 
 
-_ENTER = own_folder.ENTER + 'enter "$1" || exit'
+_ENTER = own_folder.ENTER_FUNCTION + 'enter "$1" || exit'
 NOT_PUT = "cannot write {path} there:\n{said}"
 NOT_BROUGHT = "{what} cannot be brought here from the site: {why}"

@@ -22,10 +22,10 @@ def commands(site: Site, folder: BatchFolder, cwd: str, copy: str) -> list[str]:
     # The ranks run in the site's container, if it has one, and the notebook outside of it.
     play = python_command.command("rankroom.batch.runner", ".", *options, python=[])
     return [
-        *own_folder.ENTER.splitlines(),
+        *own_folder.ENTER_FUNCTION.splitlines(),
         f"enter {shlex.quote(str(folder.path))}",
         "# In the place of this shell, so that the scheduler's warning and its end reach it.",
-        f"{python_command.ASSIGNMENT} exec {_python(site)} {shlex.join(play)}",
+        f"{python_command.SHELL_ASSIGNMENTS} exec {_python(site)} {shlex.join(play)}",
     ]
 
 

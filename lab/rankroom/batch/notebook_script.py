@@ -15,12 +15,12 @@ from rankroom.errors import UsageError
 Notebook = dict[str, Any]
 _MARK = re.compile(r"# %% \[(\d+|markdown|added)\]")
 # Lines of a cell that say where ranks run: in a job, they run where the job does.
-_STARTS = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
+_CLUSTER_LINE = re.compile(r"(?P<indent>\s*)%cluster\s+(?P<word>start|attach)\b(?P<rest>.*)")
 _DRY_RUN = re.compile(r"\s--dry-run\b")
-_LESSON = re.compile(r"\s*%course\s+\d.*")  # starts ranks if there are none
+_COURSE_LINE = re.compile(r"\s*%course\s+\d.*")  # starts ranks if there are none
 _NEEDS_RANKS = re.compile(r"%%?(?:distributed|scaling|ranks)\b")
 # Cell magics that run their cell unchanged.
-_WRAPPERS = re.compile(r"%%(?:time|timeit|capture|prun|local)\b")
+_WRAPPER_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun|local)\b")
 _CONTINUED = re.compile(r"\s*%cluster\b.*\\")
 _LOCAL_OPTIONS = {
     "--name": True,
@@ -106,7 +106,7 @@ def cells_of(text: str) -> list[Cell]:
 def adapted(source: str, granted: bool, ranks: int = 0) -> str:
     """Return a cell's source for use in a job: `%cluster start` and `attach` lines are replaced by
     a start without a site, and dry runs by `pass`; the original line becomes a comment."""
-    if source.lstrip().startswith("%%") and not _WRAPPERS.match(source.lstrip()):
+    if source.lstrip().startswith("%%") and not _WRAPPER_MAGICS.match(source.lstrip()):
         return source
     lines = []
     for written, line in _whole(source):
@@ -127,7 +127,7 @@ def _whole(source: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _start(line: str, granted: bool, ranks: int) -> str:
-    match = _STARTS.fullmatch(line)
+    match = _CLUSTER_LINE.fullmatch(line)
     if match is None:
         return line
     if _DRY_RUN.search(match["rest"]):
@@ -161,9 +161,9 @@ def _added(cells: list[tuple[int, str]]) -> int:
 
 
 def _starts_ranks(line: str) -> bool:
-    if _LESSON.fullmatch(line):
+    if _COURSE_LINE.fullmatch(line):
         return True
-    return _STARTS.fullmatch(line) is not None and not _DRY_RUN.search(line)
+    return _CLUSTER_LINE.fullmatch(line) is not None and not _DRY_RUN.search(line)
 
 
 def _code(notebook: Notebook) -> Iterator[tuple[int, str]]:

@@ -25,7 +25,7 @@ from nbclient.exceptions import CellControlSignal, DeadKernelError
 from traitlets.config import Config
 
 from rankroom import config
-from rankroom.batch.batch_folder import MARK, BatchFolder, Progress
+from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFolder, Progress
 from rankroom.batch.cell_text import said, short
 from rankroom.batch.notebook_script import Cell, cells_of
 from rankroom.cluster import lookup, repair
@@ -39,11 +39,11 @@ from rankroom.system.files import write_atomically
 from rankroom.system.log_line import escape_what_cannot_be_shown, say
 from rankroom.system.polling import poll_until
 
-START_S = 180  # for the kernel to start
-OUTPUT_S = 3600  # for reading the rest of a cell's output, once the cell has ended
-ROOM_S = 30.0  # at the end, for a full disk to have space for the notebook again
-INTERRUPT_S = 1.0  # when the job is ended, for a cell on ranks to end with them
-END_S = 1.0  # for processes to end that a dead kernel has left running
+KERNEL_START_TIMEOUT_S = 180  # for the kernel to start
+OUTPUT_TIMEOUT_S = 3600  # for reading the rest of a cell's output, once the cell has ended
+DISK_SPACE_TIMEOUT_S = 30.0  # at the end, for a full disk to have space for the notebook again
+INTERRUPT_DELAY_S = 1.0  # when the job is ended, for a cell on ranks to end with them
+LEFTOVER_END_TIMEOUT_S = 1.0  # for processes to end that a dead kernel has left running
 
 
 class Runner:
@@ -74,16 +74,16 @@ class Runner:
         self.sockets = tempfile.mkdtemp(prefix="rankroom-batch-", dir="/tmp")
         private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
         self.client = NotebookClient(
-            self.notebook, timeout=None, startup_timeout=START_S, kernel_name="python3",
-            iopub_timeout=OUTPUT_S,
+            self.notebook, timeout=None, startup_timeout=KERNEL_START_TIMEOUT_S,
+            kernel_name="python3", iopub_timeout=OUTPUT_TIMEOUT_S,
             resources={"metadata": {"path": str(self.cwd)}},
             config=Config({"KernelManager": private}),
         )  # fmt: skip
 
     def run(self) -> int:
         """Run the cells; return the exit status of the job."""
-        os.environ[MARK] = str(self.folder.path)
-        os.environ[process_tree.JOB] = process_tree.job(os.environ)
+        os.environ[FOLDER_VARIABLE] = str(self.folder.path)
+        os.environ[process_tree.JOB_MARK] = process_tree.job(os.environ)
         if self.job_end:
             self.job_end.follow()
         # When a job ends, every process of it gets a signal. The kernel ignores that: it stays
@@ -92,14 +92,14 @@ class Runner:
         signal.signal(signal.SIGUSR1, self.warn)
         try:
             with self.client.setup_kernel():
-                self.client.kc.execute(OUTLIVE, silent=True, store_history=False)
+                self.client.kc.execute(IGNORE_SIGTERM_CODE, silent=True, store_history=False)
                 signal.signal(signal.SIGTERM, self.end)
                 self.progress.state = self.all_cells()
                 self.save()
         finally:
             shutil.rmtree(self.sockets, ignore_errors=True)
             self.clear()
-            if not (is_kept := poll_until(self.save, ROOM_S, 1.0)):
+            if not (is_kept := poll_until(self.save, DISK_SPACE_TIMEOUT_S, 1.0)):
                 said = NOT_KEPT.format(why=self.unwritten)
                 self.progress.why = f"{self.progress.words}, and {said}"
                 self.progress.state, self.progress.copy = "failed", ""
@@ -234,7 +234,7 @@ class Runner:
         say(self.ending)
         self.progress.why = self.why_ended()
         self.write_progress()
-        time.sleep(INTERRUPT_S)
+        time.sleep(INTERRUPT_DELAY_S)
         with contextlib.suppress(AttributeError, OSError):
             os.kill(self.client.km.provisioner.pid, signal.SIGINT)
 
@@ -245,14 +245,16 @@ class Runner:
             if info.supervisor in marked and info.host == self.progress.host:
                 with contextlib.suppress(RankroomError, OSError):
                     lookup.end(ClusterPaths(info.name))
-        process_tree.end(self.left(), END_S)
+        process_tree.end(self.left(), LEFTOVER_END_TIMEOUT_S)
         with contextlib.suppress(RankroomError, OSError):
             repair.complete_all(Store())
 
     def left(self) -> set[Any]:
         """Return the other processes of this job."""
         return {
-            each for each, value in process_tree.belonging(MARK) if value == str(self.folder.path)
+            each
+            for each, value in process_tree.belonging(FOLDER_VARIABLE)
+            if value == str(self.folder.path)
         }
 
 
@@ -272,7 +274,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 # One expression, which leaves no name in the user's namespace.
-OUTLIVE = "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
+IGNORE_SIGTERM_CODE = (
+    "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
+)
 NOT_KEPT = "the executed notebook could not be written ({why})"
 NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"
 NO_FOLDER = "there is no folder {cwd} on {host} for the cells to run in: say another with --cwd"

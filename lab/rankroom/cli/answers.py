@@ -16,7 +16,9 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
-OTHERS_S = 2.0  # without a prompt from the chosen ranks, before other ranks' prompts are shown
+OTHER_RANKS_DELAY_S = (
+    2.0  # without a prompt from the chosen ranks, before other ranks' prompts are shown
+)
 Answer = Callable[[str, Mapping[int, int]], object]
 Complete = Callable[[str, int, int], tuple[int, list[str]]]
 
@@ -54,7 +56,7 @@ class Answers:
         waiting = [p for p in waiting if self._all is None or p.rank in self._all]
         asked = [p for p in waiting if self._chosen is None or p.rank in self._chosen]
         now = time.monotonic()
-        if waiting and not asked and now > self._waited + OTHERS_S:
+        if waiting and not asked and now > self._waited + OTHER_RANKS_DELAY_S:
             asked, self._chosen = waiting, self._all
         if not asked:
             self._waited = min(self._waited, now) if waiting else float("inf")

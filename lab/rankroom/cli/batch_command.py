@@ -13,7 +13,7 @@ from rankroom import config
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob, files, follow
-from rankroom.cli.job_options import INTERRUPTED, job_options, refuse
+from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, job_options, refuse
 from rankroom.cli.terminal import Terminal, exit_when_told
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.follow import keep
@@ -27,7 +27,7 @@ from rankroom.ssh.connection import SshConnection
 from rankroom.ssh.host import Host, LocalHost, place
 from rankroom.system import commands as shell
 
-ENDS_S = 30.0  # for a notebook that is interrupted here to end its ranks and be saved
+INTERRUPT_GRACE_S = 30.0  # for a notebook that is interrupted here to end its ranks and be saved
 
 
 @click.command()
@@ -92,7 +92,7 @@ class _BatchRequest:
         if not remote:
             cwd = str(Path(cwd).expanduser().absolute())
         elif cwd and not cwd.startswith(("/", "~/")):
-            raise UsageError(CWD.format(cwd=cwd))
+            raise UsageError(CWD_NOT_ABSOLUTE.format(cwd=cwd))
         copy = "" if remote else str(self.copy)
         if self.site.scheduler == "none":
             return batch_script.local_script(self.site, folder, cwd, copy)
@@ -117,14 +117,16 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     asyncio.run(sent.put(scripts))
     exit_when_told()
     try:
-        done = shell.run_sync(["bash", str(folder.job)], on_line=click.echo, grace=ENDS_S)
+        done = shell.run_sync(
+            ["bash", str(folder.job)], on_line=click.echo, grace=INTERRUPT_GRACE_S
+        )
     except KeyboardInterrupt:
         progress = asyncio.run(sent.progress())
         is_told = progress.state in ("done", "failed")
         click.echo(progress.words if is_told else f"it was ended, and last it {progress.words}")
         if progress.cell:
             click.echo(f"the executed notebook: {progress.copy or folder.executed}")
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
     progress = asyncio.run(sent.progress())
     if progress.state not in ("done", "failed"):
         raise BatchFailed(NO_END.format(status=done.returncode, said=done.tail()))
@@ -158,7 +160,9 @@ async def _collect(number: str, name: str | None, output: Path | None) -> None:
     if not found:
         raise UsageError(NO_JOB.format(job=number))
     if len(found) > 1:
-        raise UsageError(MANY.format(job=number, sites=", ".join(each.site for each in found)))
+        raise UsageError(
+            AT_SEVERAL_SITES.format(job=number, sites=", ".join(each.site for each in found))
+        )
     copy = _target(output or Path(found[0].copy or f"{found[0].name}.ipynb"))
     site = sites.load(found[0].site)
     at = place(found[0].login)
@@ -182,7 +186,7 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
         progress = await following
     except asyncio.CancelledError:  # Ctrl-C
         terminal.say(GOES_ON.format(job=number, later=_later(sent.place, number, copy)))
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
     finally:
         for task in tasks:
             task.cancel()
@@ -208,7 +212,7 @@ def _target(path: Path) -> Path:
 
 def _later(at: Host, number: str, copy: Path) -> str:
     """Return the sentence that says how to get the job's results once it is over."""
-    return LATER.format(job=number) if at.name else BESIDE.format(copy=copy)
+    return COLLECT_HINT.format(job=number) if at.name else NOTEBOOK_HINT.format(copy=copy)
 
 
 def _judge(progress: Progress) -> None:
@@ -224,14 +228,16 @@ def folder_of(scratch: str, name: str) -> BatchFolder:
 
 
 SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
-LATER = "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
+COLLECT_HINT = (
+    "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
+)
 GOES_ON = "job {job} goes on: {later}"
-BESIDE = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
+NOTEBOOK_HINT = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
-MANY = (
+AT_SEVERAL_SITES = (
     "job {job} is at several sites: {sites}. Say which: `rankroom batch --collect {job} "
     "--site NAME`"
 )
 NO_TARGET = "there is no folder {folder} for the executed notebook: make it, or say -o FILE"
-CWD = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
+CWD_NOT_ABSOLUTE = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
 NO_END = "the job ended with status {status} before its cells did; it said:\n{said}"

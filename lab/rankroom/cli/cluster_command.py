@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rankroom.cli.job_options import INTERRUPTED, job_options, started, tell, waited_for
+from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, job_options, started, tell, waited_for
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.display.text import keep_lines
@@ -14,8 +14,8 @@ from rankroom.errors import UsageError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.text.rank_ranges import count_ranks, name_ranks, parse_ranks
 
-NAME = click.argument("name", required=False)
-RANKS = click.option("--ranks", "chosen", metavar="0,2-3", help="Only these ranks.")
+NAME_ARGUMENT = click.argument("name", required=False)
+RANKS_OPTION = click.option("--ranks", "chosen", metavar="0,2-3", help="Only these ranks.")
 
 
 @click.group()
@@ -67,7 +67,7 @@ def start(
 
 
 @cluster.command()
-@NAME
+@NAME_ARGUMENT
 def stop(name: str | None) -> None:
     """End a cluster and everything that belongs to it."""
     chosen = _named(name)
@@ -76,8 +76,8 @@ def stop(name: str | None) -> None:
 
 
 @cluster.command()
-@NAME
-@RANKS
+@NAME_ARGUMENT
+@RANKS_OPTION
 def restart(name: str | None, chosen: str | None) -> None:
     """Restart ranks, all of them by default, and wait for them; their variables are gone.
 
@@ -108,7 +108,7 @@ def resize(ranks: int, name: str | None) -> None:
 
 
 @cluster.command()
-@NAME
+@NAME_ARGUMENT
 def interrupt(name: str | None) -> None:
     """Interrupt every rank (KeyboardInterrupt); release blocked collectives half a second later."""
     chosen = _named(name)
@@ -117,15 +117,15 @@ def interrupt(name: str | None) -> None:
 
 
 @cluster.command()
-@NAME
+@NAME_ARGUMENT
 def release(name: str | None) -> None:
     """Release ranks that are blocked in a collective; those that compute go on."""
     click.echo(actions.release(_named(name)))
 
 
 @cluster.command()
-@NAME
-@RANKS
+@NAME_ARGUMENT
+@RANKS_OPTION
 def stacks(name: str | None, chosen: str | None) -> None:
     """Show where every thread of each rank is."""
     _, info = actions.find(_named(name))
@@ -136,7 +136,7 @@ def stacks(name: str | None, chosen: str | None) -> None:
 
 
 @cluster.command()
-@NAME
+@NAME_ARGUMENT
 def log(name: str | None) -> None:
     """Show the end of the log of each of the cluster's processes, or of its job."""
     click.echo(keep_lines(actions.log(_named(name))))
@@ -155,7 +155,7 @@ def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:
             else Cluster.ready(paths, supervisor, tell)
         )
     except KeyboardInterrupt:  # its ranks have been ended by now
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
     click.echo(f"{made.name} was started again: {count_ranks(made.size)} ready")
     made.close()
 
@@ -167,8 +167,8 @@ def _named(name: str | None) -> str:
         return name
     running = lookup.clusters_in_use() if name is None else []
     if len(running) > 1:
-        raise UsageError(WHICH.format(names=", ".join(info.name for info in running)))
+        raise UsageError(SEVERAL_RUNNING.format(names=", ".join(info.name for info in running)))
     return lookup.find(name).name
 
 
-WHICH = "several clusters run, so say which one: {names}"
+SEVERAL_RUNNING = "several clusters run, so say which one: {names}"

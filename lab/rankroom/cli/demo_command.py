@@ -25,12 +25,12 @@ from rankroom.display.digest import displays_of
 from rankroom.errors import RankroomError, UsageError
 from rankroom.record.store import Store
 
-LEAST_ACCURACY = 0.9
+MIN_ACCURACY = 0.9
 # The runs that must report, by the name that `-o NAME` gave them, and their framework.
-TRAINED = {"pytorch": "PyTorch", "keras": "Keras"}
+FRAMEWORKS_BY_RUN = {"pytorch": "PyTorch", "keras": "Keras"}
 # The tag of cells that need TensorFlow, which is not available for every Python and machine.
-TENSORFLOW = "tensorflow"
-CELL_S = 300
+TENSORFLOW_TAG = "tensorflow"
+CELL_TIMEOUT_S = 300
 
 
 class DemoFailed(RankroomError):
@@ -52,7 +52,7 @@ def demo(notebook: Path | None) -> None:
         left_out = play(notebook or quickstart())
         lines = [
             LEFT_OUT if left_out and name == "keras" else verdict(name, framework, Store())
-            for name, framework in TRAINED.items()
+            for name, framework in FRAMEWORKS_BY_RUN.items()
         ]
     except RankroomError as error:
         raise DemoFailed(f"{error}\n(the records of this demo are in {home})") from None
@@ -91,7 +91,7 @@ def play(path: Path) -> bool:
         raise UsageError(f"cannot read the notebook {path}: {error}") from None
     # Two processes of one user need no port.
     private = Config({"KernelManager": {"transport": "ipc"}})
-    client = NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", config=private)
+    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", config=private)
     heading = ""
     left_out = False
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
@@ -101,7 +101,7 @@ def play(path: Path) -> bool:
                 headings = [line for line in cell.source.splitlines() if line.startswith("## ")]
                 heading = [heading, *headings][-1]
                 continue
-            if not has_tensorflow and TENSORFLOW in cell.metadata.get("tags", []):
+            if not has_tensorflow and TENSORFLOW_TAG in cell.metadata.get("tags", []):
                 left_out = True
                 continue
             if heading:
@@ -110,9 +110,11 @@ def play(path: Path) -> bool:
             try:
                 client.execute_cell(cell, index)
             except CellControlSignal as error:
-                raise DemoFailed(WRONG.format(number=index + 1, why=short(error))) from None
+                raise DemoFailed(CELL_FAILED.format(number=index + 1, why=short(error))) from None
             except DeadKernelError:
-                raise DemoFailed(WRONG.format(number=index + 1, why="the kernel died")) from None
+                raise DemoFailed(
+                    CELL_FAILED.format(number=index + 1, why="the kernel died")
+                ) from None
             finally:
                 click.echo(said(cell.outputs), nl=False)
     return left_out
@@ -133,11 +135,11 @@ def verdict(name: str, framework: str, store: Store) -> str:
     silent = [each.rank for each in run.ranks if each.rank not in reports]
     if silent:
         raise DemoFailed(f"{framework}: rank {silent[0]} reported nothing in the run {name}")
-    low = {rank: r["accuracy"] for rank, r in reports.items() if not r["accuracy"] > LEAST_ACCURACY}
+    low = {rank: r["accuracy"] for rank, r in reports.items() if not r["accuracy"] > MIN_ACCURACY}
     for rank, accuracy in low.items():
         raise DemoFailed(
             f"{framework} did not train: accuracy {accuracy:.3f} on rank {rank}, and it must be "
-            f"above {LEAST_ACCURACY}"
+            f"above {MIN_ACCURACY}"
         )
     if len({report["weights"] for report in reports.values()}) > 1:
         weights = ", ".join(f"rank {rank} {r['weights']}" for rank, r in sorted(reports.items()))
@@ -162,4 +164,4 @@ def _report(framework: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 LEFT_OUT = "Keras    left out, as TensorFlow is not installed"
-WRONG = "cell {number} of the notebook failed: {why}"
+CELL_FAILED = "cell {number} of the notebook failed: {why}"

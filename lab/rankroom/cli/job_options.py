@@ -48,7 +48,7 @@ def started(
         try:
             return Cluster.local(ranks, name, None, tell, auto_restart, preload=preload)
         except KeyboardInterrupt:  # Cluster.local() has ended its ranks
-            raise SystemExit(INTERRUPTED) from None
+            raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
     # Imported late, as it loads the code for schedulers.
     from rankroom.remote.cluster import RemoteCluster
 
@@ -64,11 +64,11 @@ def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
         if stays:
             remote = made.refresh().remote
             what = f"job {remote.job}" if remote and remote.job else "it"
-            click.echo(GOES_ON.format(what=what, name=made.name), err=True)
+            click.echo(JOB_LEFT_RUNNING.format(what=what, name=made.name), err=True)
         else:
-            click.echo(ENDS, err=True)
+            click.echo(RANKS_ENDING, err=True)
             made.stop()
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
 
 
 def tell(words: str) -> None:
@@ -76,9 +76,9 @@ def tell(words: str) -> None:
     click.echo(words, err=True)
 
 
-INTERRUPTED = 130  # the exit status of an interrupted command, as in a shell
-ENDS = "the ranks are being ended"
-GOES_ON = (
+INTERRUPTED_EXIT_STATUS = 130  # the exit status of an interrupted command, as in a shell
+RANKS_ENDING = "the ranks are being ended"
+JOB_LEFT_RUNNING = (
     "{what} goes on: `%cluster attach {name}` in a notebook waits for its ranks, "
     "`rankroom cluster stop {name}` cancels it"
 )

@@ -17,7 +17,7 @@ from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.submitted_jobs import Submitted, all_submitted
 from rankroom.ssh.host import place
 
-OVER = ("ended", "gone")
+FINISHED_STATES = ("ended", "gone")
 
 
 @click.command()
@@ -47,7 +47,7 @@ def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
 
 
 def _over(status: JobStatus | None) -> bool:
-    return status is not None and status.state in OVER
+    return status is not None and status.state in FINISHED_STATES
 
 
 async def _states(
@@ -88,7 +88,9 @@ async def _cancel(found: list[Submitted], job: str) -> str:
     if not found:
         raise UsageError(NO_JOB.format(job=job))
     if len(found) > 1:
-        raise UsageError(MANY.format(job=job, sites=", ".join(each.site for each in found)))
+        raise UsageError(
+            AT_SEVERAL_SITES.format(job=job, sites=", ".join(each.site for each in found))
+        )
     async with _scheduler_of(found[0]) as scheduler:
         await scheduler.cancel(job)
     return f"job {job} at {found[0].site} is cancelled"
@@ -107,6 +109,6 @@ async def _scheduler_of(job: Submitted) -> AsyncIterator[Scheduler]:
 
 
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
-MANY = (
+AT_SEVERAL_SITES = (
     "job {job} is at several sites: {sites}. Say which: `rankroom jobs --site NAME --cancel {job}`"
 )

@@ -27,8 +27,10 @@ from rankroom.workshop.invitation import Invitation, at, invitation, job_of, kee
 from rankroom.workshop.sharing import end_clusters
 from rankroom.workshop.workshop_folder import Folder
 
-LOCK_S = 200.0  # a `join` that holds the lock for longer is taken to be stuck
-LOOK_S = 20.0  # poll interval of the job: forty learners must not overload the scheduler
+JOIN_LOCK_TIMEOUT_S = 200.0  # a `join` that holds the lock for longer is taken to be stuck
+JOB_POLL_INTERVAL_S = (
+    20.0  # poll interval of the job: forty learners must not overload the scheduler
+)
 
 
 async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:
@@ -88,7 +90,7 @@ def _alone(terminal: Terminal) -> contextlib.AbstractAsyncContextManager[Callabl
     with contextlib.suppress(OSError):  # for instance, the disk of the home directory is full
         config.private(config.home())
     waits = partial(terminal.show, "another `join` of yours is under way")
-    return file_lock.locked(config.home() / "join.lock", LOCK_S, waits)
+    return file_lock.locked(config.home() / "join.lock", JOIN_LOCK_TIMEOUT_S, waits)
 
 
 async def _by_job(
@@ -112,7 +114,8 @@ async def _by_job(
         is_known()
     command = LabCommand(
         scheduler, there, terminal, browser, port, invited.page, submitted,
-        again=f"rankroom workshop join {shlex.quote(at_login(invited))}", look_s=LOOK_S,
+        again=f"rankroom workshop join {shlex.quote(at_login(invited))}",
+        look_s=JOB_POLL_INTERVAL_S,
     )  # fmt: skip
     try:
         await command.run(job or None, (known or SavedLab(site.name, job)) if job else None)
@@ -148,7 +151,7 @@ def _on_node(invited: Invitation, terminal: Terminal) -> None:
         user = invited.user
         terminal.say(TUNNEL.format(port=found.port, user=user, node=here))
     terminal.say(f"JupyterLab: {found.url(found.port, invited.page)}")
-    terminal.say(STAYS)
+    terminal.say(SERVER_STAYS)
 
 
 ON_NODE = (
@@ -161,7 +164,7 @@ NO_RESERVATION = (
 TUNNEL = (
     "on your laptop, type\n\n    ssh -N -L {port}:127.0.0.1:{port} {user}@{node}\n\nand open there"
 )
-STAYS = (
+SERVER_STAYS = (
     "it stays when you log out: joining again prints this address, and `rankroom workshop leave` "
     "ends it"
 )

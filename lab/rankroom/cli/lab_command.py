@@ -15,7 +15,7 @@ from rankroom.cli.job_options import job_options
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, NotPrivateError, RankroomError, UsageError, UselessJob
 from rankroom.jupyter_job import lab_script, saved_labs
-from rankroom.jupyter_job.follow import LOOK_S, JobOver, follow
+from rankroom.jupyter_job.follow import POLL_INTERVAL_S, JobOver, follow
 from rankroom.jupyter_job.lab import Lab, alive, demand_free, folder
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import site as sites
@@ -49,7 +49,7 @@ def lab(
     last = _saved(attach, name)
     name = name or (last.site if last else None)
     if name is None:
-        raise UsageError(WHERE.format(names=", ".join(sorted(sites.files()))))
+        raise UsageError(NAME_A_SITE.format(names=", ".join(sorted(sites.files()))))
     site = sites.load(name).asking(**options)
     if site.scheduler == "none":
         raise UsageError(NO_SCHEDULER.format(name=name))
@@ -58,7 +58,7 @@ def lab(
     if dry_run:
         labs = f"{site.scratch}/labs"
         click.echo(
-            scheduler.script(lab_script.NAME, labs, lab_script.commands(site, labs)), nl=False
+            scheduler.script(lab_script.JOB_NAME, labs, lab_script.commands(site, labs)), nl=False
         )
         return
     command = LabCommand(scheduler, at, Terminal(), not no_browser, port or 0)
@@ -83,7 +83,7 @@ class LabCommand:
     def __init__(
         self, scheduler: Scheduler, at: Host, terminal: Terminal, browser: bool, port: int,
         page: str = "lab", submitted: Callable[[Lab], None] = lambda lab: None, again: str = "",
-        look_s: float = LOOK_S,
+        look_s: float = POLL_INTERVAL_S,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._place = at
@@ -203,7 +203,7 @@ class LabCommand:
         job, site = self._lab.job, self._scheduler.site.name
         again = self._again or f"rankroom lab --site {site} --attach {job}"
         cancel = shlex.join([*self._scheduler.kind.CANCEL, job])
-        return LEFT.format(job=job, again=again, cancel=cancel)
+        return JOB_LEFT_RUNNING.format(job=job, again=again, cancel=cancel)
 
 
 def _saved(job: str | None, name: str | None) -> SavedLab | None:
@@ -223,10 +223,10 @@ async def _first(*waited: Any) -> None:
                 task.cancel()
 
 
-WHERE = "say where: --site NAME, of {names}"
+NAME_A_SITE = "say where: --site NAME, of {names}"
 NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this machine"
 NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
 NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
 NOT_WAITED = "job {job} may still run: `rankroom jobs` says how it stands"
-LEFT = "job {job} goes on: `{again}` finds it again, `{cancel}` there ends it"
+JOB_LEFT_RUNNING = "job {job} goes on: `{again}` finds it again, `{cancel}` there ends it"

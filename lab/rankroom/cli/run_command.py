@@ -13,7 +13,7 @@ import click
 
 from rankroom.cli import runs_command
 from rankroom.cli.answers import Answers, can_ask
-from rankroom.cli.job_options import ENDS, INTERRUPTED, job_options, started
+from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, RANKS_ENDING, job_options, started
 from rankroom.cli.terminal import exit_when_told
 from rankroom.cluster import actions
 from rankroom.cluster.base import AnyCluster
@@ -27,9 +27,9 @@ from rankroom.record.tail import Chunk, Tail
 from rankroom.run.run import Run
 from rankroom.system.exits import status_of
 
-PAUSE_S = 0.1  # poll interval; equal lines that ranks write within it are shown as one
+POLL_INTERVAL_S = 0.1  # poll interval; equal lines that ranks write within it are shown as one
 AGAIN_S = 10.0  # for ranks to stop after an interrupt, before their cluster is stopped
-_STATUS = re.compile(r"-?\d+")
+_EXIT_STATUS = re.compile(r"-?\d+")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -69,15 +69,15 @@ def run(
     try:
         path = script if site_name or is_module else str(Path(script).absolute())
         how = [path, list(arguments), *([True] if is_module else [])]
-        source = SOURCE.format(how=", ".join(map(repr, how)))
+        source = CELL_TEMPLATE.format(how=", ".join(map(repr, how)))
         others, notes = compared(cluster.store, compare) if compare else ([], [])
         begun = cluster.run(
             source, name=Path(script).name, notes=notes, interactive=can_ask(), compare=others
         )
         status = _follow(cluster, begun, timeout)
     except KeyboardInterrupt:  # before the run has begun
-        click.echo(ENDS, err=True)
-        status = INTERRUPTED
+        click.echo(RANKS_ENDING, err=True)
+        status = INTERRUPTED_EXIT_STATUS
     finally:
         cluster.stop()
     raise SystemExit(status)
@@ -99,7 +99,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             chunk = _read(reader, begun)
             data += chunk.data
             if data and was_empty:  # other ranks may write the same in a moment
-                time.sleep(PAUSE_S)
+                time.sleep(POLL_INTERVAL_S)
                 continue
             read, data = data, b""
             lines = [line for event in runs_command.events_in(read) for line in assembly.add(event)]
@@ -110,7 +110,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             if not read and info.prompts:
                 asked = time.monotonic()
                 if not answers.ask(info):
-                    time.sleep(PAUSE_S)
+                    time.sleep(POLL_INTERVAL_S)
                 until += time.monotonic() - asked  # the wait for an answer does not count
                 continue
             before, stuck = stuck, _stuck(info.hang)
@@ -118,17 +118,17 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 click.echo(f"! {keep_colours(info.hang.text)}", err=True)
             if time.monotonic() > until:
                 if is_late:  # a rank has not stopped after the interrupt
-                    click.echo(ENDS, err=True)
-                    return INTERRUPTED
+                    click.echo(RANKS_ENDING, err=True)
+                    return INTERRUPTED_EXIT_STATUS
                 is_late, until = True, time.monotonic() + AGAIN_S
                 threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
             if not read:  # pause, as the ranks need the cores
-                reader.pause(PAUSE_S, until)
+                reader.pause(POLL_INTERVAL_S, until)
         except (KeyboardInterrupt, EOFError):
             pressed += 1
             if pressed > 1:
-                click.echo(ENDS, err=True)
-                return INTERRUPTED
+                click.echo(RANKS_ENDING, err=True)
+                return INTERRUPTED_EXIT_STATUS
             click.echo("interrupts the ranks; press again to end them", err=True)
             threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
     begun.wait(AGAIN_S)
@@ -152,12 +152,12 @@ def _read(reader: Tail, begun: Run) -> Chunk:
         try:
             return reader.read()
         except (UnreadableRecordError, OSError):
-            if not begun.wait(PAUSE_S):
+            if not begun.wait(POLL_INTERVAL_S):
                 return Chunk(b"", reader.after, reader.after, "running")
             until = min(until, time.monotonic() + AGAIN_S)
             if time.monotonic() > until:
                 raise
-            time.sleep(PAUSE_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _stuck(hang: Hang | None) -> list[Place] | None:
@@ -176,7 +176,7 @@ def _ended(cluster: AnyCluster, begun: Run) -> int:
     said = ""
     if first is not None and first["ename"] != "ScriptExit":
         said = "\n".join(map(str, first["traceback"]))
-    elif first is not None and not _STATUS.fullmatch(first["evalue"]):
+    elif first is not None and not _EXIT_STATUS.fullmatch(first["evalue"]):
         said = first["evalue"]
     if said:
         click.echo(keep_lines(said), err=True)
@@ -185,7 +185,7 @@ def _ended(cluster: AnyCluster, begun: Run) -> int:
         click.echo(keep_colours(note), err=True)
     if words := begun.profile().diagnosis:
         click.echo(keep_colours(words), err=True)
-    click.echo(WHERE.format(id=info.id), err=True)
+    click.echo(RECORD_HINT.format(id=info.id), err=True)
     return _status(info)
 
 
@@ -193,12 +193,14 @@ def _status(info: RunInfo) -> int:
     if info.state == "done":
         return 0
     if info.state == "interrupted":
-        return INTERRUPTED
+        return INTERRUPTED_EXIT_STATUS
     failure = info.failure
-    if failure and failure.ename == "ScriptExit" and _STATUS.fullmatch(failure.evalue):
+    if failure and failure.ename == "ScriptExit" and _EXIT_STATUS.fullmatch(failure.evalue):
         return int(failure.evalue) & 0xFF
     return status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1
 
 
-SOURCE = "from rankroom.rank.script import run as run_script\nrun_script({how})"
-WHERE = "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"
+CELL_TEMPLATE = "from rankroom.rank.script import run as run_script\nrun_script({how})"
+RECORD_HINT = (
+    "run {id}: `rankroom runs show {id}`, or JupyterLab's sidebar, has its log and timeline"
+)

@@ -24,18 +24,21 @@ from rankroom.display.words import asking, headline, label
 from rankroom.errors import FileError, UnreadableRecordError, with_remedy
 from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
-from rankroom.record.retention import DAY
+from rankroom.record.retention import DAY_S
 from rankroom.record.store import Store
-from rankroom.record.tail import LIMIT, Tail, line_near_end
+from rankroom.record.tail import READ_LIMIT_BYTES, Tail, line_near_end
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks, parse_ranks
 
 # Poll interval of a run that is being followed, in seconds.
-PAUSE = 0.1
-PATIENCE_S, AGAIN_S = 60.0, 1.0  # how long, and how often, to retry an unreadable record
+POLL_INTERVAL_S = 0.1
+READ_RETRY_TIMEOUT_S, READ_RETRY_DELAY_S = (
+    60.0,
+    1.0,
+)  # how long, and how often, to retry an unreadable record
 T = TypeVar("T")
-RUN = click.argument("run", default="last", metavar="[ID]")
-RANKS = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
+RUN_ARGUMENT = click.argument("run", default="last", metavar="[ID]")
+RANKS_OPTION = click.option("--ranks", metavar="LIST", help="Only these ranks, like 0,2-3.")
 
 
 @click.group()
@@ -56,8 +59,8 @@ def list_(number: int) -> None:
 
 
 @runs.command()
-@RUN
-@RANKS
+@RUN_ARGUMENT
+@RANKS_OPTION
 @click.option("--no-collapse", is_flag=True, help="Show every line of each rank.")
 @click.option("--by-numbers", is_flag=True, help="Show lines once that differ only in numbers.")
 @click.option("--html", "as_page", is_flag=True, help="Write it as one page for any browser.")
@@ -100,7 +103,7 @@ def show(
     if info.hang is not None and info.state == "running":
         click.echo(f"! {keep_colours(info.hang.text)}")
     if words := asking(info):
-        click.echo(f"! {words}: {ATTACH.format(id=info.id)}")
+        click.echo(f"! {words}: {ANSWER_HINT.format(id=info.id)}")
     for note in info.notes:
         click.echo(keep_colours(note))
     if events.dropped:
@@ -126,8 +129,8 @@ def show(
 
 
 @runs.command()
-@RUN
-@RANKS
+@RUN_ARGUMENT
+@RANKS_OPTION
 @click.option("-n", "--number", default=20, show_default=True, type=click.IntRange(0))
 @click.option("-f", "--follow", is_flag=True, help="Follow the run until it ends.")
 def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
@@ -144,14 +147,14 @@ def tail(run: str, ranks: str | None, number: int, follow: bool) -> None:
         for event in _follow(reader, pressed) if follow else ():
             show_groups(_group(line) for line in assembly.add(event) if line.rank in chosen)
             if _is_question(event) and event["rank"] in chosen:
-                click.echo(f"! rank {event['rank']} asks: {ATTACH.format(id=info.id)}")
+                click.echo(f"! rank {event['rank']} asks: {ANSWER_HINT.format(id=info.id)}")
     show_groups(_group(line) for line in assembly.rest() if line.rank in chosen)
     if follow:
         click.echo(f"● {keep_colours(headline(_patiently(partial(store.load, info.id))))}")
 
 
 @runs.command()
-@RUN
+@RUN_ARGUMENT
 @click.option("--ranks", "--rank", metavar="LIST", help="Answer these ranks only, like 0,2-3.")
 def debug(run: str, ranks: str | None) -> None:
     """Answer ranks that wait in the debugger or in input(), and show what they write.
@@ -166,7 +169,7 @@ def debug(run: str, ranks: str | None) -> None:
     info = actions.acted_on(store, store.find(run))
     chosen = None if ranks is None else parse_ranks(ranks, info.size)
     answers = Answers(partial(actions.answer, info), chosen, partial(actions.complete, info))
-    start, assembly = line_near_end(store.paths(info.id).events, LIMIT), Assembly()
+    start, assembly = line_near_end(store.paths(info.id).events, READ_LIMIT_BYTES), Assembly()
     reader = store.tail(info.id, start)
     with _interruptible() as pressed:
         while not pressed:
@@ -179,7 +182,7 @@ def debug(run: str, ranks: str | None) -> None:
                 break
             try:
                 if not answers.ask(_patiently(partial(store.load, info.id))):
-                    time.sleep(PAUSE)
+                    time.sleep(POLL_INTERVAL_S)
             except EOFError:
                 click.echo()
                 break
@@ -187,11 +190,11 @@ def debug(run: str, ranks: str | None) -> None:
     now = _patiently(partial(store.load, info.id))
     click.echo(f"● {keep_colours(headline(now))}")
     if words := asking(now):
-        click.echo(f"! {words} still: {ATTACH.format(id=info.id)}, {END}")
+        click.echo(f"! {words} still: {ANSWER_HINT.format(id=info.id)}, {INTERRUPT_HINT}")
 
 
 @runs.command()
-@RUN
+@RUN_ARGUMENT
 @click.option(
     "-o",
     "--output",
@@ -218,7 +221,7 @@ def export(run: str, output: str | None, kind: str) -> None:
             raise click.UsageError("--format pytorch writes a folder, which -o names: not -")
         traces = PytorchTraces(store, run_id)
         files = ((f"rank{rank}.json.gz", compressed(pieces)) for rank, pieces in traces)
-        hint = TRACES if traces.have_kernels else NO_KERNELS
+        hint = TRACES_HINT if traces.have_kernels else NO_KERNELS
         write_folder(files, output or f"{run_id}.traces", hint)
         return
     pieces = chrome_json(store, run_id)
@@ -229,7 +232,7 @@ def export(run: str, output: str | None, kind: str) -> None:
 
 
 @runs.command()
-@RUN
+@RUN_ARGUMENT
 @click.option("--json", "as_json", is_flag=True, help="As JSON, times in microseconds.")
 def profile(run: str, as_json: bool) -> None:
     """Show where each rank's time went, and which ranks kept the others waiting."""
@@ -246,7 +249,7 @@ def profile(run: str, as_json: bool) -> None:
 
 
 @runs.command()
-@RUN
+@RUN_ARGUMENT
 def path(run: str) -> None:
     """Print where a record is."""
     store = Store()
@@ -265,7 +268,7 @@ def prune(days: float | None, max_gb: float | None, dry_run: bool) -> None:
     """
     limits: tuple[float | None, float | None] = None, None  # the configured limits
     if days is not None or max_gb is not None:
-        max_age = math.inf if days is None else days * DAY
+        max_age = math.inf if days is None else days * DAY_S
         limits = max_age, math.inf if max_gb is None else max_gb * 1e9
     chosen = Store().prune(*limits, dry_run, grace=0.0)
     gone = [item for item in chosen if item.error is None]
@@ -337,7 +340,7 @@ def _last_lines(
     """Return a reader that goes on from here, and the last `number` lines so far of the `chosen`
     ranks."""
     events = store.paths(run_id).events
-    for back in (LIMIT, 16 * LIMIT, sys.maxsize):
+    for back in (READ_LIMIT_BYTES, 16 * READ_LIMIT_BYTES, sys.maxsize):
         assembly.clear()
         start = line_near_end(events, back)
         reader = store.tail(run_id, start)
@@ -380,19 +383,19 @@ def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
         if not chunk.data:
             if chunk.state != "running":
                 return
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL_S)
 
 
 def _patiently(read: Callable[[], T]) -> T:
     """Return what `read` returns. If it fails, retry for PATIENCE_S: a file system's failure may
     pass, and the run goes on meanwhile. Raises UnreadableRecordError or FileError."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + READ_RETRY_TIMEOUT_S
     while True:
         try:
             return read()
         except (UnreadableRecordError, OSError) as error:
             if time.monotonic() < until:
-                time.sleep(AGAIN_S)
+                time.sleep(READ_RETRY_DELAY_S)
             elif isinstance(error, OSError):
                 about = f"cannot read {error.filename or 'the record'}"
                 raise FileError(f"{about}: {with_remedy(error)}") from None
@@ -404,10 +407,10 @@ def events_in(data: bytes) -> Iterator[Json]:
     return (event for event in map(parse_event, data.split(b"\n")) if event is not None)
 
 
-TRACES = "`TraceAnalysis(trace_dir=…)` of HolisticTraceAnalysis reads them"
+TRACES_HINT = "`TraceAnalysis(trace_dir=…)` of HolisticTraceAnalysis reads them"
 NO_KERNELS = (
     "nothing of a GPU is in them, so programs that analyse kernels have nothing to say; "
     "`%%distributed --profile` records kernels where ranks have GPUs"
 )
-ATTACH = "`rankroom runs debug {id}` answers"
-END = "`rankroom cluster interrupt` ends it"
+ANSWER_HINT = "`rankroom runs debug {id}` answers"
+INTERRUPT_HINT = "`rankroom cluster interrupt` ends it"

@@ -17,9 +17,9 @@ from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site_check import Check, Step, failed
 from rankroom.ssh.host import LocalHost, place
 
-MARKS = {"ok": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
-COLOURS = {"ok": "green", "warned": "yellow", "failed": "red", "skipped": None}
-NAME = click.argument("name")
+STATE_MARKS = {"ok": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
+STATE_COLORS = {"ok": "green", "warned": "yellow", "failed": "red", "skipped": None}
+NAME_ARGUMENT = click.argument("name")
 
 
 @click.group()
@@ -45,7 +45,7 @@ def list_() -> None:
 
 
 @site.command()
-@NAME
+@NAME_ARGUMENT
 @click.option("--script", is_flag=True, help="Show the head of a job's script instead.")
 def show(name: str, script: bool) -> None:
     """Show a profile, with everything that it extends."""
@@ -70,7 +70,7 @@ def _line(key: str, value: object) -> None:
 
 
 @site.command()
-@NAME
+@NAME_ARGUMENT
 @click.option("--job", is_flag=True, help="Submit a test job of one minute, too.")
 def check(name: str, job: bool) -> None:
     """Check a site step by step, and say which step fails and what to do.
@@ -98,7 +98,7 @@ async def _check(found: sites.Site, job: bool) -> list[Step]:
 
 def say_step(terminal: Terminal, step: Step) -> None:
     """Print the outcome of one step of a check in a line, and below it what to do if it failed."""
-    mark = click.style(MARKS[step.state], fg=COLOURS[step.state])
+    mark = click.style(STATE_MARKS[step.state], fg=STATE_COLORS[step.state])
     first, *more = step.words.splitlines() or [""]
     terminal.say(f"{mark} {step.name}: {first}")
     for line in more:

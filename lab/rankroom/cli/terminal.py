@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminal:
@@ -60,7 +60,7 @@ class Terminal:
             self._gone = self._gone or sign != signal.SIGINT
             event.set()
 
-        heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+        heeded = [each for each in INTERRUPT_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
         for each in heeded:
             loop.add_signal_handler(each, pressed, each)
         try:

@@ -22,7 +22,9 @@ from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 from rankroom.system import redirect_page
 
-PAGE_S = 60.0  # for a browser to start and read its page; the next call removes an older page
+REDIRECT_PAGE_LIFETIME_S = (
+    60.0  # for a browser to start and read its page; the next call removes an older page
+)
 
 
 @click.command()
@@ -101,7 +103,7 @@ def _page(run: RunInfo, url: str) -> Path:
     folder = config.home() / "pages"
     config.private(folder)
     for page in folder.glob("*.html"):
-        if time.time() - page.stat().st_mtime > PAGE_S:
+        if time.time() - page.stat().st_mtime > REDIRECT_PAGE_LIFETIME_S:
             page.unlink(missing_ok=True)
     page = folder / f"{run.id}.html"
     redirect_page.write(page, url)

@@ -17,7 +17,7 @@ from rankroom.errors import RankroomError
 from rankroom.jupyter_job import lab_script
 from rankroom.scheduler import pbs
 from rankroom.scheduler.same_machine import is_here
-from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import COMMAND_TIMEOUT_S, Scheduler
 from rankroom.ssh.host import place
 from rankroom.workshop import hub_job
 from rankroom.workshop.tile_table import screen
@@ -25,11 +25,13 @@ from rankroom.workshop.tiles import is_heard, overview
 from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
-LOOK_S = 0.5
-GRACE_S = 90.0  # for jobs to end once the warning time is over
-ASK_AGAIN_S = 5.0  # between two queries of the scheduler
-NAMES = (lab_script.NAME, hub_job.NAME)  # of the jobs that run JupyterLab
-_JOB = re.compile(r"\d{1,15}", re.ASCII)  # a valid job id: learners may write anything into a seat
+SEAT_POLL_INTERVAL_S = 0.5
+JOB_END_TIMEOUT_S = 90.0  # for jobs to end once the warning time is over
+SCHEDULER_POLL_INTERVAL_S = 5.0  # between two queries of the scheduler
+JUPYTER_JOB_NAMES = (lab_script.JOB_NAME, hub_job.NAME)  # of the jobs that run JupyterLab
+_JOB_ID = re.compile(
+    r"\d{1,15}", re.ASCII
+)  # a valid job id: learners may write anything into a seat
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
@@ -58,7 +60,7 @@ def watch_workshop(folder: Folder, once: bool, as_json: bool, with_exercises: bo
                     click.echo(f"{HOME_AND_CLEAR if is_live else ''}{text}")
             if once:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(SEAT_POLL_INTERVAL_S)
 
 
 def end_workshop(folder: Folder, terminal: Terminal) -> bool:
@@ -73,7 +75,9 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     while True:
         with contextlib.suppress(RankroomError, OSError):
             seats = folder.seats()
-        known |= {(each.status.job, each.user) for each in seats if _JOB.fullmatch(each.status.job)}
+        known |= {
+            (each.status.job, each.user) for each in seats if _JOB_ID.fullmatch(each.status.job)
+        }
         # A seat that was silent before has no server left that could report its end.
         there = [seat for seat in seats if is_heard(seat, told)]
         on = sorted(seat.user for seat in there if seat.status.state != "ended")
@@ -84,20 +88,20 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
                 left, unasked = asyncio.run(_jobs(plan, known)), ""
             except (RankroomError, OSError) as error:
                 unasked = str(error).partition("\n")[0].strip(": ")
-            if not (on or left or unasked) or now >= until + GRACE_S:
+            if not (on or left or unasked) or now >= until + JOB_END_TIMEOUT_S:
                 break
             terminal.show(f"{len(on)} seats and {len(left)} jobs have not ended yet")
-        time.sleep(LOOK_S if now < until else ASK_AGAIN_S)
+        time.sleep(SEAT_POLL_INTERVAL_S if now < until else SCHEDULER_POLL_INTERVAL_S)
     terminal.clear()
     for user in on:
-        terminal.say(SILENT.format(user=user) + (ON_NODE if plan.way == "node" else BY_JOB))
+        terminal.say(SEAT_NOT_ENDED.format(user=user) + (ON_NODE if plan.way == "node" else BY_JOB))
     gone = [seat.user for seat in seats if seat not in there and seat.status.state != "ended"]
     if gone and plan.way == "node":
-        terminal.say(GONE.format(users=", ".join(gone)))
+        terminal.say(SEATS_LOST.format(users=", ".join(gone)))
     for job in left:
-        terminal.say(STILL.format(**job))
+        terminal.say(JOB_LEFT.format(**job))
     if unasked:
-        terminal.say(UNASKED.format(name=plan.name, why=unasked))
+        terminal.say(JOBS_UNKNOWN.format(name=plan.name, why=unasked))
     elif not left:
         terminal.say(f"{plan.name} has ended, and no job of it is left")
     return not left and not unasked
@@ -119,7 +123,7 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
         if site.scheduler == "pbs":
             return await _pbs_jobs(scheduler, known)
         done = await scheduler.call(
-            ["squeue", "--noheader", "--local", "--format=%i|%u|%T|%j"], ASK_S
+            ["squeue", "--noheader", "--local", "--format=%i|%u|%T|%j"], COMMAND_TIMEOUT_S
         )
         if not done.ok:
             raise scheduler.failed(done)
@@ -133,7 +137,7 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
         # A running job that no seat has named is the learner's own.
         and (
             (each[0], each[1]) in known
-            or (each[2] == "PENDING" and each[1] in plan.learners and each[3] in NAMES)
+            or (each[2] == "PENDING" and each[1] in plan.learners and each[3] in JUPYTER_JOB_NAMES)
         )
     ]
 
@@ -142,9 +146,9 @@ async def _pbs_jobs(scheduler: Scheduler, known: set[tuple[str, str]]) -> list[d
     if not known:
         return []
     ids = sorted({job for job, _ in known})
-    done = await scheduler.call(pbs.ask(ids), ASK_S)
+    done = await scheduler.call(pbs.ask(ids), COMMAND_TIMEOUT_S)
     if not done.ok and (otherwise := pbs.ask_otherwise(ids, done.output)):
-        done = await scheduler.call(otherwise, ASK_S)
+        done = await scheduler.call(otherwise, COMMAND_TIMEOUT_S)
     if not done.ok and not pbs.PARTLY.search(done.output):
         raise scheduler.failed(done)
     found = []
@@ -159,12 +163,12 @@ def _seconds(until: float) -> int:
     return max(0, round(until - time.time()))
 
 
-UNASKED = "{name} has ended; whether a job of it is left could not be asked ({why})"
-SILENT = "{user}'s JupyterLab has not said that it has ended: "
+JOBS_UNKNOWN = "{name} has ended; whether a job of it is left could not be asked ({why})"
+SEAT_NOT_ENDED = "{user}'s JupyterLab has not said that it has ended: "
 ON_NODE = "if it or its ranks still run, they end once that learner types `rankroom workshop leave`"
-GONE = (
+SEATS_LOST = (
     "{users} had not been heard from: ranks of theirs may still run, and end once they type "
     "`rankroom workshop leave`"
 )
 BY_JOB = "its job ends with its time"
-STILL = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"
+JOB_LEFT = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"

@@ -24,9 +24,9 @@ from rankroom.workshop.tile_table import progress_csv, progress_of
 from rankroom.workshop.tiles import exercises
 from rankroom.workshop.workshop_folder import Folder, open_folder
 
-FOLDER = click.argument("folder", type=click.Path(path_type=Path))
-PLAN = click.argument("file", type=click.Path(path_type=Path))
-FOLLOW_S = 1.0  # between two copies of a live run that learners are shown
+FOLDER_ARGUMENT = click.argument("folder", type=click.Path(path_type=Path))
+PLAN_ARGUMENT = click.argument("file", type=click.Path(path_type=Path))
+COPY_INTERVAL_S = 1.0  # between two copies of a live run that learners are shown
 
 
 @click.group()
@@ -43,7 +43,7 @@ def workshop() -> None:
 
 
 @workshop.command()
-@PLAN
+@PLAN_ARGUMENT
 def new(file: Path) -> None:
     """Write a template of a plan to FILE."""
     try:
@@ -57,7 +57,7 @@ def new(file: Path) -> None:
 
 
 @workshop.command()
-@PLAN
+@PLAN_ARGUMENT
 def check(file: Path) -> None:
     """Check the plan in FILE: its accounts, folder and site. Exits with 0 if nothing failed."""
     from rankroom.workshop import plan_check
@@ -76,7 +76,7 @@ def check(file: Path) -> None:
 
 
 @workshop.command("open")
-@PLAN
+@PLAN_ARGUMENT
 def open_(file: Path) -> None:
     """Create the folder of the plan in FILE, and print what learners type."""
     plan = workshop_plan.read(file)
@@ -91,7 +91,7 @@ def open_(file: Path) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.option("--once", is_flag=True, help="Print it once, and end.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, a line each time.")
 @click.option("--exercises", "with_exercises", is_flag=True, help="How the exercises went, too.")
@@ -101,7 +101,7 @@ def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("words", nargs=-1, required=True)
 def say(folder: Path, words: tuple[str, ...]) -> None:
     """Send a message to all learners."""
@@ -109,7 +109,7 @@ def say(folder: Path, words: tuple[str, ...]) -> None:
 
 
 @workshop.command("offer-cell")
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("source", type=click.File("r"), default="-")
 @click.option("--title", default="", help="What it is.")
 def offer_cell(folder: Path, source: TextIO, title: str) -> None:
@@ -122,7 +122,7 @@ def offer_cell(folder: Path, source: TextIO, title: str) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("minutes", type=click.FloatRange(0, 24 * 60))
 @click.argument("title", default="")
 def timer(folder: Path, minutes: float, title: str) -> None:
@@ -131,7 +131,7 @@ def timer(folder: Path, minutes: float, title: str) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("run", required=False)
 @click.option("--off", is_flag=True, help="Stop showing it.")
 def show(folder: Path, run: str | None, off: bool) -> None:
@@ -144,7 +144,7 @@ def show(folder: Path, run: str | None, off: bool) -> None:
     here.show_run(store.paths(found.id))
     click.echo(f"all learners can open the run {found.id}")
     while found.state == "running":
-        time.sleep(FOLLOW_S)
+        time.sleep(COPY_INTERVAL_S)
         found = store.load(found.id)  # before the copy, so that the last copy is complete
         if not here.follow_run(store.paths(found.id)):
             click.echo("another run is shown by now, or none")
@@ -152,7 +152,7 @@ def show(folder: Path, run: str | None, off: bool) -> None:
 
 
 @workshop.command("catch-up")
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("user")
 @click.argument("exercise", default="")
 def catch_up(folder: Path, user: str, exercise: str) -> None:
@@ -165,7 +165,7 @@ def catch_up(folder: Path, user: str, exercise: str) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.argument("user")
 def reset(folder: Path, user: str) -> None:
     """Offer a learner a fresh notebook and fresh ranks; the old notebook is kept."""
@@ -174,7 +174,7 @@ def reset(folder: Path, user: str) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 @click.option("-o", "--output", default="-", help="The file; - prints it.")
 def collect(folder: Path, output: str) -> None:
     """Write everyone's progress as a table (CSV)."""
@@ -187,7 +187,7 @@ def collect(folder: Path, output: str) -> None:
 
 
 @workshop.command()
-@FOLDER
+@FOLDER_ARGUMENT
 def end(folder: Path) -> None:
     """End the workshop: learners are warned, and a minute later their ranks and jobs end."""
     if not end_workshop(Folder(folder), Terminal()):
@@ -239,12 +239,12 @@ def share(off: bool) -> None:
     finally:
         if off:
             own.tell_choices()
-    click.echo(SHARES_NOT if off else SHARES)
+    click.echo(SHARING_OFF if off else SHARING_ON)
 
 
-SHARES = (
+SHARING_ON = (
     "while your JupyterLab runs, your teacher sees your lesson and last exercise, the state of "
     "your ranks and of your newest run with its first line, and of each exercise and question of "
     "the quiz how often you have tried it, and whether you have passed"
 )
-SHARES_NOT = "your teacher sees your account and whether your hand is up, and nothing else"
+SHARING_OFF = "your teacher sees your account and whether your hand is up, and nothing else"

@@ -28,7 +28,7 @@ from rankroom.errors import (
     StartError,
     UsageError,
 )
-from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, tail
+from rankroom.record.cluster_file import NAME_PATTERN, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.remote import start as remote
@@ -38,10 +38,16 @@ from rankroom.supervisor.processes import start_limit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
-ANSWER_S = 10.0  # reply timeout of a supervisor on this machine: threads do what takes longer
-REMOTE_END_S = 40.0  # timeout for a site's agent to end its job; it replies when it takes longer
-RESTART_S = 120.0  # reply timeout of a restart, as a site's agent replies when it is done
-OVER_S = 120.0  # beyond that, for a cluster to end that is to be started again
+REPLY_TIMEOUT_S = (
+    10.0  # reply timeout of a supervisor on this machine: threads do what takes longer
+)
+REMOTE_END_TIMEOUT_S = (
+    40.0  # timeout for a site's agent to end its job; it replies when it takes longer
+)
+RESTART_REPLY_TIMEOUT_S = (
+    120.0  # reply timeout of a restart, as a site's agent replies when it is done
+)
+END_TIMEOUT_S = 120.0  # beyond that, for a cluster to end that is to be started again
 LOG_LINES = 500
 
 
@@ -74,19 +80,19 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     lookup.demand_in_reach(info)
     if not liveness.alive(info) and liveness.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
-        poll_until(lambda: _is_kept(paths.read()), start_limit.START_S)
+        poll_until(lambda: _is_kept(paths.read()), start_limit.START_TIMEOUT_S)
         info = paths.read() or info
     if info.remote is not None and liveness.alive(info):
         # Its agent here must not be ended before the job is; how long that takes depends on the
         # site.
-        said = str(_ask(info, REMOTE_END_S, do="stop").get("text", ""))
-        if said or not poll_until(lambda: liveness.process_state(info) == "gone", ANSWER_S):
+        said = str(_ask(info, REMOTE_END_TIMEOUT_S, do="stop").get("text", ""))
+        if said or not poll_until(lambda: liveness.process_state(info) == "gone", REPLY_TIMEOUT_S):
             return said
     left = paths.read()
     if left is not None and left.remote is not None and liveness.remote_on(left):
         job, where = left.remote.its_job, left.remote.site
         log = tail(paths.supervisor_log)
-        raise StartError(UNENDED.format(name=paths.name, job=job, site=where, log=log))
+        raise StartError(JOB_NOT_CANCELED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths, info)
     return ""
 
@@ -109,7 +115,7 @@ def _wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
         is_on = info is not None and (liveness.alive(info) or liveness.remote_on(info))
         return not is_on and not launch.supervisors(paths)
 
-    if not poll_until(is_over, OVER_S):
+    if not poll_until(is_over, END_TIMEOUT_S):
         raise StartError(NOT_AGAIN.format(name=paths.name, said=said).rstrip())
 
 
@@ -175,11 +181,11 @@ def successor(
     """Check a request to start a cluster again; return what starts it once it is stopped."""
     if info.remote is not None:
         if paths.read() is None:
-            raise NoClusterError(errors.STOPPED.format(name=paths.name))
+            raise NoClusterError(errors.CLUSTER_STOPPED.format(name=paths.name))
         there = start_request.granted(remote.site_of(paths), asked)
         assert there is not None  # a site that has run a job has a scheduler
         if any(asked.values()) and liveness.alive(info):
-            _ask(info, remote.ACCEPTS_S, do="accepts", site=dataclasses.asdict(there))
+            _ask(info, remote.ACCEPT_CHECK_TIMEOUT_S, do="accepts", site=dataclasses.asdict(there))
 
         def submit() -> None:
             remote.launch(there, paths.name, info.auto_restart, info.cwd or None)
@@ -238,7 +244,7 @@ def answer(run: RunInfo, text: str, prompts: Mapping[int, int]) -> list[int]:
         raise UsageError(errors.NOT_ASKED)
     taken: list[int] = _ask(info, do="answer", run=run.id, text=text, prompts=asked)["ranks"]
     if not taken:
-        raise UsageError(errors.ANSWERED)
+        raise UsageError(errors.ALREADY_ANSWERED)
     return taken
 
 
@@ -264,7 +270,7 @@ def restart_and_wait(name: str, ranks: Sequence[int], run: str | None = None) ->
     lookup.living(paths)
 
     def request(do: str, **more: Any) -> dict[str, Any]:
-        return _ask(find(name)[1], RESTART_S, do=do, run=run, **more)
+        return _ask(find(name)[1], RESTART_REPLY_TIMEOUT_S, do=do, run=run, **more)
 
     restart_by(request, paths, ranks)
 
@@ -336,7 +342,7 @@ def log(name: str) -> str:
 
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     """Return a cluster by a name that is untrusted. Raises NoClusterError, NotYoursError."""
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise NoClusterError(f"{name!r} is no name of a cluster")
     paths = ClusterPaths(name)
     with contextlib.suppress(FileNotFoundError):  # reported below
@@ -349,23 +355,23 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     return paths, info
 
 
-def _ask(info: ClusterInfo, patience: float = ANSWER_S, **question: Any) -> dict[str, Any]:
+def _ask(info: ClusterInfo, patience: float = REPLY_TIMEOUT_S, **question: Any) -> dict[str, Any]:
     lookup.demand_in_reach(info)
     if not liveness.alive(info):
-        gone = UNKEPT if liveness.remote_on(info) else GONE
+        gone = AGENT_GONE if liveness.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=info.name))
     if info.remote and not info.rpc:
         raise NoClusterError(errors.EARLIER_SITE.format(name=info.name, pid=info.supervisor))
     try:
         answer = ask(info.rpc, info.rpc_key, patience, **question)
     except TimeoutError:  # it may well be running
-        raise StartError(SILENT.format(name=info.name, seconds=patience)) from None
+        raise StartError(NO_REPLY.format(name=info.name, seconds=patience)) from None
     except RpcError as error:
-        raise RankroomError(errors.BROKEN.format(name=info.name, error=error)) from None
+        raise RankroomError(errors.SUPERVISOR_FAILED.format(name=info.name, error=error)) from None
     except (ConnectionRefusedError, FileNotFoundError):  # it no longer listens
-        raise NoClusterError(DEAF.format(name=info.name)) from None
+        raise NoClusterError(SUPERVISOR_UNREACHABLE.format(name=info.name)) from None
     except OSError as error:  # of this process, or the network: the supervisor may be fine
-        words = UNASKED.format(name=info.name, error=errors.with_remedy(error))
+        words = REQUEST_FAILED.format(name=info.name, error=errors.with_remedy(error))
         raise RankroomError(words) from None
     errors.raise_told(answer)
     return answer
@@ -377,11 +383,13 @@ NOT_IN_JOB = (
     "cluster {name} is of job {job}, which this process is not in: start it again from there while "
     "the job goes on, or stop it and start another one"
 )
-UNENDED = (
+JOB_NOT_CANCELED = (
     "the agent of cluster {name} here did not start, or was ended, so {job} on {site} is not "
     "cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
 )
-UNKEPT = "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
+AGENT_GONE = (
+    "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
+)
 NO_PYTHON = (
     "cluster {name} cannot be started again, as its Python, {python}, is no longer there: stop "
     "it, and start one from another environment"
@@ -392,9 +400,9 @@ LOST = (
     "run {id} is lost, as the supervisor of its cluster is gone: `rankroom runs repair` completes "
     "its record with what its ranks left"
 )
-DEAF = "the supervisor of cluster {name} cannot be reached: Stop ends it"
-UNASKED = "the supervisor of cluster {name} could not be asked: {error}"
-SILENT = (
+SUPERVISOR_UNREACHABLE = "the supervisor of cluster {name} cannot be reached: Stop ends it"
+REQUEST_FAILED = "the supervisor of cluster {name} could not be asked: {error}"
+NO_REPLY = (
     "the supervisor of cluster {name} did not answer within {seconds:.0f} s: try again; if it "
     "stays silent, Stop ends it"
 )

@@ -17,7 +17,7 @@ import psutil
 
 from rankroom.cluster import launch, liveness, repair
 from rankroom.errors import RecordError, UnreadableError, UnreadableRecordError, UsageError
-from rankroom.record.blank import BLANK, forsaken
+from rankroom.record.blank import BLANK_SUFFIX, forsaken
 from rankroom.record.cluster_file import (
     UNLISTED,
     ClusterInfo,
@@ -32,7 +32,7 @@ from rankroom.supervisor.lease import held
 from rankroom.system import pid_space, process_tree
 from rankroom.text.rank_ranges import count_ranks
 
-NEW_S = 5.0  # from the creation of a cluster's folder to that of its file, at most
+NEW_FOLDER_AGE_S = 5.0  # from the creation of a cluster's folder to that of its file, at most
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _is_young(paths: ClusterPaths, info: ClusterInfo) -> bool:
 def _is_new(paths: ClusterPaths) -> bool:
     """Return whether its folder was created or changed a moment ago."""
     try:
-        return time.time() - paths.folder.stat().st_mtime < NEW_S
+        return time.time() - paths.folder.stat().st_mtime < NEW_FOLDER_AGE_S
     except OSError:
         return False
 
@@ -226,7 +226,7 @@ def _without_folder(folder: Path) -> Iterator[Finding]:
     left: dict[Path, list[psutil.Process]] = {}
     if not folder.is_dir():  # all folders are absent, as when a home is not mounted
         return
-    for process, value in process_tree.belonging(process_tree.CLUSTER):
+    for process, value in process_tree.belonging(process_tree.CLUSTER_MARK):
         if Path(value).parent == folder and ClusterPaths(Path(value).name, folder).is_removed():
             left.setdefault(Path(value), []).append(process)
     for cluster, processes in sorted(left.items()):
@@ -240,7 +240,7 @@ def _without_folder(folder: Path) -> Iterator[Finding]:
 
 def _blanks(store: Store) -> Iterator[Finding]:
     for folder in sorted(forsaken(store.runs)):
-        name = folder.name.removeprefix(".").removesuffix(BLANK)
+        name = folder.name.removeprefix(".").removesuffix(BLANK_SUFFIX)
         yield Finding(
             f"record {name}: made for a run that never began",
             "removes it",

@@ -204,7 +204,7 @@ def _how_elsewhere(info: ClusterInfo) -> tuple[str, str]:
 def _young(info: ClusterInfo) -> bool:
     """Return whether the process that will manage the cluster has not begun yet."""
     age = time.time() - info.created
-    return info.state == "starting" and not info.supervisor and age < start_limit.START_S
+    return info.state == "starting" and not info.supervisor and age < start_limit.START_TIMEOUT_S
 
 
 def _cause(info: ClusterInfo) -> str:

@@ -249,7 +249,7 @@ def is_another(now: ClusterInfo | None, before: ClusterInfo | None) -> bool:
 
 def start_s(info: ClusterInfo | None) -> float:
     """Return how long a start may take."""
-    return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_S)
+    return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_TIMEOUT_S)
 
 
 def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
@@ -258,7 +258,7 @@ def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
     Those that its supervisor started, and what they started, have its folder in their environment;
     the supervisor itself has it in its command.
     """
-    found = process_tree.marked(process_tree.CLUSTER, paths.folder) | set(supervisors(paths))
+    found = process_tree.marked(process_tree.CLUSTER_MARK, paths.folder) | set(supervisors(paths))
     return sorted(found, key=lambda process: process.pid)
 
 
@@ -332,8 +332,8 @@ def own_environment() -> dict[str, str]:
     """Return this process's environment without the marks of a cluster: a cluster that a cell of a
     rank starts does not belong to that rank."""
     marks = (
-        process_tree.CLUSTER, process_tree.SPOOL, process_tree.START, process_tree.AGENT,
-        process_tree.JOB,
+        process_tree.CLUSTER_MARK, process_tree.SPOOL_MARK, process_tree.START_MARK,
+        process_tree.AGENT_MARK, process_tree.JOB_MARK,
     )  # fmt: skip
     return {name: value for name, value in config.environment().items() if name not in marks}
 

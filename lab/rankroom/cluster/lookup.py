@@ -6,7 +6,7 @@ import errno
 import time
 
 from rankroom.cluster import launch, liveness
-from rankroom.errors import EARLIER_SITE, ENDED, NO_CLUSTER, STOPPED, NoClusterError
+from rankroom.errors import CLUSTER_STOPPED, EARLIER_SITE, ENDED, NO_CLUSTER, NoClusterError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_clusters, all_paths
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
@@ -68,7 +68,7 @@ def living(paths: ClusterPaths) -> ClusterInfo:
     """Return the cluster's state. Raises NoClusterError if it no longer has a supervisor."""
     info = paths.read()
     if info is None or (info.state == "stopped" and not info.message):
-        raise NoClusterError(STOPPED.format(name=paths.name))
+        raise NoClusterError(CLUSTER_STOPPED.format(name=paths.name))
     if info.state == "stopped" or (info.state == "failed" and info.remote is not None):
         raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
     demand_in_reach(info)

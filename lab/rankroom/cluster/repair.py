@@ -184,7 +184,7 @@ def _has_ended(paths: ClusterPaths, info: ClusterInfo, run_id: str, rank: RankIn
     if liveness.here(rank.host, info):
         # Processes of a folder that was moved aside are marked with its former name.
         folder = ClusterPaths(info.name).folder
-        of_cluster = process_tree.is_marked(rank.pid, process_tree.CLUSTER, folder)
+        of_cluster = process_tree.is_marked(rank.pid, process_tree.CLUSTER_MARK, folder)
         if not (process_tree.lives(rank.pid) and of_cluster):
             return True
     elif not liveness.alive(info):

@@ -15,7 +15,7 @@ from typing import Any
 
 from rankroom.cluster import launch, liveness
 from rankroom.errors import UsageError
-from rankroom.record.cluster_file import NAME, NAME_HAS, ClusterPaths
+from rankroom.record.cluster_file import NAME_PATTERN, NAME_RULE, ClusterPaths
 from rankroom.remote.queue import command
 from rankroom.scheduler import pbs, site, slurm
 from rankroom.scheduler.site import JOB_OPTIONS, Site
@@ -128,8 +128,8 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
     if given.get("memory_per_node") and given.get("memory_per_cpu"):
         errors.setdefault("memory_per_cpu", ONE_MEMORY)
     name, number = asked.get("name", ""), asked.get("ranks", "").strip()
-    if name and not NAME.fullmatch(name):
-        errors["name"] = NAME_HAS
+    if name and not NAME_PATTERN.fullmatch(name):
+        errors["name"] = NAME_RULE
     elif name and liveness.alive(ClusterPaths(name).read()):
         errors["name"] = f"is taken: a cluster named {name} is there already"
     most = launch.most_ranks(control_groups.cores())

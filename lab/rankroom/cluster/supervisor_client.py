@@ -15,7 +15,7 @@ from typing import Any
 
 from rankroom import errors
 from rankroom.cluster import lookup
-from rankroom.errors import BROKEN, RankroomError, StartError, UnreadableError
+from rankroom.errors import SUPERVISOR_FAILED, RankroomError, StartError, UnreadableError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.client import Answer, Client, Direct, RpcError, Take
 
@@ -149,7 +149,9 @@ class SupervisorClient:
             try:
                 return asked.result(min(AGAIN_S, patience))
             except RpcError as error:
-                raise RankroomError(BROKEN.format(name=self._paths.name, error=error)) from None
+                raise RankroomError(
+                    SUPERVISOR_FAILED.format(name=self._paths.name, error=error)
+                ) from None
             except (NotYet, TimeoutError):
                 # Check the process, not the socket: a connection to a socket in a folder needs a
                 # descriptor at both ends, and ZeroMQ aborts a process that listens and has none.

@@ -16,12 +16,16 @@ from typing import Any, NamedTuple
 
 from rankroom.errors import UsageError
 
-PIXELS = 32  # images of folders are scaled down to so many squared: lessons are about ranks
-MOST = 20_000  # images of a part; those from folders are spread evenly over the classes
-CHARACTERS = 1_000_000  # read at most from the file that RANKROOM_TEXT names
-FEWEST = 30_000  # characters, so that the last tenth is enough to test with
-_KINDS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_ENDS = (".jpeg", ".jpg", ".png")
+IMAGE_SIDE_PIXELS = (
+    32  # images of folders are scaled down to so many squared: lessons are about ranks
+)
+MAX_IMAGES_PER_PART = (
+    20_000  # images of a part; those from folders are spread evenly over the classes
+)
+MAX_TEXT_CHARACTERS = 1_000_000  # read at most from the file that RANKROOM_TEXT names
+MIN_TEXT_CHARACTERS = 30_000  # characters, so that the last tenth is enough to test with
+IDX_TYPE_CODES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 _CIFAR_PIXELS = 3 * 32 * 32
 
 
@@ -81,8 +85,8 @@ def load_text(path: str | os.PathLike[str] | None = None) -> Text:
     chosen = path or os.environ.get("RANKROOM_TEXT")
     name, text = _file(Path(chosen).expanduser()) if chosen else ("Python", _reference())
     codes = numpy.frombuffer(text.encode("ascii", "ignore"), "u1")
-    if len(codes) < FEWEST:
-        raise UsageError(SHORT.format(name=name, count=len(codes), fewest=FEWEST))
+    if len(codes) < MIN_TEXT_CHARACTERS:
+        raise UsageError(SHORT.format(name=name, count=len(codes), fewest=MIN_TEXT_CHARACTERS))
     found, places = numpy.unique(codes, return_inverse=True)
     cut = len(places) * 9 // 10
     places = places.astype("int64")
@@ -100,7 +104,7 @@ def _reference() -> str:
 def _file(path: Path) -> tuple[str, str]:
     try:
         with path.open(encoding="utf-8", errors="ignore") as file:
-            return path.name, file.read(CHARACTERS)
+            return path.name, file.read(MAX_TEXT_CHARACTERS)
     except OSError as error:
         raise UsageError(f"{path} (RANKROOM_TEXT) cannot be read ({error.strerror})") from None
 
@@ -162,7 +166,7 @@ def read_idx(path: Path) -> Any:
 
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        kind, dimensions = _KINDS[raw[2]], raw[3]
+        kind, dimensions = IDX_TYPE_CODES[raw[2]], raw[3]
         shape = struct.unpack(f">{dimensions}I", raw[4 : 4 + 4 * dimensions])
         array = numpy.frombuffer(raw, kind, offset=4 + 4 * dimensions)
         return array.reshape(shape)
@@ -198,7 +202,11 @@ def _cifar(folder: Path, names: str, before: int) -> Part:
 def _of_bytes(parts: list[Part], name: str) -> Data:
     """Return the data of images whose pixels are 0 to 255, scaled to 0 to 1."""
     train, test = (
-        Part(part.images[:MOST].astype("float32") / 255, part.labels[:MOST]) for part in parts
+        Part(
+            part.images[:MAX_IMAGES_PER_PART].astype("float32") / 255,
+            part.labels[:MAX_IMAGES_PER_PART],
+        )
+        for part in parts
     )
     classes = int(max(part.labels.max() for part in parts)) + 1
     return Data(train, test, name, classes)
@@ -217,14 +225,14 @@ def _images(folder: Path, classes: list[str]) -> Part:
     import numpy
     from PIL import Image
 
-    most = max(1, MOST // len(classes))
+    most = max(1, MAX_IMAGES_PER_PART // len(classes))
     images, labels = [], []
     for label, name in enumerate(classes):
-        found = sorted(p for p in (folder / name).glob("*") if p.suffix.lower() in _ENDS)
+        found = sorted(p for p in (folder / name).glob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
         for path in found[:most]:
             try:
                 with Image.open(path) as image:
-                    small = image.convert("RGB").resize((PIXELS, PIXELS))
+                    small = image.convert("RGB").resize((IMAGE_SIDE_PIXELS, IMAGE_SIDE_PIXELS))
             except OSError as error:
                 raise UsageError(f"{path} is no image ({error})") from None
             images.append(numpy.asarray(small, "float32").transpose(2, 0, 1) / 255)

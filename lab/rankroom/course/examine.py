@@ -24,12 +24,16 @@ def examine(name: str, variables: Mapping[str, Any], seed: int) -> Right:
     for own, is_now, variable in (("rank", rank, "RANK"), ("size", size, "WORLD_SIZE")):
         found = variables.get(own)
         if str(found) != str(is_now):
-            raise Wrong(TAKEN.format(name=own, found=repr(found)[:40], now=is_now, env=variable))
+            raise Wrong(
+                OVERWRITTEN_VARIABLE.format(
+                    name=own, found=repr(found)[:40], now=is_now, env=variable
+                )
+            )
     find(name).run(Learner(variables, rank, size, seed))
     return Right()
 
 
-TAKEN = (
+OVERWRITTEN_VARIABLE = (
     "`{name}` is {found}, and was {now}: give your own variable another name, and put it right "
     'with `import os; {name} = int(os.environ["{env}"])`'
 )

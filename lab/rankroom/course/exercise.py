@@ -14,7 +14,7 @@ from typing import Any
 
 from rankroom.errors import RankroomError, UsageError
 
-LIMIT_S = 30.0
+DEFAULT_TIME_LIMIT_S = 30.0
 
 
 class Wrong(RankroomError):
@@ -68,7 +68,7 @@ class Exercise:
     name: str
     run: Callable[[Learner], None]
     answer: str
-    limit: float = LIMIT_S
+    limit: float = DEFAULT_TIME_LIMIT_S
     ranks: int = 2
     script: str = ""
 
@@ -78,16 +78,16 @@ TOPICS = (
     "scaling", "straggler", "feeding", "model", "batch", "shared", "script",
     "checkpoint", "precision", "capstone",
 )  # fmt: skip
-_FOUND: dict[str, Exercise] = {}
+REGISTERED_EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(
-    name: str, answer: str, limit: float = LIMIT_S, ranks: int = 2, script: str = ""
+    name: str, answer: str, limit: float = DEFAULT_TIME_LIMIT_S, ranks: int = 2, script: str = ""
 ) -> Callable[[Callable[[Learner], None]], Callable[[Learner], None]]:
     """Register a function as the exercise `TOPIC.NUMBER`."""
 
     def take(run: Callable[[Learner], None]) -> Callable[[Learner], None]:
-        _FOUND[name] = Exercise(name, run, answer, limit, ranks, script)
+        REGISTERED_EXERCISES[name] = Exercise(name, run, answer, limit, ranks, script)
         return run
 
     return take
@@ -99,10 +99,12 @@ def find(name: str) -> Exercise:
     if topic not in TOPICS:
         raise UsageError(f"there is no exercise {name!r}; the topics are {', '.join(TOPICS)}")
     import_module(f"rankroom.course.exercises.{topic}_exercises")
-    if name not in _FOUND:
-        there = ", ".join(sorted(each for each in _FOUND if each.startswith(f"{topic}.")))
+    if name not in REGISTERED_EXERCISES:
+        there = ", ".join(
+            sorted(each for each in REGISTERED_EXERCISES if each.startswith(f"{topic}."))
+        )
         raise UsageError(f"there is no exercise {name!r}; there are {there}")
-    return _FOUND[name]
+    return REGISTERED_EXERCISES[name]
 
 
 def every() -> dict[str, Exercise]:
@@ -110,5 +112,5 @@ def every() -> dict[str, Exercise]:
     for topic in TOPICS:
         import_module(f"rankroom.course.exercises.{topic}_exercises")
     order = {topic: place for place, topic in enumerate(TOPICS)}
-    names = sorted(_FOUND, key=lambda name: (order[name.partition(".")[0]], name))
-    return {name: _FOUND[name] for name in names}
+    names = sorted(REGISTERED_EXERCISES, key=lambda name: (order[name.partition(".")[0]], name))
+    return {name: REGISTERED_EXERCISES[name] for name in names}

@@ -16,7 +16,7 @@ from rankroom import config
 from rankroom.errors import with_remedy
 from rankroom.system.files import write_atomically
 
-MOST_TRIES = 10**9  # of an exercise: a limit, as others may have written the file
+MAX_TRIES = 10**9  # of an exercise: a limit, as others may have written the file
 
 
 @dataclass
@@ -71,7 +71,7 @@ def load(path: Path) -> Progress:
 
 
 def _tries(count: Any) -> int:
-    if not 0 <= int(count) < MOST_TRIES:
+    if not 0 <= int(count) < MAX_TRIES:
         raise ValueError(f"{count} tries")
     return int(count)
 

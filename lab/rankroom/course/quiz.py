@@ -21,7 +21,7 @@ from rankroom.record.model import Json
 When = Literal["before", "after"]
 WHEN: tuple[When, ...] = ("before", "after")
 UNKNOWN = "?"
-FEWEST = 3  # questions of a quiz
+MIN_QUESTIONS = 3  # questions of a quiz
 _ANSWER = re.compile(rf"\s*(\d+)\s*[.:)]?\s*([{LETTERS}{UNKNOWN}])\s*", re.IGNORECASE)
 
 
@@ -43,7 +43,7 @@ def form(question: Question, when: When) -> Form:
 def about(lessons: Collection[int]) -> Sequence[Question]:
     """Return the questions about these lessons; all questions if there are fewer than FEWEST."""
     found = [each for each in QUESTIONS if each.lesson in lessons]
-    return found if len(found) >= FEWEST else QUESTIONS
+    return found if len(found) >= MIN_QUESTIONS else QUESTIONS
 
 
 def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:

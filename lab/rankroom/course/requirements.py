@@ -17,8 +17,8 @@ from rankroom.horovod_build.features import features
 if TYPE_CHECKING:  # ranks import this module for `absent`, but not the cluster
     from rankroom.cluster.base import AnyCluster
 
-ASK_S = 60.0  # finding packages for the first time may take long on a slow file system
-_INSTALL = {
+REPLY_TIMEOUT_S = 60.0  # finding packages for the first time may take long on a slow file system
+INSTALL_COMMANDS = {
     "horovod.torch": "`rankroom horovod build` builds it for the frameworks there are",
     "horovod.tensorflow": "`rankroom horovod build` builds it for the frameworks there are",
     "torch": "`pip install torch`",
@@ -30,7 +30,7 @@ _INSTALL = {
 def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
     """Return why this lesson cannot be taken on these ranks, and which can; empty if it can."""
     if cluster.size < lesson.ranks:
-        return FEW.format(
+        return TOO_FEW_RANKS.format(
             lesson=lesson.name, needs=lesson.ranks, size=cluster.size, number=lesson.number
         )
     names = missing(cluster, lesson.needs)
@@ -39,9 +39,9 @@ def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
     gone = missing(cluster, sorted({name for each in LESSONS for name in each.needs}))
     works = [str(each.number) for each in LESSONS if not set(each.needs) & set(gone)]
     how = "; ".join(
-        dict.fromkeys(_INSTALL.get(name, f"`pip install {quote(name)}`") for name in names)
+        dict.fromkeys(INSTALL_COMMANDS.get(name, f"`pip install {quote(name)}`") for name in names)
     )
-    return LACKS.format(
+    return MISSING_PACKAGES.format(
         lesson=lesson.name, names=", ".join(names), how=how, number=lesson.number,
         works=", ".join(works) or "none",
     )  # fmt: skip
@@ -50,7 +50,9 @@ def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
 def missing(cluster: AnyCluster, names: Sequence[str]) -> list[str]:
     """Return the packages that the ranks lack. Raises RankroomError if rank 0 does not answer, for
     instance because a run is active."""
-    found: list[str] = cluster.apply(0, absent, list(names), patience=ASK_S) if names else []
+    found: list[str] = (
+        cluster.apply(0, absent, list(names), patience=REPLY_TIMEOUT_S) if names else []
+    )
     return found
 
 
@@ -82,11 +84,11 @@ def _numbers(text: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", text)[:2]]
 
 
-FEW = (
+TOO_FEW_RANKS = (
     "lesson {lesson} needs {needs} ranks, and you have {size}: `%cluster resize {needs}`, then "
     "`%course {number}` again"
 )
-LACKS = (
+MISSING_PACKAGES = (
     "lesson {lesson} needs {names}, which the ranks do not have: {how}, then `%cluster restart` "
     "and `%course {number}` again. Lessons that work as it is: {works}"
 )

@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rankroom.course.slow_images import NOTES
+from rankroom.course.slow_images import NOTES_VARIABLE
 from rankroom.system import python_command
 
-_LOOK_S = 0.02
-_START_S = "120"  # for a machine that is busy with the reader's own ranks
-_MOST_STARTS = 4  # of the training, for a job that keeps restarting it
-_TIDY_S = 30.0  # for a launcher to end its ranks
-_TOLD = 400  # characters of the end of a script's output
+POLL_INTERVAL_S = 0.02
+START_TIMEOUT_S = "120"  # for a machine that is busy with the reader's own ranks
+MAX_TRAINING_STARTS = 4  # of the training, for a job that keeps restarting it
+TERMINATE_TIMEOUT_S = 30.0  # for a launcher to end its ranks
+OUTPUT_TAIL_CHARACTERS = 400  # characters of the end of a script's output
 
 
 class ScriptTrial:
@@ -45,10 +45,10 @@ class ScriptTrial:
         self.was_killed = False
         with _started(
             python_command.command("rankroom", "run", "--ranks", "2", "train.py"), self.folder,
-            {NOTES: str(self._notes)},
+            {NOTES_VARIABLE: str(self._notes)},
         ) as process:  # fmt: skip
             while process.poll() is None:
-                time.sleep(_LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
                 if kill and not self.was_killed and self.read_by(kill[0]) >= kill[1]:
                     self.was_killed = True
                     for pid in self._processes(kill[0]):
@@ -71,7 +71,9 @@ class ScriptTrial:
 
     def told(self) -> str:
         """Return the end of the script's output."""
-        return (self.folder / "output").read_text("utf-8", "replace").strip()[-_TOLD:]
+        return (
+            (self.folder / "output").read_text("utf-8", "replace").strip()[-OUTPUT_TAIL_CHARACTERS:]
+        )
 
     def _processes(self, rank: int) -> set[int]:
         return {pid for pid, _ in self._noted(rank)}
@@ -89,12 +91,12 @@ def run_job(folder: Path, text: str, failures: int) -> tuple[int, int, set[int]]
     """Run a job script here, beside a train.py that is killed the first `failures` times. Return
     the exit status, how often training was started, and on which numbers of ranks."""
     (folder / "job.sh").write_text(text)
-    (folder / "train.py").write_text(_TRAIN.format(failures=failures))
+    (folder / "train.py").write_text(FAILING_TRAIN_SCRIPT.format(failures=failures))
     path, sizes = folder / "starts", list[int]()
     # This train.py imports no framework, so none is preloaded.
     with _started(["bash", "job.sh"], folder, {"RANKROOM_PRELOAD": "none"}) as process:
-        while process.poll() is None and len(sizes) // max(sizes, default=1) < _MOST_STARTS:
-            time.sleep(_LOOK_S)
+        while process.poll() is None and len(sizes) // max(sizes, default=1) < MAX_TRAINING_STARTS:
+            time.sleep(POLL_INTERVAL_S)
             sizes = _sizes(path)
     sizes = _sizes(path)
     return process.returncode, len(sizes) // max(sizes, default=1), set(sizes)
@@ -112,8 +114,10 @@ def _started(
     """Start a program in a folder, and end it with the block at the latest."""
     own = Path(sys.executable).parent  # where this environment's `rankroom` is
     # It runs beside this rank: not on the nodes of its job, nor with its rank and size.
-    own_env = {name: value for name, value in os.environ.items() if name not in _NOT_ITS}
-    env = {"RANKROOM_START_SECONDS": _START_S} | own_env | env
+    own_env = {
+        name: value for name, value in os.environ.items() if name not in UNINHERITED_VARIABLES
+    }
+    env = {"RANKROOM_START_SECONDS": START_TIMEOUT_S} | own_env | env
     env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', '')}"
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -126,17 +130,17 @@ def _started(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)  # the job's shell, and what it has started
                 try:
-                    process.wait(_TIDY_S)
+                    process.wait(TERMINATE_TIMEOUT_S)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
 
-_NOT_ITS = {
+UNINHERITED_VARIABLES = {
     "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "RANK", "WORLD_SIZE", "LOCAL_RANK",
     "LOCAL_WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
 }  # fmt: skip
-_TRAIN = """
+FAILING_TRAIN_SCRIPT = """
 import os
 import signal
 import time

@@ -18,7 +18,7 @@ from rankroom.course.data import digits
 from rankroom.reporting.spans import span
 
 SECONDS = 0.001  # per image
-NOTES = "RANKROOM_COURSE_NOTES"  # the folder where scripts leave notes for an exercise
+NOTES_VARIABLE = "RANKROOM_COURSE_NOTES"  # the folder where scripts leave notes for an exercise
 _newest: weakref.ref[Any] | None = None  # the newest network
 
 
@@ -61,8 +61,10 @@ class SlowImages:
         return len(self._labels)
 
     def __getitem__(self, numbers: int | Iterable[int]) -> tuple[Any, Any]:
+        # NumPy's and PyTorch's integers are no int.
         is_one = hasattr(numbers, "__index__") and not getattr(numbers, "shape", ())
-        chosen = [int(each) for each in ([numbers] if is_one else numbers)]
+        several: Any = [numbers] if is_one else numbers
+        chosen = [int(each) for each in several]
         if any(not 0 <= each < len(self) for each in chosen):
             raise IndexError(f"there are images 0 to {len(self) - 1}")
         begin, weights = time.monotonic(), _sum_of_weights()
@@ -105,9 +107,9 @@ def _notes() -> Path | None:
     None if no exercise started the process."""
     import torch
 
-    if NOTES not in os.environ:
+    if NOTES_VARIABLE not in os.environ:
         return None
-    path = Path(os.environ[NOTES], f"{os.getpid()}.jsonl")
+    path = Path(os.environ[NOTES_VARIABLE], f"{os.getpid()}.jsonl")
     save = torch.save
 
     @functools.wraps(save)

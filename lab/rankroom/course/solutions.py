@@ -15,9 +15,9 @@ from rankroom.errors import UsageError
 
 _CHECK = re.compile(r"%%check (\S+)")
 _SOLUTION = re.compile(r"<summary>Solution</summary>\s*```python\n(.*?)```", re.DOTALL)
-LIMIT_S = 60.0  # for one solution, which may import a framework
+SOLUTION_TIMEOUT_S = 60.0  # for one solution, which may import a framework
 # Statements that only define names, and take no time.
-_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+DEFINING_STATEMENTS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ def catch_up(cluster: AnyCluster, solved: Iterable[Solution]) -> Iterator[str]:
     exercises are not recorded as passed."""
     for each in solved:
         if script := find(each.exercise).script:
-            yield SCRIPT.format(name=each.exercise, script=script)
+            yield SOLUTION_IS_SCRIPT.format(name=each.exercise, script=script)
             continue
         run = cluster.run(f"{each.preparation}\n{each.source}")
         try:
-            if not run.wait(LIMIT_S):
+            if not run.wait(SOLUTION_TIMEOUT_S):
                 run.interrupt()
-                run.wait(LIMIT_S)
+                run.wait(SOLUTION_TIMEOUT_S)
         except KeyboardInterrupt:  # the stop button: release the ranks, and skip the rest
             run.interrupt()
-            run.wait(LIMIT_S)
+            run.wait(SOLUTION_TIMEOUT_S)
             raise
         if run.state == "done":
             yield f"{each.exercise}: solved on your ranks"
@@ -95,7 +95,7 @@ def _definitions(source: str) -> str:
     lines = source.splitlines()
     kept = []
     for each in parts:
-        if isinstance(each, _DEFINES):
+        if isinstance(each, DEFINING_STATEMENTS):
             decorators = getattr(each, "decorator_list", [])
             first = min([each.lineno, *(one.lineno for one in decorators)])
             kept += lines[first - 1 : each.end_lineno]
@@ -103,7 +103,7 @@ def _definitions(source: str) -> str:
 
 
 NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
-SCRIPT = (
+SOLUTION_IS_SCRIPT = (
     "{name}: its solution is a script, {script}, and nothing of it is on ranks: copy it from the "
     "notebook"
 )

@@ -18,12 +18,12 @@ from rankroom.errors import NO_CLUSTER, NoClusterError, UsageError
 from rankroom.record.model import Hang
 from rankroom.run.run import Run
 
-LOOK_S = 0.2
-STAYS_S = 2.0  # a hang that lasts longer than this will not resolve by itself
-TIDY_S = 20.0  # for ranks to stop after an interrupt
+POLL_INTERVAL_S = 0.2
+PERMANENT_HANG_S = 2.0  # a hang that lasts longer than this will not resolve by itself
+INTERRUPT_TIMEOUT_S = 20.0  # for ranks to stop after an interrupt
 # States in which a rank enters no other collective by itself. One that computes, sleeps, is in C
 # code or in a debugger may still enter the collective that others wait in.
-_COMES_NO_MORE = {"waits", "ended"}
+STATES_NEVER_ENTERING = {"waits", "ended"}
 
 
 def check(name: str, answer: Any) -> Verdict:
@@ -90,23 +90,23 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
     since = 0.0  # when the run was first seen to be stuck for good
     hang = stood = ""
     try:
-        while not run.wait(LOOK_S):
+        while not run.wait(POLL_INTERVAL_S):
             now, found = time.monotonic(), run.info.hang
             if not run.prompts and not (found and found.is_held):
                 left -= now - looked
             looked = now
             since = (since or now) if found and _is_for_good(found) else 0.0
-            if found and since and now - since > STAYS_S:
+            if found and since and now - since > PERMANENT_HANG_S:
                 hang = found.text
             if hang or left < 0:
                 stood = found.text if found else ""
                 run.interrupt()
-                run.wait(TIDY_S)
+                run.wait(INTERRUPT_TIMEOUT_S)
                 break
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):  # pressed again: wait no longer
             run.interrupt()
-            run.wait(TIDY_S)
+            run.wait(INTERRUPT_TIMEOUT_S)
     show(run)
     limit = exercise.limit if left < 0 else None
     verdict = judge(exercise.name, run.info, hang, limit, stood)
@@ -117,7 +117,7 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
 def _is_for_good(hang: Hang) -> bool:
     """Return whether ranks wait in collectives that no other rank will enter."""
     states = {place.state for place in hang.places}
-    return "waits" in states and states <= _COMES_NO_MORE
+    return "waits" in states and states <= STATES_NEVER_ENTERING
 
 
 NO_DEF = "ranks need the source of a function: write it as a `def`, or use %%check above the cell"

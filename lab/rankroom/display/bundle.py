@@ -25,9 +25,9 @@ from rankroom.text.rank_ranges import format_ranks
 
 MIME = "application/vnd.rankroom.run+json"
 # 64 KiB, less the size of the running cell's output, which this one replaces.
-_TOTAL = 51 << 10
-_RUN_MOST = 18 << 10
-_TEXT_MOST = 9 << 10
+_MAX_BYTES = 51 << 10
+_MAX_RUN_BYTES = 18 << 10
+_MAX_TEXT_BYTES = 9 << 10
 # Share of the HTML's bytes.
 _PICTURE_SHARE = 0.45
 
@@ -55,10 +55,10 @@ def bundle(run: RunInfo, store: Store | None = None) -> Json:
     told = summary(run, file)
     metrics = metric_summary(run, store)
     data, used = _run(run)
-    text = Text(_TEXT_MOST, told.table, metrics=(metrics.table, ""))
+    text = Text(_MAX_TEXT_BYTES, told.table, metrics=(metrics.table, ""))
     _fill(text, run, parts, told, metrics)
     plain = text.done()
-    room = _TOTAL - used - weight(plain)
+    room = _MAX_BYTES - used - weight(plain)
     timeline = told.picture(int(room * _PICTURE_SHARE))
     html = Html(room, told.table, timeline, (metrics.table, metrics.picture))
     _fill(html, run, parts, told, metrics)
@@ -142,19 +142,21 @@ def _run(run: RunInfo) -> tuple[Json, int]:
     for rank in data["ranks"]:
         rank["device"] = _short(rank["device"], 32)
     used = _weight(data)
-    if used > _RUN_MOST:
+    if used > _MAX_RUN_BYTES:
         notes, data["notes"] = data["notes"], []
         ranks, data["ranks"] = data["ranks"], []
-        if _weight(data) + _weight(ranks) > _RUN_MOST:  # the ranks matter more than their hosts
+        if (
+            _weight(data) + _weight(ranks) > _MAX_RUN_BYTES
+        ):  # the ranks matter more than their hosts
             ranks = [
                 {k: v for k, v in each.items() if k != "clock"} | {"host": ""} for each in ranks
             ]
-        room, weight = _RUN_MOST - _weight(data), _weight(ranks)
+        room, weight = _MAX_RUN_BYTES - _weight(data), _weight(ranks)
         if weight <= room:
             data["ranks"] = ranks
         elif len(ranks) < run.size:  # an empty list means all; some would mislead
             data["ranks"] = ranks[: max(len(ranks) * room // weight * 9 // 10, 0)]
-        if _weight(data) + _weight(notes) <= _RUN_MOST:
+        if _weight(data) + _weight(notes) <= _MAX_RUN_BYTES:
             data["notes"] = notes
         used = _weight(data)
     return {"version": model.VERSION, "run": data}, used

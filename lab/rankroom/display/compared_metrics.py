@@ -17,8 +17,8 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
 from rankroom.text.amounts import step_number
 
-NAMED = 5  # metrics that are listed of a run with none of those shown
-NONE = "–"
+MAX_LISTED_METRICS = 5  # metrics that are listed of a run with none of those shown
+NO_VALUE = "–"
 
 
 class Other(NamedTuple):
@@ -65,7 +65,7 @@ def comparison(
                 notes.append(LARGE.format(letter=letter, id=run_id))
                 continue
         except RecordError as error:
-            why = str(error) if run_id in store.ids() else GONE
+            why = str(error) if run_id in store.ids() else RECORD_GONE
             notes.append(f"not compared with {letter}, run {one_line(run_id, 40)}: {why}")
             continue
         found = metrics_of(paths, other)
@@ -73,7 +73,7 @@ def comparison(
         if theirs:
             others.append(Other(letter, other, found))
             if not set(theirs) & set(names):
-                has = ", ".join(one_line(name, 40) for name in theirs[:NAMED])
+                has = ", ".join(one_line(name, 40) for name in theirs[:MAX_LISTED_METRICS])
                 notes.append(OTHER_NAMES.format(letter=letter, names=has))
         else:
             yet = " yet" if other.state == "running" else ""
@@ -96,7 +96,7 @@ def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other]
         for curves in theirs:
             their, at = _last(curves.get(name, {}))
             apart = math.nan if value is None or their is None else value - their
-            row += [*_cells(their, at), f"{apart:+.3g}" if math.isfinite(apart) else NONE]
+            row += [*_cells(their, at), f"{apart:+.3g}" if math.isfinite(apart) else NO_VALUE]
         rows.append(row)
     more = len(names) - len(rows)
     return Table(head, rows).text() + (f"\n… and {counted(more, 'more metric')}" if more else "")
@@ -111,7 +111,7 @@ def _last(curves: Mapping[int, Curve]) -> tuple[float | None, float]:
 
 
 def _cells(value: float | None, step: float) -> list[str]:
-    return [NONE, NONE] if value is None else [f"{value:.5g}", step_number(step)]
+    return [NO_VALUE, NO_VALUE] if value is None else [f"{value:.5g}", step_number(step)]
 
 
 def _weight(paths: RecordPaths) -> int:
@@ -124,7 +124,7 @@ def _weight(paths: RecordPaths) -> int:
     return 0
 
 
-GONE = "there is no record of it here"
+RECORD_GONE = "there is no record of it here"
 LARGE = "{letter}, run {id}, has many metrics: open the run in JupyterLab to compare them"
 NO_METRICS = "{letter}, run {id}, has no metrics{yet}"
 OTHER_NAMES = "{letter} has none of this run's metrics: it has {names}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rankroom.display.text import clean
 
 # Up to this many ranks' numbers are shown side by side; of more, the lowest and the highest.
-SIDE_BY_SIDE = 4
+MAX_SIDE_BY_SIDE = 4
 _NUMBER = re.compile(
     r"(?<![0-9A-Za-z_])0x[0-9a-fA-F]+"
     r"|(?<![0-9A-Za-z_.])[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -26,7 +26,7 @@ _RANK_BEFORE = re.compile(
 )
 _SPACES = re.compile(" +")
 # Characters before a number in which a word such as `rank` is searched for.
-_BEFORE = 10
+_PREFIX_CHARS = 10
 
 
 def common_text(text: str, rank: int) -> str:
@@ -58,7 +58,7 @@ def side_by_side(texts: Sequence[str]) -> str:
 def _joined(numbers: Sequence[str]) -> str:
     if len(set(numbers)) == 1:
         return numbers[0]
-    if len(numbers) <= SIDE_BY_SIDE:
+    if len(numbers) <= MAX_SIDE_BY_SIDE:
         return "|".join(numbers)
     return f"{min(numbers, key=_value)}…{max(numbers, key=_value)}"
 
@@ -69,7 +69,7 @@ def _value(number: str) -> float:
 
 def _is_of_rank(text: str, match: re.Match[str], rank: int) -> bool:
     """Whether it is a rank's: `rank 1`, `cuda:1`, or its own at the line's start, `[1]`, `1:`."""
-    before = text[max(match.start() - _BEFORE, 0) : match.start()]
+    before = text[max(match.start() - _PREFIX_CHARS, 0) : match.start()]
     if _RANK_BEFORE.search(before):
         return True
     is_first = match.start() == len(before) and before in ("", "[", "(")

@@ -17,15 +17,15 @@ from rankroom.record.tail import Events, line_near_end
 HEAD_LINES = 30
 TAIL_LINES = 70
 # Bytes of the log that are read at either end.
-END = 256 << 10
+END_BYTES = 256 << 10
 # An events.jsonl of more bytes is only read at either end.
-SEARCHED = 32 << 20
+MAX_SEARCHED_BYTES = 32 << 20
 # Bytes of a single event, which may be longer than END: a log event holds up to 1 MiB of text.
-_LONGEST = 8 << 20
+_MAX_EVENT_BYTES = 8 << 20
 # Characters of one event's text that are used at either end.
-_TEXT = 64 << 10
+_MAX_TEXT_CHARS = 64 << 10
 # Up to this many lines, all lines of all ranks are collapsed; beyond, only those at both ends.
-_ALL = 2_000
+_MAX_COLLAPSED_LINES = 2_000
 # As `event_line` writes them.
 _SHOWN = (b'{"kind":"error"', b'{"kind":"display"')
 _NOT_SHOWN = (b'{"kind":"spans"', b'{"kind":"metrics"', b'{"kind":"status"')
@@ -104,7 +104,7 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
     total = run.lines if gap else len(head)
     most = max(Counter(line.rank for line in head).values(), default=0)
     # If no rank has more lines than this, its first and its last lines are all of its lines.
-    if not gap and (total <= _ALL or most <= HEAD_LINES + TAIL_LINES):
+    if not gap and (total <= _MAX_COLLAPSED_LINES or most <= HEAD_LINES + TAIL_LINES):
         groups = list(collapse(head))
         cut = len(groups) > HEAD_LINES + TAIL_LINES
         out.head = groups[:HEAD_LINES] if cut else groups
@@ -136,13 +136,13 @@ def _last_of_each(lines: Iterable[Line]) -> list[Line]:
 def _clipped(events: Iterable[Json], end: int | None) -> Iterator[Json]:
     """Yield the events, long texts cut to whole lines at their start (`end` 0) or end (1)."""
     for event in events:
-        if end is None or event["kind"] != "log" or len(event["text"]) <= _TEXT:
+        if end is None or event["kind"] != "log" or len(event["text"]) <= _MAX_TEXT_CHARS:
             yield event
         elif end == 0:
-            text = event["text"][:_TEXT]
+            text = event["text"][:_MAX_TEXT_CHARS]
             yield {**event, "text": text[: text.rfind("\n") + 1] or text}
         else:
-            text = event["text"][-_TEXT:]
+            text = event["text"][-_MAX_TEXT_CHARS:]
             yield {**event, "text": text[max(text.find("\n"), 0) :]}
 
 
@@ -152,7 +152,7 @@ def _parts(path: Path) -> tuple[list[Json], list[Json], list[Json], bool]:
     among them."""
     try:
         size = path.stat().st_size
-        if size > SEARCHED:
+        if size > MAX_SEARCHED_BYTES:
             first, last = _both_ends(path)
             return first, last, [*first, *last], True
         with path.open("rb") as file:
@@ -168,17 +168,17 @@ def _searched(file: Iterable[bytes]) -> tuple[list[Json], list[Json], list[Json]
     at_head = at_tail = 0
     gap = False
     for line in file:
-        if line.startswith(_NOT_SHOWN) or len(line) > _LONGEST:
+        if line.startswith(_NOT_SHOWN) or len(line) > _MAX_EVENT_BYTES:
             continue
         if line.startswith(_SHOWN):
             others.append(line)
-        elif at_head < END:
+        elif at_head < END_BYTES:
             head.append(line)
             at_head += len(line)
         else:
             tail.append(line)
             at_tail += len(line)
-            while at_tail - len(tail[0]) >= END:
+            while at_tail - len(tail[0]) >= END_BYTES:
                 at_tail -= len(tail.popleft())
                 gap = True
     first, last, found = ([e for e in map(parse_event, part) if e] for part in (head, tail, others))
@@ -187,7 +187,7 @@ def _searched(file: Iterable[bytes]) -> tuple[list[Json], list[Json], list[Json]
 
 def _both_ends(path: Path) -> tuple[list[Json], list[Json]]:
     """Return what is shown of a very large file. Raises OSError."""
-    head = Events(path, 0, END, longest=_LONGEST, passed=_NOT_SHOWN)
+    head = Events(path, 0, END_BYTES, longest=_MAX_EVENT_BYTES, passed=_NOT_SHOWN)
     first = list(head)
-    start = max(line_near_end(path, END, 8 * END, _LONGEST), head.at)
-    return first, list(Events(path, start, longest=_LONGEST, passed=_NOT_SHOWN))
+    start = max(line_near_end(path, END_BYTES, 8 * END_BYTES, _MAX_EVENT_BYTES), head.at)
+    return first, list(Events(path, start, longest=_MAX_EVENT_BYTES, passed=_NOT_SHOWN))

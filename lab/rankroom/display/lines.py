@@ -27,9 +27,9 @@ from rankroom.display.screen import Screen
 from rankroom.display.startup_messages import folded_words, is_startup_message
 from rankroom.record.model import Json
 
-WINDOW = 20_000
-MOVABLE = 16  # lines of one rank that can move in front of a group that it joins
-FOLD_MOST = 64  # start-up messages of one rank that are folded into one line
+WINDOW_LINES = 20_000
+MAX_MOVABLE_LINES = 16  # lines of one rank that can move in front of a group that it joins
+MAX_FOLDED_LINES = 64  # start-up messages of one rank that are folded into one line
 # A moved group's key is a fraction below the key of the group that it was moved in front of; with
 # two levels of fractions, keys are exact, and the same as the view's.
 STEP = 2.0**-10
@@ -89,7 +89,7 @@ def lines_of(events: Iterable[Json]) -> Iterator[Line]:
 
 
 def collapse(
-    lines: Iterable[Line], window: int = WINDOW, *, by_numbers: bool = False
+    lines: Iterable[Line], window: int = WINDOW_LINES, *, by_numbers: bool = False
 ) -> Iterator[Group]:
     """Yield groups of equal lines, in order; each can be joined by the next `window` lines.
 
@@ -176,7 +176,11 @@ class _Order:
         elif self._by_numbers:
             common = common_text(text, rank)
         if place.fold is not None:
-            if common is None and place.folded < FOLD_MOST and self._can_join(place.fold, number):
+            if (
+                common is None
+                and place.folded < MAX_FOLDED_LINES
+                and self._can_join(place.fold, number)
+            ):
                 place.fold.ranks.append(rank)
                 place.folded += 1
                 return
@@ -206,7 +210,7 @@ class _Order:
         else:
             self._same[key] = [group]
         place.movable.append(group)
-        if len(place.movable) > MOVABLE:
+        if len(place.movable) > MAX_MOVABLE_LINES:
             place.settle(place.movable[0].number)
         return group
 

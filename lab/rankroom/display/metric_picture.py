@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rankroom.display.digest import SEARCHED
+from rankroom.display.digest import MAX_SEARCHED_BYTES
 from rankroom.display.page import weight
 from rankroom.display.text import one_line
 from rankroom.display.words import counted
@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
     from rankroom.display.compared_metrics import Other
 
-MOST = 2 << 20  # bytes of events with metrics: some 80,000 points
-ROOM = 9_000  # bytes of a picture
-PANELS, FEW_RANKS, ROWS = 6, 4, 12
+MAX_METRIC_BYTES = 2 << 20  # bytes of events with metrics: some 80,000 points
+PICTURE_BYTES = 9_000  # bytes of a picture
+PANELS, MAX_SINGLE_RANKS, MAX_TABLE_ROWS = 6, 4, 12
 FEWEST_POINTS = 16  # of a line
 WIDTH, PANEL, GAP, LEFT, PLOT = 720, 340, 40, 52, 90
 _TOP, _PITCH = 20, 144  # of a panel: where its plot begins, and the next row of panels
@@ -38,7 +38,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
 _DASHES = ("6 3", "2 2", "8 2 2 2", "1 3")
 _METRICS = b'{"kind":"metrics"'
 # In these states run.json says whether a run has metrics.
-_SAYS = ("done", "failed", "interrupted")
+_STATES_WITH_METRICS_KNOWN = ("done", "failed", "interrupted")
 
 
 class MetricSummary(NamedTuple):
@@ -51,7 +51,7 @@ class MetricSummary(NamedTuple):
 
 def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
     """Return the summary of a run's metrics, from its record if there is one."""
-    if store is None or (run.state in _SAYS and not has_metrics(store, run)):
+    if store is None or (run.state in _STATES_WITH_METRICS_KNOWN and not has_metrics(store, run)):
         return MetricSummary()  # most cells
     events = store.paths(run.id).events
     lines = _lines(events)
@@ -67,13 +67,15 @@ def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
     found = GrowingMetrics(store.paths(run.id), run)
     found.metrics.take(lines)
     notes = found.notes()
-    compared = comparison(store, run, list(found.metrics.curves), MOST)
+    compared = comparison(store, run, list(found.metrics.curves), MAX_METRIC_BYTES)
     table = [last_values(found, compared.others), compared.legend]
-    picture = metric_picture(found, ROOM, compared.others)
+    picture = metric_picture(found, PICTURE_BYTES, compared.others)
     return MetricSummary("\n".join(filter(None, table)), picture, "; ".join(notes[:3]))
 
 
-def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int = ROWS) -> str:
+def last_values(
+    found: GrowingMetrics, others: Sequence[Other] = (), most: int = MAX_TABLE_ROWS
+) -> str:
     """Return a table of the last values of each metric; "" if there are none."""
     from rankroom.analysis.profile.tables import Table
     from rankroom.display.compared_metrics import compared_values
@@ -84,7 +86,7 @@ def last_values(found: GrowingMetrics, others: Sequence[Other] = (), most: int =
     ranks = sorted({rank for _, rank, _ in metrics.all()})
     if not ranks:
         return ""
-    few = len(ranks) <= FEW_RANKS
+    few = len(ranks) <= MAX_SINGLE_RANKS
     head = ["metric", "step", *([f"rank {r}" for r in ranks] if few else ["mean", "from", "to"])]
     rows = []
     for name, curves in list(metrics.curves.items())[:most]:
@@ -110,7 +112,7 @@ def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = (
     for panels in range(min(PANELS, len(names)), 0, -1):
         shown = tuple(names[:panels])
         ranks = [len(found.metrics.curves[name]) for name in shown]
-        few = 0 if others else FEW_RANKS
+        few = 0 if others else MAX_SINGLE_RANKS
         lines = sum(len(others) + (count if count <= few else 3) for count in ranks)
         points = min(120, (room - 1_200 - 500 * panels) // (11 * lines))
         while points >= FEWEST_POINTS:
@@ -141,7 +143,7 @@ def _svg(said: Json, names: Sequence[str], others: Sequence[tuple[str, Json]]) -
 def _panel(said: Json, name: str) -> str:
     curves = [curve for curve in said["curves"] if curve["name"] == name]
     band = [each for each in said["over_ranks"] if each["name"] == name]
-    many = len(curves) > FEW_RANKS
+    many = len(curves) > MAX_SINGLE_RANKS
     drawn = band if many else curves
     scale, out = _framed(drawn, name, [said])
     if scale is None:
@@ -267,14 +269,14 @@ def _lines(events: Path) -> list[bytes] | None:
     """Return the lines with metrics; None if the file or these lines are too large."""
     kept, size = [], 0
     try:
-        if events.stat().st_size > SEARCHED:
+        if events.stat().st_size > MAX_SEARCHED_BYTES:
             return None
         with events.open("rb") as file:
             for line in file:
                 if line.startswith(_METRICS):
                     kept.append(line)
                     size += len(line)
-                    if size > MOST:
+                    if size > MAX_METRIC_BYTES:
                         return None
     except OSError:
         return []

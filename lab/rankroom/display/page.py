@@ -14,12 +14,12 @@ from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
 
 # Limits: characters of a line, lines of a value, and lines of a traceback at either end.
-_LINE = 300
-_VALUE_LINES = 30
-_TRACE_LINES = 200
+_LINE_CHARS = 300
+_MAX_VALUE_LINES = 30
+_TRACE_END_LINES = 200
 # The share of a page's room that each part may take; figures get what is left.
 _TRACE_SHARE, _ERRORS_SHARE, _LOG_SHARE, _VALUES_SHARE = 0.25, 0.08, 0.34, 0.15
-_NOTES_ROOM = 1_500
+_NOTES_BYTES = 1_500
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
 
@@ -51,7 +51,7 @@ class Page:
 
     def note(self, text: str) -> None:
         """Add a remark in one line."""
-        self._add([self._quiet(clip(clean(text), _LINE))])
+        self._add([self._quiet(clip(clean(text), _LINE_CHARS))])
 
     def finding(self, text: str) -> None:
         """Add the sentence on what held the ranks up."""
@@ -69,14 +69,14 @@ class Page:
 
     def hang(self, hang: Hang) -> None:
         """Add why a live run is stuck, in one line."""
-        self._add([self._strong(f"! {one_line(hang.text, _LINE)}")])
+        self._add([self._strong(f"! {one_line(hang.text, _LINE_CHARS)}")])
 
     def traceback(self, title: str, error: Json) -> None:
         """Add the traceback that explains the failure: whole, unless it is huge."""
         lines = [line for part in error["traceback"] for line in str(part).split("\n")]
         if not lines:
-            lines = [error_words(error["ename"], error["evalue"], _LINE)]
-        first, last = lines[:_TRACE_LINES], lines[_TRACE_LINES:][-_TRACE_LINES:]
+            lines = [error_words(error["ename"], error["evalue"], _LINE_CHARS)]
+        first, last = lines[:_TRACE_END_LINES], lines[_TRACE_END_LINES:][-_TRACE_END_LINES:]
         rows, rest = [self._row("", line) for line in first], [self._row("", t) for t in last]
         cut = len(lines) - len(first) - len(last)
         if not rest:  # the place where it was raised is at the end
@@ -142,10 +142,10 @@ class Page:
         share = int(self._whole * _VALUES_SHARE)
         for place, ((png, plain), ranks) in enumerate(same.items()):
             name = label(set(ranks))  # a rank may show the same twice
-            if png and self._figure(name, png, self._room - share - _NOTES_ROOM):
+            if png and self._figure(name, png, self._room - share - _NOTES_BYTES):
                 continue
-            lines = plain.split("\n", _VALUE_LINES + 1)
-            rows = [self._row("", overprint(line)) for line in lines[:_VALUE_LINES]]
+            lines = plain.split("\n", _MAX_VALUE_LINES + 1)
+            rows = [self._row("", overprint(line)) for line in lines[:_MAX_VALUE_LINES]]
             if len(rows) == 1:
                 rows = [self._row(f"{name}: ", lines[0])]
             else:
@@ -156,7 +156,7 @@ class Page:
                 left = counted(len(same) - place, "more value")
                 self._add([self._quiet(f"… and {left} left out")])
                 return
-            if len(kept) < len(rows) or len(lines) > _VALUE_LINES:
+            if len(kept) < len(rows) or len(lines) > _MAX_VALUE_LINES:
                 self.cut = True
                 kept.append(self._quiet(f"… more of the value on {name} left out"))
             share -= sum(map(weight, kept))
@@ -207,7 +207,7 @@ class Text(Page):
         return "".join(rows)
 
     def _row(self, before: str, text: str) -> str:
-        return f"{before}{clip(clean(text), _LINE)}\n"
+        return f"{before}{clip(clean(text), _LINE_CHARS)}\n"
 
     _strong = _quiet = lambda self, text: self._row("", text)
 
@@ -242,7 +242,7 @@ class Html(Page):
         return f"<pre style={_PRE}>{''.join(rows)}</pre>"
 
     def _row(self, before: str, text: str) -> str:
-        shown = to_html(text, _LINE)
+        shown = to_html(text, _LINE_CHARS)
         if before:
             return f"<b style=color:{_GREY}>{html.escape(before)}</b>{shown}\n"
         return f"{shown}\n"

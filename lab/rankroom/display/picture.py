@@ -34,11 +34,11 @@ WORDS = {
 }
 WIDTH, LEFT, TOP = 720, 44, 22
 _PLOT = WIDTH - LEFT - 6
-_GRID = 2  # units in a pixel, so that all coordinates are whole numbers
+_UNITS_PER_PIXEL = 2  # units in a pixel, so that all coordinates are whole numbers
 _COLUMNS = (240, 180, 120, 90, 60, 45, 30, 20, 12, 8, 5, 3, 1)
-_LEVELS = 10  # steps of height in which a share is drawn
+_HEIGHT_LEVELS = 10  # steps of height in which a share is drawn
 _TICKS = 6
-_FEW = 8  # up to this many ranks, the lanes are tall
+_MAX_TALL_RANKS = 8  # up to this many ranks, the lanes are tall
 
 
 class Strip(NamedTuple):
@@ -56,10 +56,10 @@ def picture(shares: Shares, title: str, room: int) -> str:
     strips, bottom = _strips(shares)
     frame = _frame(shares, title, bottom)
     room -= sum(map(weight, frame))
-    scale = _PLOT * _GRID / shares.wall
+    scale = _PLOT * _UNITS_PER_PIXEL / shares.wall
     found = sum(len(layer) for strip in strips for _, layer in strip.layers)
     widest = max(len(layer) for strip in strips for _, layer in strip.layers)
-    if 7 * found < room and 3 * widest < _PLOT * _GRID:
+    if 7 * found < room and 3 * widest < _PLOT * _UNITS_PER_PIXEL:
         body = _bars(strips, shares.begin, scale)
         if weight(body) <= room:
             return frame[0] + body + frame[1]
@@ -77,22 +77,24 @@ def picture(shares: Shares, title: str, room: int) -> str:
 def _strips(shares: Shares) -> tuple[list[Strip], int]:
     """Return the strips of all lanes from top to bottom, and where the last one ends."""
     count = len(shares.ranks)
-    lane = 22 if count <= _FEW else 12 if count <= 24 else 7
-    gap = 5 if count <= _FEW else 2
-    thin = 5 if count <= _FEW and shares.collectives else 0
+    lane = 22 if count <= _MAX_TALL_RANKS else 12 if count <= 24 else 7
+    gap = 5 if count <= _MAX_TALL_RANKS else 2
+    thin = 5 if count <= _MAX_TALL_RANKS and shares.collectives else 0
     out = []
-    top = TOP * _GRID
+    top = TOP * _UNITS_PER_PIXEL
     for times in shares.ranks.values():
         parts = {name: getattr(times, name) for name in COLOURS}
-        height = (lane - thin) * _GRID
+        height = (lane - thin) * _UNITS_PER_PIXEL
         out.append(Strip(top, height, [(name, parts[name]) for name in reversed(COLOURS)]))
         if thin:
             layers = [
                 ("exposed", times.transfers),
                 ("waiting", without(times.waits, times.transfers)),
             ]
-            out.append(Strip(top + height + _GRID, (thin - 1) * _GRID, layers))
-        top += (lane + gap) * _GRID
+            out.append(
+                Strip(top + height + _UNITS_PER_PIXEL, (thin - 1) * _UNITS_PER_PIXEL, layers)
+            )
+        top += (lane + gap) * _UNITS_PER_PIXEL
     return out, top
 
 
@@ -101,13 +103,13 @@ def _bars(strips: Sequence[Strip], begin: int, scale: float) -> str:
     pens: dict[tuple[str, int], list[str]] = {}
     for strip in strips:
         for name, layer in strip.layers:
-            x, line = LEFT * _GRID, []
+            x, line = LEFT * _UNITS_PER_PIXEL, []
             for a, b in _on_grid(layer, begin, scale):
-                a, b = a + LEFT * _GRID, b + LEFT * _GRID
+                a, b = a + LEFT * _UNITS_PER_PIXEL, b + LEFT * _UNITS_PER_PIXEL
                 line.append(f"m{a - x} 0h{b - a}")
                 x = b
             if line:
-                middle = f"M{LEFT * _GRID} {strip.top + strip.height / 2:g}"
+                middle = f"M{LEFT * _UNITS_PER_PIXEL} {strip.top + strip.height / 2:g}"
                 pens.setdefault((name, strip.height), []).append(middle + "".join(line))
     return "".join(
         f"<path stroke={COLOURS[name]} stroke-width={height} d='{''.join(lines)}'></path>"
@@ -125,7 +127,7 @@ def _on_grid(layer: Intervals, begin: int, scale: float) -> list[tuple[int, int]
 def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str:
     """Draw columns that are filled by the shares of the layers, one above the other."""
     areas: dict[str, list[str]] = {}
-    edges = [_PLOT * _GRID * i // columns for i in range(columns + 1)]
+    edges = [_PLOT * _UNITS_PER_PIXEL * i // columns for i in range(columns + 1)]
     for strip in strips:
         levels = [0.0] * columns
         for name, layer in strip.layers:
@@ -160,8 +162,8 @@ def _per_column(layer: Intervals, begin: int, wall: int, columns: int) -> list[f
 
 def _outline(strip: Strip, levels: list[float], edges: list[int]) -> str:
     """Return the outline of columns that are filled up to `levels`."""
-    steps = min(strip.height // 2, _LEVELS)
-    out = [f"M{LEFT * _GRID} {strip.top + strip.height}"]
+    steps = min(strip.height // 2, _HEIGHT_LEVELS)
+    out = [f"M{LEFT * _UNITS_PER_PIXEL} {strip.top + strip.height}"]
     at, height = 0, 0
     for column, level in enumerate(levels):
         fresh = round(round(min(level, 1.0) * steps) * strip.height / steps)
@@ -174,35 +176,35 @@ def _outline(strip: Strip, levels: list[float], edges: list[int]) -> str:
 
 def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
     """Return what surrounds the lanes: words for screen readers, legend, labels, time axis."""
-    height = bottom // _GRID + 16
-    units = f"0 0 {WIDTH * _GRID} {height * _GRID}"
+    height = bottom // _UNITS_PER_PIXEL + 16
+    units = f"0 0 {WIDTH * _UNITS_PER_PIXEL} {height * _UNITS_PER_PIXEL}"
     head = [
         f"<svg role=img aria-label='{html.escape(title)}' viewBox='{units}'"
         f" style='width:100%;max-width:{WIDTH + 180}px;display:block' fill=none font-size=22"
         " font-family=sans-serif>",
         f"<title>{html.escape(title)}</title>",
     ]
-    x = LEFT * _GRID
+    x = LEFT * _UNITS_PER_PIXEL
     for name, colour in COLOURS.items():
         if any(len(getattr(times, name)) for times in shares.ranks.values()):
             head.append(f"<path stroke={colour} stroke-width=16 d='M{x} 16h16'></path>")
             head.append(_text(x + 24, 24, WORDS[name]))
             x += 60 + 12 * len(WORDS[name])
-    if len(shares.ranks) <= _FEW and shares.collectives:
+    if len(shares.ranks) <= _MAX_TALL_RANKS and shares.collectives:
         head.append(_text(x, 24, "thin: its collectives, behind computing or not"))
-    pitch = (bottom / _GRID - TOP) / len(shares.ranks)
+    pitch = (bottom / _UNITS_PER_PIXEL - TOP) / len(shares.ranks)
     head.append("<g fill=currentColor text-anchor=end>")
     for place, rank in enumerate(shares.ranks):
         if place % (1 if pitch > 11 else 4 if len(shares.ranks) < 48 else 8) == 0:
-            y = round((TOP + pitch * place + min(14, pitch)) * _GRID)
-            head.append(f"<text x={(LEFT - 6) * _GRID} y={y}>{rank}</text>")
+            y = round((TOP + pitch * place + min(14, pitch)) * _UNITS_PER_PIXEL)
+            head.append(f"<text x={(LEFT - 6) * _UNITS_PER_PIXEL} y={y}>{rank}</text>")
     head.append("</g><g fill=currentColor text-anchor=middle>")
     unit, every, name = _ticks(shares.wall)
     lines = []
     for n in range(shares.wall // every + 1):
-        x = LEFT * _GRID + round(n * every * _PLOT * _GRID / shares.wall)
-        lines.append(f"M{x} {TOP * _GRID - 4}V{bottom + 4}")
-        if x < (WIDTH - 40) * _GRID:
+        x = LEFT * _UNITS_PER_PIXEL + round(n * every * _PLOT * _UNITS_PER_PIXEL / shares.wall)
+        lines.append(f"M{x} {TOP * _UNITS_PER_PIXEL - 4}V{bottom + 4}")
+        if x < (WIDTH - 40) * _UNITS_PER_PIXEL:
             label = f"{n * every / unit:g} {name}" if n else "0"
             head.append(f"<text x={x} y={bottom + 24}>{label}</text>")
     head.append(f"</g><path stroke=currentColor stroke-opacity=.3 d='{''.join(lines)}'></path>")

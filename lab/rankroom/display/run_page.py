@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parent.parent / "labextension" / "page.js"
 _PIECE = 1 << 20  # bytes read at once
-_METRICS = 100  # metrics of which the page holds curves
-_ANSWERS = 8  # it holds no more curves than fit into this many of the server's replies
-_NAMED = 5  # metrics that are listed of a run with none of those
+_MAX_METRICS = 100  # metrics of which the page holds curves
+_MAX_REPLIES = 8  # it holds no more curves than fit into this many of the server's replies
+_MAX_LISTED_METRICS = 5  # metrics that are listed of a run with none of those
 _AXES: tuple[Literal["step", "time"], ...] = ("step", "time")
 
 
@@ -103,7 +103,7 @@ def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]
     from rankroom.analysis.metrics.metrics_of_run import metrics_of
 
     curves = metrics_of(store.paths(run.id), run)
-    names = _few(curves.metrics, [*curves.metrics.curves][:_METRICS])
+    names = _few(curves.metrics, [*curves.metrics.curves][:_MAX_METRICS])
     for axis in _AXES:
         said = answer(curves, Asked(axis, names=names), run.state)
         yield f"metrics_{axis}", [_json(_with_names(said, said["names"][: len(names)]))]
@@ -116,7 +116,7 @@ def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]
             for axis in _AXES:
                 said = answer(curves, Asked(axis, names=shared or names), other.state)
                 kept = [each for each in said["names"] if each["name"] in shared]
-                told = said | {"names": kept or said["names"][:_NAMED]}
+                told = said | {"names": kept or said["names"][:_MAX_LISTED_METRICS]}
                 yield f"metrics_{axis}_{number}", [_json(told)]
 
 
@@ -125,7 +125,7 @@ def _few(metrics: Metrics, names: list[str]) -> tuple[str, ...]:
     from rankroom.analysis.metrics.curve_answer import CURVES_AT_ONCE
 
     counts = accumulate(len(metrics.curves[name]) for name in names)
-    return tuple(names[: max(1, sum(count <= _ANSWERS * CURVES_AT_ONCE for count in counts))])
+    return tuple(names[: max(1, sum(count <= _MAX_REPLIES * CURVES_AT_ONCE for count in counts))])
 
 
 def _with_names(said: Json, names: list[Json]) -> Json:

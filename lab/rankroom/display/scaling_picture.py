@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from rankroom.analysis.profile.shares import PARTS
-from rankroom.analysis.profile.tables import PARTS as WORDS
+from rankroom.analysis.profile.tables import PART_TITLES as WORDS
 from rankroom.analysis.scaling import COLOURS, Scaling, said
 from rankroom.text.rank_ranges import count_ranks
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rankroom.display.text import TIMES, clean, overprint
+from rankroom.display.text import MAX_RETURNS, clean, overprint
 
 _UP = re.compile(r"\x1b\[(\d*)A")
-_HIGHEST = 20  # lines that a stream can move back up
-_LONG = 1 << 20  # characters held until they are forced to become lines, to bound memory
+_MAX_MOVE_UP_LINES = 20  # lines that a stream can move back up
+_MAX_HELD_CHARS = 1 << 20  # characters held until they are forced to become lines, to bound memory
 
 
 class Screen:
@@ -35,14 +35,14 @@ class Screen:
         first, *moves = _UP.split(text)
         if moves:
             up = max(sum(map(_number, _UP.findall(line))) for line in text.split("\n"))
-            self._height = max(self._height, min(_HIGHEST, up))
+            self._height = max(self._height, min(_MAX_MOVE_UP_LINES, up))
         yield from self._write(first)
         for count, more in zip(moves[::2], moves[1::2], strict=True):
             self._go_up(_number(count))
             yield from self._write(more)
-        if self._held > _LONG:
+        if self._held > _MAX_HELD_CHARS:
             self._forget_overwritten()
-            if self._held > _LONG // 2:
+            if self._held > _MAX_HELD_CHARS // 2:
                 yield from self.rest()
 
     def rest(self) -> list[str]:
@@ -56,7 +56,7 @@ class Screen:
     def _forget_overwritten(self) -> None:
         """Drop what a progress bar has overwritten: it may use one line for hours."""
         for line in filter(None, self._lines):
-            line[:] = ["\r".join("".join(line).split("\r")[-TIMES:])]
+            line[:] = ["\r".join("".join(line).split("\r")[-MAX_RETURNS:])]
         self._held = sum(len(piece) for line in self._lines for piece in line)
 
     def _write(self, text: str) -> Iterator[str]:

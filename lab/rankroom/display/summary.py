@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rankroom.display.digest import SEARCHED
+from rankroom.display.digest import MAX_SEARCHED_BYTES
 from rankroom.record.model import RunInfo
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most cells do not need
     from rankroom.analysis.profile import Shares
 
 # Most bytes of spans that are read: some 200,000 spans, in half a second.
-MOST = 2 << 20
+MAX_SPAN_BYTES = 2 << 20
 # A run without collectives gets a picture if it lasts at least this many microseconds.
-LONG = 1_000_000
+LONG_RUN_US = 1_000_000
 # Up to this many ranks, each has a row.
 MOST_ROWS = 8
 # The events that a profile needs, except samples.
@@ -44,9 +44,9 @@ class Summary(NamedTuple):
 def summary(run: RunInfo, events: Path | None) -> Summary:
     """Return the summary of a run, from its events if there are any."""
     lines = [] if events is None else _lines(events)
-    if lines is None or sum(map(len, lines)) > MOST:
+    if lines is None or sum(map(len, lines)) > MAX_SPAN_BYTES:
         return Summary(note=LARGE.format(id=run.id))
-    brief = run.end is not None and run.end - run.start < LONG
+    brief = run.end is not None and run.end - run.start < LONG_RUN_US
     if brief and not any(_COLLECTIVE in line for line in lines):
         return Summary()  # most cells
     from rankroom.analysis.profile import Profile, Shares
@@ -66,11 +66,11 @@ def summary(run: RunInfo, events: Path | None) -> Summary:
 def _lines(events: Path) -> list[bytes] | None:
     """Return the lines that a profile needs, up to a limit; None if the file is too large."""
     try:
-        if events.stat().st_size > SEARCHED:
+        if events.stat().st_size > MAX_SEARCHED_BYTES:
             return None
         with events.open("rb") as file:
             told = (line for line in file if line.startswith(_MATTERS))
-            return list(_up_to(MOST, told))
+            return list(_up_to(MAX_SPAN_BYTES, told))
     except OSError:
         return []
 

@@ -19,8 +19,8 @@ _WIPE = "\x1b[2K"
 # encoder between here and the notebook file accepts). Tab and line feed stay.
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # Limits of carriage returns: characters that one goes back over, and how many there may be.
-_WIDTH = 2_000
-TIMES = 1_000
+_MAX_RETURN_CHARS = 2_000
+MAX_RETURNS = 1_000
 
 
 def clean(text: str) -> str:
@@ -62,10 +62,10 @@ def overprint(line: str) -> str:
     if "\r" not in line:
         return line
     shown = ""
-    for part in line.split("\r")[-TIMES:]:
+    for part in line.split("\r")[-MAX_RETURNS:]:
         if not part:
             continue
-        part = part[:_WIDTH]
+        part = part[:_MAX_RETURN_CHARS]
         before, is_wiped, rest = part.rpartition(_WIPE)
         if is_wiped:  # what the line held before is erased
             shown, part = "", " " * len(_ESCAPE.sub("", before)) + rest

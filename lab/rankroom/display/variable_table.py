@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rankroom.analysis.profile.tables import Table
-from rankroom.rank.own_memory import HOST, OwnMemory
+from rankroom.rank.own_memory import HOST_DEVICE, OwnMemory
 from rankroom.rank.variables import Variable
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
 
 HEAD = ["name", "ranks", "type", "shape or value", "dtype", "device", "bytes", "values"]
-MOST = 3  # groups of ranks with equal values, shapes, or devices that are listed
+MAX_LISTED = 3  # groups of ranks with equal values, shapes, or devices that are listed
 EQUAL, UNKNOWN = "equal", "–"
 
 Ranks = Mapping[int, Mapping[str, Variable]]
@@ -34,7 +34,7 @@ def memory_table(found: Mapping[int, OwnMemory]) -> Table:
         [str(rank), *map(_size, (each.resident, each.unshared, each.named))]
         for rank, each in sorted(found.items())
     ]
-    if any(each.device != HOST for each in found.values()):
+    if any(each.device != HOST_DEVICE for each in found.values()):
         head += ["GPU", "in these names", "torch allocated", "torch reserved", "in use", "of"]
         for row, (_, each) in zip(rows, sorted(found.items()), strict=True):
             sizes = (each.gpu_named, each.allocated, each.reserved, each.used, each.total)
@@ -58,9 +58,9 @@ def _rows(name: str, on: Mapping[int, Variable]) -> list[list[str]]:
 def _row(name: str, on: Mapping[int, Variable]) -> list[str]:
     first = next(iter(on.values()))
     shapes = list(dict.fromkeys(each.shape for each in on.values()))
-    shape = ", ".join(shapes) if len(shapes) <= MOST else f"{', '.join(shapes[:MOST])}, …"
+    shape = ", ".join(shapes[:MAX_LISTED]) + (", …" if len(shapes) > MAX_LISTED else "")
     devices = list(dict.fromkeys(each.device for each in on.values()))
-    device = ", ".join(devices) if len(devices) <= MOST else f"{len(devices)} devices"
+    device = ", ".join(devices) if len(devices) <= MAX_LISTED else f"{len(devices)} devices"
     most = max(each.bytes for each in on.values())
     held = size(most) if most else UNKNOWN
     return [name, format_ranks(on), first.type, shape, first.dtype, device, held, _values(on)]
@@ -75,8 +75,8 @@ def _values(on: Mapping[int, Variable]) -> str:
         return UNKNOWN
     if len(marks) == 1:
         return EQUAL if len(on) > 1 else ""
-    if len(marks) == len(on) and len(on) > MOST:
+    if len(marks) == len(on) and len(on) > MAX_LISTED:
         return "differ on all"
     groups = sorted(marks.values(), key=len, reverse=True)
-    named = [format_ranks(ranks) for ranks in groups[:MOST]]
-    return f"differ: {' | '.join(named)}{' | …' if len(groups) > MOST else ''}"
+    named = [format_ranks(ranks) for ranks in groups[:MAX_LISTED]]
+    return f"differ: {' | '.join(named)}{' | …' if len(groups) > MAX_LISTED else ''}"

@@ -40,8 +40,8 @@ from rankroom.horovod_build.wheel import finish
 from rankroom.system import control_groups
 from rankroom.system.commands import run_sync
 
-BYTES_PER_JOB = 2_000_000_000
-COMPILE_S = 3 * 3600
+MEMORY_PER_COMPILER_BYTES = 2_000_000_000
+COMPILE_TIMEOUT_S = 3 * 3600
 # No pip cache: it would return a wheel that was compiled under other conditions.
 PIP_WHEEL = [*PIP, "wheel", ".", "--verbose", "--no-cache-dir", "--no-build-isolation"]
 Report = Callable[[str, int | None], None]
@@ -86,7 +86,7 @@ def build(
 def default_jobs() -> int:
     """Return the number of compiler jobs: one per usable core, as far as the memory permits."""
     left = control_groups.free_memory(control_groups.groups("memory"))
-    return max(1, min(control_groups.cores(), left // BYTES_PER_JOB))
+    return max(1, min(control_groups.cores(), left // MEMORY_PER_COMPILER_BYTES))
 
 
 def _make(plan: Plan, folder: Path, jobs: int | None, force: bool, report: Report) -> Path:
@@ -147,7 +147,7 @@ def compile_part(part: Part, folder: Path, jobs: int, report: Report) -> Path:
                 [*PIP_WHEEL, "--no-deps", "--wheel-dir=wheel"],
                 env=env,
                 cwd=tree,
-                timeout=COMPILE_S,
+                timeout=COMPILE_TIMEOUT_S,
                 on_line=on_line,
             )
         if not done.ok:

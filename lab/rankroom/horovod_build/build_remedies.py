@@ -11,7 +11,7 @@ def cause(output: str) -> str:
     if not found:
         return ""
     text = " ".join((found["cmake"] or found["compiler"] or found["python"]).split())
-    return text if len(text) <= LONGEST_CAUSE else text[:LONGEST_CAUSE] + " …"
+    return text if len(text) <= MAX_CAUSE_CHARS else text[:MAX_CAUSE_CHARS] + " …"
 
 
 def explain(output: str) -> str:
@@ -22,7 +22,7 @@ def explain(output: str) -> str:
     return UNKNOWN
 
 
-LONGEST_CAUSE = 300
+MAX_CAUSE_CHARS = 300
 # CMake's message is the indented paragraph below its title.
 _ERROR = re.compile(
     r"^CMake Error.*:\s*\n(?P<cmake>(?:[ \t]+\S.*\n)+)"

@@ -13,7 +13,7 @@ from pathlib import Path
 from rankroom import config
 from rankroom.system import file_lock
 
-SCRATCH = "build-"  # prefix of the working folders of a build
+SCRATCH_PREFIX = "build-"  # prefix of the working folders of a build
 
 
 def cache_folder() -> Path:
@@ -63,14 +63,14 @@ def place_to_compile(folder: Path) -> Path:
 def clear_scratch(folder: Path) -> None:
     """Remove what a killed build has left. The caller holds the lock."""
     for place in (folder, folder / "compiled"):
-        for left in place.glob(f"{SCRATCH}*"):
+        for left in place.glob(f"{SCRATCH_PREFIX}*"):
             if left.is_dir():  # a build's log is a file
                 shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
+    path = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder))
     try:
         yield path
     finally:

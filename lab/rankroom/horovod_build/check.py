@@ -18,8 +18,8 @@ from rankroom.system import python_command
 from rankroom.system.exits import describe_exit, where
 
 RANKS = 2
-LINES_SHOWN = 12
-LONGEST_LINE = 160
+MAX_LINES = 12
+MAX_LINE_CHARS = 160
 CRASH_REPORTS = ("terminate called", "Fatal Python error")
 
 
@@ -95,7 +95,7 @@ def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) ->
     why = f"no answer in {timeout:g} s" if first.timed_out else describe_exit(first.returncode)
     say(f"  {name:12}FAILED{first_loaded} on rank {rank} ({why}{where(first.output)}); it printed:")
     for line in _telling(first.output):
-        say(f"    {line[:LONGEST_LINE]}")
+        say(f"    {line[:MAX_LINE_CHARS]}")
     return False
 
 
@@ -103,7 +103,7 @@ def _telling(output: str) -> list[str]:
     """Return the most informative lines: the last ones or, after a crash, those that report it."""
     lines = output.rstrip().splitlines()
     crash = next((n for n, line in enumerate(lines) if line.startswith(CRASH_REPORTS)), None)
-    return lines[-LINES_SHOWN:] if crash is None else lines[crash : crash + LINES_SHOWN]
+    return lines[-MAX_LINES:] if crash is None else lines[crash : crash + MAX_LINES]
 
 
 def _proof(output: str) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from rankroom.horovod_build.cache import keep_folder, scratch
 from rankroom.horovod_build.source import PIP
 from rankroom.system.commands import run_sync
 
-FETCH_S = 1800
-USUAL_HOME = "/usr/local/cuda"
+FETCH_TIMEOUT_S = 1800
+DEFAULT_CUDA_HOME = "/usr/local/cuda"
 # From this CUDA on, the package index has the whole compiler; of older ones, only parts.
-OLDEST_FETCHED = 13
+OLDEST_FETCHED_CUDA = 13
 COMPILER_PACKAGES = (
     "nvidia-cuda-nvcc",
     "nvidia-cuda-crt",
@@ -45,8 +45,8 @@ def find_gpu(cuda: str) -> Gpu | str:
     A compiler of another major version is ignored: its headers do not fit the framework's.
     """
     home, version = _toolkit(_major(cuda))
-    if home is None and _major(cuda) < OLDEST_FETCHED:
-        return NO_NVCC.format(cuda=cuda, major=_major(cuda), fetched=OLDEST_FETCHED)
+    if home is None and _major(cuda) < OLDEST_FETCHED_CUDA:
+        return NO_NVCC.format(cuda=cuda, major=_major(cuda), fetched=OLDEST_FETCHED_CUDA)
     nccl = _nccl(home)
     if nccl is None:
         return NO_NCCL
@@ -71,7 +71,7 @@ def with_compiler(gpu: Gpu, folder: Path) -> Gpu:
         with scratch(folder) as place:
             wanted = [f"{name}=={gpu.cuda_version}.*" for name in COMPILER_PACKAGES]
             command = [*PIP, "install", "--no-deps", f"--target={place}", *wanted]
-            done = run_sync(command, timeout=FETCH_S)
+            done = run_sync(command, timeout=FETCH_TIMEOUT_S)
             made = place / "nvidia" / f"cu{_major(gpu.cuda_version)}"
             if not done.ok or not (made / "bin" / "nvcc").is_file():
                 raise HorovodBuildError(
@@ -89,7 +89,7 @@ def _toolkit(major: int) -> tuple[Path | None, str]:
     """Return the machine's CUDA toolkit of this major version, and its exact version."""
     chosen = os.environ.get("HOROVOD_CUDA_HOME")
     on_path = shutil.which("nvcc")
-    homes = [chosen, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), USUAL_HOME]
+    homes = [chosen, os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), DEFAULT_CUDA_HOME]
     homes += [str(Path(on_path).resolve().parent.parent) if on_path else None]
     for home in filter(None, homes):
         if Path(home, "bin", "nvcc").is_file():

@@ -14,17 +14,17 @@ from pathlib import Path
 from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build.cuda import Gpu, find_gpu
 from rankroom.horovod_build.edits.edit import VERSION, Change, digest
-from rankroom.horovod_build.edits.native_edits import NATIVE
+from rankroom.horovod_build.edits.native_edits import NATIVE_EDITS
 from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.toolchain import Framework, find_frameworks
 from rankroom.system.gpus import gpus_of_driver
 
-SWITCHES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
-ALL_EDITS = NATIVE + PYTHON_EDITS
+SWITCH_BY_FRAMEWORK = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW", "mxnet": "MXNET"}
+ALL_EDITS = NATIVE_EDITS + PYTHON_EDITS
 # The variables by which users choose the processors to build for; part of the key.
-TUNING = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
+TUNING_VARIABLES = ("HOROVOD_BUILD_ARCH_FLAGS", "HOROVOD_BUILD_CUDA_CC_LIST")
 # Other variables that CMake, make and Horovod's CMake files (for oneCCL) read.
-BENDING = (
+STRIPPED_VARIABLES = (
     "CCL_ROOT",
     "CCL_CONFIGURATION",
     "CMAKE_GENERATOR",
@@ -40,7 +40,7 @@ class Part:
 
     frameworks: tuple[Framework, ...]
     gpu: Gpu | None
-    edits: tuple[Change, ...] = NATIVE
+    edits: tuple[Change, ...] = NATIVE_EDITS
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Part:
             "-".join(platform.libc_ver()),
             repr(self.frameworks),
             _gpu_key(self.gpu) if self.gpu else "",
-            *(os.environ.get(name, "") for name in TUNING),
+            *(os.environ.get(name, "") for name in TUNING_VARIABLES),
             digest(self.edits),
         ]
         names = [_tag(), *_versions(self.frameworks)]
@@ -143,7 +143,7 @@ def build_environment(
         "HOROVOD_LOCAL_VERSION": "rankroom",
         **{
             f"HOROVOD_{'WITH' if name in wanted else 'WITHOUT'}_{switch}": "1"
-            for name, switch in SWITCHES.items()
+            for name, switch in SWITCH_BY_FRAMEWORK.items()
         },
         "HOROVOD_WITHOUT_MPI": "1",
         "HOROVOD_WITH_GLOO": "1",
@@ -177,7 +177,8 @@ def clean_environment(base: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in base.items()
-        if name in TUNING or not (name in BENDING or name.startswith(("HOROVOD_", "MAKEFLAGS")))
+        if name in TUNING_VARIABLES
+        or not (name in STRIPPED_VARIABLES or name.startswith(("HOROVOD_", "MAKEFLAGS")))
     }
 
 

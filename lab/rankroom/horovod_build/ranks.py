@@ -14,7 +14,7 @@ from rankroom.system.commands import Completed, run
 LOOPBACK = "127.0.0.1"
 PORTS = "RANKROOM_RENDEZVOUS_PORTS"
 ENDED = "(ended, because another rank had failed)\n"
-OTHERS_S = 10.0  # how long ranks may still take once one of them has failed
+FAILURE_GRACE_S = 10.0  # how long ranks may still take once one of them has failed
 
 
 def run_ranks(
@@ -46,7 +46,7 @@ async def _run_all(
     for done in asyncio.as_completed(ranks):
         if not (await done).ok:
             break
-    late = (await asyncio.wait(ranks, timeout=OTHERS_S))[1]
+    late = (await asyncio.wait(ranks, timeout=FAILURE_GRACE_S))[1]
     for rank in late:
         rank.cancel()
     await asyncio.gather(*ranks, return_exceptions=True)

@@ -95,7 +95,7 @@ def preflight(place: Path) -> None:
     if re.search(r"\s", sys.prefix):
         raise HorovodBuildError(BLANK_IN_PREFIX.format(prefix=sys.prefix))
     if not can_compile_in(place):
-        raise HorovodBuildError(ODD_PLACE.format(place=place))
+        raise HorovodBuildError(BAD_PATH.format(place=place))
     missing = [name for name in (*BUILDING, *RUNTIME) if not importlib.util.find_spec(name)]
     if missing:
         names = [DISTRIBUTIONS.get(name, name) for name in missing]
@@ -151,7 +151,7 @@ BLANK_IN_PREFIX = (
     "Horovod cannot be built for an environment whose path has a space in it, as {prefix} has: "
     "make one elsewhere"
 )
-ODD_PLACE = (
+BAD_PATH = (
     "Horovod cannot be compiled in {place}, whose path has more in it than letters, digits, `.`, "
     "`_` and `-`: set RANKROOM_CACHE, or TMPDIR, to a path without"
 )

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from rankroom.errors import UselessJob
 
-ANSWER_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ async def _status(port: int, token: str) -> int:
         # No proxy: the address is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=ANSWER_S) as answer:
+            with opener.open(request, timeout=REQUEST_TIMEOUT_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code

@@ -15,11 +15,17 @@ from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import as_soon_as_known
 from rankroom.ssh.connection import ConnectionState, SshConnection
 
-LOOK_S = 0.5
-UP_S = 300.0  # for JupyterLab to start: many Python files on a slow file system take long
-ANSWERS_S = 30.0
-NEVER_S = 7.0  # by then Slurm has been polled twice: at first it gives one reason for many limits
-ENDS_S = 60  # a job that ends within this time of its limit is taken to have reached it
+POLL_INTERVAL_S = 0.5
+SERVER_START_TIMEOUT_S = (
+    300.0  # for JupyterLab to start: many Python files on a slow file system take long
+)
+TUNNEL_REPLY_TIMEOUT_S = 30.0
+NEVER_STARTS_AFTER_S = (
+    7.0  # by then Slurm has been polled twice: at first it gives one reason for many limits
+)
+TIME_LIMIT_MARGIN_S = (
+    60  # a job that ends within this time of its limit is taken to have reached it
+)
 
 
 class Teller(Protocol):
@@ -35,7 +41,7 @@ class Teller(Protocol):
         """Offer the page, which can now be opened."""
 
 
-async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = LOOK_S) -> None:
+async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = POLL_INTERVAL_S) -> None:
     """Wait for the job, open the way to its server, and then poll every `look_s` seconds until the
     job is over.
 
@@ -89,10 +95,10 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
         if status.state in ("ended", "gone"):
             raise await over(lab, status)
         hopeless = (hopeless or now) if status.never else 0.0
-        if hopeless and now - hopeless > max(NEVER_S, status.patience):
+        if hopeless and now - hopeless > max(NEVER_STARTS_AFTER_S, status.patience):
             raise UselessJob(NEVER.format(job=lab.job, words=status.words))
         tell.show(f"job {lab.job} {status.words} · {clock(now - begun)}")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def server(lab: Lab, tell: Teller) -> Endpoint:
@@ -110,15 +116,17 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
         runs = status.state == "running"
         if runs and found is not None:
             return found
-        if runs and waited > UP_S:
+        if runs and waited > SERVER_START_TIMEOUT_S:
             said = ""
             with contextlib.suppress(SshError):
                 said = await lab.said()
-            raise UselessJob(NOT_UP.format(job=lab.job, seconds=int(UP_S), said=said))
+            raise UselessJob(
+                NOT_UP.format(job=lab.job, seconds=int(SERVER_START_TIMEOUT_S), said=said)
+            )
         starts = f" · JupyterLab starts · {clock(waited)}" if runs else ""
         tell.show(f"job {lab.job} {status.words}{starts}")
-        await asyncio.sleep(LOOK_S)
-        waited += took + LOOK_S
+        await asyncio.sleep(POLL_INTERVAL_S)
+        waited += took + POLL_INTERVAL_S
 
 
 async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection) -> None:
@@ -126,7 +134,7 @@ async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection)
 
     Raises Requeued, UselessJob if it needs no token, LabError if it does not answer.
     """
-    deadline = time.monotonic() + ANSWERS_S
+    deadline = time.monotonic() + TUNNEL_REPLY_TIMEOUT_S
     while True:
         is_up = await line.alive()  # if not, `keep` reopens it with its tunnel
         # Without it, the port may belong to another user by now, to whom the token would be sent.
@@ -137,11 +145,11 @@ async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection)
             await demand_on(lab, status)
             if is_up and status.state == "running":
                 raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
-            deadline = time.monotonic() + ANSWERS_S
-        await asyncio.sleep(LOOK_S)
+            deadline = time.monotonic() + TUNNEL_REPLY_TIMEOUT_S
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
+async def hold(lab: Lab, tell: Teller, look_s: float = POLL_INTERVAL_S) -> JobStatus:
     """Show how much time the job has left, until it is over or back in the queue; return its state
     then. Raises JobOver if it failed.
     """
@@ -154,7 +162,7 @@ async def hold(lab: Lab, tell: Teller, look_s: float = LOOK_S) -> JobStatus:
             error = await over(lab, status)
             if error.said:
                 raise error
-            limit = until and time.time() > until - ENDS_S
+            limit = until and time.time() > until - TIME_LIMIT_MARGIN_S
             tell.say(f"job {lab.job} is over: {'its time was up' if limit else OVER}")
             lab.saved.remove()
             return status
@@ -195,7 +203,7 @@ async def over(lab: Lab, status: JobStatus) -> JobOver:
             await lab.clear(log=False)
             break
         except RankroomError:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
     lab.saved.remove()
     words = FAILED if said else GONE
     return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)

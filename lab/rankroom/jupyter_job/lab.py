@@ -17,14 +17,14 @@ from rankroom.jupyter_job.saved_labs import SavedLab, all_saved
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.allocation import expand
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.scheduler_client import UNSEEN_S, Scheduler
+from rankroom.scheduler.scheduler_client import LISTING_DELAY_S, Scheduler
 from rankroom.ssh.connection import SshConnection
 from rankroom.system import commands
 
-CALL_S = 20.0
-END_S = 60.0  # for a cancelled job to end
+COMMAND_TIMEOUT_S = 20.0
+CANCEL_TIMEOUT_S = 60.0  # for a cancelled job to end
 LOOPBACK = "127.0.0.1"
-LOGS = '"lab-$2.log" "$2".*.OU'  # the log's name under Slurm, and under PBS
+LOG_PATTERNS = '"lab-$2.log" "$2".*.OU'  # the log's name under Slurm, and under PBS
 
 
 class Lab:
@@ -46,8 +46,10 @@ class Lab:
         Raises LabError if that fails.
         """
         labs = await folder(scheduler)
-        text = scheduler.script(lab_script.NAME, labs, lab_script.commands(scheduler.site, labs))
-        others = await scheduler.find(lab_script.NAME)
+        text = scheduler.script(
+            lab_script.JOB_NAME, labs, lab_script.commands(scheduler.site, labs)
+        )
+        others = await scheduler.find(lab_script.JOB_NAME)
         submitting = asyncio.ensure_future(scheduler.submit(text, others=others))
         try:
             job = await asyncio.shield(submitting)
@@ -77,18 +79,18 @@ class Lab:
 
     async def said(self) -> str:
         """Return the end of the log of a job that has failed; empty if it has not."""
-        done = await self._run_at_site(f'enter "$1" && cat {LOGS} 2>/dev/null | tail -n 20')
+        done = await self._run_at_site(f'enter "$1" && cat {LOG_PATTERNS} 2>/dev/null | tail -n 20')
         said = done.output.strip()
-        return "" if said.endswith(lab_script.OVER) else said
+        return "" if said.endswith(lab_script.LAST_LOG_LINE) else said
 
     async def cancel(self) -> None:
         """Cancel the job, wait until it has ended, and remove the files it may have left. Raises
         LabError if it does not end within END_S."""
         await self.scheduler.cancel(self.job)
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + CANCEL_TIMEOUT_S
         while not await self._has_ended():
             if time.monotonic() > deadline:
-                raise LabError(STAYS.format(job=self.job, seconds=int(END_S)))
+                raise LabError(STAYS.format(job=self.job, seconds=int(CANCEL_TIMEOUT_S)))
             await asyncio.sleep(0.2)
         await self.clear()
         self.saved.remove()
@@ -100,7 +102,9 @@ class Lab:
 
     async def clear(self, log: bool = True) -> None:
         """Remove files left by a job that is over: it removes them itself unless it was killed."""
-        await self._run_at_site('enter "$1" && rm -rf "$2"' + (f" && rm -f {LOGS}" if log else ""))
+        await self._run_at_site(
+            'enter "$1" && rm -rf "$2"' + (f" && rm -f {LOG_PATTERNS}" if log else "")
+        )
 
     async def tunnel(self, to: Endpoint, nodes: str, asked: int = 0) -> SshConnection:
         """Forward a port of this machine to the server; return the connection that carries it.
@@ -139,9 +143,9 @@ class Lab:
 
     async def _run_at_site(self, code: str) -> commands.Completed:
         """Run shell `code` at the site: $1 is the folder `labs`, $2 the job."""
-        code = own_folder.marked(f'[ -e "$1" ] || exit 0\n{own_folder.ENTER}{code}')
+        code = own_folder.marked(f'[ -e "$1" ] || exit 0\n{own_folder.ENTER_FUNCTION}{code}')
         words = ["bash", "-c", code, "bash", self.labs, self.job]
-        done = await self.scheduler.place.run(words, timeout=CALL_S)
+        done = await self.scheduler.place.run(words, timeout=COMMAND_TIMEOUT_S)
         return replace(done, output=own_folder.said(done.output))
 
 
@@ -158,12 +162,12 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     another site, which this site's scheduler does not know.
     """
     known = {each.job: each for each in all_saved(scheduler.site.name)}
-    done = await scheduler.place.run(["ls", "-1", labs], timeout=CALL_S)
+    done = await scheduler.place.run(["ls", "-1", labs], timeout=COMMAND_TIMEOUT_S)
     there = {each for each in done.output.split() if re.fullmatch(r"\d+", each)}
     jobs = sorted(there | set(known), key=int, reverse=True)
     found = await scheduler.ask(jobs) if jobs else {}
     for job, saved in known.items():
-        is_new = 0 <= time.time() - saved.created < UNSEEN_S
+        is_new = 0 <= time.time() - saved.created < LISTING_DELAY_S
         if found[job].state == "ended" or (found[job].state == "gone" and not is_new):
             await Lab(scheduler, labs, saved).clear(log=False)
             saved.remove()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rankroom.scheduler.site import Site, expand, shipped_folder
 
-NAME = "lab"  # the job's name
-OVER = "JupyterLab is over."  # the last line of the log, unless the job has failed
+JOB_NAME = "lab"  # the job's name
+LAST_LOG_LINE = "JupyterLab is over."  # the last line of the log, unless the job has failed
 SUBMITTED_FROM = "$USER@${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
-_PART = "# -- 2."  # begins the second part of slurm/lab.sbatch
+_SECOND_PART = "# -- 2."  # begins the second part of slurm/lab.sbatch
 
 
 def commands(site: Site, labs: str) -> list[str]:
@@ -22,7 +22,7 @@ def commands(site: Site, labs: str) -> list[str]:
         f"ssh_to_nodes={'yes' if site.ssh_to_nodes else 'no'}",
         f"labs={shlex.quote(labs)}",
         "",
-        *template().read_text("utf-8").partition(_PART)[2].splitlines()[1:],
+        *template().read_text("utf-8").partition(_SECOND_PART)[2].splitlines()[1:],
     ]
 
 

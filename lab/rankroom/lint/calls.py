@@ -10,15 +10,15 @@ from rankroom.lint import names
 from rankroom.lint.expressions import FUNCTIONS, Call, Expressions
 from rankroom.lint.values import KERAS, LOSS, MODEL, OPTIMIZER, TAPE, UNKNOWN, Object, Value
 
-_PLAIN: dict[str, Callable[..., Any]] = {
+_EVALUATED_BUILTINS: dict[str, Callable[..., Any]] = {
     "int": int, "bool": bool, "str": str, "abs": abs, "range": range
 }  # fmt: skip
-_OF_OBJECTS = (
+_COLLECTIVE_METHODS = (
     "optimizer.step", "optimizer.synchronize", "optimizer.apply_gradients", "tape.gradient",
     "loss.backward", "model.fit",
 )  # fmt: skip
 # Horovod's wrappers, and the objects they make, whose methods are collectives.
-_MADE = {"DistributedOptimizer": OPTIMIZER, "DistributedGradientTape": TAPE}
+_OBJECTS_BY_WRAPPER = {"DistributedOptimizer": OPTIMIZER, "DistributedGradientTape": TAPE}
 
 
 class Calls(Expressions):
@@ -60,11 +60,11 @@ class Calls(Expressions):
         last = dotted.rpartition(".")[2]
         if dotted in ("sys.exit", "os._exit", "os.abort"):
             self.ended("exit", node.lineno)
-        made = _MADE.get(last)
+        made = _OBJECTS_BY_WRAPPER.get(last)
         if dotted.startswith("horovod") and made is not None:
             is_for_all = not names.is_for_some(node, dotted)
             return Value(text=self.text(node), thing=made if is_for_all else None)
-        name = dotted if dotted in _OF_OBJECTS else names.operation(dotted)
+        name = dotted if dotted in _COLLECTIVE_METHODS else names.operation(dotted)
         if (self.alone and name == "loss.backward") or (self.recompiled and name == "model.fit"):
             name = None
         if name is not None and not names.is_for_some(node, dotted):
@@ -92,16 +92,16 @@ class Calls(Expressions):
             self.recompiled = True  # for all models: this one may have other names elsewhere
 
     def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
-        if name in _PLAIN and given and all(each.known for each in given):
+        if name in _EVALUATED_BUILTINS and given and all(each.known for each in given):
             differs = any(each.differs for each in given)
             try:
-                result = _PLAIN[name](*(each.value for each in given))
+                result = _EVALUATED_BUILTINS[name](*(each.value for each in given))
             except (ValueError, TypeError):
                 return self._open(node, differs)
             return Value(True, result, differs, self.text(node))
         if not given and name in ("get_rank", "get_local_rank"):
             return Value(True, self.rank, True)
-        if names.MAINISH.fullmatch(name) and not given:
+        if names.MAIN_RANK_NAME.fullmatch(name) and not given:
             return Value(True, self.rank == 0, True)
         if name in ("exit", "quit"):
             self.ended("exit", node.lineno)

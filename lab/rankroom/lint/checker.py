@@ -11,18 +11,29 @@ from itertools import takewhile
 from typing import Any
 
 from rankroom.lint.expressions import Call, TooMuch
-from rankroom.lint.names import JOINED
+from rankroom.lint.names import JOINABLE_COLLECTIVES
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import name_ranks
 
-MOST = 5  # warnings for one cell
-MOST_RANKS = 8  # of a large cluster, ranks whose paths are walked
-LONGEST = 60  # characters of a condition in a warning
-_WRAPPERS = ("time", "timeit", "capture", "prun")  # magics that run their cell in place
+MAX_WARNINGS = 5  # warnings for one cell
+MAX_WALKED_RANKS = 8  # of a large cluster, ranks whose paths are walked
+MAX_CONDITION_CHARS = 60  # characters of a condition in a warning
+_WRAPPER_MAGICS = ("time", "timeit", "capture", "prun")  # magics that run their cell in place
 
 # Parts of the names by which a cell tells ranks apart, and of those of collectives.
-_RANKS = ("rank", "main", "master", "root", "chief", "primary", "coord", "leader", "procid", "zero")
-_MEETS = re.compile(
+_RANK_WORDS = (
+    "rank",
+    "main",
+    "master",
+    "root",
+    "chief",
+    "primary",
+    "coord",
+    "leader",
+    "procid",
+    "zero",
+)
+_COLLECTIVE_WORDS = re.compile(
     r"all_?(?:reduce|gather|to_?all)|reduce|gather|scatter|broadcast|barrier|\bjoin\b|process_set"
     r"|new_(?:sub)?group|\b(?:init|shutdown)\(|init_process_group|[dD]istributed|DDP\b"
 )
@@ -53,17 +64,17 @@ def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warnin
     unique = dict.fromkeys(Warning(each.line + first, each.text) for each in found)
     return [
         Warning(each.line, f"cell line {each.line}: {each.text}")
-        for each in sorted(unique, key=lambda each: each.line)[:MOST]
+        for each in sorted(unique, key=lambda each: each.line)[:MAX_WARNINGS]
     ]
 
 
 def _worth_a_look(source: str, some: bool) -> bool:
     """Return whether a cell's text mentions ranks and collectives. Most cells do not, and are
     delayed no further."""
-    if _MEETS.search(source) is None:
+    if _COLLECTIVE_WORDS.search(source) is None:
         return False
     low = source.lower()
-    return some or any(word in low for word in _RANKS)
+    return some or any(word in low for word in _RANK_WORDS)
 
 
 def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, str]:
@@ -72,7 +83,7 @@ def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, 
     call = only.value if isinstance(only, ast.Expr) else None
     if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "run_cell_magic":
         given = [each.value for each in call.args if isinstance(each, ast.Constant)]
-        if len(given) == 3 and given[0] in _WRAPPERS and isinstance(given[2], str):
+        if len(given) == 3 and given[0] in _WRAPPER_MAGICS and isinstance(given[2], str):
             try:
                 return ast.parse(given[2]).body, 1, given[2]
             except SyntaxError:
@@ -126,12 +137,12 @@ def _through_uncalled(walks: list[Walk]) -> list[Warning]:
 def _telling(source: str, size: int) -> list[int]:
     """Return ranks that represent all: the first two, the last, and those next to numbers in the
     cell."""
-    if size <= MOST_RANKS:
+    if size <= MAX_WALKED_RANKS:
         return list(range(size))
     numbers = {int(each) for each in re.findall(r"\b\d{1,4}\b", source)}
     near = {each + by for each in numbers for by in (-1, 0, 1)}
     chosen = [0, 1, size - 1, *sorted(near & set(range(2, size - 1)))]
-    return sorted(chosen[:MOST_RANKS])
+    return sorted(chosen[:MAX_WALKED_RANKS])
 
 
 def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
@@ -170,7 +181,11 @@ def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
     if not joins[0] or len({len(each) for each in joins}) > 1:
         return ways
     return [
-        [call for n, call in enumerate(way) if n > each[-1] or not JOINED.fullmatch(call.name)]
+        [
+            call
+            for n, call in enumerate(way)
+            if n > each[-1] or not JOINABLE_COLLECTIVES.fullmatch(call.name)
+        ]
         for way, each in zip(ways, joins, strict=True)
     ]
 
@@ -254,7 +269,7 @@ def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> l
     """Return warnings about a cell on some of the ranks: collectives of all are refused there."""
     lines = source.encode().split(b"\n")
     out = []
-    for rank in ranks[:MOST_RANKS]:
+    for rank in ranks[:MAX_WALKED_RANKS]:
         for call in Walk(lines, rank, size).through_cell(body):
             # An init may have been done already, and a shutdown waits for no rank.
             if call.name not in ("hvd.init", "hvd.shutdown", "dist.init_process_group"):
@@ -272,4 +287,4 @@ def _subset(source: str, body: list[ast.stmt], ranks: list[int], size: int) -> l
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= MAX_CONDITION_CHARS else text[: MAX_CONDITION_CHARS - 1] + "…"

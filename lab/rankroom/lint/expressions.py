@@ -14,7 +14,7 @@ from rankroom.lint.values import (
     GUESS,
     KERAS,
     LOSS,
-    OPPOSITES,
+    NEGATED_OPERATORS,
     OPTIMIZER,
     TAPE,
     UNKNOWN,
@@ -26,8 +26,8 @@ from rankroom.lint.values import (
     opposite,
 )
 
-MOST_STEPS = 40_000  # syntax nodes evaluated for one rank
-DEEPEST = 6  # nested calls of the cell's own functions that are followed
+MAX_STEPS = 40_000  # syntax nodes evaluated for one rank
+MAX_CALL_DEPTH = 6  # nested calls of the cell's own functions that are followed
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -89,7 +89,7 @@ class Expressions:
     def value(self, node: ast.expr) -> Value:
         """Return the value of `node`, and follow the calls in it."""
         self._steps += 1
-        if self._steps > MOST_STEPS:
+        if self._steps > MAX_STEPS:
             raise TooMuch
         method = getattr(self, f"_{type(node).__name__}", None)
         if method is not None:
@@ -131,11 +131,11 @@ class Expressions:
         if name in self.names:
             found = self.names[name]
             return found if found.known or found.text else self._renamed(found, name)
-        if names.RANKISH.fullmatch(name):
+        if names.RANK_NAME.fullmatch(name):
             return Value(True, self.rank, True)
-        if names.MAINISH.fullmatch(name):
+        if names.MAIN_RANK_NAME.fullmatch(name):
             return Value(True, self.rank == 0, True)
-        if names.SIZEISH.fullmatch(name):
+        if names.SIZE_NAME.fullmatch(name):
             return Value(True, self.size, text=name)
         return Value(text=name, thing=names.known_before(name))
 
@@ -155,7 +155,7 @@ class Expressions:
             return Value(text=whole, thing=own)
         if names.is_rank_attribute(node.value, node.attr):
             return Value(True, self.rank, True)
-        if names.MAINISH.fullmatch(node.attr) or node.attr == "is_global_zero":
+        if names.MAIN_RANK_NAME.fullmatch(node.attr) or node.attr == "is_global_zero":
             return Value(True, self.rank == 0, True)
         return Value(text=whole, differs=owner.differs)
 
@@ -234,7 +234,7 @@ class Expressions:
             result = calculated(operation, left, right)
             if result is not None:
                 return Value(True, result, differs, self.text(node))
-        plain = OPPOSITES.get(operation, operation)
+        plain = NEGATED_OPERATORS.get(operation, operation)
         if differs and not _tells_whether(operation, left, right):
             # One side is unknown: assume that it holds on the first rank, or on all but the first.
             return Value(True, (self.rank == 0) == (plain is operation), True, thing=GUESS)

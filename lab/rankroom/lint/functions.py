@@ -8,12 +8,12 @@ from typing import Any
 
 from rankroom.lint import names
 from rankroom.lint.calls import Calls
-from rankroom.lint.expressions import DEEPEST, FUNCTIONS, Leaves
+from rankroom.lint.expressions import FUNCTIONS, MAX_CALL_DEPTH, Leaves
 from rankroom.lint.values import UNKNOWN, Object, Value
 
 # Methods that are not checked alone: `if rank: barrier()` in one may go with `if not rank:
 # barrier()` in the other.
-_PAIRED = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+_PAIRED_METHODS = ("__enter__", "__exit__", "__aenter__", "__aexit__")
 
 
 class Functions(Calls):
@@ -123,12 +123,12 @@ class Functions(Calls):
         self.defined += [
             (each, made)
             for each in node.body
-            if isinstance(each, FUNCTIONS) and each.name not in _PAIRED
+            if isinstance(each, FUNCTIONS) and each.name not in _PAIRED_METHODS
         ]
 
     def inline(self, function: Any, call: ast.Call, given: list[Value], named: Any) -> Value:
         """Walk through a function of the cell where it is called, and return its value."""
-        if function in self._active or self.depth >= DEEPEST:
+        if function in self._active or self.depth >= MAX_CALL_DEPTH:
             return UNKNOWN
         self.called.add(function)
         through = self.through
@@ -176,11 +176,11 @@ class Functions(Calls):
         return out | {each.arg: UNKNOWN for each in (wanted.vararg, wanted.kwarg) if each}
 
     def _by_name(self, name: str, default: ast.expr | None) -> Value | None:
-        if names.RANKISH.fullmatch(name):
+        if names.RANK_NAME.fullmatch(name):
             if isinstance(default, ast.Constant) and type(default.value) is int and default.value:
                 return None  # `rank=8` is the rank of a matrix
             return Value(True, self.rank, True)
-        if names.MAINISH.fullmatch(name) and not self.through:
+        if names.MAIN_RANK_NAME.fullmatch(name) and not self.through:
             return Value(True, self.rank == 0, True)
         return None
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
-_HOROVOD = re.compile(
+_HOROVOD_COLLECTIVES = re.compile(
     r"(grouped_)?(allreduce|allgather|broadcast|alltoall|reducescatter)(_async)?_?"
     r"|sparse_allreduce_async|join|barrier|init|shutdown|add_process_set|remove_process_set"
     r"|broadcast_(object|object_fn|parameters|optimizer_state|variables|global_variables)"
     r"|allgather_object"
 )
 # The position of each one's argument for its group. Sends and receives are for two ranks by design.
-_TORCH = {
+_TORCH_GROUP_POSITIONS = {
     "all_gather": 2, "all_gather_coalesced": 2, "all_gather_into_tensor": 2,
     "all_gather_object": 2, "all_gather_single": 2, "all_reduce": 2, "all_reduce_coalesced": 2,
     "all_to_all": 2, "all_to_all_single": 4, "barrier": 0, "broadcast": 2,
@@ -22,20 +22,22 @@ _TORCH = {
     "reduce_scatter_single": 3, "reduce_scatter_tensor": 3, "scatter": 3, "scatter_object_list": 3,
 }  # fmt: skip
 # Collectives that ranks in hvd.join() take part in, so that other ranks may do more of them.
-JOINED = re.compile(r"hvd\.(grouped_)?allreduce|optimizer\.\w+|tape\.gradient|model\.fit")
-RANKISH = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
-MAINISH = re.compile(
+JOINABLE_COLLECTIVES = re.compile(
+    r"hvd\.(grouped_)?allreduce|optimizer\.\w+|tape\.gradient|model\.fit"
+)
+RANK_NAME = re.compile(r"(?i)(my_?|global_?|world_?|local_?|dist_?|ddp_?|hvd_?)?rank(_?id)?")
+MAIN_RANK_NAME = re.compile(
     r"(?i)(self\._?)?_?(is_?)(local_|world_|global_)?"
     r"(main|master|root|chief|primary|coordinator|leader|zero|rank_?0|rank_?zero|first_?rank)"
     r"(_?(process|proc|rank|worker|node))?"
     r"|(local_)?main_(process|rank)"
 )
-SIZEISH = re.compile(r"(?i)size|n_?ranks|num_ranks|world_?size")
+SIZE_NAME = re.compile(r"(?i)size|n_?ranks|num_ranks|world_?size")
 _RANK_VARIABLE = re.compile(
     r"(LOCAL_|OMPI_COMM_WORLD_|PMI_|HOROVOD_|SLURM_)?(LOCAL_)?(RANK|PROCID)"
 )
 # Objects whose attribute `rank` is that of this process, not of one of many objects in a loop.
-_OWNERS = {
+_RANK_OWNERS = {
     "self", "args", "cfg", "config", "conf", "opt", "opts", "params", "hparams", "trainer", "ctx",
     "context", "accelerator", "engine", "env", "state", "FLAGS", "model_engine", "strategy", "comm",
 }  # fmt: skip
@@ -56,9 +58,9 @@ def known_before(name: str) -> str | None:
 def operation(dotted: str) -> str | None:
     """Return the collective that `dotted` names, the same for its variants; None if it is none."""
     library, _, name = dotted.rpartition(".")
-    if library.split(".")[0] == "horovod" and _HOROVOD.fullmatch(name):
+    if library.split(".")[0] == "horovod" and _HOROVOD_COLLECTIVES.fullmatch(name):
         return f"hvd.{name.rstrip('_').removesuffix('_async')}"
-    if library.startswith("torch.distributed") and name in _TORCH:
+    if library.startswith("torch.distributed") and name in _TORCH_GROUP_POSITIONS:
         return f"dist.{name}"
     if dotted.startswith("torch.nn.parallel") and name == "DistributedDataParallel":
         return "DistributedDataParallel"
@@ -73,12 +75,19 @@ def is_in_place(dotted: str) -> bool:
     return library.startswith("torch.distributed") and name.startswith(("broadcast", "all_"))
 
 
-_WRITTEN = ("tensor", "tensor_list", "object_list", "output", "output_tensor", "output_tensor_list")
+_OUTPUT_ARGUMENTS = (
+    "tensor",
+    "tensor_list",
+    "object_list",
+    "output",
+    "output_tensor",
+    "output_tensor_list",
+)
 
 
 def written_by(call: ast.Call) -> ast.expr | None:
     """Return the argument that an in-place collective writes to."""
-    named = (each.value for each in call.keywords if each.arg in _WRITTEN)
+    named = (each.value for each in call.keywords if each.arg in _OUTPUT_ARGUMENTS)
     return call.args[0] if call.args else next(named, None)
 
 
@@ -102,7 +111,7 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
     first = call.args[0] if call.args else None
     if name in ("gather", "scatter", "reduce") and _is_number(first):
         return True  # the method of a tensor called `dist`
-    place = _TORCH.get(name)
+    place = _TORCH_GROUP_POSITIONS.get(name)
     return place is not None and len(call.args) > place and not _names_all(call.args[place])
 
 
@@ -143,10 +152,10 @@ def is_size(dotted: str, call: ast.Call) -> bool:
 
 def is_rank_attribute(owner: ast.expr, name: str) -> bool:
     """True for `args.local_rank` and the like; False for `tensor.shape.rank`."""
-    while isinstance(owner, ast.Attribute) and owner.attr in _OWNERS:
+    while isinstance(owner, ast.Attribute) and owner.attr in _RANK_OWNERS:
         owner = owner.value
-    mine = isinstance(owner, ast.Name) and owner.id in _OWNERS
-    return mine and RANKISH.fullmatch(name) is not None
+    mine = isinstance(owner, ast.Name) and owner.id in _RANK_OWNERS
+    return mine and RANK_NAME.fullmatch(name) is not None
 
 
 def rank_variable(node: ast.expr | None) -> bool:

@@ -100,6 +100,6 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
 # Operators that are expressed as the negation of another one.
-OPPOSITES: dict[type, type] = {
+NEGATED_OPERATORS: dict[type, type] = {
     ast.NotEq: ast.Eq, ast.NotIn: ast.In, ast.IsNot: ast.Is, ast.Gt: ast.LtE, ast.GtE: ast.Lt,
 }  # fmt: skip

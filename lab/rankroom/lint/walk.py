@@ -13,7 +13,7 @@ from rankroom.lint.expressions import Call, Condition, Leaves
 from rankroom.lint.functions import Functions
 from rankroom.lint.values import GUESS, KERAS, UNKNOWN, Object, Value, opposite
 
-_LEAVING = (ast.Break, ast.Return, ast.Raise, ast.Continue)
+_LEAVING_STATEMENTS = (ast.Break, ast.Return, ast.Raise, ast.Continue)
 
 
 @dataclass(frozen=True)
@@ -306,4 +306,4 @@ def _assigned(node: ast.AST) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _can_leave(node: ast.AST) -> bool:
-    return any(isinstance(each, _LEAVING) for each in ast.walk(node))
+    return any(isinstance(each, _LEAVING_STATEMENTS) for each in ast.walk(node))

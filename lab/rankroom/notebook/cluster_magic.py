@@ -44,7 +44,10 @@ def ranks_have_another_python() -> bool:
     if info.remote is None and info.python in ("", sys.executable):
         return False
     try:
-        return tuple(current.apply(0, packed_values.python, patience=2.0)) != packed_values.PYTHON
+        return (
+            tuple(current.apply(0, packed_values.python, patience=2.0))
+            != packed_values.PYTHON_VERSION
+        )
     except RankroomError:
         return False
 
@@ -103,7 +106,7 @@ def _tell_left(name: str) -> None:
     """Print the clusters other than `name` that no notebook holds."""
     for other in clusters_in_use():
         if other.name != name and not held(ClusterPaths(other.name).folder / "lease"):
-            print(LEFT.format(name=other.name, about=_about(other)))
+            print(UNHELD_CLUSTER.format(name=other.name, about=_about(other)))
 
 
 def _demand_same(current: AnyCluster, site: Site | None, chosen: Any) -> None:
@@ -113,12 +116,16 @@ def _demand_same(current: AnyCluster, site: Site | None, chosen: Any) -> None:
     is_here = site is None or (info.remote is not None and info.remote.site == site.name)
     if is_more or not is_here or not (site is None or site_start.is_as_asked(current, site)):
         resize = f"`%cluster resize {chosen.ranks}` or " if is_more and is_here else ""
-        raise UsageError(OTHER.format(name=info.name, ranks=count_ranks(info.size), resize=resize))
+        raise UsageError(
+            OTHER_CLUSTER_RUNNING.format(
+                name=info.name, ranks=count_ranks(info.size), resize=resize
+            )
+        )
     unlike = ["--auto-restart"] if chosen.auto_restart and not info.auto_restart else []
     if site is None and chosen.preload and chosen.preload != info.preload:
         unlike.append(f"--preload {chosen.preload}")
     if unlike:
-        raise UsageError(UNLIKE.format(name=info.name, options=" and ".join(unlike)))
+        raise UsageError(OTHER_OPTIONS.format(name=info.name, options=" and ".join(unlike)))
 
 
 def stop(line: str) -> None:
@@ -251,7 +258,7 @@ def status(line: str) -> None:
     if running and (silent := silent_words(info)):
         print(f"  {silent}")
     if running:
-        print(STAYS.format(hours=info.lease))
+        print(LEASE_HINT.format(hours=info.lease))
 
 
 def horovod_line(found: Features | None) -> str:
@@ -282,12 +289,12 @@ ACTIONS = {
     "start": start, "stop": stop, "restart": restart, "resize": resize, "attach": attach,
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
-LEFT = (
+UNHELD_CLUSTER = (
     "{name} ({about}) is there as well, and no notebook holds it: `%cluster attach {name}` goes on "
     "with it, `%cluster stop {name}` ends it"
 )
-OTHER = "{name} is running with {ranks}: {resize}`%cluster stop` first"
-UNLIKE = "{name} is running, and was started without {options}: `%cluster stop` first"
+OTHER_CLUSTER_RUNNING = "{name} is running with {ranks}: {resize}`%cluster stop` first"
+OTHER_OPTIONS = "{name} is running, and was started without {options}: `%cluster stop` first"
 FROM_JOB = (
     "this is a batch job, and its ranks run in it: `%cluster start`, without --site {site}, "
     "starts them"
@@ -300,4 +307,6 @@ NOT_IN_JOB = (
     "{error}; its job stays as it is: for a new one, `%cluster stop` and then `%cluster start "
     "--site {site}`"
 )
-STAYS = "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let go of it"
+LEASE_HINT = (
+    "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let go of it"
+)

@@ -8,7 +8,7 @@ from IPython.core.completer import SimpleCompletion
 
 from rankroom.cluster.base import AnyCluster
 
-WAIT_S = 0.5  # for the rank's reply: a later completion is of no use
+REPLY_TIMEOUT_S = 0.5  # for the rank's reply: a later completion is of no use
 
 
 def complete_here(line: str, column: int) -> tuple[str, list[str]]:
@@ -49,7 +49,7 @@ class RankMatcher:
         try:
             at = context.cursor_position
             found: tuple[str, list[str]] = cluster.apply(
-                0, complete_here, line, at, patience=WAIT_S
+                0, complete_here, line, at, patience=REPLY_TIMEOUT_S
             )
             return found
         except Exception:

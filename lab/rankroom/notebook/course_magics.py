@@ -59,7 +59,7 @@ class CourseMagics(Magics):
             return
         if chosen.lesson is None:
             if chosen.catch_up is not None:
-                raise UsageError(WHICH)
+                raise UsageError(LESSON_NEEDED)
             print(overview())
             return
         here = lesson(chosen.lesson)
@@ -74,7 +74,7 @@ class CourseMagics(Magics):
             raise UsageError(why)
         if here.fresh and not is_new and chosen.catch_up is None:
             cluster = course_ranks.restarted(here)
-        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{STAYS}")
+        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{RANKS_STAY}")
         for line in catch_up(cluster, solved):
             print(line)
 
@@ -98,7 +98,7 @@ class CourseMagics(Magics):
             raise UsageError(why)
         self.every.checked(cell)
         if exercise.script and (kept := self._scripts.write(Path(exercise.script), cell)):
-            print(KEPT.format(script=exercise.script, kept=kept.name))
+            print(SCRIPT_KEPT.format(script=exercise.script, kept=kept.name))
         run = trial.start(exercise, cell, self.shell.execution_count)
         output = CellOutput(self.shell, run.id)
         output.show(display.running_bundle(run.info))
@@ -164,6 +164,6 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-STAYS = "these ranks stay for the lessons after this; `%cluster stop` ends them"
-KEPT = "{script} was another script: it is kept as {kept}"
-WHICH = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"
+RANKS_STAY = "these ranks stay for the lessons after this; `%cluster stop` ends them"
+SCRIPT_KEPT = "{script} was another script: it is kept as {kept}"
+LESSON_NEEDED = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

@@ -24,11 +24,19 @@ from rankroom.system import gpus
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import count_ranks
 
-NAME = "course"  # of the cluster
-TRAIN_HERE = (17, 18, 20)  # lessons that also train where their notebook runs: `!rankroom run`
-SUBMITS = {"slurm": "sbatch", "pbs": "qsub"}  # the submit command, which a login node has
-BEGINS_S = 30.0  # for a supervisor that was just started to report that it is alive
-LOOK_UP_S = 2.0  # for resolving the names of login nodes, which is slow without a network
+CLUSTER_NAME = "course"  # of the cluster
+LESSONS_THAT_TRAIN_HERE = (
+    17,
+    18,
+    20,
+)  # lessons that also train where their notebook runs: `!rankroom run`
+SUBMIT_COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}  # the submit command, which a login node has
+SUPERVISOR_START_TIMEOUT_S = (
+    30.0  # for a supervisor that was just started to report that it is alive
+)
+NAME_LOOKUP_TIMEOUT_S = (
+    2.0  # for resolving the names of login nodes, which is slow without a network
+)
 
 
 def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:
@@ -43,20 +51,23 @@ def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyClus
     node of a site.
     """
     _find_commands()
-    if lesson.number in TRAIN_HERE and (login := _login_node()):
-        raise UsageError(TRAINS.format(site=login, lesson=lesson.number))
+    if lesson.number in LESSONS_THAT_TRAIN_HERE and (login := _login_node()):
+        raise UsageError(TRAINS_ON_LOGIN_NODE.format(site=login, lesson=lesson.number))
     current = AnyCluster.current
     is_new = False
     if current is None or not current.running:
         try:
-            cluster_magic.attach(NAME)
+            cluster_magic.attach(CLUSTER_NAME)
         except NoClusterError:
             try:
                 _start(lesson, ranks, where)
                 is_new = True
             except launch.InUseError:  # another notebook is already starting it
-                poll_until(lambda: liveness.alive(ClusterPaths(NAME).read()), BEGINS_S)
-                cluster_magic.attach(NAME)
+                poll_until(
+                    lambda: liveness.alive(ClusterPaths(CLUSTER_NAME).read()),
+                    SUPERVISOR_START_TIMEOUT_S,
+                )
+                cluster_magic.attach(CLUSTER_NAME)
     cluster = trial.ranks()
     # Another notebook may have started it: a `%cluster resize` from here must keep it on the CPU.
     if not is_new and 0 < gpus.visible_gpus() < cluster.size and _on_cpu(cluster):
@@ -77,7 +88,7 @@ def restarted(lesson: Lesson) -> AnyCluster:
     cluster.follow()  # see another notebook's run, too, as a restart would end it
     if cluster.busy:
         raise UsageError(BUSY.format(lesson=lesson.name, cluster=cluster.name))
-    print(FRESH.format(lesson=lesson.name, why=lesson.fresh))
+    print(NEEDS_FRESH_RANKS.format(lesson=lesson.name, why=lesson.fresh))
     cluster_magic.restart("")
     return trial.ranks()
 
@@ -112,20 +123,20 @@ def _is_on(cluster: AnyCluster, where: str) -> bool:
 
 
 def _start(lesson: Lesson, ranks: int | None, where: str | None) -> None:
-    words = [f"--name {NAME}"]
+    words = [f"--name {CLUSTER_NAME}"]
     if where is not None:
         words.append(f"--site {where}")
     else:
         granted, count, size = launch.room_for(ranks)
         if granted is None and (login := _login_node()):
-            raise UsageError(LOGIN.format(site=login, lesson=lesson.number))
+            raise UsageError(STARTS_ON_LOGIN_NODE.format(site=login, lesson=lesson.number))
         ranks = ranks or _ranks_of_seat()
-        if granted is None and not ranks and 0 < count < FEWEST:
+        if granted is None and not ranks and 0 < count < MIN_RANKS:
             _hide_gpus()
             print(FEW_GPUS)
         # If a job grants enough ranks, it also says on which of its nodes they run.
-        if not ranks and (granted is None or size < FEWEST):
-            ranks = max(size, FEWEST)
+        if not ranks and (granted is None or size < MIN_RANKS):
+            ranks = max(size, MIN_RANKS)
     if ranks is not None:
         words.append(f"--ranks {ranks}")
     cluster_magic.start(" ".join(words))
@@ -167,7 +178,7 @@ def _login_node() -> str:
         except UsageError:  # perhaps of another site, and not the user's: `--site` shows the error
             continue
         is_own = profile.parent == site.own_folder()
-        command = SUBMITS.get(one.scheduler)
+        command = SUBMIT_COMMANDS.get(one.scheduler)
         if command and one.login and (is_own or shutil.which(command)):
             asked[name] = one
     found: list[str] = []
@@ -179,7 +190,7 @@ def _login_node() -> str:
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in asked]
     for each in threads:
         each.start()
-    until = time.monotonic() + LOOK_UP_S
+    until = time.monotonic() + NAME_LOOKUP_TIMEOUT_S
     for each in threads:
         each.join(max(0.0, until - time.monotonic()))
     return min(found, default="")
@@ -194,19 +205,19 @@ def _find_commands() -> None:
         os.environ["PATH"] = os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))
 
 
-FEWEST = max(each.ranks for each in LESSONS)  # all lessons share the ranks that one starts
+MIN_RANKS = max(each.ranks for each in LESSONS)  # all lessons share the ranks that one starts
 BUSY = (
     "lesson {lesson} needs fresh ranks, and {cluster} is busy with a run: wait for it or interrupt "
     "it, then run this cell again"
 )
 ELSEWHERE = "{cluster}, and not on {site}: `%cluster stop` first, or leave out --site"
 FEW_GPUS = "this machine has one GPU, and lessons need two ranks: they use the CPU"
-FRESH = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
-TRAINS = (
+NEEDS_FRESH_RANKS = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
+TRAINS_ON_LOGIN_NODE = (
     "lesson {lesson} also trains where its notebook runs, and this is the login node of {site}, "
     "which is no place to train on: `rankroom lab --site {site}` starts JupyterLab in a job"
 )
-LOGIN = (
+STARTS_ON_LOGIN_NODE = (
     "this is the login node of {site}, which is no place to train on: `%course {lesson} --site "
     "{site}` starts ranks in a job"
 )

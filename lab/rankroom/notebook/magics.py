@@ -42,13 +42,13 @@ from rankroom.record.store import Store
 from rankroom.run.run import Run
 from rankroom.text.rank_ranges import format_ranks, name_ranks, parse_ranks
 
-AT_ONCE_S = 0.02  # a shorter run is not shown as running first
-INTERRUPT_S = 5.0  # after an interrupt, until the notebook gets its prompt back in any case
-STOP_S = 20.0  # for ranks to stop after --timeout, unless ■ is pressed again
-FOLLOW_S = 1.0  # poll interval for whether a run is stuck, asks something, or has notes
-ONLY_THE_NOTEBOOKS = 1_000_000  # deeper than any stack: `$name` never finds our own variables
-_ON_RANKS = re.compile(r"--(?!breakpoint)")
-_OWN = (
+SHOW_RUNNING_AFTER_S = 0.02  # a shorter run is not shown as running first
+INTERRUPT_TIMEOUT_S = 5.0  # after an interrupt, until the notebook gets its prompt back in any case
+STOP_TIMEOUT_S = 20.0  # for ranks to stop after --timeout, unless ■ is pressed again
+POLL_INTERVAL_S = 1.0  # poll interval for whether a run is stuck, asks something, or has notes
+BEYOND_THE_STACK = 1_000_000  # deeper than any stack: `$name` never finds our own variables
+_DEBUG_ON_RANKS = re.compile(r"--(?!breakpoint)")
+_KERNEL_MAGICS = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
     "%reload_ext", "%unload_ext",
 )  # fmt: skip
@@ -85,7 +85,7 @@ class RankroomMagics(Magics):
         """
         if cell is not None:
             # In an option, `{name}` is the notebook's variable; an expression is left to the ranks.
-            self._run(cell, self.shell.var_expand(line, ONLY_THE_NOTEBOOKS) if line else "")
+            self._run(cell, self.shell.var_expand(line, BEYOND_THE_STACK) if line else "")
         elif line.strip() in ("on", "off"):
             self.every_cell = line.strip() == "on"
             print(
@@ -181,7 +181,7 @@ class RankroomMagics(Magics):
             raise UsageError(f"--timeout {chosen.timeout:g}: more than 0 seconds")
         detach = chosen.detach and not in_batch_job()  # whose ranks end with it
         if detach and chosen.timeout is not None:
-            raise UsageError(UNTIMED)
+            raise UsageError(TIMEOUT_NEEDS_WAIT)
         cluster = the_cluster()
         ranks = None if chosen.ranks is None else parse_ranks(chosen.ranks, cluster.size)
         said = notes(self.checked(source), ranks, cluster.size)
@@ -196,7 +196,7 @@ class RankroomMagics(Magics):
                 self.shell.user_ns[chosen.output] = run
             output = CellOutput(self.shell, run.id)
             # A run that ends at once is shown only once.
-            if not chosen.quiet and (detach or not run.wait(AT_ONCE_S)):
+            if not chosen.quiet and (detach or not run.wait(SHOW_RUNNING_AFTER_S)):
                 output.show(display.running_bundle(run.info))
         if detach:
             if pressed:
@@ -209,7 +209,7 @@ class RankroomMagics(Magics):
                 output.show(display.bundle(run.info, cluster.store))
         self._raise(run, chosen.timeout if timed_out else None)
         if pressed:
-            raise RunFailed(TOO_LATE)
+            raise RunFailed(INTERRUPTED_AFTER_END)
 
     def _read(self, options: Options, line: str) -> Any:
         """Return the options of a cell for the ranks. Raises UsageError, also if the notebook's
@@ -237,7 +237,7 @@ class RankroomMagics(Magics):
                 raise KeyboardInterrupt
             while left > 0:
                 looked = time.monotonic()
-                if run.wait(min(FOLLOW_S, left)):
+                if run.wait(min(POLL_INTERVAL_S, left)):
                     return False
                 if not run.prompts:  # the wait for an answer does not count
                     left -= time.monotonic() - looked
@@ -246,13 +246,13 @@ class RankroomMagics(Magics):
                     told = now
                     output.show(display.running_bundle(run.info))
             _interrupt(run)
-            run.wait(STOP_S)
+            run.wait(STOP_TIMEOUT_S)
         except KeyboardInterrupt:
             # If ■ is pressed again, the notebook gets its prompt back, and `_raise` names the ranks
             # that still run.
             with contextlib.suppress(KeyboardInterrupt):
                 _interrupt(run)
-                run.wait(INTERRUPT_S)
+                run.wait(INTERRUPT_TIMEOUT_S)
         return left <= 0
 
     def _raise(self, run: Run, timeout: float | None) -> None:
@@ -262,7 +262,7 @@ class RankroomMagics(Magics):
             raise RunFailed(how(run.info))
         if run.running:
             ranks, it = format_ranks(run.running), "them" if len(run.running) > 1 else "it"
-            patience = INTERRUPT_S if timeout is None else STOP_S
+            patience = INTERRUPT_TIMEOUT_S if timeout is None else STOP_TIMEOUT_S
             raise RunFailed(
                 f"{name_ranks(run.running)} did not stop within {patience:.0f} s: "
                 f"`%cluster restart --ranks {ranks}` ends {it}"
@@ -287,7 +287,7 @@ class RankroomMagics(Magics):
 
         Without --ranks, it is IPython's own %debug, for the notebook's kernel.
         """
-        if not _ON_RANKS.match(line.strip()):
+        if not _DEBUG_ON_RANKS.match(line.strip()):
             self._own_debug(line)
             return
         options = Options("%debug")
@@ -414,7 +414,7 @@ class EveryCell:
     def __call__(self, lines: list[str]) -> list[str]:
         code = (each.lstrip() for each in lines)
         first = next((each for each in code if each and not each.startswith("#")), "")
-        if not self._magics.every_cell or not first or first.startswith(_OWN):
+        if not self._magics.every_cell or not first or first.startswith(_KERNEL_MAGICS):
             return lines
         if is_silent(self._magics.shell):
             return lines
@@ -425,6 +425,8 @@ class EveryCell:
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
-TOO_LATE = "interrupted when the run was over"
-UNTIMED = "--timeout is for cells that the notebook waits for: leave out --detach or --timeout"
+INTERRUPTED_AFTER_END = "interrupted when the run was over"
+TIMEOUT_NEEDS_WAIT = (
+    "--timeout is for cells that the notebook waits for: leave out --detach or --timeout"
+)
 UNATTENDED = "%debug passed over: no one can answer here"

@@ -23,7 +23,7 @@ from rankroom.system.internals import demand
 
 Message = dict[str, Any]
 
-AT_A_TIME = 8  # concurrent requests: one may evaluate something that takes long
+MAX_CONCURRENT_REQUESTS = 8  # concurrent requests: one may evaluate something that takes long
 
 
 @dataclass
@@ -49,7 +49,7 @@ class RankInPanel:
         self._shell = shell
         self._kernel = shell.kernel
         self._own = self._kernel.do_debug_request
-        self._pool = ThreadPoolExecutor(AT_A_TIME, "rankroom-panel")
+        self._pool = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, "rankroom-panel")
         self._cells: dict[str, PanelCell] = {}  # by either file
 
     def show(self) -> None:
@@ -60,7 +60,7 @@ class RankInPanel:
         """
         demand("ipykernel", IPythonKernel, ["do_debug_request"])
         if getattr(getattr(self._kernel, "debugger", None), "is_started", False):
-            raise UsageError(IS_ON)
+            raise UsageError(DEBUGGER_IS_ON)
         if self._is_on():  # a notebook that has ended left it on
             self.cluster.debug(self.rank, request("disconnect"))
         self.cluster.on_debugged = self._told
@@ -73,7 +73,7 @@ class RankInPanel:
         with contextlib.suppress(RankroomError):  # the rank is gone, or no longer in its cluster
             is_on = self._is_on()
         if is_on:
-            raise UsageError(IS_ON)
+            raise UsageError(DEBUGGER_IS_ON)
         self._kernel.do_debug_request = self._own
         self._pool.shutdown(wait=False)
         RankInPanel.current = None
@@ -209,4 +209,4 @@ def _path(message: Message) -> str:
     return str((message["arguments"].get("source") or {}).get("path", ""))
 
 
-IS_ON = "JupyterLab's debugger is on: switch it off first (the bug above the notebook)"
+DEBUGGER_IS_ON = "JupyterLab's debugger is on: switch it off first (the bug above the notebook)"

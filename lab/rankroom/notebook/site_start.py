@@ -89,14 +89,14 @@ def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
     except KeyboardInterrupt:
         info = cluster.refresh()
         job = f"job {info.remote.job} goes on" if info.remote and info.remote.job else "it goes on"
-        raise RankroomError(WAITS.format(job=job, name=cluster.name)) from None
+        raise RankroomError(INTERRUPTED_WAIT.format(job=job, name=cluster.name)) from None
     if tells:
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
         for line in filter(None, (*cluster.refresh().notes, cluster.warning())):
             print(line)
 
 
-WAITS = (
+INTERRUPTED_WAIT = (
     "{job}: `%cluster attach {name}` waits for it again, in this notebook or another; "
     "`%cluster stop {name}` cancels it"
 )

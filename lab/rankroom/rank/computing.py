@@ -10,12 +10,14 @@ import contextlib
 import os
 import time
 
-SHARE = 0.1  # of one core: using more counts as computing; a busy machine grants no whole core
-MOST_CHILDREN = 500  # processes that are examined
-_TICKS = os.sysconf("SC_CLK_TCK")
+COMPUTING_CPU_SHARE = (
+    0.1  # of one core: using more counts as computing; a busy machine grants no whole core
+)
+MAX_PROCESSES = 500  # processes that are examined
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The fields with processor time in /proc/PID/stat, counted after the name: user and system time, of
 # the process and of its children that have ended, in ticks.
-_USED = slice(11, 15)
+_CPU_TIME_FIELDS = slice(11, 15)
 
 
 class Computing:
@@ -39,7 +41,7 @@ class Computing:
         now = time.monotonic()
         threads = time.process_time() - main
         children = child_times()
-        before, least = self._children, SHARE * (now - self._at)
+        before, least = self._children, COMPUTING_CPU_SHARE * (now - self._at)
         is_first, more = not self._at, threads - self._threads
         self._at, self._threads = now, threads
         self._children = {pid: used for pid, (used, _) in children.items()}
@@ -59,11 +61,11 @@ def child_times() -> dict[int, tuple[float, str]]:
     """
     found: dict[int, tuple[float, str]] = {}
     parents = [os.getpid()]
-    while parents and len(found) < MOST_CHILDREN:
+    while parents and len(found) < MAX_PROCESSES:
         for child in _children(parents.pop()):
             with contextlib.suppress(OSError, ValueError, IndexError):  # it may have ended
                 before, _, after = _read(f"/proc/{child}/stat").rpartition(b") ")
-                used = sum(map(int, after.split()[_USED])) / _TICKS
+                used = sum(map(int, after.split()[_CPU_TIME_FIELDS])) / _TICKS_PER_S
                 found[child] = used, before.partition(b"(")[2].decode("utf-8", "replace")
                 parents.append(child)
     return found

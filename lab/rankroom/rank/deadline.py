@@ -19,9 +19,9 @@ from rankroom.reporting.spans import recorder
 from rankroom.rpc.client import ask
 from rankroom.scheduler import job_end
 
-ASK_S = 10.0  # between two requests to a supervisor
-PATIENCE_S = 5.0
-_SIGNAL = signal.SIGRTMIN + 6  # makes the main thread make the calls that are due
+LIMIT_POLL_INTERVAL_S = 10.0  # between two requests to a supervisor
+REPLY_TIMEOUT_S = 5.0
+_CALL_SIGNAL = signal.SIGRTMIN + 6  # makes the main thread make the calls that are due
 
 
 def time_left() -> float | None:
@@ -45,8 +45,8 @@ def on_time_limit(call: Callable[[], object], before: float = 120.0) -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("on_time_limit can only be used in the main thread, as in a cell")
-    signal.signal(_SIGNAL, lambda number, frame: _limit.make_calls())
-    signal.siginterrupt(_SIGNAL, False)
+    signal.signal(_CALL_SIGNAL, lambda number, frame: _limit.make_calls())
+    signal.siginterrupt(_CALL_SIGNAL, False)
     _limit.follow()
     _limit.add(Call(call, before))
 
@@ -118,7 +118,7 @@ class Limit:
                     traceback.print_exc()
 
     def _follow(self) -> None:
-        pause = ASK_S if _on_rank() else job_end.SELDOM_S
+        pause = LIMIT_POLL_INTERVAL_S if _on_rank() else job_end.MAX_POLL_INTERVAL_S
         asked = time.monotonic()
         while True:
             left = self.until - time.time() if self.until else pause
@@ -131,8 +131,8 @@ class Limit:
                 asked = time.monotonic()
 
     def _have_called(self) -> None:
-        if callable(signal.getsignal(_SIGNAL)):
-            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+        if callable(signal.getsignal(_CALL_SIGNAL)):
+            signal.pthread_kill(threading.main_thread().ident or 0, _CALL_SIGNAL)
             time.sleep(1.0)  # Python runs the handler once C code has returned
         else:  # a library has replaced our handler, as Lightning does after training
             self.make_calls()
@@ -145,7 +145,7 @@ class Limit:
         # If the supervisor does not reply, the last known limit stays.
         with contextlib.suppress(OSError):
             rpc, key = os.environ["RANKROOM_RPC"], os.environ["RANKROOM_RPC_KEY"]
-            self.until = float(ask(rpc, key, PATIENCE_S, do="until")["until"])
+            self.until = float(ask(rpc, key, REPLY_TIMEOUT_S, do="until")["until"])
 
 
 def _on_rank() -> bool:

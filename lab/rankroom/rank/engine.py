@@ -26,10 +26,10 @@ from rankroom.reporting.reporter import Reporter
 from rankroom.system import process_tree, python_command
 from rankroom.system.internals import demand
 
-WRITTEN_S = 5.0
+CONNECTION_FILE_TIMEOUT_S = 5.0
 # Names of ipyparallel and ipykernel that a rank overrides or calls, here and in kernel.py only.
-OVERRIDDEN = ("redirect_output", "init_signal", "_signal_stop", "load_connection_file")
-OF_KERNELS = (
+REQUIRED_ENGINE_NAMES = ("redirect_output", "init_signal", "_signal_stop", "load_connection_file")
+REQUIRED_KERNEL_NAMES = (
     "_abort_queues", "_publish_execute_input", "_forward_input", "_restore_input",
     "_cancel_on_sigint", "dispatch_shell", "pre_handler_hook", "post_handler_hook", "shell_class",
 )  # fmt: skip
@@ -68,7 +68,7 @@ class RankEngine(engine_app.IPEngine):
         del sys.argv[1:]  # these are the engine's arguments, not the cell's
         self._keep_own_log()
         kernel = self.kernel
-        start = int(os.environ.get(process_tree.START, "0"))
+        start = int(os.environ.get(process_tree.START_MARK, "0"))
         connection = SupervisorConnection(
             world.rpc, world.rpc_key, world.rank, start,
             kernel.do_soon, kernel.answer, kernel.debug,
@@ -109,7 +109,7 @@ class RankEngine(engine_app.IPEngine):
         """Wait until the file is complete: the engine waits only until it exists, and the
         controller may still be writing it."""
         python_command.find_modules_beside()  # ipyparallel has just put them before all others
-        until = time.monotonic() + WRITTEN_S
+        until = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
         while time.monotonic() < until:
             try:
                 json.loads(Path(self.url_file).read_text())
@@ -139,8 +139,8 @@ def main() -> None:
     """Run this process as the rank that its environment describes."""
     try:
         demand("ipyparallel", engine_app, ["Kernel"])
-        demand("ipyparallel", engine_app.IPEngine, OVERRIDDEN)
-        demand("ipykernel", IPythonParallelKernel, OF_KERNELS)
+        demand("ipyparallel", engine_app.IPEngine, REQUIRED_ENGINE_NAMES)
+        demand("ipykernel", IPythonParallelKernel, REQUIRED_KERNEL_NAMES)
     except RankroomError as error:
         sys.exit(str(error))
     # The engine creates its kernel by this module-level name; there is no option for the class.

@@ -22,10 +22,12 @@ _THREAD_VARIABLES = (
 )
 
 # Modules that are safe to import before a fork: they start no threads and open no devices.
-PRELOADABLE = ("numpy", "torch", "horovod.torch")
-NODE_RANKS = "RANKROOM_NODE_RANKS"  # number of ranks on each node, set if there are several nodes
-FIRST_PORT = 10240
-GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FORK_SAFE_MODULES = ("numpy", "torch", "horovod.torch")
+NODE_RANKS_VARIABLE = (
+    "RANKROOM_NODE_RANKS"  # number of ranks on each node, set if there are several nodes
+)
+FIRST_PREFERRED_PORT = 10240
+EPHEMERAL_PORT_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     As they may be used minutes later, ports outside the system's ephemeral range are preferred:
     the system does not give these to other programs meanwhile.
     """
-    own = range(FIRST_PORT, max(FIRST_PORT, _first_given()))
+    own = range(FIRST_PREFERRED_PORT, max(FIRST_PREFERRED_PORT, _first_given()))
     ports = itertools.chain(random.sample(own, min(len(own), 100 * count)), itertools.repeat(0))
     sockets: list[socket.socket] = []
     try:
@@ -185,6 +187,6 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
 def _first_given() -> int:
     """Return the first port of the range that the system gives to programs that ask for any."""
     try:
-        return int(GIVEN_PORTS.read_text().split()[0])
+        return int(EPHEMERAL_PORT_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 32768

@@ -14,7 +14,7 @@ from rankroom.reporting.spans import recorder
 
 Hook = Callable[[ModuleType], None]
 # Modules that are slow to import; a rank's timeline shows their imports.
-TIMED = (
+SLOW_IMPORTS = (
     "numpy", "torch", "torchvision", "horovod.torch", "horovod.tensorflow", "tensorflow", "keras",
     "deepspeed", "transformers", "jax", "pandas", "sklearn",
 )  # fmt: skip
@@ -48,7 +48,7 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        if module.__name__ in TIMED:
+        if module.__name__ in SLOW_IMPORTS:
             name = f"import {module.__name__}"
             number = recorder.number(("import", name), lambda: {"name": name})
             recorder.add("import", number, self._begun, time.time_ns() // 1000 - self._begun)
@@ -97,7 +97,7 @@ def when_imported(name: str, hook: Hook) -> None:
 
 def show_imports() -> None:
     """Record imports of slow modules as spans in the timeline of the run that imports them."""
-    for name in TIMED:
+    for name in SLOW_IMPORTS:
         if name not in sys.modules:
             _find(name)
 

@@ -33,7 +33,7 @@ from rankroom.rank.shell import RankShell, ignore_interrupts
 from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.rank.watchdog import Watchdog, is_running
-from rankroom.rank.world import GIVEN, ReleasedError, World
+from rankroom.rank.world import PREDEFINED_NAMES, ReleasedError, World
 from rankroom.reporting import call_line
 from rankroom.reporting.reporter import Reporter
 from rankroom.reporting.samples import Sampler
@@ -42,8 +42,8 @@ from rankroom.system import shared_memory
 
 # Only cells with these words are checked for how to run them; others never run asynchronously.
 _MAY_AWAIT = re.compile(r"\b(await|async)\b")
-ANSWERED_S = 0.1  # for a reply to be sent by a process that is about to end
-DONE_S = 0.03  # after the last event of a cell, until its end is reported once more
+REPLY_FLUSH_S = 0.1  # for a reply to be sent by a process that is about to end
+END_REPEAT_DELAY_S = 0.03  # after the last event of a cell, until its end is reported once more
 _NO_INPUT = (
     "{what} cannot be answered on a rank here: {why}. "
     "Ask in a %%local cell and send the answer with `%ranks push NAME`."
@@ -118,7 +118,7 @@ class RankKernel(IPythonParallelKernel):
     def greet(self) -> None:
         """Define the names that a cell finds on every rank, unless the user defined them."""
         world = self.world
-        for name in GIVEN:
+        for name in PREDEFINED_NAMES:
             own = span if name == "span" else getattr(world, name)
             self.shell.user_ns.setdefault(name, own)
 
@@ -158,8 +158,8 @@ class RankKernel(IPythonParallelKernel):
                 self.post_handler_hook()
                 if what["do"] == "execute":
                     # The last event has reported the end; this is in case that was lost.
-                    self._loop.call_later(DONE_S, done, answer)
-                    self._loop.call_later(DONE_S, self.reporter.prepare)
+                    self._loop.call_later(END_REPEAT_DELAY_S, done, answer)
+                    self._loop.call_later(END_REPEAT_DELAY_S, self.reporter.prepare)
                 else:
                     done(answer, *found)
 
@@ -224,9 +224,9 @@ class RankKernel(IPythonParallelKernel):
             if failure is not None and shared_memory.is_too_small(failure["evalue"]):
                 recorder.note(f"rank {self.world.rank}: {shared_memory.words()}")
             if failure is not None and torch_device.is_lost(failure["evalue"]):
-                recorder.note(torch_device.LOST.format(rank=self.world.rank))
+                recorder.note(torch_device.GPU_LOST.format(rank=self.world.rank))
             if failure is not None and failure["ename"] == "NameError" and run.get("back"):
-                recorder.note(NOT_DEFINED.format(rank=self.world.rank))
+                recorder.note(NAMES_LOST_BY_RESTART.format(rank=self.world.rank))
             # `ended` is from before the profile was made: that is not the cell's time.
             self.reporter.end(self._outcome(), ended)
 
@@ -347,7 +347,7 @@ class RankKernel(IPythonParallelKernel):
         # Reply first: if the signal ends this rank, the client would wait forever.
         self.session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
         if number not in (0, signal.SIGINT):
-            await asyncio.sleep(ANSWERED_S)
+            await asyncio.sleep(REPLY_FLUSH_S)
         os.kill(os.getpid(), number)
 
     def debug(self, message: dict[str, Any], done: Done) -> None:
@@ -377,8 +377,8 @@ class RankKernel(IPythonParallelKernel):
                 is_over = bool(question.get("interrupted")) or self.failed_before
                 # Before the release, as the cell continues as soon as its GPU is idle.
                 is_cut_off = not is_over and torch_adapter.is_cut_off()
-                if is_cut_off and not self.reporter.end_cell(ReleasedError(CUT_OFF)):
-                    recorder.note(NOT_ENDED.format(rank=self.world.rank))
+                if is_cut_off and not self.reporter.end_cell(ReleasedError(GPU_ABORTED)):
+                    recorder.note(GPU_ABORTED_CELL_CONTINUES.format(rank=self.world.rank))
             # A rank that was released already may get a second request, to leave a debugger.
             is_new = first or busy is None
             done = self.recovery.release(question["run"], parted) if is_new else []
@@ -420,12 +420,12 @@ class RankKernel(IPythonParallelKernel):
         sys.unraisablehook = hook
 
 
-CUT_OFF = "the others do not join in what this rank's GPU was at, which was ended"
-NOT_ENDED = (
+GPU_ABORTED = "the others do not join in what this rank's GPU was at, which was ended"
+GPU_ABORTED_CELL_CONTINUES = (
     "the others do not join in what the GPU of rank {rank} was at, which was ended: what the cell "
     "goes on with is worthless there. It has a handler of its own for SIGINT, so it was not ended"
 )
-NOT_DEFINED = (
+NAMES_LOST_BY_RESTART = (
     "rank {rank} was started again and runs this cell only: names that earlier cells defined are "
     "missing there, so have this cell define all it needs"
 )

@@ -16,25 +16,25 @@ def tell(framework: str) -> None:
         return
     _told.add(framework)
     if not preloaded.is_guarded():
-        why = os.environ.get(preloaded.UNGUARDED) or ELSEWHERE
-        recorder.note(OPEN.format(framework=framework, why=why))
+        why = os.environ.get(preloaded.UNGUARDED) or GUARD_NOT_LOADED
+        recorder.note(PORTS_UNGUARDED.format(framework=framework, why=why))
         return
     if not socket_owner.tells_owners():
-        recorder.note(UNTOLD.format(framework=framework))
+        recorder.note(PEER_OWNER_UNKNOWN.format(framework=framework))
     if "," in os.environ.get("RANKROOM_PEERS", ""):
-        recorder.note(SHARED.format(framework=framework))
+        recorder.note(PEERS_ON_OTHER_NODES.format(framework=framework))
 
 
-OPEN = (
+PORTS_UNGUARDED = (
     "the ports of {framework} are open to other users of this machine, and perhaps of its network: "
     "the library that closes them is not in use, as {why}"
 )
-ELSEWHERE = "nothing has loaded it into this rank, which may be in a container"
-UNTOLD = (
+GUARD_NOT_LOADED = "nothing has loaded it into this rank, which may be in a container"
+PEER_OWNER_UNKNOWN = (
     "the ports of {framework} are open to other users of this machine: its kernel does not tell "
     "whose process connects, neither by inet_diag nor in /proc/net/tcp"
 )
-SHARED = (
+PEERS_ON_OTHER_NODES = (
     "the ports of {framework} are open to others who have processes on the other nodes of this "
     "cluster, which is not checked there"
 )

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from rankroom.rank.variables import CONTAINERS, is_kind, is_tensor
 from rankroom.reporting.samples import gpu_use, resident
 
-MOST = 100_000  # nested values that are examined
-DEEPEST = 20
-HOST = "cpu"
+MAX_VALUES = 100_000  # nested values that are examined
+MAX_DEPTH = 20
+HOST_DEVICE = "cpu"
 
 Found = dict[tuple[str, int], int]  # bytes by device and address
 
@@ -34,7 +34,7 @@ class OwnMemory(NamedTuple):
     resident: int
     unshared: int | None
     named: int
-    device: str = HOST
+    device: str = HOST_DEVICE
     gpu_named: int = 0
     allocated: int | None = None
     reserved: int | None = None
@@ -45,7 +45,7 @@ class OwnMemory(NamedTuple):
 def own_memory(values: Iterable[Any], device: str) -> OwnMemory:
     """Return how much memory this rank uses, and how much of it `values` hold."""
     found = sizes(values)
-    named = sum(size for (where, _), size in found.items() if where == HOST)
+    named = sum(size for (where, _), size in found.items() if where == HOST_DEVICE)
     made = OwnMemory(resident(os.getpid()), _unshared(), named, device)
     if not device.startswith("cuda"):
         return made
@@ -63,8 +63,8 @@ def sizes(values: Iterable[Any]) -> Found:
     counts once, however many views of it there are."""
     found: Found = {}
     seen: dict[int, Any] = {}  # by id; the values are kept, else a new one may get a seen one's id
-    todo = [(value, DEEPEST) for value in values]
-    while todo and len(seen) < MOST:
+    todo = [(value, MAX_DEPTH) for value in values]
+    while todo and len(seen) < MAX_VALUES:
         value, depth = todo.pop()
         if id(value) in seen or depth < 0:
             continue
@@ -86,7 +86,7 @@ def _look(value: Any, found: Found) -> Iterable[Any]:
         while is_kind(value.base, "numpy", "ndarray"):
             value = value.base
         if value.base is None or not is_tensor(value.base):
-            found[HOST, value.ctypes.data] = value.nbytes
+            found[HOST_DEVICE, value.ctypes.data] = value.nbytes
         return []
     if is_kind(value, "torch.nn", "Module"):
         return [*value.parameters(), *value.buffers()]
@@ -95,7 +95,7 @@ def _look(value: Any, found: Found) -> Iterable[Any]:
     if is_kind(value, "keras", "Model"):
         return [each.value for each in value.weights]
     if is_kind(value, "tensorflow", "Tensor") or is_kind(value, "tensorflow", "Variable"):
-        where = value.device.rpartition("device:")[2].partition(":")[0].lower() or HOST
+        where = value.device.rpartition("device:")[2].partition(":")[0].lower() or HOST_DEVICE
         found[where, id(value)] = value.shape.num_elements() * value.dtype.size
         return []
     if type(value) is dict:

@@ -19,21 +19,23 @@ from typing import Any, TypeAlias
 from rankroom.errors import RankroomError
 from rankroom.rank import variables
 from rankroom.rank.own_memory import own_memory
-from rankroom.rank.world import GIVEN
+from rankroom.rank.world import PREDEFINED_NAMES
 
 # A dictionary key by key; anything else as ipyparallel serializes it, or as a pickle.
 Packed: TypeAlias = "dict[Any, Packed] | list[bytearray] | bytes"
-PART = 1 << 25  # bytes of a part of a message, at most
-PROTOCOL = 5  # which stores bytearrays as they are
-TENSORS = b"_load_from_bytes"  # of torch.storage: a pickle names it to load the data of a tensor
-PYTHON = tuple(sys.version_info[:2])
+MAX_PART_BYTES = 1 << 25  # bytes of a part of a message, at most
+PICKLE_PROTOCOL = 5  # which stores bytearrays as they are
+TENSOR_LOADER_NAME = (
+    b"_load_from_bytes"  # of torch.storage: a pickle names it to load the data of a tensor
+)
+PYTHON_VERSION = tuple(sys.version_info[:2])
 _replacing = threading.RLock()  # reentrant: one value may need two replacements
 
 
 def pack(value: Any) -> list[bytes]:
     """Return a value as bytes, in parts of at most PART bytes."""
-    data = pickle.dumps((PYTHON, _pack_one(value)), PROTOCOL)
-    return [data[at : at + PART] for at in range(0, len(data), PART)]
+    data = pickle.dumps((PYTHON_VERSION, _pack_one(value)), PICKLE_PROTOCOL)
+    return [data[at : at + MAX_PART_BYTES] for at in range(0, len(data), MAX_PART_BYTES)]
 
 
 def _pack_one(value: Any) -> Packed:
@@ -48,7 +50,7 @@ def _pack_one(value: Any) -> Packed:
         # gives small arrays buffers of their own, too.
         return [bytearray(each) for each in serialize_object(value, buffer_threshold=0)]
     except ValueError:  # an array whose type no buffer supports: of dates, say
-        return pickle.dumps(value, PROTOCOL)
+        return pickle.dumps(value, PICKLE_PROTOCOL)
 
 
 def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
@@ -60,9 +62,9 @@ def unpack(parts: Sequence[bytes], names: dict[str, Any] | None = None) -> Any:
     data = b"".join(parts)
     python, packed = pickle.loads(data)
     with contextlib.ExitStack() as replaced:
-        if python != PYTHON:
+        if python != PYTHON_VERSION:
             replaced.enter_context(_without_code(python))
-        if names is None and TENSORS in data:
+        if names is None and TENSOR_LOADER_NAME in data:
             replaced.enter_context(_on_processor())
         return _unpack_one(packed, names)
 
@@ -82,7 +84,7 @@ def _without_code(python: tuple[int, int]) -> Iterator[None]:
     """Refuse code compiled by another version of Python, which would crash this one."""
 
     def refuse(*about: Any) -> Any:
-        raise RankroomError(OTHER_PYTHON.format(there=python, here=PYTHON))
+        raise RankroomError(PYTHON_VERSIONS_DIFFER.format(there=python, here=PYTHON_VERSION))
 
     with _replaced("ipyparallel.serialize.codeutil", "code_ctor", refuse):
         yield
@@ -121,7 +123,7 @@ def _replaced(module: str, name: str, by: Any) -> Iterator[None]:
 
 def python() -> tuple[int, ...]:
     """Return the version of Python that runs this."""
-    return PYTHON
+    return PYTHON_VERSION
 
 
 def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
@@ -133,7 +135,7 @@ def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
     """
     names: dict[str, Any] = _shell().user_ns
     if how in ("who", "memory"):
-        hidden = {*_shell().user_ns_hidden, *GIVEN}
+        hidden = {*_shell().user_ns_hidden, *PREDEFINED_NAMES}
         if how == "who":
             return pack(variables.describe(names, hidden))
         values = variables.listed(names, hidden).values()
@@ -153,7 +155,7 @@ def _shell() -> Any:
     return get_ipython()
 
 
-OTHER_PYTHON = (
+PYTHON_VERSIONS_DIFFER = (
     "a function of Python {there[0]}.{there[1]} cannot come to Python {here[0]}.{here[1]}: define "
     "it where it is to be called, for ranks in a `%%distributed` cell"
 )

@@ -18,8 +18,8 @@ from rankroom.rank.frameworks.torch import torch_profiler
 from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import recorder
 
-MOST = 100_000  # operators and kernels of one cell on one rank; the longest are kept
-MOST_NAMES = 20_000  # distinct names of these
+MAX_OPERATIONS = 100_000  # operators and kernels of one cell on one rank; the longest are kept
+MAX_NAMES = 20_000  # distinct names of these
 
 
 # An operation in a profile: category (op or kernel), name, start in nanoseconds since the epoch,
@@ -61,7 +61,7 @@ def profiled(wanted: bool) -> Iterator[None]:
             profile.end()
         except KeyboardInterrupt:
             # The cell itself is over: this interrupt does not change how it ended.
-            say(INTERRUPTED)
+            say(PROFILE_INTERRUPTED)
 
 
 class Profile:
@@ -105,19 +105,19 @@ class Profile:
         """Stop the profilers, and turn the operators of the cell into spans."""
         Profile.present = None
         if not self._on and not self._failed:
-            say(NOTHING)
+            say(NOTHING_PROFILED)
         stopped = {}
         for name, profiler in self._on.items():
             with self._saying(name):
                 profiler.stop()
                 stopped[name] = profiler
-        share = MOST // max(1, len(stopped))
+        share = MAX_OPERATIONS // max(1, len(stopped))
         for name, profiler in stopped.items():
             with self._saying(name):
                 ops, count = profiler.ops(share)
                 kept = _add(ops)
                 if count > kept:
-                    say(LEFT_OUT.format(kept=kept, count=count, name=name))
+                    say(OPERATIONS_OMITTED.format(kept=kept, count=count, name=name))
         self._on.clear()
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class Profile:
             yield
         except Exception as error:
             self._failed = True
-            say(FAILED.format(name=name, why=f"{type(error).__name__}: {error}"[:300]))
+            say(PROFILER_FAILED.format(name=name, why=f"{type(error).__name__}: {error}"[:300]))
 
 
 def _add(rows: Iterable[Row]) -> int:
@@ -136,7 +136,7 @@ def _add(rows: Iterable[Row]) -> int:
     for cat, name, start, dur, thread in rows:
         number = numbers.get((name, thread))
         if number is None:
-            name_ = name[:200] if len(numbers) < MOST_NAMES else "(one of too many names)"
+            name_ = name[:200] if len(numbers) < MAX_NAMES else "(one of too many names)"
             number = recorder.number(("op", name_, thread), partial(_about, name_, thread))
             numbers[name, thread] = number
         recorder.add(cat, number, start // 1000, dur // 1000)
@@ -153,7 +153,9 @@ def say(words: str) -> None:
     print(words, file=sys.stderr)
 
 
-NOTHING = "--profile: this rank has imported neither torch nor tensorflow, so nothing was profiled"
-FAILED = "--profile: {name} could not be profiled ({why})"
-INTERRUPTED = "--profile: interrupted, the profile is not complete"
-LEFT_OUT = "--profile: the {kept:,} longest of {count:,} operations of {name} were kept"
+NOTHING_PROFILED = (
+    "--profile: this rank has imported neither torch nor tensorflow, so nothing was profiled"
+)
+PROFILER_FAILED = "--profile: {name} could not be profiled ({why})"
+PROFILE_INTERRUPTED = "--profile: interrupted, the profile is not complete"
+OPERATIONS_OMITTED = "--profile: the {kept:,} longest of {count:,} operations of {name} were kept"

@@ -16,7 +16,7 @@ from rankroom.rank.subworld import Subworld
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-SET_UP = "Rankroom sets frameworks up again"  # the name of its span in the timeline
+SETUP_SPAN_NAME = "Rankroom sets frameworks up again"  # the name of its span in the timeline
 
 
 class Adapter(Protocol):
@@ -163,5 +163,5 @@ def _set_up() -> Iterator[None]:
     try:
         yield
     finally:
-        number = recorder.number(("setup",), lambda: {"name": SET_UP})
+        number = recorder.number(("setup",), lambda: {"name": SETUP_SPAN_NAME})
         recorder.add("setup", number, begin, time.time_ns() // 1000 - begin)

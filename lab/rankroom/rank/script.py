@@ -23,14 +23,14 @@ from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.shell import RankShell, leave
 
 # Modules of executors: the table of their threads, and the flag that tells these the program ends.
-EXECUTORS = {
+EXECUTOR_INTERNALS = {
     "concurrent.futures.thread": ("_threads_queues", "_shutdown"),
     "concurrent.futures.process": ("_threads_wakeups", "_global_shutdown"),
     "loky.process_executor": ("_threads_wakeups", "_global_shutdown"),
     "joblib.externals.loky.process_executor": ("_threads_wakeups", "_global_shutdown"),
 }
 
-LONGEST = 500  # characters of an error's message that are shown before its traceback
+MAX_ERROR_CHARS = 500  # characters of an error's message that are shown before its traceback
 
 
 class ScriptExit(Exception):
@@ -69,7 +69,7 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
                     runpy.run_path(path, run_name="__main__")
             except SystemExit as end:
                 status = end.code
-                if os.getpid() == process and status not in OK:
+                if os.getpid() == process and status not in SUCCESS_STATUSES:
                     rest.tell_failing(f"exit status {status}")
             except KeyboardInterrupt:
                 raise
@@ -92,7 +92,7 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
             vars(builtins).pop(name, None)
     if os.getpid() != process:
         end_fork(status)
-    if status not in OK:
+    if status not in SUCCESS_STATUSES:
         raise ScriptExit(status) from None
 
 
@@ -260,8 +260,12 @@ class Rest:
             RankShell.instance().tell_raised()
         names = [each.name for each in [*self._threads(), *self._processes()]]
         if names:
-            why = why if len(why) <= LONGEST else f"{why[:LONGEST]}…"
-            print(WAITS.format(why=why, names=", ".join(names)), file=sys.stderr, flush=True)
+            why = why if len(why) <= MAX_ERROR_CHARS else f"{why[:MAX_ERROR_CHARS]}…"
+            print(
+                WAITING_AFTER_FAILURE.format(why=why, names=", ".join(names)),
+                file=sys.stderr,
+                flush=True,
+            )
 
     def wait_for_threads(self) -> None:
         """Wait for threads, including those that they start meanwhile."""
@@ -307,7 +311,7 @@ def _finalizers() -> dict[Any, Any]:
 
 def _end_executors(threads: Collection[threading.Thread]) -> None:
     """Let the executors of these threads finish their work and end, as Python does at exit."""
-    for name, (kept, flag) in EXECUTORS.items():
+    for name, (kept, flag) in EXECUTOR_INTERNALS.items():
         module = vars(sys.modules[name]) if name in sys.modules else {}
         before = module.get(kept, {})
         own = {each: how for each, how in [*before.items()] if each in threads}
@@ -347,6 +351,8 @@ def end_fork(status: object) -> None:
         os._exit(code)
 
 
-OK = (None, 0, False)  # arguments of `sys.exit` that mean success
-WAITS = "{why}: waits for what the script has begun ({names}); an interrupt ends the wait"
+SUCCESS_STATUSES = (None, 0, False)  # arguments of `sys.exit` that mean success
+WAITING_AFTER_FAILURE = (
+    "{why}: waits for what the script has begun ({names}); an interrupt ends the wait"
+)
 NO_FILE = "there is no file {path} on {host} (in {folder})"

@@ -33,10 +33,12 @@ from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.reporting import spans
 from rankroom.reporting.reporter import Reporter
 
-CHILD_S = 0.25  # for a child process to end after an interrupt
-QUICK_SWITCH_S = 1e-4  # after which a computing thread yields the GIL; Python's default is 5 ms
-LARGEST_DISPLAY = 16 << 20  # characters of one representation; of a larger one, the size is kept
-LONGEST_ERROR = 20_000  # characters of an error's message, and of a line of its traceback
+CHILD_EXIT_TIMEOUT_S = 0.25  # for a child process to end after an interrupt
+FAST_SWITCH_INTERVAL_S = (
+    1e-4  # after which a computing thread yields the GIL; Python's default is 5 ms
+)
+MAX_DISPLAY_CHARS = 16 << 20  # characters of one representation; of a larger one, the size is kept
+MAX_ERROR_CHARS = 20_000  # characters of an error's message, and of a line of its traceback
 
 
 def is_clients(reporter: Reporter | None) -> bool:
@@ -208,7 +210,7 @@ class RankShell(ZMQInteractiveShell):
         except ValueError:  # there is no error
             super().showtraceback(exc_tuple, *args, **kwargs)
             return
-        is_cells = self._depth <= 1 and _shower(sys._getframe(1)) in _SHOW_LAST
+        is_cells = self._depth <= 1 and _shower(sys._getframe(1)) in _CELL_ERROR_CODES
         if is_cells or self.displayhook.is_on:
             is_ended = self.interrupted or self.ended_by is not None
             if is_ended and isinstance(error, asyncio.CancelledError):
@@ -252,7 +254,7 @@ class RankShell(ZMQInteractiveShell):
         """Report the failure before the traceback is made, and give way to the threads that tell
         the other ranks and release them, as those may be waiting for this one."""
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(QUICK_SWITCH_S)
+        sys.setswitchinterval(FAST_SWITCH_INTERVAL_S)
         try:
             self._fail()
             yield
@@ -313,7 +315,7 @@ class RankShell(ZMQInteractiveShell):
         file = getattr(getattr(own, "__code__", None), "co_filename", "")
         where = "a cell" if file in self.cells() else file or "a library"
         name = getattr(own, "__qualname__", type(own).__name__)
-        spans.recorder.note(OTHER_PRINT.format(name=name, where=where))
+        spans.recorder.note(PRINT_REPLACED.format(name=name, where=where))
 
     def cells(self) -> set[str]:
         """Return the file names that cells were compiled with."""
@@ -343,7 +345,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(CHILD_S)
+            child.wait(CHILD_EXIT_TIMEOUT_S)
 
 
 def _interruptible(original: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -384,8 +386,8 @@ def _text(value: Any) -> str:
 
 def _bounded(text: str) -> str:
     """Return an error's text, cut for the record, which is sent again with every change."""
-    more = len(text) - LONGEST_ERROR
-    return f"{text[:LONGEST_ERROR]}… ({more:,} more characters)" if more > 0 else text
+    more = len(text) - MAX_ERROR_CHARS
+    return f"{text[:MAX_ERROR_CHARS]}… ({more:,} more characters)" if more > 0 else text
 
 
 def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
@@ -398,7 +400,7 @@ def jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
             value = base64.b64encode(value).decode("ascii")
         value = plain_json(value)
         size = len(value) if isinstance(value, str) else len(json.dumps(value)) if value else 0
-        if size > LARGEST_DISPLAY:
+        if size > MAX_DISPLAY_CHARS:
             named.append(f"<{mime} of {size:,} characters, not kept>")
         else:
             out[mime] = value
@@ -462,8 +464,11 @@ def _shower(frame: FrameType) -> Any:
 
 
 # The functions of IPython that show the error with which a cell ends.
-_SHOW_LAST = (ZMQInteractiveShell.run_code.__code__, ZMQInteractiveShell.run_ast_nodes.__code__)
-OTHER_PRINT = (
+_CELL_ERROR_CODES = (
+    ZMQInteractiveShell.run_code.__code__,
+    ZMQInteractiveShell.run_ast_nodes.__code__,
+)
+PRINT_REPLACED = (
     "`print` is no longer Python's: `{name}` of {where} has taken its place, for later cells as "
     "well. Ranks on which it prints nothing look silent; ranks that are restarted have Python's"
 )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-LOOK_S = 0.05  # poll interval for new connections, while a set-up is broken off
+SHUTDOWN_POLL_INTERVAL_S = 0.05  # poll interval for new connections, while a set-up is broken off
 Socket = tuple[int, int]  # descriptor and inode, as descriptors are reused
 
 
@@ -96,4 +96,4 @@ class Connecting:
                 if before is None or self._number != number:
                     return
                 break_off(open_sockets() - before, listening=self._listening)
-            time.sleep(LOOK_S)
+            time.sleep(SHUTDOWN_POLL_INTERVAL_S)

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-OURS = "rankroom-"  # prefix of the names of our own threads, which are not the cell's
-IPYKERNELS = ("IOPub", "Control")  # names of ipykernel's threads
-SIGNAL = signal.SIGUSR2
+OWN_THREAD_PREFIX = "rankroom-"  # prefix of the names of our own threads, which are not the cell's
+IPYKERNEL_THREADS = ("IOPub", "Control")  # names of ipykernel's threads
+STACKS_SIGNAL = signal.SIGUSR2
 
 
 class CellPosition(NamedTuple):
@@ -52,7 +52,7 @@ def stacks(cells: set[str]) -> str:
     main = threading.main_thread()
     parts = []
     for thread in sorted(threading.enumerate(), key=lambda each: each is not main):
-        is_ours = thread.name.startswith(OURS) or thread.name in IPYKERNELS
+        is_ours = thread.name.startswith(OWN_THREAD_PREFIX) or thread.name in IPYKERNEL_THREADS
         if is_ours or thread is threading.current_thread():
             continue
         frame = frames.get(thread.ident or 0)
@@ -72,7 +72,9 @@ _written: list[Any] = []
 def answer_to_signal(file: Path) -> None:
     """Make SIGUSR2 write all stacks to `file`, even while C code keeps Python from running."""
     _written[:] = [file.open("wb", buffering=0)]
-    signal.signal(SIGNAL, signal.SIG_IGN)  # in effect whenever faulthandler is not registered
+    signal.signal(
+        STACKS_SIGNAL, signal.SIG_IGN
+    )  # in effect whenever faulthandler is not registered
     answer_again()
 
 
@@ -80,8 +82,10 @@ def answer_again() -> None:
     """Register the handler of SIGUSR2 again: a library that restores all handlers that Python knows
     (Lightning, after each training) removes this one, which Python does not know."""
     for file in _written:
-        faulthandler.unregister(SIGNAL)  # else faulthandler assumes that it is still registered
-        faulthandler.register(SIGNAL, file, all_threads=True)
+        faulthandler.unregister(
+            STACKS_SIGNAL
+        )  # else faulthandler assumes that it is still registered
+        faulthandler.register(STACKS_SIGNAL, file, all_threads=True)
 
 
 def handles_interrupt() -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rankroom.rank.environment import PRELOADABLE
+from rankroom.rank.environment import FORK_SAFE_MODULES
 from rankroom.rpc.client import Client
 
 Content = dict[str, Any]
@@ -59,7 +59,7 @@ class SupervisorConnection:
     def send(self, header: Content, lines: bytes) -> None:
         """Send a batch of events; a cell's last batch at once, while interrupts are ignored."""
         if ended := header["ended"]:
-            header["modules"] = [name for name in PRELOADABLE if name in sys.modules]
+            header["modules"] = [name for name in FORK_SAFE_MODULES if name in sys.modules]
         self._client.tell(lines, at_once=ended, do="events", **header)
 
     def tell_debugger(self, event: Content) -> None:

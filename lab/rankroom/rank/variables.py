@@ -11,12 +11,14 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-MOST = 64 << 20  # bytes of an array that its mark is computed from; a larger one is sampled
-ITEMS, DEPTH = 10_000, 20  # of nested containers for which a mark is computed, at most
-SHORT = 40  # characters that are shown of a value
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+MAX_HASHED_BYTES = (
+    64 << 20
+)  # bytes of an array that its mark is computed from; a larger one is sampled
+MAX_ITEMS, MAX_DEPTH = 10_000, 20  # of nested containers for which a mark is computed, at most
+MAX_SHOWN_CHARS = 40  # characters that are shown of a value
+PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (list, tuple, set, frozenset, dict)
-LEFT_OUT = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+OMITTED_TYPES = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 class Variable(NamedTuple):
@@ -42,7 +44,9 @@ def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, An
     return {
         name: value
         for name, value in sorted(names.items())
-        if not name.startswith("_") and name not in left_out and not isinstance(value, LEFT_OUT)
+        if not name.startswith("_")
+        and name not in left_out
+        and not isinstance(value, OMITTED_TYPES)
     }
 
 
@@ -58,8 +62,8 @@ def of(value: Any) -> Variable:
 
 
 def _plain(value: Any) -> Variable:
-    text = repr(value[:SHORT] if _is_long_text(value) else value)
-    shown = text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+    text = repr(value[:MAX_SHOWN_CHARS] if _is_long_text(value) else value)
+    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
     return Variable(_name(value), shown, mark=_crc(_mark_of_plain(value).encode()))
 
 
@@ -73,12 +77,12 @@ def _mark_of_plain(value: Any) -> str:
 
 def _is_long_text(value: Any) -> bool:
     """Return whether the `repr` of a value, which may be gigabytes, is to be avoided."""
-    return type(value) in (str, bytes) and len(value) > SHORT
+    return type(value) in (str, bytes) and len(value) > MAX_SHOWN_CHARS
 
 
 def _container(value: Any) -> Variable:
     items = "1 item" if len(value) == 1 else f"{len(value):,} items"
-    return Variable(_name(value), items, mark=_mark_of(value, [ITEMS]))
+    return Variable(_name(value), items, mark=_mark_of(value, [MAX_ITEMS]))
 
 
 def _tensor(value: Any) -> Variable:
@@ -134,7 +138,7 @@ def is_kind(value: Any, module: str, *names: str) -> bool:
 
 
 _KINDS: tuple[tuple[Callable[[Any], Variable], Callable[[Any], bool]], ...] = (
-    (_plain, lambda value: type(value) in PLAIN),
+    (_plain, lambda value: type(value) in PLAIN_TYPES),
     (_container, lambda value: type(value) in CONTAINERS),
     (_tensor, is_tensor),
     (_module, lambda value: is_kind(value, "torch.nn", "Module")),
@@ -158,12 +162,12 @@ def _bytes_of_tensor(value: Any) -> bytes:
     return bytes(sample.view(torch.uint8).numpy())
 
 
-def _mark_of(value: Any, left: list[int], depth: int = DEPTH) -> str:
+def _mark_of(value: Any, left: list[int], depth: int = MAX_DEPTH) -> str:
     """Return the mark of nested plain values and arrays; "" for others, too many or too deep."""
     left[0] -= 1
     if left[0] < 0 or depth < 0:
         return ""
-    if type(value) in PLAIN:
+    if type(value) in PLAIN_TYPES:
         return _mark_of_plain(value)
     if type(value) not in CONTAINERS:
         return of(value).mark if is_tensor(value) or is_kind(value, "numpy", "ndarray") else ""
@@ -185,7 +189,7 @@ def _each(words: Iterable[str]) -> str:
 
 
 def _step(size: int) -> int:
-    return max(1, -(-size // MOST))
+    return max(1, -(-size // MAX_HASHED_BYTES))
 
 
 def _shape(shape: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rankroom.reporting.spans import recorder
 
 # A shorter wait is not recorded: the result was there already, as for five of six gradients.
-SHORTEST_S = 1e-5
+MIN_RECORDED_WAIT_S = 1e-5
 
 _main = threading.main_thread().ident
 
@@ -64,5 +64,5 @@ class Waiting:
             Waiting.broken = self.what
         if recorder.on and self.before is None:
             seconds = monotonic() - self.since
-            if seconds >= SHORTEST_S:
+            if seconds >= MIN_RECORDED_WAIT_S:
                 recorder.late((recorder.waited, self.what, time_ns(), seconds))

@@ -19,12 +19,12 @@ from rankroom.rank.frameworks.horovod import horovod_spans
 from rankroom.rank.frameworks.torch import torch_ddp_group, torch_device
 from rankroom.rank.waiting import Waiting
 
-LOOK_S = 0.5
-NOTICE_S = 1.0  # in one collective, before that is reported
-STILL_S = 2.0  # without a step of the main thread, before that is reported
+SAMPLE_INTERVAL_S = 0.5
+BLOCKED_REPORT_DELAY_S = 1.0  # in one collective, before that is reported
+STUCK_TIMEOUT_S = 2.0  # without a step of the main thread, before that is reported
 # How long it may be idle while other threads or child processes compute for it, as compilers do.
-COMPUTING_S = 300.0
-IDLE_SHARE = 0.02  # of one core: a main thread that uses less does not compute
+COMPUTING_TIMEOUT_S = 300.0
+IDLE_CPU_SHARE = 0.02  # of one core: a main thread that uses less does not compute
 
 
 class Watchdog:
@@ -88,22 +88,22 @@ class Watchdog:
         # It may have moved since the last sample.
         moved = _step(frame) != self._step
         # Native code records no `Waiting`; but the main thread is idle, and this is pending.
-        found = _in_flight() if not moved and now - self._since > STILL_S else None
+        found = _in_flight() if not moved and now - self._since > STUCK_TIMEOUT_S else None
         if found := found or self._waits_on_gpu(frame, now):
             what, seconds = found
             return {"state": "waits", "what": what, "seconds": seconds, **about}
         about["what"] = None
-        if not moved and now - self._computed < STILL_S:
+        if not moved and now - self._computed < STUCK_TIMEOUT_S:
             about["beside"] = self._beside
         still = 0.0 if moved else self._still(now)
-        if still > STILL_S:
+        if still > STUCK_TIMEOUT_S:
             return {"state": "still", "seconds": still, **about}
         return {"state": "busy", "seconds": 0, **about}
 
     def _watch(self) -> None:
         over = self._over
         # All ranks at the same moment: while one samples, those that train with it have to wait.
-        while not over.wait(LOOK_S - time.time() % LOOK_S):
+        while not over.wait(SAMPLE_INTERVAL_S - time.time() % SAMPLE_INTERVAL_S):
             run = self._running()
             if run is None:
                 self._told = None
@@ -124,7 +124,7 @@ class Watchdog:
         frame = stacks.main_frame()
         step = _step(frame)
         cpu = time.clock_gettime(self._clock)
-        moved = step != self._step or cpu - self._cpu > IDLE_SHARE * LOOK_S
+        moved = step != self._step or cpu - self._cpu > IDLE_CPU_SHARE * SAMPLE_INTERVAL_S
         self._step, self._cpu = step, cpu
         if step[:2] != self._line:
             self._line, self._line_since = step[:2], now
@@ -132,14 +132,16 @@ class Watchdog:
             self._since = now
             self._computing.forget()
         # Early enough for two samples before STILL_S is over.
-        elif now - self._since > STILL_S - 2.5 * LOOK_S and (beside := self._computing.look(cpu)):
+        elif now - self._since > STUCK_TIMEOUT_S - 2.5 * SAMPLE_INTERVAL_S and (
+            beside := self._computing.look(cpu)
+        ):
             self._beside, self._computed = beside, now
 
     def _still(self, now: float) -> float:
         """Return for how many seconds the main thread has been idle and nothing has computed for
         it; what computes no longer counts after COMPUTING_S."""
         still = now - self._since
-        return still if still > COMPUTING_S else min(still, now - self._computed)
+        return still if still > COMPUTING_TIMEOUT_S else min(still, now - self._computed)
 
     def _is_stuck(self) -> bool:
         if self._asking():  # the user who is asked knows it already
@@ -147,12 +149,12 @@ class Watchdog:
         now = time.monotonic()
         wait = Waiting.current
         if wait is not None:
-            return now - wait.since > NOTICE_S
+            return now - wait.since > BLOCKED_REPORT_DELAY_S
         if self._waits_on_gpu(stacks.main_frame(), now):
             return True
-        if now - self._since <= STILL_S:
+        if now - self._since <= STUCK_TIMEOUT_S:
             return False
-        return self._still(now) > STILL_S or _in_flight() is not None
+        return self._still(now) > STUCK_TIMEOUT_S or _in_flight() is not None
 
     def _waits_on_gpu(self, frame: FrameType | None, now: float) -> tuple[str, float] | None:
         """Return what the GPU waits in, and for how many seconds, if the main thread waits for it,
@@ -160,7 +162,7 @@ class Watchdog:
 
         The GPU is not queried while the thread moves: a query would end the recording of a graph.
         """
-        if _step(frame)[:2] == self._line and now - self._line_since > STILL_S:
+        if _step(frame)[:2] == self._line and now - self._line_since > STUCK_TIMEOUT_S:
             return torch_device.waits_in()
         return None
 

@@ -15,8 +15,14 @@ from typing import Any
 from rankroom.rank.waiting import Waiting
 from rankroom.rpc.client import ask
 
-GIVEN = ("rank", "size", "local_rank", "device", "span")  # names that a cell finds on every rank
-PATIENCE_S = 5.0  # a rank that waits longer than this for others says so
+PREDEFINED_NAMES = (
+    "rank",
+    "size",
+    "local_rank",
+    "device",
+    "span",
+)  # names that a cell finds on every rank
+WAIT_NOTICE_DELAY_S = 5.0  # a rank that waits longer than this for others says so
 
 
 class SubsetError(Exception):
@@ -179,13 +185,13 @@ class World:
         """Raise RegroupedError if a rank has died since this meeting, ReleasedError if others have
         left the cell."""
         if self.meeting != meeting:
-            raise RegroupedError(DIED.format(what=topic))
+            raise RegroupedError(PEER_DIED.format(what=topic))
         if self._parted:
-            raise ReleasedError(GIVEN_UP.format(what=topic))
+            raise ReleasedError(PEER_FAILED.format(what=topic))
 
     def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
         number: int | None = None
-        told = time.monotonic() + PATIENCE_S
+        told = time.monotonic() + WAIT_NOTICE_DELAY_S
         self._waits = topic
         try:
             while True:
@@ -199,14 +205,14 @@ class World:
                     return values
                 missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
                 if self.meeting != meeting:
-                    raise RegroupedError(DIED.format(what=_words(topic)))
+                    raise RegroupedError(PEER_DIED.format(what=_words(topic)))
                 if self._released or self._parted:
-                    words = NEVER_CAME if missing else GIVEN_UP
+                    words = PEER_FAILED_FIRST if missing else PEER_FAILED
                     raise ReleasedError(words.format(what=_words(topic), ranks=named(missing)))
                 if time.monotonic() > told:
                     told = float("inf")
-                    print(WAITS.format(rank=self.rank, ranks=named(missing), what=_words(topic)),
-                          file=sys.stderr)  # fmt: skip
+                    about = {"rank": self.rank, "ranks": named(missing), "what": _words(topic)}
+                    print(WAITING_FOR.format(**about), file=sys.stderr)
         except BaseException:
             self._ask(do="leave", topic=topic)
             raise
@@ -270,7 +276,7 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-WAITS = "rank {rank} waits in {what} for {ranks}"
-NEVER_CAME = "{what} was given up: {ranks} failed before it came to the same call"
-GIVEN_UP = "{what} was given up: another rank has failed"
-DIED = "{what} was given up: another rank has died, and is waited for"
+WAITING_FOR = "rank {rank} waits in {what} for {ranks}"
+PEER_FAILED_FIRST = "{what} was given up: {ranks} failed before it came to the same call"
+PEER_FAILED = "{what} was given up: another rank has failed"
+PEER_DIED = "{what} was given up: another rank has died, and is waited for"

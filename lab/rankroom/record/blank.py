@@ -18,11 +18,11 @@ from pathlib import Path
 
 from rankroom.system import pid_space
 
-BLANK = ".blank"
+BLANK_SUFFIX = ".blank"
 # Blanks of other machines are removed after this; a process that still needs one makes another.
-OLD_S = 7 * 86_400.0
+STALE_BLANK_AGE_S = 7 * 86_400.0
 NEXT_RUN = "run.json.next"  # renamed to run.json once it is written
-_FILES = ("run.json", "source.py", NEXT_RUN, "events.jsonl")
+_FILE_NAMES = ("run.json", "source.py", NEXT_RUN, "events.jsonl")
 
 
 class Blank:
@@ -32,11 +32,11 @@ class Blank:
     """
 
     def __init__(self, runs: Path) -> None:
-        self.folder = f"{runs}/.{os.getpid()}-{_space()}-{secrets.token_hex(4)}{BLANK}"
+        self.folder = f"{runs}/.{os.getpid()}-{_space()}-{secrets.token_hex(4)}{BLANK_SUFFIX}"
         self._files: list[int] = []
         os.mkdir(self.folder, 0o700)  # noqa: PTH102 - strings are faster, and a cell may wait
         try:
-            for name in _FILES:
+            for name in _FILE_NAMES:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
                 self._files.append(os.open(f"{self.folder}/{name}", flags, 0o600))
             with contextlib.suppress(OSError, AttributeError):  # not everywhere
@@ -80,7 +80,7 @@ def forsaken(runs: Path) -> Iterator[Path]:
     """Yield the blanks left by processes that have ended; of other machines', only the old ones."""
     from rankroom.system import process_tree  # a local import: `import rankroom` has to be fast
 
-    for folder in runs.glob(f".*{BLANK}"):
+    for folder in runs.glob(f".*{BLANK_SUFFIX}"):
         pid, _, rest = folder.name.removeprefix(".").partition("-")
         if not pid.isdigit() or folder.is_symlink():
             continue
@@ -89,7 +89,7 @@ def forsaken(runs: Path) -> Iterator[Path]:
         else:
             gone = False
             with contextlib.suppress(OSError):  # it has just become a record
-                gone = time.time() - folder.lstat().st_mtime > OLD_S
+                gone = time.time() - folder.lstat().st_mtime > STALE_BLANK_AGE_S
         if gone:
             yield folder
 

@@ -9,7 +9,7 @@ from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.system import file_lock, pid_space, process_tree
 from rankroom.system.polling import poll_until
 
-LOOKED_AT_S = 5.0  # timeout for the lock, which processes that check for an owner hold briefly
+LOCK_TIMEOUT_S = 5.0  # timeout for the lock, which processes that check for an owner hold briefly
 
 
 def claim(paths: ClusterPaths, info: ClusterInfo) -> int:
@@ -29,11 +29,11 @@ def claim(paths: ClusterPaths, info: ClusterInfo) -> int:
         outcome = file_lock.take(descriptor, file_lock.EXCLUSIVE)
         return outcome != "busy"
 
-    if not poll_until(is_known, LOOKED_AT_S):
+    if not poll_until(is_known, LOCK_TIMEOUT_S):
         os.close(descriptor)
-        raise SystemExit(TAKEN.format(name=info.name))
+        raise SystemExit(ALREADY_OWNED.format(name=info.name))
     info.locked = outcome == "taken"
     return descriptor
 
 
-TAKEN = "another process keeps cluster {name} already"
+ALREADY_OWNED = "another process keeps cluster {name} already"

@@ -25,9 +25,13 @@ from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
-LATE_S = 10.0  # within which a network file system shows a folder made on another machine
-SEEN_S = 120.0  # within which a network file system shows a file written on another machine
-CLOCK_S = 2 * 3600.0  # the largest clock error of this machine that is allowed for
+FOLDER_VISIBLE_TIMEOUT_S = (
+    10.0  # within which a network file system shows a folder made on another machine
+)
+FILE_VISIBLE_TIMEOUT_S = (
+    120.0  # within which a network file system shows a file written on another machine
+)
+MAX_CLOCK_ERROR_S = 2 * 3600.0  # the largest clock error of this machine that is allowed for
 VERSION = 2  # since 2, the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]
 RemoteState = Literal[
@@ -150,7 +154,7 @@ class ClusterInfo:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ClusterInfo:
-        data = {config.RENAMED.get(key, key): value for key, value in data.items()}
+        data = {config.NEW_NAMES.get(key, key): value for key, value in data.items()}
         known = {f.name for f in dataclasses.fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         kept["ranks"] = [RankInfo(**rank) for rank in kept.get("ranks", [])]
@@ -165,7 +169,7 @@ class ClusterInfo:
 def silent_words(info: ClusterInfo) -> str:
     """Return the warning about silent nodes; empty if there are none."""
     parts = [
-        SILENT.format(node=node, seconds=max(0.0, time.time() - since))
+        SILENT_NODE_MESSAGE.format(node=node, seconds=max(0.0, time.time() - since))
         for node, since in sorted(info.silent.items())
     ]
     return "; ".join(parts)
@@ -174,20 +178,20 @@ def silent_words(info: ClusterInfo) -> str:
 def is_past(until: float) -> bool:
     """Whether a scheduler's time (epoch seconds, 0 if unknown) has passed, even if a clock is wrong
     by up to CLOCK_S."""
-    return 0 < until < time.time() - CLOCK_S
+    return 0 < until < time.time() - MAX_CLOCK_ERROR_S
 
 
-SILENT = "node {node} has been silent for {seconds:.0f} s: its ranks may be cut off"
+SILENT_NODE_MESSAGE = "node {node} has been silent for {seconds:.0f} s: its ranks may be cut off"
 UNLISTED = "runs that cannot be listed"
 UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # the text of each cluster.json as last read or written here
 
 
-REMOVED = ".removed"  # suffix of a cluster's folder that is being deleted
+REMOVED_SUFFIX = ".removed"  # suffix of a cluster's folder that is being deleted
 LONGEST_NAME = 63
 # Valid as a folder's name, and cannot lead out of the parent folder.
-NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-NAME_HAS = (
+NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+NAME_RULE = (
     f"has letters, digits, dots, dashes and underscores only, and {LONGEST_NAME} characters at most"
 )
 
@@ -195,8 +199,8 @@ NAME_HAS = (
 def named(name: str | None, kind: str) -> ClusterPaths:
     """Return the paths of a new cluster called `name`, or else by a random name that begins with
     `kind`. Raises UsageError for an invalid name."""
-    if name and not NAME.fullmatch(name):
-        raise UsageError(f"the name of a cluster {NAME_HAS}, unlike {name!r}")
+    if name and not NAME_PATTERN.fullmatch(name):
+        raise UsageError(f"the name of a cluster {NAME_RULE}, unlike {name!r}")
     begins = re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")[:40] or "ranks"
     return ClusterPaths(name or f"{begins}-{secrets.token_hex(2)}")
 
@@ -255,7 +259,7 @@ class ClusterPaths:
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""
         config.private(clusters_folder())
-        for left in self._root.glob(f".*{REMOVED}"):
+        for left in self._root.glob(f".*{REMOVED_SUFFIX}"):
             shutil.rmtree(left, ignore_errors=True)
         for folder in (self.folder, self.logs, self.profile, self.folder / "spool"):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -296,9 +300,9 @@ class ClusterPaths:
                     print(told, file=sys.stderr, flush=True)
             return None
 
-        seen = poll_until(lambda: read() is not None, LATE_S)
+        seen = poll_until(lambda: read() is not None, FOLDER_VISIBLE_TIMEOUT_S)
         if not seen and not self.is_removed():
-            poll_until(lambda: read() is not None, SEEN_S)
+            poll_until(lambda: read() is not None, FILE_VISIBLE_TIMEOUT_S)
         return self.read()
 
     def _read_before(self, error: Exception) -> ClusterInfo | None:
@@ -334,7 +338,7 @@ class ClusterPaths:
         cluster."""
         if self.folder.resolve().parent != self._root.resolve():
             raise ValueError(f"{self.name!r} is no cluster's folder")  # all below it would be lost
-        folder = self._root / f".{self.name}-{secrets.token_hex(4)}{REMOVED}"
+        folder = self._root / f".{self.name}-{secrets.token_hex(4)}{REMOVED_SUFFIX}"
         try:
             self.folder.rename(folder)
         except OSError:
@@ -343,7 +347,7 @@ class ClusterPaths:
         shutil.rmtree(folder, ignore_errors=True)
         # Left by a supervisor that was killed while it removed this cluster.
         with contextlib.suppress(OSError):
-            for left in list(self._root.glob(f".{self.name}-????????{REMOVED}")):
+            for left in list(self._root.glob(f".{self.name}-????????{REMOVED_SUFFIX}")):
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rankroom.errors import RecordError
-from rankroom.record.model import MOST_COMPARED, RunInfo
+from rankroom.record.model import MAX_COMPARED_RUNS, RunInfo
 from rankroom.record.store import Store
 
-LOOKED_AT = 200  # the number of newest records that are searched for a name
+MAX_SEARCHED_RECORDS = 200  # the number of newest records that are searched for a name
 
 
 def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list[str], list[str]]:
@@ -23,21 +23,21 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
             notes.append(f"not compared: {error}")
             continue
         if other == run_id:
-            notes.append(ITSELF.format(text=text))
+            notes.append(SAME_RUN.format(text=text))
         elif other not in found:
             found.append(other)
-    for other in found[MOST_COMPARED:]:
-        notes.append(TOO_MANY.format(id=other, most=MOST_COMPARED))
-    return found[:MOST_COMPARED], notes
+    for other in found[MAX_COMPARED_RUNS:]:
+        notes.append(TOO_MANY.format(id=other, most=MAX_COMPARED_RUNS))
+    return found[:MAX_COMPARED_RUNS], notes
 
 
-def with_metrics(store: Store, limit: int = LOOKED_AT) -> list[RunInfo]:
+def with_metrics(store: Store, limit: int = MAX_SEARCHED_RECORDS) -> list[RunInfo]:
     """Return those of the newest `limit` runs that have metrics, or are running and may yet."""
     return [run for run in store.newest(limit) if run.state == "running" or has_metrics(store, run)]
 
 
 def _find(store: Store, text: str, run_id: str) -> str:
-    runs = store.newest(LOOKED_AT) if text and text not in store.ids() else []
+    runs = store.newest(MAX_SEARCHED_RECORDS) if text and text not in store.ids() else []
     if text == "last":
         # Skip runs without metrics, such as a short cell that was run after the one meant.
         found = (run.id for run in runs if run.id != run_id and has_metrics(store, run))
@@ -52,5 +52,5 @@ def has_metrics(store: Store, run: RunInfo) -> bool:
     return run.has_metrics or store.paths(run.id).metrics.exists()
 
 
-ITSELF = "not compared: {text!r} is this run"
+SAME_RUN = "not compared: {text!r} is this run"
 TOO_MANY = "not compared with {id}: a run is compared with {most} others at most"

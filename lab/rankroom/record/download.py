@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from rankroom.record.model import Json
 
 # Characters: a longer line is cut, and continued after the sign `┆`, so that no line fills memory.
-_LONG = 1 << 20
-_BATCH = 1 << 18
+_MAX_LINE_LENGTH = 1 << 20
+_BATCH_LENGTH = 1 << 18
 
 
 def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> Iterator[bytes]:
@@ -29,10 +29,10 @@ def log_text(events: Iterable[Json], ranks: Collection[int] | None = None) -> It
         for text in rest:
             out.append(line.close())
             line.add(text)
-        if line.length > _LONG:
+        if line.length > _MAX_LINE_LENGTH:
             out.append(line.close("┆"))
         held += len(event["text"])
-        if held > _BATCH and out:  # `out` is empty while no line has ended
+        if held > _BATCH_LENGTH and out:  # `out` is empty while no line has ended
             yield _encode(out)
             out, held = [], 0
     out += [line.close() for line in open_lines.values() if line.length]

@@ -18,9 +18,9 @@ VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
-MOST_COMPARED = 4  # other runs shown beside one: more curves could not be told apart
+MAX_COMPARED_RUNS = 4  # other runs shown beside one: more curves could not be told apart
 RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
-RANK_ENDED: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")
+ENDED_RANK_STATES: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")
 Json = dict[str, Any]
 
 
@@ -170,8 +170,8 @@ class RunInfo:
 
         Raises ValueError when `data` is not a Run.
         """
-        _check(data, _RUN_NEEDS, "run")
-        _check({**_RUN_MAY, **data}, {k: type(v) for k, v in _RUN_MAY.items()}, "run")
+        _check(data, _RUN_REQUIRED, "run")
+        _check({**_RUN_DEFAULTS, **data}, {k: type(v) for k, v in _RUN_DEFAULTS.items()}, "run")
         if data["state"] not in get_args(RunState):
             raise ValueError(f"a run in a state {data['state']!r}")
         known = {f.name for f in dataclasses.fields(cls)}
@@ -181,7 +181,7 @@ class RunInfo:
                 kept[key] = None
         kept["notes"] = [str(note) for note in kept.get("notes", [])]
         compare = kept.get("compare")
-        compare = compare[:MOST_COMPARED] if isinstance(compare, list) else []
+        compare = compare[:MAX_COMPARED_RUNS] if isinstance(compare, list) else []
         kept["compare"] = [run_id for run_id in compare if isinstance(run_id, str)]
         kept["ranks"] = [_pick(RankInfo, item) for item in kept.get("ranks", [])]
         for rank in kept["ranks"]:
@@ -216,8 +216,8 @@ def parse_event(line: bytes) -> Json | None:
     """
     try:
         event = json.loads(line)
-        _check(event, _EVENT_NEEDS, "event")
-        _check(event, _KIND_NEEDS.get(event["kind"], {}), "event")
+        _check(event, _EVENT_REQUIRED, "event")
+        _check(event, _KIND_REQUIRED.get(event["kind"], {}), "event")
         if event["rank"] < 0:
             return None
     except (ValueError, RecursionError):
@@ -255,7 +255,7 @@ def _rank(rank: RankInfo) -> Json:
 
 
 def _pick(kind: Any, data: Json) -> Any:
-    _check(data, _PART_NEEDS[kind], kind.__name__)
+    _check(data, _PART_REQUIRED[kind], kind.__name__)
     known = {f.name for f in dataclasses.fields(kind)}
     return kind(**{key: value for key, value in data.items() if key in known})
 
@@ -284,16 +284,16 @@ def _type(node: Json) -> type:
 
 _SCHEMA = json.loads(SCHEMA_FILE.read_text("utf-8"))["$defs"]
 _TYPES = {"integer": int, "string": str, "array": list, "object": dict}
-_RUN_NEEDS = _required("Run")
-_RUN_MAY = {"title": "", "lines": 0, "notes": []}
-_PART_NEEDS: dict[Any, dict[str, type]] = {
+_RUN_REQUIRED = _required("Run")
+_RUN_DEFAULTS = {"title": "", "lines": 0, "notes": []}
+_PART_REQUIRED: dict[Any, dict[str, type]] = {
     kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place, Prompt)
 } | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
 # Sample events require only the fields that all events have; _KIND_NEEDS has the others by kind.
-_EVENT_NEEDS = _required("SampleEvent")
-_KIND_NEEDS = {
+_EVENT_REQUIRED = _required("SampleEvent")
+_KIND_REQUIRED = {
     _SCHEMA[name]["properties"]["kind"]["const"]: {
-        key: kind for key, kind in _required(name).items() if key not in _EVENT_NEEDS
+        key: kind for key, kind in _required(name).items() if key not in _EVENT_REQUIRED
     }
     for name in (each["$ref"].rpartition("/")[2] for each in _SCHEMA["Event"]["oneOf"])
 }

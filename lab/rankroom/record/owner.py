@@ -14,7 +14,7 @@ from rankroom.system import pid_space
 
 # Seconds: a live writer on another machine appends at least samples; shared file systems lag by
 # seconds.
-QUIET = 60.0
+LIVE_WRITE_TIMEOUT_S = 60.0
 
 
 def this_process() -> Owner:
@@ -58,7 +58,7 @@ def is_gone(owner: Owner) -> bool:
     return not process_tree.lives(owner.pid, owner.began)
 
 
-def is_live(run: RunInfo, events: Path, quiet: float = QUIET) -> bool:
+def is_live(run: RunInfo, events: Path, quiet: float = LIVE_WRITE_TIMEOUT_S) -> bool:
     """Whether the process that writes `run` is alive.
 
     An owner in another PID space cannot be looked up: its record counts as live unless `events` has

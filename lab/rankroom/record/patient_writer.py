@@ -8,7 +8,7 @@ from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Writer
 
-WAITING = 64 << 20  # bytes buffered in memory at most; the ranks' spools hold the rest
+MAX_BUFFERED_BYTES = 64 << 20  # bytes buffered in memory at most; the ranks' spools hold the rest
 
 
 class PatientWriter:
@@ -48,7 +48,7 @@ class PatientWriter:
         self._writer.close()
 
     def _keep(self, lines: bytes) -> None:
-        if self._size + len(lines) > WAITING:
+        if self._size + len(lines) > MAX_BUFFERED_BYTES:
             raise RecordError(self._trouble)
         self._waiting.append(lines)
         self._size += len(lines)

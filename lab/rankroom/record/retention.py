@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rankroom.record.blank import forsaken
 
-DAY = 86_400.0
+DAY_S = 86_400.0
 # Seconds: a record that was written to within this time is not pruned for size.
-GRACE = 3_600.0
+SIZE_GRACE_S = 3_600.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def prune(
     max_age: float,
     max_bytes: float,
     dry_run: bool = False,
-    grace: float = GRACE,
+    grace: float = SIZE_GRACE_S,
     by_itself: bool = False,
 ) -> list[Pruned]:
     """Prune the records `ids` in the folder `runs`; `ids` are ordered from oldest to newest.

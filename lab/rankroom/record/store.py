@@ -28,12 +28,12 @@ from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
 from rankroom.record.model import RunInfo
 from rankroom.record.owner import is_live
-from rankroom.record.retention import DAY, GRACE, Pruned
-from rankroom.record.tail import LIMIT, Chunk, Events, Tail
+from rankroom.record.retention import DAY_S, SIZE_GRACE_S, Pruned
+from rankroom.record.tail import READ_LIMIT_BYTES, Chunk, Events, Tail
 from rankroom.system import file_lock
 
 # Never a leading dot: that excludes `..` and unfinished records.
-_ID = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
+_ID_PATTERN = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]{0,127}", re.ASCII)
 T = TypeVar("T")
 
 
@@ -159,7 +159,7 @@ class Writer:
     def finish(self, run: RunInfo) -> None:
         """Close the file and write the run's final state; a later `append` opens the file again."""
         if trouble := self.close():
-            run.notes = [*run.notes, MISSING.format(trouble=trouble)]
+            run.notes = [*run.notes, MAY_LACK_OUTPUT.format(trouble=trouble)]
         self.update(run)
 
     def close(self) -> str:
@@ -185,7 +185,7 @@ class Store:
     def paths(self, run_id: str) -> RecordPaths:
         """Return the paths of the record `run_id`, which need not exist. Raises RecordError if it
         is not a valid id."""
-        if not _ID.fullmatch(run_id):
+        if not _ID_PATTERN.fullmatch(run_id):
             raise RecordError(NOT_AN_ID.format(id=run_id))
         return RecordPaths(self.runs, run_id)
 
@@ -225,7 +225,7 @@ class Store:
         """Return the ids of all records, newest first."""
         try:
             with os.scandir(self.runs) as entries:
-                names = [e.name for e in entries if _ID.fullmatch(e.name) and _is_folder(e)]
+                names = [e.name for e in entries if _ID_PATTERN.fullmatch(e.name) and _is_folder(e)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -266,7 +266,7 @@ class Store:
             "utf-8", "replace"
         )
 
-    def read(self, run_id: str, after: int = 0, limit: int = LIMIT) -> Chunk:
+    def read(self, run_id: str, after: int = 0, limit: int = READ_LIMIT_BYTES) -> Chunk:
         """Return whole lines of events.jsonl from byte `after` on, about `limit` bytes."""
         return self.tail(run_id, after).read(limit)
 
@@ -293,7 +293,7 @@ class Store:
         if len(hits) == 1:
             return hits[0]
         if hits:
-            raise RecordError(MANY.format(text=text, ids=", ".join(hits[:5]), n=len(hits)))
+            raise RecordError(AMBIGUOUS_ID.format(text=text, ids=", ".join(hits[:5]), n=len(hits)))
         raise self._missing(text)
 
     def prune(
@@ -301,7 +301,7 @@ class Store:
         max_age: float | None = None,
         max_bytes: float | None = None,
         dry_run: bool = False,
-        grace: float = GRACE,
+        grace: float = SIZE_GRACE_S,
         by_itself: bool = False,
     ) -> list[Pruned]:
         """Remove records older than `max_age` seconds, then the oldest beyond `max_bytes` in all.
@@ -311,7 +311,7 @@ class Store:
         removed for its age if all are too old, nor for size in place of one that cannot be removed.
         Returns the records removed, and those that could not be with an `error`, oldest first.
         """
-        max_age = config.keep_days() * DAY if max_age is None else max_age
+        max_age = config.keep_days() * DAY_S if max_age is None else max_age
         max_bytes = config.keep_bytes() if max_bytes is None else max_bytes
         ids = self.ids()[::-1]
         return retention.prune(
@@ -327,7 +327,7 @@ class Store:
         except RecordError:
             return False
         # A run on another host may be silent for a minute, but not for a day.
-        return run.state == "running" and is_live(run, paths.events, quiet=DAY)
+        return run.state == "running" and is_live(run, paths.events, quiet=DAY_S)
 
     def _make_home(self) -> None:
         config.make_parents(self.root)
@@ -406,7 +406,7 @@ def _unreadable(path: Path, error: OSError) -> RecordError:
 UNWRITABLE = "cannot write the record in {path}: {error}"
 UNREADABLE = "cannot read {path}: {error}"
 # A run whose notes contain `missing from the record` also keeps its ranks' spools.
-MISSING = "{trouble}: what was written last may be missing from the record"
+MAY_LACK_OUTPUT = "{trouble}: what was written last may be missing from the record"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
 NEWER = (
@@ -415,4 +415,4 @@ NEWER = (
 )
 NO_RECORD = "no record {text!r} in {runs}: {hint}; `rankroom runs list` shows all"
 NOT_AN_ID = "{id!r} is not a run id: ids look like 20261121-113012-4f2a9c"
-MANY = "{text!r} fits {n} records ({ids}): write more of the id"
+AMBIGUOUS_ID = "{text!r} fits {n} records ({ids}): write more of the id"

@@ -12,28 +12,33 @@ from typing import NamedTuple
 
 from rankroom.record.model import Json, RunInfo, RunState, parse_event
 
-LIMIT = 1 << 20
+READ_LIMIT_BYTES = 1 << 20
 # Bytes. No event is this long (a log event holds at most 1 MiB): a longer line is garbage, and
 # skipped.
-LONGEST = 64 << 20
-PAUSE = 0.025
-SLOWER, LONGEST_PAUSE = 1.3, 0.05  # back-off factor of the poll interval, and its maximum
-_PIECE = 4 << 20
-_LOG = b'{"kind":"log"'  # as `event_line` begins
-MOST_AFTER = 1 << 20  # bytes appended after a run that are checked for being log events only
+MAX_LINE_BYTES = 64 << 20
+MIN_POLL_INTERVAL_S = 0.025
+POLL_BACKOFF_FACTOR, MAX_POLL_INTERVAL_S = (
+    1.3,
+    0.05,
+)  # back-off factor of the poll interval, and its maximum
+_BLOCK_BYTES = 4 << 20
+_LOG_EVENT_PREFIX = b'{"kind":"log"'  # as `event_line` begins
+MAX_LATE_LOG_BYTES = (
+    1 << 20
+)  # bytes appended after a run that are checked for being log events only
 # Seconds between two checks, while a reader waits, whether the run's owner is still alive.
-RECHECK = 1.0
+OWNER_CHECK_INTERVAL_S = 1.0
 
 
 def only_log_after(events: Path, read: int) -> bool:
     """Whether results computed from the first `read` bytes of `events` are still valid: after them
     there is nothing, or only log events printed after the run. Raises OSError."""
     size = events.stat().st_size
-    if not 0 <= size - read <= MOST_AFTER:
+    if not 0 <= size - read <= MAX_LATE_LOG_BYTES:
         return False
     with events.open("rb") as file:
         file.seek(read)
-        return all(line.startswith(_LOG) for line in file)
+        return all(line.startswith(_LOG_EVENT_PREFIX) for line in file)
 
 
 class Chunk(NamedTuple):
@@ -59,7 +64,7 @@ class Tail:
         self._load = load
         self._seen = _Seen()
 
-    def read(self, limit: int = LIMIT) -> Chunk:
+    def read(self, limit: int = READ_LIMIT_BYTES) -> Chunk:
         """Return the next lines, about `limit` bytes; a longer line is returned whole.
 
         An incomplete last line is held back while the run is live, and returned once it has ended.
@@ -78,9 +83,9 @@ class Tail:
                 at_end = self.after + len(data) >= size
                 cut = data.rfind(b"\n") + 1
                 if not cut and not at_end:
-                    more = file.readline(LONGEST)
+                    more = file.readline(MAX_LINE_BYTES)
                     data += more
-                    if data.endswith(b"\n") or len(more) == LONGEST:
+                    if data.endswith(b"\n") or len(more) == MAX_LINE_BYTES:
                         cut = len(data)
                     else:
                         at_end = True
@@ -98,7 +103,7 @@ class Tail:
 
     async def next(
         self,
-        limit: int = LIMIT,
+        limit: int = READ_LIMIT_BYTES,
         wait: float = 0.0,
         gone: Callable[[], bool] = lambda: False,
         known: str | None = None,
@@ -114,7 +119,7 @@ class Tail:
             known = chunk.changed if known is None else known
             if chunk.data or chunk.state != "running" or chunk.changed != known:
                 return chunk
-            recheck, pause = time.monotonic() + RECHECK, PAUSE
+            recheck, pause = time.monotonic() + OWNER_CHECK_INTERVAL_S, MIN_POLL_INTERVAL_S
             # In a thread: a file system that does not respond must not block the server.
             while await asyncio.to_thread(self._look) == self._seen:
                 if time.monotonic() >= min(until, recheck):
@@ -122,7 +127,7 @@ class Tail:
                 if gone():
                     return chunk
                 await asyncio.sleep(pause)
-                pause = min(LONGEST_PAUSE, pause * SLOWER)
+                pause = min(MAX_POLL_INTERVAL_S, pause * POLL_BACKOFF_FACTOR)
             if time.monotonic() >= until:
                 return chunk
 
@@ -131,7 +136,7 @@ class Tail:
 
         `until` is in `time.monotonic` seconds.
         """
-        recheck = time.monotonic() + RECHECK
+        recheck = time.monotonic() + OWNER_CHECK_INTERVAL_S
         while True:
             time.sleep(seconds)
             if self._look() != self._seen or time.monotonic() >= min(until, recheck):
@@ -169,7 +174,7 @@ class Events:
         path: Path,
         start: int = 0,
         end: int | None = None,
-        longest: int = LONGEST,
+        longest: int = MAX_LINE_BYTES,
         passed: tuple[bytes, ...] = (),
     ) -> None:
         self.dropped = 0
@@ -215,7 +220,7 @@ def lines_after(path: Path, begin: int) -> Iterator[tuple[list[bytes], int]]:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(begin)
         rest = b""
-        while piece := file.read(_PIECE):
+        while piece := file.read(_BLOCK_BYTES):
             whole, _, rest = (rest + piece).rpartition(b"\n")
             yield whole.split(b"\n"), file.tell() - len(rest)
 

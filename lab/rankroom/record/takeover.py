@@ -21,7 +21,7 @@ def take_over(store: Store, run_id: str, gone: Owner | None = None) -> tuple[Run
         with writer.alone() as is_alone:
             run = _lost(store, run_id, gone)
             if run is None:
-                raise RecordError(TAKEN.format(id=run_id))
+                raise RecordError(NOT_ORPHANED.format(id=run_id))
             run.state, run.owner = "running", this_process()
             run.end = run.failure = run.hang = None
             run.lines = 0
@@ -30,7 +30,7 @@ def take_over(store: Store, run_id: str, gone: Owner | None = None) -> tuple[Run
             writer.mend()
             writer.update(run)
         if not is_alone and store.load(run_id).owner != run.owner:
-            raise RecordError(TAKEN.format(id=run_id))  # without locks, two may get this far
+            raise RecordError(NOT_ORPHANED.format(id=run_id))  # without locks, two may get this far
     except BaseException:
         writer.close()
         raise
@@ -48,4 +48,4 @@ def _lost(store: Store, run_id: str, gone: Owner | None) -> RunInfo | None:
     return run if known and run.state in ("running", "lost") else None
 
 
-TAKEN = "run {id} is written by another process, or has ended"
+NOT_ORPHANED = "run {id} is written by another process, or has ended"

@@ -51,16 +51,20 @@ from rankroom.ssh.host import Host, place
 from rankroom.supervisor.lease import Lease
 from rankroom.system.log_line import say
 
-LONGEST = 30  # between retries at most, in units of AGAIN_S
-AGAIN_S = 1.0  # between retries to reach the supervisor, or to write what a full disk refused
-ANSWER_S = 600.0  # for a reply, which may have to come from a busy rank
-NEWS_S = 30.0  # for the supervisor to report its state, which it does every 20 s or more often
-FIRST_S = 10.0  # the same for its first report
-STOP_S = 30.0
-LOOK_S = 1.0
-THERE = "-job"  # suffix of the cluster's name at the site, where it needs a name of its own
+MAX_RETRY_DELAY_FACTOR = 30  # between retries at most, in units of RETRY_DELAY_S
+RETRY_DELAY_S = 1.0  # between retries to reach the supervisor, or to write what a full disk refused
+REPLY_TIMEOUT_S = 600.0  # for a reply, which may have to come from a busy rank
+NEWS_TIMEOUT_S = (
+    30.0  # for the supervisor to report its state, which it does every 20 s or more often
+)
+FIRST_NEWS_TIMEOUT_S = 10.0  # the same for its first report
+STOP_TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 1.0
+SITE_NAME_SUFFIX = (
+    "-job"  # suffix of the cluster's name at the site, where it needs a name of its own
+)
 # Requests that are passed on to the supervisor unchanged.
-PASSED = (
+FORWARDED_REQUESTS = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",
     "forget", "complete", "withdraw",
 )  # fmt: skip
@@ -98,7 +102,10 @@ class Agent:
         self.status.stopping = info.state == "ending"
         self.records.is_shared = remote.name not in ("", info.name)  # as `_meet` found out
         if info.state == "running":
-            remote.state, remote.words = "lost", AGAIN.format(where=site.login or "its supervisor")
+            remote.state, remote.words = (
+                "lost",
+                RECONNECTING.format(where=site.login or "its supervisor"),
+            )
         self.status.save()
 
     # -- life cycle
@@ -135,7 +142,7 @@ class Agent:
                     self.status.fail(str(error) if known else FAILED_HERE.format(error=error))
                 elif not self.status.stopping:
                     self.status.say("lost", TROUBLE.format(error=error))
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_DELAY_S)
 
     async def _hold_connection(self) -> None:
         """Open the connection, and reopen it whenever it is lost."""
@@ -192,7 +199,7 @@ class Agent:
                 self.status.ready = False
                 await self.records.stop()
                 await self.supervisor.hang_up()
-            await asyncio.sleep(AGAIN_S * min(max(1, tries), LONGEST))
+            await asyncio.sleep(RETRY_DELAY_S * min(max(1, tries), MAX_RETRY_DELAY_FACTOR))
 
     async def _serve_once(self) -> None:
         if not self.remote.job:
@@ -205,7 +212,7 @@ class Agent:
             self.status.say(self.queue.state, self.queue.words)
         while not self.supervisor.address and not self.status.over.is_set():
             if self.queue.state not in ("starting", "running"):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
                 continue
             found = await self.login.find(self.remote.name, self.remote.job)
             if found is not None:
@@ -217,12 +224,14 @@ class Agent:
     async def _listen(self) -> None:
         """Take in what the supervisor reports of its cluster, until it can no longer be reached."""
         await self.supervisor.connect()
-        known, patience = -1, FIRST_S
+        known, patience = -1, FIRST_NEWS_TIMEOUT_S
         while not self.status.over.is_set():
             try:
                 said = await self.supervisor.ask(patience, do="news", known=known)
                 while self._unanswered:  # those still waiting for ranks would run without a client
-                    await self.supervisor.ask(FIRST_S, do="withdraw", mark=self._unanswered[0])
+                    await self.supervisor.ask(
+                        FIRST_NEWS_TIMEOUT_S, do="withdraw", mark=self._unanswered[0]
+                    )
                     self._unanswered.pop(0)
             except asyncio.TimeoutError:
                 self.queue.soon.set()  # the job may be over
@@ -235,7 +244,7 @@ class Agent:
             self._was_reached = True
             before = self._runs_there if known >= 0 else {}
             self._runs_there = before | said["runs"]
-            known, patience = said["version"], NEWS_S
+            known, patience = said["version"], NEWS_TIMEOUT_S
             if not self.status.stopping:
                 self.queue.soon.clear()
             self._said_of_cluster(said["cluster"])
@@ -250,7 +259,7 @@ class Agent:
         self.remote.began = min(self.info.created, now)
         self.records.count_from(self.remote.began)
         if self.records.is_shared:
-            name = self.info.name[: LONGEST_NAME - len(THERE)] + THERE
+            name = self.info.name[: LONGEST_NAME - len(SITE_NAME_SUFFIX)] + SITE_NAME_SUFFIX
             self.remote.name = self.records.cluster = name
 
     async def _submit(self) -> None:
@@ -264,7 +273,7 @@ class Agent:
     async def _mind(self) -> None:
         """Stop a cluster that no client has held for longer than its lease."""
         while True:
-            await asyncio.sleep(max(LOOK_S, self.lease.pause))
+            await asyncio.sleep(max(POLL_INTERVAL_S, self.lease.pause))
             if self.lease.over(self._is_running):
                 self.info.message = f"no notebook used it for {self.info.lease:g} h"
                 await self.stop()
@@ -307,7 +316,7 @@ class Agent:
         if had_ranks:
             if not self.records.are_whole:
                 where = self.site.login or self.site.name
-                self.status.say("ending", REST.format(words=words, where=where))
+                self.status.say("ending", COPYING_REST.format(words=words, where=where))
             await self.records.finish()
         why = self.info.message or words
         message = f"{why} (job {self.remote.job})" if self.remote.job not in why else why
@@ -345,9 +354,9 @@ class Agent:
             return Answer()
         if do == "debug":
             raise UsageError(NO_PANEL)
-        if do in PASSED:
+        if do in FORWARDED_REQUESTS:
             return await self._pass_on(question)
-        raise RankroomError(errors.UNKNOWN.format(name=self.info.name, do=do))
+        raise RankroomError(errors.UNKNOWN_REQUEST.format(name=self.info.name, do=do))
 
     async def _pass_on(self, question: Question) -> Answer:
         """Pass a request on to the supervisor, and return its reply. Raises NoClusterError if the
@@ -358,7 +367,7 @@ class Agent:
         if not self.status.ready:
             raise SshError(NOT_NOW.format(name=self.info.name, words=self.remote.words))
         try:
-            said = await self.supervisor.ask(ANSWER_S, *question.buffers, **question.content)
+            said = await self.supervisor.ask(REPLY_TIMEOUT_S, *question.buffers, **question.content)
         except SshError as error:  # the connection was lost just now
             words = NOT_NOW.format(name=self.info.name, words=error)
             if do == "run":
@@ -382,10 +391,10 @@ class Agent:
             self.info.state = "ending"
             self.status.say("ending", "is being stopped")
             self._ending = asyncio.create_task(self._lasting(self._stop))
-        done, _ = await asyncio.wait({self._ending}, timeout=STOP_S)
+        done, _ = await asyncio.wait({self._ending}, timeout=STOP_TIMEOUT_S)
         words = self.remote.words.partition("\n")[0]
         about = {"name": self.info.name, "job": self.remote.its_job, "words": words}
-        return "" if done else LATER.format(**about)
+        return "" if done else STOP_DELAYED.format(**about)
 
     async def _stop(self) -> None:
         async with self._submitting:
@@ -418,7 +427,7 @@ class Agent:
                 if not self.status.over.is_set():
                     words = f"{self.remote.its_job} is not cancelled yet: {error}"
                     self.status.say("ending", words)
-                await asyncio.sleep(5 * AGAIN_S)
+                await asyncio.sleep(5 * RETRY_DELAY_S)
 
     # -- end
 
@@ -428,7 +437,7 @@ class Agent:
         if self.info.state == "failed" and self.remote.has_job:
             with contextlib.suppress(SshError, SchedulerError):
                 await self.queue.cancel()
-        left = NOTHING_MORE if self.info.state in ("stopped", "failed") else UNKEPT
+        left = NOTHING_MORE if self.info.state in ("stopped", "failed") else AGENT_ENDED
         self.records.leave(left.format(name=self.info.name, site=self.site.name))
         await self.supervisor.close()
         await self.place.close()
@@ -463,11 +472,11 @@ NO_WAY = (
 )
 TROUBLE = "its agent here has met with {error}; it goes on trying"
 FAILED_HERE = "its agent here failed: {error!r}"
-AGAIN = "{where} is being reached again; the ranks go on meanwhile"
+RECONNECTING = "{where} is being reached again; the ranks go on meanwhile"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
-REST = "{words}; the rest of its records is copied as soon as {where} can be reached"
+COPYING_REST = "{words}; the rest of its records is copied as soon as {where} can be reached"
 MAY_BEGIN = "The cell may have begun there: look at `%runs` before you run it again"
-LATER = (
+STOP_DELAYED = (
     "{name} is not over yet: a process here goes on trying to cancel {job} until it can, and then "
     "copies its records ({words})"
 )
@@ -475,7 +484,7 @@ NOTHING_MORE = (
     "cluster {name} on {site} was over before all of this run had been copied: the record of the "
     "same name there has the rest"
 )
-UNKEPT = (
+AGENT_ENDED = (
     "the agent of cluster {name} here was ended while this run was on; `%cluster attach {name}` "
     "copies the rest from {site}"
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rankroom.cluster import launch, liveness
 from rankroom.cluster.base import AnyCluster
 from rankroom.errors import (
-    STOPPED,
+    CLUSTER_STOPPED,
     NoClusterError,
     RankroomError,
     RecordError,
@@ -23,9 +23,9 @@ from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
 from rankroom.system.polling import changes
 
-COMES_S = 20.0  # for an agent to start
-LOOK_S = 0.05
-FOR_EVER = float("inf")
+AGENT_START_TIMEOUT_S = 20.0  # for an agent to start
+POLL_INTERVAL_S = 0.05
+NO_TIMEOUT = float("inf")
 
 
 class RemoteCluster(AnyCluster):
@@ -56,11 +56,11 @@ class RemoteCluster(AnyCluster):
         """Return the cluster in `paths`, ready or not. Raises NoClusterError if there is none."""
         info = paths.read()
         if info is None:
-            raise NoClusterError(STOPPED.format(name=paths.name))
+            raise NoClusterError(CLUSTER_STOPPED.format(name=paths.name))
         return cls(paths, info)
 
     def until_ready(
-        self, progress: launch.Progress = lambda words: None, patience: float = FOR_EVER
+        self, progress: launch.Progress = lambda words: None, patience: float = NO_TIMEOUT
     ) -> RemoteCluster:
         """Wait until its ranks are ready, however long the job is in the queue; `progress(words)`
         reports each new state. If they will not be ready, or not within `patience` s, raises
@@ -75,17 +75,17 @@ class RemoteCluster(AnyCluster):
                 words = info.remote.words if info.remote else ""
                 tell(words)
                 # The file of a live agent may not have been updated yet: look for its process.
-                late = now > kept + COMES_S
+                late = now > kept + AGENT_START_TIMEOUT_S
                 if liveness.alive(info) or (late and launch.supervisors(self.paths)):
                     kept = now
-                if now > kept + COMES_S:
+                if now > kept + AGENT_START_TIMEOUT_S:
                     log = tail(self.paths.supervisor_log)
                     raise StartError(NO_AGENT.format(path=self.paths.supervisor_log, log=log))
                 if now > begun + patience:
                     if not liveness.alive(info):
                         words = UNWRITTEN.format(path=self.paths.info)
                     raise StartError(NOT_YET.format(name=self.name, words=words))
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
             with contextlib.suppress(SshError):  # it may have been lost again just now
                 self.follow()
             return self

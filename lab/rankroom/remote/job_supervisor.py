@@ -16,7 +16,7 @@ from rankroom.scheduler.site import Site
 from rankroom.ssh.connection import SshConnection, Tell
 from rankroom.ssh.host import Host
 
-END_S = 10.0  # for the supervisor to end its ranks
+END_RANKS_TIMEOUT_S = 10.0  # for the supervisor to end its ranks
 
 
 class JobSupervisor:
@@ -76,10 +76,10 @@ class JobSupervisor:
     async def end_ranks(self) -> None:
         """Make it end its ranks, so that their last output gets into the records."""
         with contextlib.suppress(RankroomError, asyncio.TimeoutError):
-            await self.ask(END_S, do="stop")
-            known, until = -1, time.monotonic() + END_S
+            await self.ask(END_RANKS_TIMEOUT_S, do="stop")
+            known, until = -1, time.monotonic() + END_RANKS_TIMEOUT_S
             while time.monotonic() < until:
-                said = await self.ask(END_S, do="news", known=known)
+                said = await self.ask(END_RANKS_TIMEOUT_S, do="news", known=known)
                 known = said["version"]
                 if said["cluster"]["state"] in ("stopped", "failed"):
                     return

@@ -32,12 +32,14 @@ from rankroom.system.commands import Completed
 from rankroom.system.polling import poll_until
 
 MODULE = "rankroom.remote.login_node"
-GREETING = "rankroom"  # a key of the reply, and of no other line that a login shell may print
-ANSWER_S = 60.0  # a login node's file system may be slow
-FIND_S = 20.0  # for one command that looks up where the supervisor listens
-MARK = "shared"  # a temporary file in the cluster's folder, to test whether it is seen there
+VERSION_KEY = "rankroom"  # a key of the reply, and of no other line that a login shell may print
+COMMAND_TIMEOUT_S = 60.0  # a login node's file system may be slow
+FIND_TIMEOUT_S = 20.0  # for one command that looks up where the supervisor listens
+SHARED_HOME_TEST_FILE = (
+    "shared"  # a temporary file in the cluster's folder, to test whether it is seen there
+)
 LOG_LINES = 200
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 class LoginNode:
@@ -60,12 +62,12 @@ class LoginNode:
         python = [self._site.environment.python]
         argv = python_command.command(MODULE, command, *words, python=python)
         done = await self._host.run(
-            jobs.in_environment(self._site, argv), timeout=ANSWER_S + seconds
+            jobs.in_environment(self._site, argv), timeout=COMMAND_TIMEOUT_S + seconds
         )
         answer = next(filter(None, map(_answer_in, reversed(done.output.splitlines()))), None)
         if answer is None:
             raise self._no_answer(done)
-        if (other := str(answer[GREETING])) != rankroom.__version__:
+        if (other := str(answer[VERSION_KEY])) != rankroom.__version__:
             about = {"here": rankroom.__version__, "there": other, "where": self._where}
             raise StartError(VERSIONS.format(**about, install=self._install))
         if "error" in answer:
@@ -86,7 +88,7 @@ class LoginNode:
     async def meet(self, folder: Path) -> tuple[str, bool, float]:
         """Return the node's own host name, whether Rankroom's home there is the one that holds a
         cluster's `folder` here, and the time there (epoch seconds)."""
-        file, text = folder / MARK, secrets.token_urlsafe(24)
+        file, text = folder / SHARED_HOME_TEST_FILE, secrets.token_urlsafe(24)
         try:
             file.write_text(text)
             file.chmod(0o600)
@@ -98,8 +100,8 @@ class LoginNode:
     async def find(self, name: str, job: str) -> Json | None:
         """Return cluster.json of the cluster in `job` once its supervisor listens, or None if it
         does not within FIND_S."""
-        words = (name, job, str(FIND_S))
-        found: Json | None = (await self.ask("find", *words, seconds=FIND_S))["cluster"]
+        words = (name, job, str(FIND_TIMEOUT_S))
+        found: Json | None = (await self.ask("find", *words, seconds=FIND_TIMEOUT_S))["cluster"]
         return found
 
     async def log(self, path: str) -> str:
@@ -119,7 +121,7 @@ def _answer_in(line: str) -> Json | None:
         found = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and GREETING in found else None
+    return found if isinstance(found, dict) and VERSION_KEY in found else None
 
 
 # -- on the login node
@@ -128,7 +130,7 @@ def _answer_in(line: str) -> Json | None:
 def hello(name: str) -> Json:
     """Return this node's host name, its time, and the text of the file MARK in the folder of the
     cluster `name`: the caller's text if both machines share Rankroom's home, wherever mounted."""
-    text = tail(ClusterPaths(name).folder / MARK)
+    text = tail(ClusterPaths(name).folder / SHARED_HOME_TEST_FILE)
     return {"host": socket.gethostname(), "text": text, "now": time.time()}
 
 
@@ -193,7 +195,7 @@ def _piece(file: Path, after: int) -> tuple[bytes, bool]:
     """Return some of a file's bytes from `after` on, and whether they reach its present end."""
     with contextlib.suppress(FileNotFoundError), file.open("rb") as opened:
         opened.seek(after)
-        return opened.read(CHUNK), not opened.read(1)
+        return opened.read(CHUNK_BYTES), not opened.read(1)
     return b"", True
 
 
@@ -235,7 +237,7 @@ COMMANDS = {each.__name__: each for each in (hello, find, finish, events, log, c
 
 def main(argv: list[str]) -> None:
     """Run the command that `argv` names, and print its reply."""
-    answer: Json = {GREETING: rankroom.__version__}
+    answer: Json = {VERSION_KEY: rankroom.__version__}
     try:
         answer |= COMMANDS[argv[0]](*argv[1:])
     except (RankroomError, OSError) as error:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from rankroom.errors import RankroomError, SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote, RemoteState
-from rankroom.scheduler.scheduler_client import UNSEEN_S, LostAnswerError, Scheduler
+from rankroom.scheduler.scheduler_client import LISTING_DELAY_S, LostAnswerError, Scheduler
 from rankroom.scheduler.site import Site, expand
-from rankroom.scheduler.status_cache import PERIOD_S
+from rankroom.scheduler.status_cache import MIN_QUERY_INTERVAL_S
 from rankroom.ssh.host import Host
 from rankroom.system import python_command
 
-RUNS_S = 30.0  # poll interval for a running job
-END_S = 30.0  # for the scheduler to say how a job ended
+RUNNING_POLL_INTERVAL_S = 30.0  # poll interval for a running job
+JOB_END_TIMEOUT_S = 30.0  # for the scheduler to say how a job ended
 Tell = Callable[["RemoteState | None", str], None]
 
 
@@ -74,7 +74,7 @@ class Queue:
             return ""
         found = await self._scheduler.find(self._remote.name)
         job = next((each for each in found if each not in others), "")
-        if not job and 0 <= time.time() - self._remote.asked < UNSEEN_S:
+        if not job and 0 <= time.time() - self._remote.asked < LISTING_DELAY_S:
             raise LostAnswerError(UNLISTED)
         self._remote.others = None
         return job
@@ -86,7 +86,9 @@ class Queue:
             await scheduler.accepted(await scheduler.folder())
         except RankroomError as error:
             count = site.job.nodes * site.ranks_per_node
-            raise type(error)(STAY.format(ranks=count, nodes=site.job.nodes, why=error)) from None
+            raise type(error)(
+                RANKS_UNCHANGED.format(ranks=count, nodes=site.job.nodes, why=error)
+            ) from None
 
     async def follow(self) -> None:
         """Report the state of the job until it is over. Raises StartError if it can never start."""
@@ -97,7 +99,7 @@ class Queue:
             except (SshError, SchedulerError) as error:
                 if isinstance(error, SchedulerError):
                     self._set(self.state, f"job {self._remote.job}: {error}")
-                await asyncio.sleep(PERIOD_S)
+                await asyncio.sleep(MIN_QUERY_INTERVAL_S)
                 continue
             words = f"job {status.id} {status.words}"
             if status.state == "pending":
@@ -119,16 +121,18 @@ class Queue:
                 self._tell(None, words)
                 return
             with contextlib.suppress(asyncio.TimeoutError):
-                pause = RUNS_S if status.state == "running" else PERIOD_S
+                pause = (
+                    RUNNING_POLL_INTERVAL_S if status.state == "running" else MIN_QUERY_INTERVAL_S
+                )
                 await asyncio.wait_for(self.soon.wait(), pause)
             if self.soon.is_set():
-                await asyncio.sleep(PERIOD_S)
+                await asyncio.sleep(MIN_QUERY_INTERVAL_S)
 
     async def end(self) -> str:
         """Return how the job ended, in words, once the scheduler reports it; poll it soon."""
         self.soon.set()
         try:
-            return await asyncio.wait_for(asyncio.shield(self._ended), END_S)
+            return await asyncio.wait_for(asyncio.shield(self._ended), JOB_END_TIMEOUT_S)
         except asyncio.TimeoutError:
             return "its ranks have ended"
 
@@ -153,14 +157,14 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
     words += [f"--folder={cwd}"] if cwd else []
     words += ["--auto-restart"] if auto_restart else []
     # `exec` replaces the shell, so that the job's signals reach this process.
-    return f'{python_command.ASSIGNMENT} exec "{expand(words[0])}" {shlex.join(words[1:])}'
+    return f'{python_command.SHELL_ASSIGNMENTS} exec "{expand(words[0])}" {shlex.join(words[1:])}'
 
 
 UNLISTED = (
     "it is not known yet whether the scheduler has taken the job, as the connection was cut while "
     "it was submitted: its lists are asked for some minutes"
 )
-STAY = (
+RANKS_UNCHANGED = (
     "the ranks stay as they are, and no job is submitted (nodes: {nodes}, ranks: {ranks}):\n{why}"
 )
 NEVER = (

@@ -11,7 +11,7 @@ from rankroom.record.model import RankInfo
 from rankroom.system.log_line import say
 
 # Fields of the cluster's state that are copied unchanged from the supervisor in the job.
-COPIED = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cwd")
+COPIED_FIELDS = ("size", "epoch", "exits", "restarts", "past", "starting", "ready", "cwd")
 
 
 class RemoteStatus:
@@ -52,7 +52,7 @@ class RemoteStatus:
         The cluster counts as running here only while the supervisor `is_connected`.
         """
         info, remote = self.info, self.remote
-        for key in COPIED:
+        for key in COPIED_FIELDS:
             setattr(info, key, told[key])
         # Supervisors of earlier versions do not send these.
         info.silent, info.notes = told.get("silent", {}), told.get("notes", [])

@@ -18,21 +18,25 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
-from rankroom.record.cluster_file import CLOCK_S
+from rankroom.record.cluster_file import MAX_CLOCK_ERROR_S
 from rankroom.record.model import Json, RunInfo
-from rankroom.record.owner import QUIET, no_process, this_process
+from rankroom.record.owner import LIVE_WRITE_TIMEOUT_S, no_process, this_process
 from rankroom.record.store import Store, Writer
 from rankroom.remote.login_node import LoginNode
 from rankroom.rpc.client import Answer
 from rankroom.system.log_line import say
 
-ENDED = ("done", "failed", "interrupted")
-WAIT_S = 10.0  # for which one request waits at the supervisor for new events of a run
-LATE_S = 10.0  # beyond that, until a reply is considered lost
-AGAIN_S = 1.0  # between retries to write what a full disk refused, or to reach the login node
-LONGEST_S = 30.0  # between retries at most, while the login node cannot be reached
-FINISH_S = QUIET + 30.0  # without progress, until completing the records at the end is given up
-AT_A_TIME = 4  # concurrent requests for records: each occupies a thread of the supervisor
+ENDED_STATES = ("done", "failed", "interrupted")
+LONG_POLL_S = 10.0  # for which one request waits at the supervisor for new events of a run
+REPLY_MARGIN_S = 10.0  # beyond that, until a reply is considered lost
+RETRY_DELAY_S = 1.0  # between retries to write what a full disk refused, or to reach the login node
+MAX_RETRY_DELAY_S = 30.0  # between retries at most, while the login node cannot be reached
+NO_PROGRESS_TIMEOUT_S = (
+    LIVE_WRITE_TIMEOUT_S + 30.0
+)  # without progress, until completing the records at the end is given up
+MAX_CONCURRENT_REQUESTS = (
+    4  # concurrent requests for records: each occupies a thread of the supervisor
+)
 Ask = Callable[..., Awaitable[Answer]]
 
 
@@ -62,19 +66,19 @@ class Replicas:
         self._done: set[str] = set()  # complete records, which may have been pruned by now
         with contextlib.suppress(OSError):
             self._done.update(done.read_text("utf-8").split())
-        self._few = asyncio.Semaphore(AT_A_TIME)
+        self._few = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._writers: dict[str, Writer] = {}
         self._taking = threading.Lock()  # new events are determined from those already here
 
     def count_from(self, since: float) -> None:
         """Set when the cluster began (epoch seconds): records of earlier runs are not copied."""
         # Ids contain the site's time, and the clock here may be wrong.
-        self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - CLOCK_S))
+        self.since = time.strftime("%Y%m%d-%H%M%S", time.gmtime(since - MAX_CLOCK_ERROR_S))
 
     def is_complete(self, run_id: str) -> bool:
         """Whether all of a record has been copied."""
         with contextlib.suppress(RecordError):
-            if run_id not in self._done and self._store.load(run_id).state in ENDED:
+            if run_id not in self._done and self._store.load(run_id).state in ENDED_STATES:
                 self._note_done(run_id)
         return run_id in self._done
 
@@ -140,7 +144,7 @@ class Replicas:
                 run.owner = RunInfo.from_json(told).owner
                 writer.finish(run)
                 self._writers.pop(run.id, None)
-                if run.state in ENDED:
+                if run.state in ENDED_STATES:
                     self._note_done(run.id)
 
     def leave(self, note: str) -> None:
@@ -188,7 +192,12 @@ class Replicas:
         """
         after = max(0, self.size(run_id))
         said = await self._ask(
-            seconds + LATE_S, do="read", run=run_id, after=after, changed=changed, wait=seconds
+            seconds + REPLY_MARGIN_S,
+            do="read",
+            run=run_id,
+            after=after,
+            changed=changed,
+            wait=seconds,
         )
         if "error" in said:
             passes = said["error"] == UnreadableRecordError.__name__
@@ -200,14 +209,14 @@ class Replicas:
     async def finish(self) -> None:
         """Copy the rest from the records' files at the site, once these are complete. Gives up when
         nothing has arrived for FINISH_S although the login node can be reached."""
-        deadline, pause = time.monotonic() + FINISH_S, AGAIN_S
+        deadline, pause = time.monotonic() + NO_PROGRESS_TIMEOUT_S, RETRY_DELAY_S
         while not await self._finish_all():
             if self._has_moved or self._is_cut:
-                deadline = time.monotonic() + FINISH_S
+                deadline = time.monotonic() + NO_PROGRESS_TIMEOUT_S
             elif time.monotonic() >= deadline:
                 return
             is_away = self._is_cut and not self._has_moved
-            pause = min(LONGEST_S, 2 * pause) if is_away else AGAIN_S
+            pause = min(MAX_RETRY_DELAY_S, 2 * pause) if is_away else RETRY_DELAY_S
             await asyncio.sleep(pause)
 
     async def _finish_all(self) -> bool:
@@ -252,14 +261,14 @@ class Replicas:
         while not is_over:
             try:
                 async with self._few:
-                    changed, is_over = await self.bring(run_id, changed, WAIT_S)
+                    changed, is_over = await self.bring(run_id, changed, LONG_POLL_S)
             except asyncio.TimeoutError:
                 pass  # the reply may have been lost with a connection
             except (RecordError, OSError) as error:  # a full disk here, or an unreadable home there
                 if str(error) != trouble:
                     trouble = str(error)
                     say(error)
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_DELAY_S)
             except SshError:
                 return  # it is resumed once the connection is open again
             except RankroomError as error:  # the record no longer exists
@@ -297,7 +306,7 @@ class Replicas:
                 continue
             with contextlib.suppress(RecordError):
                 run = self._store.load(run_id)
-                if run.state in ENDED:
+                if run.state in ENDED_STATES:
                     self._note_done(run_id)
                 elif run.cluster == self.cluster:
                     yield run

@@ -18,10 +18,10 @@ from rankroom.scheduler.scheduler_client import NO_SCHEDULER
 from rankroom.scheduler.site import Site
 from rankroom.system import pid_space
 
-AGENT = "rankroom.remote.agent"
+AGENT_MODULE = "rankroom.remote.agent"
 SITE_FILE = "site.json"  # in the cluster's folder
-TOLD_S = 24 * 3600.0  # the state of a cluster that is over is kept for so long
-ACCEPTS_S = 90.0  # for a scheduler to say whether it would accept a job
+ENDED_STATE_RETENTION_S = 24 * 3600.0  # the state of a cluster that is over is kept for so long
+ACCEPT_CHECK_TIMEOUT_S = 90.0  # for a scheduler to say whether it would accept a job
 
 
 def launch(
@@ -69,7 +69,7 @@ def launch(
 def relaunch(paths: ClusterPaths) -> None:
     """Start an agent for a cluster that has none here. Raises StartError."""
     try:
-        local.spawn(AGENT, paths, local.own_environment())
+        local.spawn(AGENT_MODULE, paths, local.own_environment())
     except OSError as error:
         raise StartError(f"cannot keep {paths.name} from here: {error}") from None
 
@@ -86,5 +86,5 @@ def _sweep() -> None:
         is_over = info.remote is not None and info.remote.state in ("ended", "failed")
         if is_over and not liveness.alive(info):
             with contextlib.suppress(OSError):
-                if time.time() - paths.info.stat().st_mtime > TOLD_S:
+                if time.time() - paths.info.stat().st_mtime > ENDED_STATE_RETENTION_S:
                     paths.remove()

@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-SIZE = 64 << 10
+BUFFER_BYTES = 64 << 10
 # Bytes of the head, two integers: where the data ends; and, while it is being moved to the spool, 1
 # + the spool's size before that, else 0.
-_HEAD = 16
+_HEADER_BYTES = 16
 
 
 class FloodBuffer:
@@ -27,16 +27,16 @@ class FloodBuffer:
     """
 
     def __init__(self, spool: Path) -> None:
-        self._size = SIZE
+        self._size = BUFFER_BYTES
         try:
-            self._map = mapped(beside(spool), SIZE)
+            self._map = mapped(beside(spool), BUFFER_BYTES)
         except OSError:
-            self._size, self._map = 0, mmap.mmap(-1, SIZE)
-        self._head = memoryview(self._map)[:_HEAD].cast("Q")
-        self._end = self._head[0] = _HEAD
+            self._size, self._map = 0, mmap.mmap(-1, BUFFER_BYTES)
+        self._head = memoryview(self._map)[:_HEADER_BYTES].cast("Q")
+        self._end = self._head[0] = _HEADER_BYTES
 
     def __bool__(self) -> bool:
-        return self._end > _HEAD
+        return self._end > _HEADER_BYTES
 
     def add(self, data: bytes) -> bool:
         """Buffer `data`; return False if it does not fit."""
@@ -51,9 +51,9 @@ class FloodBuffer:
 
     def move(self, write: Callable[[bytes], None], size: int) -> None:
         """Pass everything to `write`, which appends it to the spool, now `size` bytes long."""
-        data = self._map[_HEAD : self._end]
+        data = self._map[_HEADER_BYTES : self._end]
         self._head[1] = size + 1
-        self._end = _HEAD
+        self._end = _HEADER_BYTES
         try:
             write(data)
         finally:
@@ -63,17 +63,17 @@ class FloodBuffer:
 
     def leave(self) -> None:
         """In a forked child: stop buffering, as the memory and its contents are the parent's."""
-        self._size, self._end = 0, _HEAD
+        self._size, self._end = 0, _HEADER_BYTES
 
 
 def left_in(spool: Path) -> bytes:
     """Return what a process that has ended had buffered and not yet written to `spool`."""
     with contextlib.suppress(OSError):
         raw = beside(spool).read_bytes()
-        if len(raw) < SIZE:  # it could not be allocated on a full disk
+        if len(raw) < BUFFER_BYTES:  # it could not be allocated on a full disk
             return b""
-        end, moving = memoryview(raw)[:_HEAD].cast("Q")
-        held = raw[_HEAD:end]
+        end, moving = memoryview(raw)[:_HEADER_BYTES].cast("Q")
+        held = raw[_HEADER_BYTES:end]
         if not moving or not held:
             return held
         with spool.open("rb") as file:

@@ -10,21 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-ALIKE = 3  # lines of the same form required before any is used
-MOST_FORMS = 8  # forms in one run; with more, this would be guesswork
-LONGEST, FLOOD = 400, 4 << 10  # maximum characters of a line, and of a text that is searched
+LINES_TO_ACCEPT_FORM = 3  # lines of the same form required before any is used
+MAX_FORMS = 8  # forms in one run; with more, this would be guesswork
+MAX_LINE_LENGTH, MAX_TEXT_LENGTH = (
+    400,
+    4 << 10,
+)  # maximum characters of a line, and of a text that is searched
 PREFIX = "log/"
 _STEP = r"(?:epoch|step|iter|iteration|batch)"
 # Each of these matches a text in one way only: if there were two ways, a line of many pairs that
 # fails to match at its end would take exponential time, and block all other threads.
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf"
-_IS = r"(?:[ \t]*[:=][ \t]*|[ \t]+)"
+_SEPARATOR = r"(?:[ \t]*[:=][ \t]*|[ \t]+)"
 # Names may have letters of any alphabet, numbers may not: with IGNORECASE, `ı` would match `i`.
 _NUMBER = rf"(?a:{_NUMBER})"
-_PAIR = re.compile(rf"([a-z][\w./-]*?){_IS}({_NUMBER})%?(?![\w.])", re.IGNORECASE)
+_PAIR = re.compile(rf"([a-z][\w./-]*?){_SEPARATOR}({_NUMBER})%?(?![\w.])", re.IGNORECASE)
 _LINE = re.compile(
     rf"^[ \t\[(]*{_STEP}[ \t:=#]*(\d+)(?:\s*(?:/|of)\s*\d+)?(?![\w.])[\])]?"
-    rf"((?:[ \t,;|:-]+(?!of\b)[a-z][\w./-]*?{_IS}(?:{_NUMBER})%?(?![\w.]))+)[ \t\r,;|]*$",
+    rf"((?:[ \t,;|:-]+(?!of\b)[a-z][\w./-]*?{_SEPARATOR}(?:{_NUMBER})%?(?![\w.]))+)[ \t\r,;|]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -51,11 +54,11 @@ class LogMetrics:
         if self._is_off:
             return
         lines, _, rest = (self._rest.get(stream, "") + text).rpartition("\n")
-        self._rest[stream] = rest[-LONGEST:]
-        if len(lines) > FLOOD:
+        self._rest[stream] = rest[-MAX_LINE_LENGTH:]
+        if len(lines) > MAX_TEXT_LENGTH:
             return
         for match in _LINE.finditer(lines):
-            if match.end() - match.start() <= LONGEST:
+            if match.end() - match.start() <= MAX_LINE_LENGTH:
                 self._line(t, stream, int(match[1]), match[2])
 
     def _line(self, t: int, stream: str, step: int, pairs: str) -> None:
@@ -68,8 +71,8 @@ class LogMetrics:
         if waiting and waiting[-1][1] >= step:
             waiting.clear()
         waiting.append((t, step, values))
-        if len(waiting) == ALIKE:
+        if len(waiting) == LINES_TO_ACCEPT_FORM:
             self._known.add(form)
             for each in self._waiting.pop(form):
                 self._add(*each)
-        self._is_off = len(self._waiting) + len(self._known) > MOST_FORMS
+        self._is_off = len(self._waiting) + len(self._known) > MAX_FORMS

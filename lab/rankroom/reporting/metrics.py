@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from rankroom.reporting import spans
 from rankroom.reporting.log_metrics import PREFIX
 
-MOST_NAMES = 10_000  # of a rank in one run
+MAX_NAMES = 10_000  # of a rank in one run
 LONGEST_NAME = 200  # characters
-MOST_WAITING = 20_000  # calls stored before their points are sorted in
-MOST_REMARKS = 10  # names for which a note says that a value was not a number
-LAST_S = 1.0  # timeout at the end of a run, for values that a GPU has not computed yet
-_EXACT = 1 << 53  # larger integers are stored as floats
-_PLAIN = (float, int)
-_SPELLED = {math.inf: "Infinity", -math.inf: "-Infinity"}
+MAX_STORED_CALLS = 20_000  # calls stored before their points are sorted in
+MAX_NOT_A_NUMBER_NOTES = 10  # names for which a note says that a value was not a number
+GPU_READ_TIMEOUT_S = 1.0  # timeout at the end of a run, for values that a GPU has not computed yet
+_MAX_EXACT_INT = 1 << 53  # larger integers are stored as floats
+_NUMBER_TYPES = (float, int)
+_INFINITY_NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _GPUS = ("cuda", "gpu", "xpu", "mps", "tpu")
 
 Point = tuple[int, Any, int, Any]  # name, step, microseconds since the epoch, value
@@ -75,7 +75,7 @@ class MetricRecorder:
         numbers of these stay valid.
         """
         with self._sorting:
-            self._first = starts * MOST_NAMES
+            self._first = starts * MAX_NAMES
             self.calls.clear()
             self._points.clear()
             self._on_gpu.clear()
@@ -90,13 +90,13 @@ class MetricRecorder:
     def add(self, values: Mapping[str, Any], step: Any = None) -> None:
         """Add one value per name, timed now; the caller must not change `values` later."""
         for value in values.values():
-            if type(value) not in _PLAIN:
+            if type(value) not in _NUMBER_TYPES:
                 values = {name: _snapshot(each) for name, each in values.items()}
                 break
         if step is not None and type(step) is not int:
             step = _as_step(step)
         self.keep((time_ns(), step, values))
-        if len(self.calls) > MOST_WAITING:
+        if len(self.calls) > MAX_STORED_CALLS:
             self.sort_in()
 
     def add_logged(self, t: int, step: int, values: Mapping[str, float]) -> None:
@@ -111,8 +111,10 @@ class MetricRecorder:
         # Other threads may append meanwhile: each of these statements is atomic to them.
         points = self._points[:]
         del self._points[: len(points)]
-        for begin in range(0, len(points), spans.BATCH):
-            names, steps, times, values = zip(*points[begin : begin + spans.BATCH], strict=True)
+        for begin in range(0, len(points), spans.MAX_SPANS_PER_EVENT):
+            names, steps, times, values = zip(
+                *points[begin : begin + spans.MAX_SPANS_PER_EVENT], strict=True
+            )
             fields: dict[str, Any] = {}
             if len(self._numbers) > self._told:
                 first = self._first + self._told
@@ -132,7 +134,7 @@ class MetricRecorder:
             if fetching is None:
                 is_stuck = bool(self._on_gpu)  # no thread could be started
             else:
-                fetching.join(LAST_S)
+                fetching.join(GPU_READ_TIMEOUT_S)
                 is_stuck = fetching.is_alive()
             if is_stuck:
                 spans.recorder.note(ON_GPU)
@@ -170,15 +172,15 @@ class MetricRecorder:
                 return
         seen = self._counts[number]
         self._counts[number] = seen + 1
-        if seen >= spans.WHOLE:
-            spans.recorder.note(THINNED.format(count=spans.WHOLE))
+        if seen >= spans.UNSAMPLED_SPANS:
+            spans.recorder.note(THINNED.format(count=spans.UNSAMPLED_SPANS))
             if not spans.is_sampled("metrics", seen):
                 return
         if step is None:
             if self._first:
                 spans.recorder.note(COUNTED_AGAIN)
             step = seen
-        elif not -_EXACT < step < _EXACT:
+        elif not -_MAX_EXACT_INT < step < _MAX_EXACT_INT:
             spans.recorder.note(NO_STEP)
             step = seen
         if type(value) is _OnGpu:
@@ -191,15 +193,15 @@ class MetricRecorder:
         name = str(name)[:LONGEST_NAME]
         number = self._numbers.get(name)
         if number is None:
-            if len(self._numbers) >= MOST_NAMES:
-                spans.recorder.note(TOO_MANY.format(count=MOST_NAMES))
+            if len(self._numbers) >= MAX_NAMES:
+                spans.recorder.note(TOO_MANY.format(count=MAX_NAMES))
                 return None
             number = self._numbers[name] = len(self._numbers)
             self._counts.append(0)
         return number
 
     def _remark(self, name: str, kind: str) -> None:
-        if name not in self._strange and len(self._strange) < MOST_REMARKS:
+        if name not in self._strange and len(self._strange) < MAX_NOT_A_NUMBER_NOTES:
             self._strange.add(name)
             spans.recorder.note(NO_NUMBER.format(name=name[:LONGEST_NAME], kind=kind))
 
@@ -237,7 +239,7 @@ class MetricRecorder:
 
 def _snapshot(value: Any) -> Any:
     """Return a value as it is now, because it may be changed in place later."""
-    if type(value) in _PLAIN:
+    if type(value) in _NUMBER_TYPES:
         return value
     try:
         device = getattr(value, "device", None)
@@ -297,7 +299,7 @@ def _plain(value: Any) -> Any:
     if type(value) is _Strange:
         return value
     if type(value) is int:
-        if -_EXACT < value < _EXACT:
+        if -_MAX_EXACT_INT < value < _MAX_EXACT_INT:
             return value
         try:
             value = float(value)
@@ -307,7 +309,7 @@ def _plain(value: Any) -> Any:
         value = float(value)
     if math.isfinite(value):
         return value
-    return _SPELLED.get(value, "NaN")
+    return _INFINITY_NAMES.get(value, "NaN")
 
 
 points = MetricRecorder()
@@ -331,7 +333,7 @@ def log(*, step: Any = None, **values: Any) -> None:
             points.add(values, step)
             return
     # Inlined from `add`: within a training step, each Python call takes long.
-    if (step is None or type(step) is int) and len(_calls) < MOST_WAITING:
+    if (step is None or type(step) is int) and len(_calls) < MAX_STORED_CALLS:
         _keep((time_ns(), step, values))
     else:
         points.add(values, step)

@@ -11,11 +11,13 @@ import struct
 from collections import deque
 from pathlib import Path
 
-from rankroom.reporting.flood_buffer import SIZE as HELD
+from rankroom.reporting.flood_buffer import BUFFER_BYTES as HELD
 from rankroom.reporting.flood_buffer import mapped
 
-SIZE = 4 * HELD  # bytes of events; fits an event with the whole contents of a flood buffer
-_HEAD = struct.Struct("64sQQ")  # the run's id, and the range of bytes of its spool file held here
+OVERFLOW_BYTES = (
+    4 * HELD
+)  # bytes of events; fits an event with the whole contents of a flood buffer
+_HEADER = struct.Struct("64sQQ")  # the run's id, and the range of bytes of its spool file held here
 
 
 class Overflow:
@@ -27,7 +29,7 @@ class Overflow:
     def __init__(self, folder: Path) -> None:
         self._map = None
         with contextlib.suppress(OSError):
-            self._map = mapped(_file(folder), _HEAD.size + SIZE)
+            self._map = mapped(_file(folder), _HEADER.size + OVERFLOW_BYTES)
         self.begin("")
 
     def begin(self, run: str) -> None:
@@ -40,17 +42,17 @@ class Overflow:
     def add(self, at: int, line: bytes) -> None:
         """Keep `line`, which belongs at byte `at` of the spool file."""
         end = at + len(line)
-        if self._map is None or len(line) > SIZE:
+        if self._map is None or len(line) > OVERFLOW_BYTES:
             return
         if at != self._end:
             self._starts.clear()
         self._starts.append(at)
-        while self._starts[0] < end - SIZE:
+        while self._starts[0] < end - OVERFLOW_BYTES:
             self._starts.popleft()
         # Give up what will be overwritten first: the process may end between any two steps.
         self._say(self._starts[0], max(at, self._starts[0]))
-        place = at % SIZE
-        first = line[: SIZE - place]
+        place = at % OVERFLOW_BYTES
+        first = line[: OVERFLOW_BYTES - place]
         self._put(place, first)
         self._put(0, line[len(first) :])
         self._end = end
@@ -58,22 +60,22 @@ class Overflow:
 
     def _put(self, place: int, data: bytes) -> None:
         assert self._map is not None
-        self._map[_HEAD.size + place : _HEAD.size + place + len(data)] = data
+        self._map[_HEADER.size + place : _HEADER.size + place + len(data)] = data
 
     def _say(self, begin: int, end: int) -> None:
         if self._map is not None:
-            self._map[: _HEAD.size] = _HEAD.pack(self._run, begin, end)
+            self._map[: _HEADER.size] = _HEADER.pack(self._run, begin, end)
 
 
 def left_in(folder: Path, run: str) -> tuple[int, bytes]:
     """Return the whole lines of `run` that the rank of this spool folder kept, and before them the
     offset at which they belong in its spool file."""
     with contextlib.suppress(OSError), _file(folder).open("rb") as file:
-        head = file.read(_HEAD.size)
-        if len(head) == _HEAD.size:
-            name, begin, end = _HEAD.unpack(head)
+        head = file.read(_HEADER.size)
+        if len(head) == _HEADER.size:
+            name, begin, end = _HEADER.unpack(head)
             if begin < end and name.rstrip(b"\0") == run.encode():
-                data, place = file.read(), begin % SIZE
+                data, place = file.read(), begin % OVERFLOW_BYTES
                 return begin, (data[place:] + data[:place])[: end - begin]
     return 0, b""
 

@@ -30,17 +30,25 @@ from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
 from rankroom.reporting.wake import Wake
 
-BATCH_S = 0.05  # between two messages of a rank while output keeps coming, with up to FEW ranks
-FEW = 128  # with more ranks each sends less often, so that the supervisor gets no more messages
-QUIET_S = 0.5  # poll interval for output of C code while there is none; Python's wakes the pump
-REPORT_S = 1.0  # between two reports of spans, of metrics and of how busy this rank is
-IDLE_S = 0.5  # poll interval for a run: as cells may be short, their start does not wake the pump
-BLANK = "blank"  # the name of the next run's spool file before that run starts
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-LARGE = 1 << 20  # a batch of this many bytes is sent without waiting
+BATCH_INTERVAL_S = (
+    0.05  # between two messages of a rank while output keeps coming, with up to FEW ranks
+)
+RANKS_AT_FULL_RATE = (
+    128  # with more ranks each sends less often, so that the supervisor gets no more messages
+)
+QUIET_POLL_INTERVAL_S = (
+    0.5  # poll interval for output of C code while there is none; Python's wakes the pump
+)
+REPORT_INTERVAL_S = 1.0  # between two reports of spans, of metrics and of how busy this rank is
+IDLE_POLL_INTERVAL_S = (
+    0.5  # poll interval for a run: as cells may be short, their start does not wake the pump
+)
+PREPARED_SPOOL_NAME = "blank"  # the name of the next run's spool file before that run starts
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+MAX_BATCH_BYTES = 1 << 20  # a batch of this many bytes is sent without waiting
 # The functions that start a process without Python's own fork. An audit hook would see all of them,
 # but slow down every training loop: it is called for each id(), too.
-STARTS_CHILD = (
+PROCESS_STARTERS = (
     (subprocess.Popen, "__init__"),
     *((os, name) for name in ("system", "posix_spawn", "posix_spawnp", "execv", "execve")),
 )
@@ -50,7 +58,7 @@ Send = Callable[[dict[str, Any], bytes], None]
 
 def batch_s(size: int) -> float:
     """Return the seconds between two messages of each of `size` ranks while output keeps coming."""
-    return BATCH_S * max(1.0, size / FEW)
+    return BATCH_INTERVAL_S * max(1.0, size / RANKS_AT_FULL_RATE)
 
 
 class Reporter:
@@ -69,7 +77,7 @@ class Reporter:
         self._start = 0
         self._seq = self._before = 0  # events in total, and those of this rank's earlier processes
         self._file = self._blank = -1
-        self._blank_name = str(spool / BLANK)
+        self._blank_name = str(spool / PREPARED_SPOOL_NAME)
         self._at = 0
         self._end = 0
         self._reported = 0  # when spans were last reported, in units of REPORT_S since the epoch
@@ -107,7 +115,7 @@ class Reporter:
         """Redirect this rank's output to this reporter, and start its thread."""
         sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
-        for owner, name in STARTS_CHILD:
+        for owner, name in PROCESS_STARTERS:
             setattr(owner, name, self._draining(getattr(owner, name)))
         self._thread.start()
 
@@ -135,13 +143,13 @@ class Reporter:
             metrics.points.begin(starts)
             self._log_metrics.begin()
             spans.recorder.begin(starts)
-            self._reported = int(time.time() / REPORT_S)
+            self._reported = int(time.time() / REPORT_INTERVAL_S)
 
     def prepare(self) -> None:
         """Create the spool file of the next run in advance, to save its cell the wait."""
         with self._lock, contextlib.suppress(OSError):
             if self._blank < 0:
-                self._blank = os.open(self._blank_name, _NEW, 0o600)
+                self._blank = os.open(self._blank_name, _CREATE_FLAGS, 0o600)
 
     def _open(self, run: str) -> int:
         path = f"{self.spool}/{run}.jsonl"  # a Path would take a tenth of an empty cell's time
@@ -153,7 +161,7 @@ class Reporter:
             except OSError:
                 os.close(file)
         with contextlib.suppress(OSError):
-            return os.open(path, _NEW, 0o600)
+            return os.open(path, _CREATE_FLAGS, 0o600)
         return -1  # each write will fail and report why
 
     def is_forked(self) -> bool:
@@ -272,7 +280,7 @@ class Reporter:
         self._unsent_size += len(line)
         if trouble:
             self._tell(trouble)
-        if self._unsent_size > LARGE:
+        if self._unsent_size > MAX_BATCH_BYTES:
             self._flush()
 
     def _keep(self, line: bytes) -> str:
@@ -364,14 +372,14 @@ class Reporter:
             if pause > 0:
                 time.sleep(pause)
                 self._awake.wait(0)  # what has arrived during the pause is taken in now
-            is_due = int(time.time() / REPORT_S) != self._reported
+            is_due = int(time.time() / REPORT_INTERVAL_S) != self._reported
             sample = self._sample(is_due)
             with self._lock:
                 if self.run is None:
                     continue
                 came = self._take_turn()
                 if is_due:
-                    self._reported = int(time.time() / REPORT_S)
+                    self._reported = int(time.time() / REPORT_INTERVAL_S)
                     for stream in self._streams.values():
                         stream.trim()
                     self._take_spans()
@@ -389,8 +397,10 @@ class Reporter:
         train with it, and if all do so at the same time, they are delayed only once.
         """
         if self.run is None:
-            return IDLE_S
-        return self._batch_s if came else QUIET_S - time.time() % QUIET_S
+            return IDLE_POLL_INTERVAL_S
+        return (
+            self._batch_s if came else QUIET_POLL_INTERVAL_S - time.time() % QUIET_POLL_INTERVAL_S
+        )
 
     def _sample(self, is_due: bool) -> dict[str, Any] | None:
         """Return how busy this rank was since the last sample of the same run, if one is due;
@@ -401,7 +411,11 @@ class Reporter:
             self._sampled = self.run
             self.sampler.start()
         # Over too short a time, CPU utilization would mean nothing.
-        return self.sampler.sample() if is_due and self.sampler.seconds > REPORT_S / 2 else None
+        return (
+            self.sampler.sample()
+            if is_due and self.sampler.seconds > REPORT_INTERVAL_S / 2
+            else None
+        )
 
     def _drain(self) -> None:
         """Write buffered output to the spools, so that it precedes what a child prints."""

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc")
-_TICK = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-REST = 100  # a child's memory is cached for this many times as long as reading it took
-MOST_OWN = 4096
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MEMORY_CACHE_FACTOR = (
+    100  # a child's memory is cached for this many times as long as reading it took
+)
+MAX_CACHED_PROCESSES = 4096
 _own: dict[int, tuple[float, int]] = {}  # by pid: when the cached value expires, and its bytes
 # By pid: CUDA_VISIBLE_DEVICES when the rank started, as its cells may change it.
 _visible: dict[int, str | None] = {}
@@ -99,7 +101,7 @@ def _seconds(pid: int) -> float:
         return time.process_time()
     # The process's name, in parentheses, may contain any characters.
     fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _memory(pid: int, shared: bool) -> int:
@@ -109,7 +111,7 @@ def _memory(pid: int, shared: bool) -> int:
         if not shared and (own := _own_memory(pid)) is not None:
             return own
         numbers = (_PROC / f"{pid}/statm").read_text().split()
-        return (int(numbers[1]) - (0 if shared else int(numbers[2]))) * _PAGE
+        return (int(numbers[1]) - (0 if shared else int(numbers[2]))) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
 
@@ -130,9 +132,9 @@ def _own_memory(pid: int) -> int | None:
     except PermissionError:
         return None
     # Cached, as the kernel walks all pages of the process for this.
-    if len(_own) > MOST_OWN:
+    if len(_own) > MAX_CACHED_PROCESSES:
         _own.clear()
-    _own[pid] = now + REST * (time.monotonic() - now), own
+    _own[pid] = now + MEMORY_CACHE_FACTOR * (time.monotonic() - now), own
     return own
 
 

@@ -27,22 +27,28 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from operator import sub
 from typing import Any
 
-MOST_NAMES = 50_000  # in one run; beyond that, spans share one name
-MOST_VARIANTS = 10_000  # of users' spans with arguments; beyond that, arguments are omitted
-BATCH = 4096  # spans in one event at most
-LONGEST = 200  # characters of an argument shown with a user's span at most
-WHOLE = 100_000
-WHOLE_OF_NAME = 20_000  # the same for collectives of one name
-STRETCH = 1000  # consecutive spans kept together, so that a timeline of them makes sense
-DETAILS = {"phase", "op", "kernel"}
-WEIGHED = {"collective", "wait", "data"}  # categories from which shares of a rank's time follow
+MAX_NAMES = 50_000  # in one run; beyond that, spans share one name
+MAX_ARGUMENT_VARIANTS = 10_000  # of users' spans with arguments; beyond that, arguments are omitted
+MAX_SPANS_PER_EVENT = 4096  # spans in one event at most
+MAX_ARGUMENT_LENGTH = 200  # characters of an argument shown with a user's span at most
+UNSAMPLED_SPANS = 100_000
+UNSAMPLED_SPANS_PER_NAME = 20_000  # the same for collectives of one name
+SAMPLED_STRETCH_SPANS = (
+    1000  # consecutive spans kept together, so that a timeline of them makes sense
+)
+DETAIL_CATEGORIES = {"phase", "op", "kernel"}
+SHARE_CATEGORIES = {
+    "collective",
+    "wait",
+    "data",
+}  # categories from which shares of a rank's time follow
 UNRECORDED = "unrecorded"
-GAP_US = 10_000_000  # in a live run, longer gaps are reported in pieces
+MAX_OPEN_GAP_US = 10_000_000  # in a live run, longer gaps are reported in pieces
 
 Span = tuple[int, int, int]  # name, start, duration
 Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
-BY_NAME = "collective", ""
+STREAMLESS_COLLECTIVES = "collective", ""
 _OTHER = {"name": "(one of too many names)"}
 
 
@@ -78,7 +84,7 @@ class SpanRecorder:
         `starts` is how many earlier processes of this rank have begun tables in this run; the
         numbers of these stay valid.
         """
-        self._first = starts * (MOST_NAMES + 1)
+        self._first = starts * (MAX_NAMES + 1)
         self._numbers.clear()
         self._waits.clear()
         self._defined.clear()
@@ -105,7 +111,7 @@ class SpanRecorder:
                 number = self._numbers.get(key)
                 if number is None:
                     number = self._define(define)
-                    if number - self._first < MOST_NAMES:  # more would grow without bound
+                    if number - self._first < MAX_NAMES:  # more would grow without bound
                         self._numbers[key] = number
         return number
 
@@ -114,7 +120,7 @@ class SpanRecorder:
         key = ("user", name, *args.items(), *map(type, args.values()))  # as 1 == True == 1.0
         number = self._numbers.get(key)
         if number is None:
-            if args and self._variants >= MOST_VARIANTS:
+            if args and self._variants >= MAX_ARGUMENT_VARIANTS:
                 return self.number_of_users(name, {})
             self._variants += 1
             number = self.number(key, lambda: {**args, "name": name})
@@ -122,12 +128,12 @@ class SpanRecorder:
 
     def _define(self, define: Callable[[], dict[str, Any]]) -> int:
         number = len(self._defined)
-        if number < MOST_NAMES:
+        if number < MAX_NAMES:
             self._defined.append(define())
             return self._first + number
-        if number == MOST_NAMES:
+        if number == MAX_NAMES:
             self._defined.append(_OTHER)
-        return self._first + MOST_NAMES
+        return self._first + MAX_NAMES
 
     def add(self, cat: str, number: int, start: int, dur: int) -> None:
         """Add a span; `start` in microseconds since the epoch, `dur` in microseconds."""
@@ -145,7 +151,7 @@ class SpanRecorder:
         if number is None:
             name = what.partition(" #")[0]
             number = self.number(("wait", name), lambda: {"name": name})
-            if len(self._waits) < MOST_NAMES:
+            if len(self._waits) < MAX_NAMES:
                 self._waits[what] = number
         self.add("wait", number, end // 1000 - dur, dur)
 
@@ -170,12 +176,12 @@ class SpanRecorder:
         for key in list(self._columns):
             for columns in self._columns.pop(key, ()):
                 count = len(columns[0])
-                if self._seen[key] + count > WHOLE:
+                if self._seen[key] + count > UNSAMPLED_SPANS:
                     self.extend(key[0], zip(*columns, strict=True), key[1])
                     continue
                 self._seen[key] += count
-                for at in range(0, count, BATCH):
-                    part = tuple(column[at : at + BATCH] for column in columns)
+                for at in range(0, count, MAX_SPANS_PER_EVENT):
+                    part = tuple(column[at : at + MAX_SPANS_PER_EVENT] for column in columns)
                     yield self._fields(key[0], part, zero)
         # Waits and data last: which of them are kept depends on the gaps of the collectives.
         has_collectives = False
@@ -187,40 +193,49 @@ class SpanRecorder:
             del waiting[:count]
             first = self._seen[key]
             self._seen[key] += count
-            has_collectives |= bool(count) and key[0] == BY_NAME[0]
+            has_collectives |= bool(count) and key[0] == STREAMLESS_COLLECTIVES[0]
             if self._thins and has_collectives and key[0] in ("wait", "data"):
-                if first + count > WHOLE:
+                if first + count > UNSAMPLED_SPANS:
                     spans = self._beside_collectives(key, spans)
-            elif key == BY_NAME or first + count > WHOLE:
+            elif key == STREAMLESS_COLLECTIVES or first + count > UNSAMPLED_SPANS:
                 spans = self._thinned(key, spans, first)
             yield from self._events(key[0], spans, zero)
         for key, (begin, end) in self._gaps.items():
-            if last or end - begin >= GAP_US:
+            if last or end - begin >= MAX_OPEN_GAP_US:
                 self._close(begin, end)
                 self._gaps[key] = end, end
         closed, self._closed = self._closed, []
         yield from self._events(UNRECORDED, closed, zero)
 
     def _events(self, cat: str, spans: list[Span], zero: int) -> Iterator[dict[str, Any]]:
-        for at in range(0, len(spans), BATCH):
-            part = tuple(zip(*spans[at : at + BATCH], strict=True))
+        for at in range(0, len(spans), MAX_SPANS_PER_EVENT):
+            part = tuple(zip(*spans[at : at + MAX_SPANS_PER_EVENT], strict=True))
             yield self._fields(cat, part, zero)
 
     def _thinned(self, key: tuple[str, str], spans: list[Span], first: int) -> list[Span]:
         """Return the spans that go into the record; `first` is the index of spans[0] in its key."""
         cat, _ = key
-        if key == BY_NAME:
-            kept = [is_sampled(cat, self._next_of_name(each[0]), WHOLE_OF_NAME) for each in spans]
+        if key == STREAMLESS_COLLECTIVES:
+            kept = [
+                is_sampled(cat, self._next_of_name(each[0]), UNSAMPLED_SPANS_PER_NAME)
+                for each in spans
+            ]
         else:
             kept = [is_sampled(cat, at) for at in range(first, first + len(spans))]
         if not all(kept):
-            what, count = ("equal collective", WHOLE_OF_NAME) if key == BY_NAME else (cat, WHOLE)
-            ending = OF_THOSE if cat in WEIGHED else TOO_SMALL
+            what, count = (
+                ("equal collective", UNSAMPLED_SPANS_PER_NAME)
+                if key == STREAMLESS_COLLECTIVES
+                else (cat, UNSAMPLED_SPANS)
+            )
+            ending = PROFILE_OF_SAMPLE if cat in SHARE_CATEGORIES else PROFILE_TOO_SMALL
             self.note(THINNED.format(cat=what, count=count, ending=ending))
-        self._thins |= cat == BY_NAME[0] and not all(kept)
-        if cat in WEIGHED:
+        self._thins |= cat == STREAMLESS_COLLECTIVES[0] and not all(kept)
+        if cat in SHARE_CATEGORIES:
             # With several names, some are left out while others are kept: then all of it is a gap.
-            self._leave_out(key, spans, kept if key != BY_NAME else [all(kept)] * len(kept))
+            self._leave_out(
+                key, spans, kept if key != STREAMLESS_COLLECTIVES else [all(kept)] * len(kept)
+            )
         return [each for each, is_kept in zip(spans, kept, strict=True) if is_kept]
 
     def _beside_collectives(self, key: tuple[str, str], spans: list[Span]) -> list[Span]:
@@ -228,7 +243,7 @@ class SpanRecorder:
         collective, and stretches chosen independently would hardly ever coincide."""
         if key in self._gaps:
             self._close(*self._gaps.pop(key))
-        gaps = [gap for (cat, _), gap in self._gaps.items() if cat == BY_NAME[0]]
+        gaps = [gap for (cat, _), gap in self._gaps.items() if cat == STREAMLESS_COLLECTIVES[0]]
         gaps += [(start, start + dur) for _, start, dur in self._closed]
         return [span for span in spans if not any(begin <= span[1] <= end for begin, end in gaps)]
 
@@ -286,15 +301,15 @@ class SpanRecorder:
 def is_sampled(cat: str, at: int, whole: int = 0) -> bool:
     """Whether the span, or the point of a metric, with index `at` goes into the record. All of the
     first `whole` do (default: WHOLE)."""
-    whole = whole or WHOLE
+    whole = whole or UNSAMPLED_SPANS
     if at < whole:
         return True
-    if cat in DETAILS:
+    if cat in DETAIL_CATEGORIES:
         return False
     every, limit = 10, 10 * whole
     while at >= limit:
         every, limit = every * 10, limit * 10
-    return at // STRETCH % every == 0
+    return at // SAMPLED_STRETCH_SPANS % every == 0
 
 
 recorder = SpanRecorder()
@@ -325,7 +340,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     try:
-        return str(value)[:LONGEST]
+        return str(value)[:MAX_ARGUMENT_LENGTH]
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -333,5 +348,5 @@ def _plain(value: Any) -> Any:
 THINNED = (
     "of more than {count:,} {cat} spans of a rank the timeline holds some stretches only; {ending}"
 )
-OF_THOSE = "the profile is of those, and counts are too small"
-TOO_SMALL = "times and counts of them in the profile are too small"
+PROFILE_OF_SAMPLE = "the profile is of those, and counts are too small"
+PROFILE_TOO_SMALL = "times and counts of them in the profile are too small"

@@ -21,11 +21,17 @@ from typing import Any, NamedTuple
 
 from rankroom.reporting.flood_buffer import FloodBuffer
 
-PIECE = 1 << 20  # bytes in one log event at most, so that a 100 MB line stays manageable
-MARK_NS = 2_000_000  # a time mark at most every 2 ms: cheap in floods, exact for slow prints
-BURST = 64  # lines written to disk one by one after a time mark; more of them are a flood
-TURN = 16 << 20  # bytes that one `read` takes into memory at most
-TRIM = 64 << 20  # once this many more bytes have been read, their disk space is freed
+MAX_PIECE_BYTES = 1 << 20  # bytes in one log event at most, so that a 100 MB line stays manageable
+TIME_MARK_INTERVAL_NS = (
+    2_000_000  # a time mark at most every 2 ms: cheap in floods, exact for slow prints
+)
+LINES_BEFORE_FLOOD = (
+    64  # lines written to disk one by one after a time mark; more of them are a flood
+)
+MAX_READ_BYTES = 16 << 20  # bytes that one `read` takes into memory at most
+TRIM_THRESHOLD_BYTES = (
+    64 << 20
+)  # once this many more bytes have been read, their disk space is freed
 _PUNCH_HOLE = 0x01 | 0x02  # Linux: FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE
 
 
@@ -86,14 +92,16 @@ class Spooled:
         now = time.time_ns()
         with self.lock:
             # Also true if the clock has been set back.
-            marks = not now < self._mark_until <= now + MARK_NS
+            marks = not now < self._mark_until <= now + TIME_MARK_INTERVAL_NS
             if marks:
-                self._mark_until = now + MARK_NS
+                self._mark_until = now + TIME_MARK_INTERVAL_NS
                 self._since_mark = 0
             else:
                 self._since_mark += 1
             # While the disk is full, the next `read` is soon enough to try the disk again.
-            held = (self._since_mark > BURST or self.trouble) and self._buffer.add(data)
+            held = (self._since_mark > LINES_BEFORE_FLOOD or self.trouble) and self._buffer.add(
+                data
+            )
             if not held:
                 self.drain()
                 if marks:
@@ -129,8 +137,8 @@ class Spooled:
         except OSError as error:
             self.trouble = self._words(error)
             at, now = self.size, time.time_ns() // 1000
-            for begin in range(0, len(data), PIECE):
-                self._refused.append(Refused(at, now, data[begin : begin + PIECE]))
+            for begin in range(0, len(data), MAX_PIECE_BYTES):
+                self._refused.append(Refused(at, now, data[begin : begin + MAX_PIECE_BYTES]))
 
     @property
     def unread(self) -> bool:
@@ -160,7 +168,7 @@ class Spooled:
         now = time.time_ns() // 1000
         self.drain()
         whole = self.size
-        size = min(whole, self._read_to + TURN)
+        size = min(whole, self._read_to + MAX_READ_BYTES)
         while True:
             begin = self._read_to
             t = self._read_time
@@ -172,7 +180,7 @@ class Spooled:
                 break
             while self.marks and self.marks[0][0] <= begin:
                 t = max(t, self.marks.popleft()[1])
-            end = min(size, begin + PIECE)
+            end = min(size, begin + MAX_PIECE_BYTES)
             if self.marks:
                 end = min(end, self.marks[0][0])
             if self._refused:
@@ -204,7 +212,7 @@ class Spooled:
         4.2, keep all of it for the lifetime of the cluster.
         """
         much = self._read_to - self._trimmed_to
-        if much < TRIM or not punch_hole(self._file, self._trimmed_to, much):
+        if much < TRIM_THRESHOLD_BYTES or not punch_hole(self._file, self._trimmed_to, much):
             return False
         self._trimmed_to = self._read_to
         return True

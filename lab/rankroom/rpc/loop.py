@@ -20,7 +20,7 @@ import zmq
 Call = Callable[[], object]
 Frames = Sequence[bytes]
 # As an int: with pyzmq's own constants, each part of a message takes longer to flag than to send.
-MORE = int(zmq.SNDMORE)
+SEND_MORE_FLAG = int(zmq.SNDMORE)
 
 
 class Loop:
@@ -122,7 +122,7 @@ class Loop:
         *others, last = frames
         send: Callable[..., object] = self._socket.send
         for part in others:
-            send(part, MORE, copy)
+            send(part, SEND_MORE_FLAG, copy)
         send(last, 0, copy)
 
     def _has_come(self) -> bool:

@@ -20,9 +20,11 @@ from rankroom.rpc.horovod_store import Admits, HorovodStore
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
 
-OPEN_S = 120.0  # a store that not all ranks reach is closed after this
-KEPT = 4  # stores of a library whose content is kept: the newest is used, by process sets as well
-POLL_S = 1.0  # after this, a rank that waits for others is told which have arrived
+STORE_OPEN_TIMEOUT_S = 120.0  # a store that not all ranks reach is closed after this
+MAX_STORES_PER_LIBRARY = (
+    4  # stores of a library whose content is kept: the newest is used, by process sets as well
+)
+PROGRESS_REPLY_DELAY_S = 1.0  # after this, a rank that waits for others is told which have arrived
 
 
 class _Round:
@@ -104,7 +106,7 @@ class Rendezvous:
         if not round_.is_complete:
             round_.values[rank] = question.content["value"]
             if len(round_.values) < question.content["size"]:
-                self._later(POLL_S, partial(round_.answer, rank, question))
+                self._later(PROGRESS_REPLY_DELAY_S, partial(round_.answer, rank, question))
                 return
             round_.is_complete = True
             # Ranks still waiting in this round need it; no rank waits in an older one.
@@ -127,14 +129,14 @@ class Rendezvous:
             data = self._data.setdefault(key, {})
             self._forget_older(key)
             self._open[key] = HorovodStore(self._interface, data, self._admits)
-            self._later(OPEN_S, partial(self._close, key))
+            self._later(STORE_OPEN_TIMEOUT_S, partial(self._close, key))
         return self._open[key].port
 
     def _forget_older(self, key: str) -> None:
         """Delete all but the latest few stores of a library that is initialized again and again."""
         library = key.partition("/")[0]
         alike = [each for each in self._data if each.partition("/")[0] == library]
-        for each in alike[:-KEPT]:
+        for each in alike[:-MAX_STORES_PER_LIBRARY]:
             if each not in self._open:
                 del self._data[each]
                 self._met.pop(each, None)

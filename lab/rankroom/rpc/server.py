@@ -23,13 +23,17 @@ import zmq
 from rankroom.errors import RankroomError
 from rankroom.rpc.loop import Loop
 
-LARGEST = 1 << 26  # bytes of a part of a message: a peer that announces more is disconnected
-GREET_MS = 5000  # handshake timeout, for a peer to prove that it knows the key
-LONGEST_PATH = 100  # bytes of a socket's path; the system allows 108, with a zero at the end
-WAITING = 4  # messages of a peer that are queued here; further ones wait on its side
-LARGE = 1 << 16  # bytes from which on a part is not copied
-MOST_OPEN = 1 << 16  # file descriptors of a process that listens; a connection takes one
-SOCKET = "rpc"  # in the cluster's folder, if all its processes are on one machine
+MAX_PART_BYTES = 1 << 26  # bytes of a part of a message: a peer that announces more is disconnected
+HANDSHAKE_TIMEOUT_MS = 5000  # handshake timeout, for a peer to prove that it knows the key
+MAX_SOCKET_PATH_BYTES = (
+    100  # bytes of a socket's path; the system allows 108, with a zero at the end
+)
+MAX_QUEUED_MESSAGES_PER_PEER = (
+    4  # messages of a peer that are queued here; further ones wait on its side
+)
+ZERO_COPY_MIN_BYTES = 1 << 16  # bytes from which on a part is not copied
+MAX_DESCRIPTORS = 1 << 16  # file descriptors of a process that listens; a connection takes one
+SOCKET_NAME = "rpc"  # in the cluster's folder, if all its processes are on one machine
 
 
 class Question:
@@ -75,11 +79,11 @@ class Server(Loop):
         made.CURVE_PUBLICKEY, made.CURVE_SECRETKEY = public, secret
         # Connections that the kernel drops beyond it (100 by default) retry after 1, 3 and 7 s.
         made.BACKLOG = socket.SOMAXCONN
-        made.HANDSHAKE_IVL = GREET_MS
+        made.HANDSHAKE_IVL = HANDSHAKE_TIMEOUT_MS
         made.ROUTER_HANDOVER = 1  # a peer that reconnects replaces its old connection
-        made.MAXMSGSIZE = LARGEST
+        made.MAXMSGSIZE = MAX_PART_BYTES
         made.SNDHWM = 0  # no message is dropped
-        made.RCVHWM = WAITING
+        made.RCVHWM = MAX_QUEUED_MESSAGES_PER_PEER
         self.address = self._listen(interface, folder)
         super().__init__(made)
 
@@ -92,12 +96,12 @@ class Server(Loop):
     ) -> None:
         """Send the reply to a peer's request; an empty `number` marks a message that is none."""
         frames = [peer, number, json.dumps(content).encode(), *buffers]
-        small = all(len(each) < LARGE for each in buffers)
+        small = all(len(each) < ZERO_COPY_MIN_BYTES for each in buffers)
         self.send(frames, copy=small)
 
     def _listen(self, interface: str, folder: Path) -> str:
-        path = folder / SOCKET
-        if not interface and len(os.fsencode(path)) <= LONGEST_PATH:
+        path = folder / SOCKET_NAME
+        if not interface and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             # Not every file system supports sockets.
             with contextlib.suppress(zmq.ZMQError):
                 path.unlink(missing_ok=True)
@@ -129,6 +133,6 @@ def _allow_many_descriptors() -> None:
     ZeroMQ aborts a process that listens on a socket in a folder if none is left for a connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankroom.errors import (
-    ANSWERED,
+    ALREADY_ANSWERED,
     NOT_ASKED,
     RecordError,
     RunOverError,
     UnreadableRecordError,
     UsageError,
 )
-from rankroom.record.model import RANK_ENDED, Json, Prompt, RunInfo, RunState, parse_event
+from rankroom.record.model import ENDED_RANK_STATES, Json, Prompt, RunInfo, RunState, parse_event
 from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # they need NumPy, which a kernel loads only when there is something to compute
@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # they need NumPy, which a kernel loads only when there is so
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.timeline import Timeline
 
-LOOK_S = 0.5  # between two checks whether the record still has a writer
-REPLICA_LOOK_S = 0.01  # between two checks for news in a replica of a record
-RECHECK_S = 1.0  # between two reads of a record that has not changed
+WRITER_CHECK_INTERVAL_S = 0.5  # between two checks whether the record still has a writer
+REPLICA_POLL_INTERVAL_S = 0.01  # between two checks for news in a replica of a record
+REREAD_INTERVAL_S = 1.0  # between two reads of a record that has not changed
 
 
 class Run:
@@ -73,7 +73,7 @@ class Run:
         now, changed = time.monotonic(), 0
         with contextlib.suppress(OSError):
             changed = self._store.paths(self.id).run.stat().st_mtime_ns
-        if changed == self._changed and now < self._checked + RECHECK_S:
+        if changed == self._changed and now < self._checked + REREAD_INTERVAL_S:
             return
         self._changed, self._checked = changed, now
         info = self._loaded()
@@ -124,7 +124,7 @@ class Run:
         if info.state == "running":
             self._see_ends()
         ranks = info.ranks
-        ended = {rank.rank for rank in ranks if rank.state in RANK_ENDED} | self._ended
+        ended = {rank.rank for rank in ranks if rank.state in ENDED_RANK_STATES} | self._ended
         return [rank.rank for rank in ranks if rank.rank not in ended]
 
     @property
@@ -184,7 +184,7 @@ class Run:
         Also returns True once no more will be known of the run: its state is `lost` then.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        pause = REPLICA_LOOK_S if self._is_replica else LOOK_S
+        pause = REPLICA_POLL_INTERVAL_S if self._is_replica else WRITER_CHECK_INTERVAL_S
         while not self._over.wait(max(0.0, min(pause, deadline - time.monotonic()))):
             self.look()
             if time.monotonic() >= deadline:
@@ -225,7 +225,7 @@ class Run:
             raise UsageError(NOT_ASKED)
         taken: list[int] = self._ask("answer", run=self.id, text=text, prompts=asked)["ranks"]
         if not taken:
-            raise UsageError(ANSWERED)
+            raise UsageError(ALREADY_ANSWERED)
         return taken
 
     def __repr__(self) -> str:
@@ -237,7 +237,7 @@ class Run:
             read += len(line)
             if not line.startswith(b'{"kind":"status"'):
                 continue
-            if (event := parse_event(line)) is not None and event["state"] in RANK_ENDED:
+            if (event := parse_event(line)) is not None and event["state"] in ENDED_RANK_STATES:
                 self._ended.add(event["rank"])
         self._read = read
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from rankroom.errors import StartError, UsageError
 from rankroom.record.cluster_file import Allocation, Node
 from rankroom.scheduler import pbs_job
-from rankroom.scheduler.job_end import UTC, end_time, field, own_lines
+from rankroom.scheduler.job_end import UTC_VARIABLES, end_time, field, own_lines
 from rankroom.system import control_groups
 
-ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
+COMMAND_TIMEOUT_S = 20.0  # every Slurm command waits 9 s when the controller is down
 # `Nodes=c[1-2] CPU_IDs=0-3 Mem=400 GRES=gpu:a100:2(IDX:0-1)`, once for a group of like nodes.
-_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
+_NODES_PATTERN = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=\S+(?: GRES(?:_IDX)?=(\S*))?")
 # The count is a separate field: a type may begin with a digit, like `2080ti` or `1g.10gb`.
-_GPUS = re.compile(r"\bgpu(?::[^\s:,()]+)?:(\d+)(?=[,(\s]|$)")
+_GPUS_PATTERN = re.compile(r"\bgpu(?::[^\s:,()]+)?:(\d+)(?=[,(\s]|$)")
 _INDICES = re.compile(r"\bgpu(?::[^\s:,()]+)?\(IDX:([\d,-]+)\)")  # before Slurm 20.11
-_PART = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
-_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_LIST_PART_PATTERN = re.compile(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
+_TASKS_PATTERN = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def granted(
@@ -33,7 +33,7 @@ def granted(
     does not say what it granted, UsageError if `ranks` is less than 1.
     """
     if job := env.get("SLURM_JOB_ID", ""):
-        words = ["env", *UTC, "scontrol", "show", "job", "--details", "--oneliner", job]
+        words = ["env", *UTC_VARIABLES, "scontrol", "show", "job", "--details", "--oneliner", job]
         said = own_lines(_ask(words, job), job)
         if (state := field(said, "JobState")) != "RUNNING":
             raise StartError(NOT_RUNNING.format(job=job, state=state.lower().replace("_", " ")))
@@ -49,7 +49,7 @@ def read(said: str, job: str, ranks: int | None, per_node: Sequence[int]) -> All
     """Return the allocation described by `scontrol show job --details`. Raises StartError."""
     found = [
         Node(name, 0, _gpus(gres or ""), len(expand(f"cpu[{cpus}]")))
-        for names, cpus, gres in _NODES.findall(said)
+        for names, cpus, gres in _NODES_PATTERN.findall(said)
         for name in expand(names)
     ]
     if not found:
@@ -93,7 +93,7 @@ def _text(path: str) -> str:
 def expand(text: str) -> list[str]:
     """Return the nodes that Slurm writes as `c[1-3,7],login`."""
     names: list[str] = []
-    for before, inside, after in _PART.findall(text):
+    for before, inside, after in _LIST_PART_PATTERN.findall(text):
         if not inside:
             names.append(before + after)
             continue
@@ -106,13 +106,13 @@ def expand(text: str) -> list[str]:
 
 def tasks(text: str) -> list[int]:
     """Return the numbers that Slurm writes as `4(x2),1`."""
-    return [int(n) for n, times in _TASKS.findall(text) for _ in range(int(times or 1))]
+    return [int(n) for n, times in _TASKS_PATTERN.findall(text) for _ in range(int(times or 1))]
 
 
 def _gpus(gres: str) -> int:
     if (indices := _INDICES.search(gres)) is not None:
         return len(expand(f"gpu[{indices[1]}]"))
-    return sum(map(int, _GPUS.findall(gres)))
+    return sum(map(int, _GPUS_PATTERN.findall(gres)))
 
 
 def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
@@ -120,7 +120,7 @@ def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=ASK_S,
+            text=True, errors="replace", timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
         code, said = done.returncode, done.stdout
     except FileNotFoundError:

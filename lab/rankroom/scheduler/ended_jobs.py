@@ -32,7 +32,9 @@ def is_over(granted: Allocation) -> bool:
 
 def _slurm(granted: Allocation) -> State:
     job = granted.job
-    code, said = _asked(["env", *job_end.UTC, "scontrol", "show", "job", "--oneliner", job])
+    code, said = _asked(
+        ["env", *job_end.UTC_VARIABLES, "scontrol", "show", "job", "--oneliner", job]
+    )
     if code:
         is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "show", "node"])
         return "over" if is_gone else "unknown"
@@ -69,7 +71,7 @@ def _asked(words: Sequence[str]) -> tuple[int, str]:
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=job_end.QUICK_S,
+            text=True, errors="replace", timeout=job_end.SHORT_COMMAND_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return 127, ""

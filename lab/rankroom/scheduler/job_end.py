@@ -8,14 +8,17 @@ import subprocess
 import threading
 import time
 
-ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
-QUICK_S = 2.0  # the same while a job is being ended: little time is left
-OFTEN_S, SELDOM_S = 10.0, 60.0  # between two queries; more often as the end approaches
-UTC = ["TZ=UTC", "SLURM_TIME_FORMAT=standard"]  # how Slurm's commands print times
-PART = 0.1  # of the time left, between two queries
+COMMAND_TIMEOUT_S = 20.0  # every Slurm command waits 9 s when the controller is down
+SHORT_COMMAND_TIMEOUT_S = 2.0  # the same while a job is being ended: little time is left
+MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = (
+    10.0,
+    60.0,
+)  # between two queries; more often as the end approaches
+UTC_VARIABLES = ["TZ=UTC", "SLURM_TIME_FORMAT=standard"]  # how Slurm's commands print times
+POLL_INTERVAL_FRACTION = 0.1  # of the time left, between two queries
 
 _OVER = "the time of job {job} is over"
-_ENDS = {
+_REASON_BY_STATE = {
     "TIMEOUT": _OVER,
     "DEADLINE": "the deadline of job {job} has passed",
     "CANCELLED": "job {job} was cancelled",
@@ -30,19 +33,23 @@ _ENDS = {
     # On the way to one of the above; by now only a time limit is given as the reason.
     "COMPLETING": "job {job} was cancelled or has ended",
 }
-_REASONS = {"TimeLimit": _OVER, "NodeDown": _ENDS["NODE_FAIL"], "Preempted": _ENDS["PREEMPTED"]}
+_REASON_BY_FIELD = {
+    "TimeLimit": _OVER,
+    "NodeDown": _REASON_BY_STATE["NODE_FAIL"],
+    "Preempted": _REASON_BY_STATE["PREEMPTED"],
+}
 # What a step's log says about its end.
-_SAID = {
+_REASON_BY_LOG_TEXT = {
     "DUE TO TIME LIMIT": _OVER,
-    "DUE TO PREEMPTION": _ENDS["PREEMPTED"],
-    "DUE TO NODE FAILURE": _ENDS["NODE_FAIL"],
-    "DUE TO JOB REQUEUE": _ENDS["REQUEUED"],
+    "DUE TO PREEMPTION": _REASON_BY_STATE["PREEMPTED"],
+    "DUE TO NODE FAILURE": _REASON_BY_STATE["NODE_FAIL"],
+    "DUE TO JOB REQUEUE": _REASON_BY_STATE["REQUEUED"],
 }
 
 
-def asked(job: str, seconds: float = ASK_S) -> str:
+def asked(job: str, seconds: float = COMMAND_TIMEOUT_S) -> str:
     """Return Slurm's description of a job; empty if it does not answer, or there is no Slurm."""
-    words = ["env", *UTC, "scontrol", "show", "job", "--oneliner", job]
+    words = ["env", *UTC_VARIABLES, "scontrol", "show", "job", "--oneliner", job]
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -75,20 +82,25 @@ def end_time(said: str) -> float:
 
 def why_over(said: str, job: str) -> str:
     """Return why a job ends or has ended, from Slurm's description; empty if it does not."""
-    words = _REASONS.get(field(said, "Reason")) or _ENDS.get(field(said, "JobState"))
+    words = _REASON_BY_FIELD.get(field(said, "Reason")) or _REASON_BY_STATE.get(
+        field(said, "JobState")
+    )
     return words.format(job=job) if words else ""
 
 
 def why_over_now(job: str) -> str:
     """Ask Slurm why a job ends or has ended, in words; empty if it does not. Quick."""
-    return why_over(asked(job, QUICK_S), job)
+    return why_over(asked(job, SHORT_COMMAND_TIMEOUT_S), job)
 
 
 def why_cancelled(log: str, job: str) -> str:
     """Return why a job was ended, in words, from a step's log; empty if the log does not say so."""
     if "CANCELLED AT" not in log:
         return ""
-    words = next((words for sign, words in _SAID.items() if sign in log), _ENDS["CANCELLED"])
+    words = next(
+        (words for sign, words in _REASON_BY_LOG_TEXT.items() if sign in log),
+        _REASON_BY_STATE["CANCELLED"],
+    )
     return words.format(job=job)
 
 
@@ -115,14 +127,20 @@ class JobEnd:
             return self.over
         if self.until and time.time() >= self.until:
             return _OVER.format(job=self.job)
-        return self._why(asked(self.job, QUICK_S))
+        return self._why(asked(self.job, SHORT_COMMAND_TIMEOUT_S))
 
     def _follow(self) -> None:
         while not self.over:
             if said := asked(self.job):
                 self.hear(said)
-            left = self.until - time.time() if self.until else SELDOM_S / PART
-            time.sleep(min(SELDOM_S, max(OFTEN_S, PART * left)))
+            left = (
+                self.until - time.time()
+                if self.until
+                else MAX_POLL_INTERVAL_S / POLL_INTERVAL_FRACTION
+            )
+            time.sleep(
+                min(MAX_POLL_INTERVAL_S, max(MIN_POLL_INTERVAL_S, POLL_INTERVAL_FRACTION * left))
+            )
 
     def hear(self, said: str) -> None:
         """Update the state from Slurm's current description of the job."""
@@ -134,5 +152,5 @@ class JobEnd:
     def _why(self, said: str) -> str:
         restarts = field(said, "Restarts")
         if self._restarts and restarts and restarts != self._restarts:
-            return _ENDS["REQUEUED"].format(job=self.job)  # Slurm runs its script again
+            return _REASON_BY_STATE["REQUEUED"].format(job=self.job)  # Slurm runs its script again
         return why_over(said, self.job)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rankroom.scheduler.site import Site, expand
-from rankroom.scheduler.step_launcher import PYTHON
+from rankroom.scheduler.step_launcher import PYTHON_VARIABLE
 from rankroom.system import python_command
 
 State = Literal["pending", "running", "ending", "ended", "gone"]
@@ -63,7 +63,7 @@ def body(site: Site, commands: Sequence[str]) -> list[str]:
     if site.container.image:
         # The supervisor runs on the environment's Python, the ranks on the container's.
         python = shlex.join(contained(site, [site.container.python]))
-        lines.append(f"export {PYTHON}={shlex.quote(python)}")
+        lines.append(f"export {PYTHON_VARIABLE}={shlex.quote(python)}")
     return ["", "set -e", *lines, "", *commands, ""]
 
 
@@ -94,7 +94,7 @@ def in_environment(site: Site, argv: Sequence[str]) -> list[str]:
     """
     home = 'case $1 in "~/"*) set -- "$HOME/${1#"~/"}" "${@:2}" ;; esac'  # a Python's path
     run = 'exec 1>&3 3>&- "$@"'
-    safe = f"export {python_command.ASSIGNMENT}"
+    safe = f"export {python_command.SHELL_ASSIGNMENTS}"
     lines = "\n".join(["exec 3>&1 1>&2", "set -e", *environment(site), home, safe, run])
     return ["bash", "-lc", lines, "bash", *argv]
 

@@ -7,9 +7,9 @@ first, then checks whose it is, and names files in it without the path.
 
 from __future__ import annotations
 
-REFUSED = 77  # exit status of `enter` when it refuses
+STATUS_REFUSED = 77  # exit status of `enter` when it refuses
 # slurm/lab.sbatch has the same lines, as it must be readable and work on its own.
-ENTER = """\
+ENTER_FUNCTION = """\
 enter() { # a folder of yours that other users may not write to
   [ -n "$(find "$1" -maxdepth 0 -user "$(id -u)")" ] && cd "$1" &&
     [ -n "$(find . -maxdepth 0 -type d -user "$(id -u)" ! -perm -020 ! -perm -002)" ] && return
@@ -33,4 +33,4 @@ def said(output: str) -> str:
     return inside if end else rest
 
 
-MAKE = ENTER + 'umask 077 && mkdir -p "$1" && enter "$1"'
+MAKE_SCRIPT = ENTER_FUNCTION + 'umask 077 && mkdir -p "$1" && enter "$1"'

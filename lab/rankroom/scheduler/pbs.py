@@ -30,14 +30,14 @@ PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others 
 # which may lack a new job for a minute or more (NCAR's qstat-cache, say).
 ENV = ["env", "TZ=UTC", "QSCACHE_BYPASS=true"]
 # PBS says "Can Never Run" also of a job whose nodes are down, and during maintenance.
-NEVER_S = 86400.0
-USED_S = 300.0  # by which a job's used time may be out of date
+NEVER_PATIENCE_S = 86400.0
+USED_TIME_LAG_S = 300.0  # by which a job's used time may be out of date
 LOST = re.compile(r"End of File")  # a job was sent, and no reply came
 _SUSPENDED = ("S", "U")
 # Escapes of JSON, or a lone backslash; and the value on a line of its own that is not JSON.
 _ESCAPE = re.compile(r'(\\["\\/bfnrt]|\\u[0-9A-Fa-f]{4})|\\')
 _NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?"
-_BARE = re.compile(
+_UNQUOTED_VALUE = re.compile(
     rf'^([ \t]*"[^"\n]*":)(?![ \t]*(?:["{{\[]|{_NUMBER}[ \t]*,?$))[ \t]*([^,\n]*)(,?)$',
     re.MULTILINE,
 )
@@ -164,7 +164,7 @@ def _repaired(text: str) -> str:
     """Repair the output of PBS versions that write variables as they are: with the backslashes of
     `qsub`, and unquoted where C parses them as a number, as it does 005, .5 and nothing at all."""
     text = _ESCAPE.sub(lambda found: found[1] or "", text)
-    return _BARE.sub(r'\1"\2"\3', text)
+    return _UNQUOTED_VALUE.sub(r'\1"\2"\3', text)
 
 
 def _decoded(text: str) -> dict[str, Any] | None:
@@ -196,7 +196,7 @@ def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
         until = _until(about, now)
     return JobStatus(
         key.partition(".")[0], state, reason, expected, ",".join(filter(None, hosts)), until, never,
-        str(about.get("Job_Name", "")), NEVER_S if never else 0.0,
+        str(about.get("Job_Name", "")), NEVER_PATIENCE_S if never else 0.0,
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _until(about: dict[str, Any], now: float) -> float:
     used = _seconds(about.get("resources_used", {}).get("walltime"))
     begun = _epoch(about.get("stime"))
     by_use = now - (used or 0) if now else 0.0
-    if not begun or (used is not None and by_use - begun > USED_S):
+    if not begun or (used is not None and by_use - begun > USED_TIME_LAG_S):
         begun = by_use
     return begun + asked if begun and asked else 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Waiting resolves these, but not those in _NEVER.
-_REASONS = {
+_PASSING_REASONS = {
     "Priority": "others are before it",
     "Resources": "no nodes are free",
     "Dependency": "it waits for another job",
@@ -25,7 +25,7 @@ _REASONS = {
     "AssocMaxJobsLimit": "your account has as many jobs as it may: it waits for them",
     "Cleaning": "an earlier try is being cleaned up",
 }
-_NEVER = {
+_PERMANENT_REASONS = {
     "PartitionTimeLimit": "it asks for more time than the partition allows",
     "PartitionNodeLimit": "it asks for more nodes than the partition has",
     # Reported first for every limit of the partition; soon replaced by one of those above.
@@ -63,10 +63,10 @@ def why(key: str, said: str) -> tuple[str, bool]:
     """
     if _NEVER_IN_WORDS.search(said):
         return "", True
-    if key in _NEVER:
-        return _NEVER[key], True
-    if key in _REASONS:
-        return _REASONS[key], False
+    if key in _PERMANENT_REASONS:
+        return _PERMANENT_REASONS[key], True
+    if key in _PASSING_REASONS:
+        return _PASSING_REASONS[key], False
     if (match := _LIMIT.fullmatch(key)) is None:
         return "", False
     whose = "the QoS" if match["whose"] == "QOS" else "your account"

@@ -7,7 +7,7 @@ import re
 from rankroom.scheduler.site import Site, profile_of
 from rankroom.system.commands import Completed, without_env
 
-_DENIED, _NO_COMMAND = 126, 127
+_STATUS_DENIED, _STATUS_NOT_FOUND = 126, 127
 
 
 def remedy(site: Site, done: Completed) -> str:
@@ -24,9 +24,9 @@ def remedy(site: Site, done: Completed) -> str:
         "profile": profile_of(site.name),
         "site": site.name,
     }
-    if done.returncode == _DENIED:
+    if done.returncode == _STATUS_DENIED:
         return DENIED.format(**values)
-    if done.returncode == _NO_COMMAND:
+    if done.returncode == _STATUS_NOT_FOUND:
         return NO_COMMAND.format(**values)
     for pattern, sentence in _REMEDIES:
         if re.search(pattern, done.output, re.IGNORECASE):

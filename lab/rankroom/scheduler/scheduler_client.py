@@ -1,7 +1,7 @@
 """Client of a site's scheduler: submit, query and cancel jobs, here or on its login node.
 
 Each call is a command with a timeout; a failure is reported with the command, its output and the
-remedy. However many processes ask, the scheduler is queried at most once in PERIOD_S.
+remedy. However many processes ask, the scheduler is queried at most once in MIN_QUERY_INTERVAL_S.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ from rankroom.scheduler.submitted_jobs import Submitted, all_submitted, named
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
 
-ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
-AGAIN_S = 1.0  # before a failed query is repeated
-SUBMIT_S = 150.0  # sbatch waits two minutes for a busy controller
+COMMAND_TIMEOUT_S = 20.0  # every Slurm command waits 9 s when the controller is down
+RETRY_DELAY_S = 1.0  # before a failed query is repeated
+SUBMIT_TIMEOUT_S = 150.0  # sbatch waits two minutes for a busy controller
 # Until a job is listed whose submission got no reply, and between two attempts.
-SEEK_S, SEEK_PAUSE_S = 30.0, 3.0
-UNSEEN_S = 180.0  # after its submission, while lists may not have a job yet
-_KINDS: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
-_DENIED, _NO_COMMAND = 126, 127  # the first also for a missing command, if a PATH folder is closed
+FIND_JOB_TIMEOUT_S, FIND_JOB_INTERVAL_S = 30.0, 3.0
+LISTING_DELAY_S = 180.0  # after its submission, while lists may not have a job yet
+_MODULE_BY_SCHEDULER: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
+_STATUS_DENIED, _STATUS_NOT_FOUND = (
+    126,
+    127,
+)  # the first also for a missing command, if a PATH folder is closed
 T = TypeVar("T")
 
 
@@ -54,11 +57,11 @@ class Scheduler:
     """The scheduler of a site, whose commands are run at `place`."""
 
     def __init__(self, site: Site, place: Host) -> None:
-        if site.scheduler not in _KINDS:
+        if site.scheduler not in _MODULE_BY_SCHEDULER:
             raise UsageError(NO_SCHEDULER.format(site=site.name))
         self.site = site
         self.place = place
-        self.kind: Any = _KINDS[site.scheduler]
+        self.kind: Any = _MODULE_BY_SCHEDULER[site.scheduler]
         self._asked = StatusCache(f"{site.scheduler}-{place.name or _here()}")
         self._in_login_shell = False
         self._submitted: dict[str, float] = {}  # when; a full disk keeps no record of it
@@ -76,10 +79,10 @@ class Scheduler:
         say = f'printf "\\n{_MARK}%s\\n" "$PWD"'
         make = f'set -u; umask 077; mkdir -p "{there}" && cd "{there}" && {say}'
         # A login shell, as in jobs: variables may be set only there.
-        done = await self.call(["bash", "-lc", make], ASK_S)
+        done = await self.call(["bash", "-lc", make], COMMAND_TIMEOUT_S)
         found = re.search(rf"^{_MARK}(/.*)$", done.output, re.MULTILINE)
         if not done.ok or found is None:
-            raise self.failed(done, SCRATCH.format(scratch=self.site.scratch))
+            raise self.failed(done, SCRATCH_FAILED.format(scratch=self.site.scratch))
         return found[1]
 
     async def own_folder(self, name: str) -> str:
@@ -88,8 +91,10 @@ class Scheduler:
         Raises NotPrivateError if there is one that others created or may write to.
         """
         there = f"{await self.folder()}/{name}"
-        done = await self.call(["bash", "-c", own_folder.MAKE, "bash", there], ASK_S)
-        if done.returncode == own_folder.REFUSED:
+        done = await self.call(
+            ["bash", "-c", own_folder.MAKE_SCRIPT, "bash", there], COMMAND_TIMEOUT_S
+        )
+        if done.returncode == own_folder.STATUS_REFUSED:
             where = self.place.name or "this machine"
             raise NotPrivateError(NOT_PRIVATE.format(folder=there, where=where))
         if not done.ok:
@@ -105,7 +110,7 @@ class Scheduler:
         if not (test := self.kind.TEST):
             return None
         script = self.script("check", folder, ["true"])
-        done = await self.call(self._sending(test, script), ASK_S, script)
+        done = await self.call(self._sending(test, script), COMMAND_TIMEOUT_S, script)
         if not done.ok:
             raise self.failed(done)
         if (why := await self.too_much(done.output)) and not self.site.job.qos:
@@ -118,7 +123,7 @@ class Scheduler:
         `said` in its test; empty if nothing. A QoS may lift the limits."""
         job = self.site.job
         chosen = replace(job, partition=job.partition or self.kind.partition(said))
-        limits = await self.call(self.kind.LIMITS, ASK_S)
+        limits = await self.call(self.kind.LIMITS, COMMAND_TIMEOUT_S)
         words: str = self.kind.too_much(replace(self.site, job=chosen), limits.output)
         return words
 
@@ -132,7 +137,9 @@ class Scheduler:
         """
         name = named(script)
         try:
-            done = await self.call(self._sending(self.kind.SUBMIT, script), SUBMIT_S, script)
+            done = await self.call(
+                self._sending(self.kind.SUBMIT, script), SUBMIT_TIMEOUT_S, script
+            )
         except SshError as error:
             if error.why == "lost":
                 raise SshError(f"{error}\n{self._perhaps(name)}", error.why) from None
@@ -155,7 +162,7 @@ class Scheduler:
     async def _seek(self, name: str, others: Container[str], failed: RankroomError) -> str:
         """Return the job of this name that is not one of `others`, once it is listed. Raises
         `failed` if it is not listed in time, LostAnswerError if the list cannot be read."""
-        until = time.monotonic() + SEEK_S
+        until = time.monotonic() + FIND_JOB_TIMEOUT_S
         while True:
             is_known = False
             with contextlib.suppress(SchedulerError, SshError):
@@ -165,15 +172,15 @@ class Scheduler:
                     return max(found, key=int)
             if time.monotonic() > until:
                 raise failed if is_known else LostAnswerError(str(failed))
-            await asyncio.sleep(SEEK_PAUSE_S)
+            await asyncio.sleep(FIND_JOB_INTERVAL_S)
 
     def _perhaps(self, name: str) -> str:
-        return PERHAPS.format(name=name, list=self.kind.LIST)
+        return SUBMISSION_UNKNOWN.format(name=name, list=self.kind.LIST)
 
     async def find(self, name: str) -> list[str]:
         """Return the ids of the user's jobs of this name that are not over. Raises SchedulerError
         while the scheduler does not answer."""
-        done = await self.call(self.kind.find(name), ASK_S)
+        done = await self.call(self.kind.find(name), COMMAND_TIMEOUT_S)
         if not done.ok:
             raise self.failed(done)
         found: list[str] = self.kind.found(done.output, name)
@@ -210,7 +217,9 @@ class Scheduler:
         if found.state != "gone" or not self._is_unseen(job):
             return found
         if words := self.kind.ask_alone(job):
-            ended: JobStatus | None = self.kind.ended((await self.call(words, ASK_S)).output, job)
+            ended: JobStatus | None = self.kind.ended(
+                (await self.call(words, COMMAND_TIMEOUT_S)).output, job
+            )
             if ended:
                 return ended
         return JobStatus(job, "pending", NOT_LISTED)
@@ -222,11 +231,11 @@ class Scheduler:
         own = (self.site.name, job)
         kept = (each.at for each in all_submitted() if (each.site, each.job) == own)
         at = self._submitted.get(job) or max(kept, default=0.0)
-        return 0 <= time.time() - at < UNSEEN_S
+        return 0 <= time.time() - at < LISTING_DELAY_S
 
     async def cancel(self, job: str) -> None:
         """Cancel a job, which may have ended already. Raises SchedulerError if that fails."""
-        done = await self.call([*self.kind.CANCEL, job], ASK_S)
+        done = await self.call([*self.kind.CANCEL, job], COMMAND_TIMEOUT_S)
         if not done.ok and not self.kind.OVER.search(done.output):
             raise self.failed(done)
         self._seen.add(job)  # it is over once it is in no list
@@ -239,10 +248,10 @@ class Scheduler:
         plain = argv if argv[0] == "env" else ["env", *argv]
         words = login_shell(argv) if self._in_login_shell else plain
         done = await self.place.run(words, timeout=timeout, input=input)
-        if done.returncode in (_DENIED, _NO_COMMAND) and not self._in_login_shell:
+        if done.returncode in (_STATUS_DENIED, _STATUS_NOT_FOUND) and not self._in_login_shell:
             self._in_login_shell = True
             again = await self.call(argv, timeout, input)
-            if done.returncode == _NO_COMMAND or again.returncode != _NO_COMMAND:
+            if done.returncode == _STATUS_NOT_FOUND or again.returncode != _STATUS_NOT_FOUND:
                 return again
             self._in_login_shell = False
         return shell.Completed(tuple(argv), done.returncode, done.output, done.timed_out)
@@ -261,9 +270,9 @@ class Scheduler:
     async def _question(self, ids: Sequence[str]) -> tuple[str, str]:
         """Query the scheduler; return its output, and the error if that failed."""
         try:
-            done = await self.call(self.kind.ask(ids), ASK_S)
+            done = await self.call(self.kind.ask(ids), COMMAND_TIMEOUT_S)
             if not done.ok and (otherwise := self.kind.ask_otherwise(ids, done.output)):
-                done = await self.call(otherwise, ASK_S)
+                done = await self.call(otherwise, COMMAND_TIMEOUT_S)
             if not done.ok and not self.kind.PARTLY.search(done.output):
                 return "", str(self.failed(done))
             self.kind.listed(done.output)
@@ -307,7 +316,7 @@ async def as_soon_as_known(
         except (SchedulerError, SshError) as error:
             why = str(error).partition("\n")[0].rstrip(":")
             show(f"job {job}: its state is unknown ({why}); asking again")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_DELAY_S)
 
 
 _MARK = "folder="
@@ -320,11 +329,11 @@ NOT_PRIVATE = (
     "{folder} on {where} belongs to another user, or others may write to it, so what is in it need "
     "not be yours: have it removed, or set the profile's `scratch` to a folder of your own"
 )
-SCRATCH = (
+SCRATCH_FAILED = (
     "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
     "to and that login and compute nodes share. Variables in it must be set in a login shell there"
 )
-PERHAPS = (
+SUBMISSION_UNKNOWN = (
     "Whether the job {name} was accepted is not known, and it may start later: before you try "
     "again, look at `{list}` there, and cancel it if it is listed"
 )

@@ -18,9 +18,9 @@ from rankroom.scheduler import pbs, pbs_job, slurm
 from rankroom.scheduler.job_end import field
 from rankroom.scheduler.step_launcher import step_name
 
-ASK_S = 20.0  # every Slurm command waits 9 s when the controller is down
-OFTEN_S, SELDOM_S = 10.0, 60.0  # between two queries
-PART = 0.1  # of the time that a node has been silent, between two queries
+COMMAND_TIMEOUT_S = 20.0  # every Slurm command waits 9 s when the controller is down
+MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 10.0, 60.0  # between two queries
+POLL_INTERVAL_FRACTION = 0.1  # of the time that a node has been silent, between two queries
 
 
 class SilentNodes:
@@ -59,7 +59,9 @@ class SilentNodes:
         try:
             failed, unlisted = ask(self._granted, nodes)
         finally:
-            self._due = time.monotonic() + min(SELDOM_S, max(OFTEN_S, PART * longest))
+            self._due = time.monotonic() + min(
+                MAX_POLL_INTERVAL_S, max(MIN_POLL_INTERVAL_S, POLL_INTERVAL_FRACTION * longest)
+            )
         over = dict.fromkeys(failed, FAILED)
         with self._lock:
             if unlisted is not None:
@@ -122,7 +124,7 @@ def _said(argv: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, errors="replace", timeout=ASK_S,
+            text=True, errors="replace", timeout=COMMAND_TIMEOUT_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None

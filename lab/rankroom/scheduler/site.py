@@ -18,11 +18,11 @@ from rankroom.errors import UsageError
 
 Scheduler = Literal["slurm", "pbs", "none"]
 Runtime = Literal["shifter", "apptainer", "podman-hpc", "charliecloud"]
-_TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]\d)")
-_DAYS = re.compile(r"(\d+)-(\d+)(?::([0-5]\d))?(?::([0-5]\d))?")
-_MEMORY = re.compile(r"\d+[KMGT]?")
+_TIME_PATTERN = re.compile(r"(?:(\d+):)?(\d+):([0-5]\d)")
+_DAYS_PATTERN = re.compile(r"(\d+)-(\d+)(?::([0-5]\d))?(?::([0-5]\d))?")
+_MEMORY_PATTERN = re.compile(r"\d+[KMGT]?")
 # A name in a job script's header or on a command line; a newline would start a line of its own.
-_WORD = re.compile(r"[^\s'\"`$\\;&|<>]*")
+_WORD_PATTERN = re.compile(r"[^\s'\"`$\\;&|<>]*")
 
 
 def _option(default: Any, metavar: str, help: str) -> Any:
@@ -221,9 +221,9 @@ def parse_time(text: str) -> int:
     Two numbers are minutes and seconds, as for Slurm and PBS. Raises ValueError.
     """
     days = hours = minutes = seconds = "0"
-    if (match := _DAYS.fullmatch(text)) is not None:
+    if (match := _DAYS_PATTERN.fullmatch(text)) is not None:
         days, hours, minutes, seconds = match.groups("0")
-    elif (match := _TIME.fullmatch(text)) is not None:
+    elif (match := _TIME_PATTERN.fullmatch(text)) is not None:
         hours, minutes, seconds = match.groups("0")
     if match is None or (hours != "0" and int(minutes) > 59):
         raise ValueError(f"{text!r} is no time: write hours:minutes:seconds, like 01:30:00")
@@ -334,7 +334,7 @@ def _check(site: Site, wrong: Any) -> None:
     if job.memory_per_node and job.memory_per_cpu:
         raise wrong("memory_per_cpu cannot be combined with memory_per_node: give only one of them")
     for key in ("memory_per_node", "memory_per_cpu"):
-        if getattr(job, key) and not _MEMORY.fullmatch(getattr(job, key)):
+        if getattr(job, key) and not _MEMORY_PATTERN.fullmatch(getattr(job, key)):
             raise wrong(f"{key} is megabytes, or a number with K, M, G or T: 60000, 64G")
     for key, least in (("nodes", 1), ("gpus_per_node", 0), ("ranks_per_node", 0),
                        ("cpus_per_task", 0)):  # fmt: skip
@@ -347,9 +347,9 @@ def _check(site: Site, wrong: Any) -> None:
     except ValueError as error:
         raise wrong(f"time {error}") from None
     for key in ("account", "partition", "qos", "constraint", "reservation"):
-        if not _WORD.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
+        if not _WORD_PATTERN.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
             raise wrong(f"{key} cannot be {getattr(job, key)!r}: it is one word")
-    for option, pattern, why in _REFUSED.get(site.scheduler, ()):
+    for option, pattern, why in _FORBIDDEN_EXTRA_OPTIONS.get(site.scheduler, ()):
         if any(re.match(rf"\s*({pattern})", line) for line in job.extra):
             raise wrong(f"extra cannot have {option}: {why}")
     if site.scheduler == "pbs":
@@ -359,7 +359,7 @@ def _check(site: Site, wrong: Any) -> None:
     for key, lines in (("extra", job.extra), ("setup", site.environment.setup)):
         if any("\n" in line for line in lines):
             raise wrong(f"{key} is a list of lines: one of them holds a line break")
-    if not _WORD.fullmatch(site.login) or site.login.startswith("-"):
+    if not _WORD_PATTERN.fullmatch(site.login) or site.login.startswith("-"):
         raise wrong(f"login cannot be {site.login!r}: it is a host as ssh takes it")
     for key, words in (("image", [site.container.image]), ("options", site.container.options)):
         if any(word.startswith("~") or "$" in word for word in words):
@@ -369,7 +369,7 @@ def _check(site: Site, wrong: Any) -> None:
 
 
 # What `extra` must not contain: the option, its pattern, and why.
-_REFUSED = {
+_FORBIDDEN_EXTRA_OPTIONS = {
     "slurm": (
         (
             "--clusters",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import rankroom
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import jobs, probe
-from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import COMMAND_TIMEOUT_S, Scheduler
 from rankroom.scheduler.site import Site, profile_of
 from rankroom.scheduler.test_job import FULL, TestJob, probed
 from rankroom.ssh.host import Host
@@ -22,8 +22,8 @@ from rankroom.system import commands as shell
 from rankroom.system import python_command
 
 State = Literal["ok", "warned", "failed", "skipped"]
-PROBE = python_command.SAFE_PATH + "\n" + Path(probe.__file__).read_text("utf-8")
-PYTHON_S = 120.0  # a first import on a busy shared file system
+PROBE_SOURCE = python_command.SAFE_PATH + "\n" + Path(probe.__file__).read_text("utf-8")
+PYTHON_TIMEOUT_S = 120.0  # a first import on a busy shared file system
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class Check:
     async def commands(self) -> Step:
         if self.scheduler is None:
             return Step("scheduler", "skipped", "this site has none")
-        version = await self.scheduler.call(self.scheduler.kind.VERSION, ASK_S)
+        version = await self.scheduler.call(self.scheduler.kind.VERSION, COMMAND_TIMEOUT_S)
         if not version.ok:
             raise self.scheduler.failed(version)
-        alive = await self.scheduler.call(self.scheduler.kind.ALIVE, ASK_S)
+        alive = await self.scheduler.call(self.scheduler.kind.ALIVE, COMMAND_TIMEOUT_S)
         if not alive.ok:
             raise self.scheduler.failed(alive)
         said = version.output.strip().splitlines()[-1]
@@ -101,7 +101,9 @@ class Check:
         self.folder = await self.scheduler.folder()
         # With a full quota, folders and empty files can still be created.
         write = 'head -c 65536 /dev/zero >"$1/.check" && sync; s=$?; rm -f "$1/.check"; exit $s'
-        done = await self.place.run(["sh", "-c", write, "sh", self.folder], timeout=ASK_S)
+        done = await self.place.run(
+            ["sh", "-c", write, "sh", self.folder], timeout=COMMAND_TIMEOUT_S
+        )
         if not done.ok:
             raise self.failed("writing a file", done, FULL.format(folder=self.folder))
         return Step("scratch", "ok", f"{self.folder} can be written to")
@@ -124,17 +126,19 @@ class Check:
         if not lines:
             return Step("environment", "ok", "as your login shell there sets it")
         # The line that fails is the last one that was started.
-        numbered = [part for n, line in enumerate(lines) for part in (f"echo {_AT}{n}", line)]
+        numbered = [
+            part for n, line in enumerate(lines) for part in (f"echo {_LINE_MARK}{n}", line)
+        ]
         done = await self.place.run(
-            ["bash", "-lc", "\n".join(["set -e", *numbered])], timeout=PYTHON_S
+            ["bash", "-lc", "\n".join(["set -e", *numbered])], timeout=PYTHON_TIMEOUT_S
         )
-        begun = [int(n) for n in re.findall(rf"^{_AT}(\d+)$", done.output, re.MULTILINE)]
+        begun = [int(n) for n in re.findall(rf"^{_LINE_MARK}(\d+)$", done.output, re.MULTILINE)]
         # Older versions of `module` report what they do not find, and continue.
         missed = re.search(r"Unable to locate a modulefile|module\(s\) are unknown", done.output)
         if done.ok and not missed:
             return Step("environment", "ok", "; ".join(lines))
         line = lines[begun[-1]] if begun and not done.ok else lines[0]
-        said = re.sub(rf"^{_AT}\d+\n", "", done.output, flags=re.MULTILINE)
+        said = re.sub(rf"^{_LINE_MARK}\d+\n", "", done.output, flags=re.MULTILINE)
         done = shell.Completed(done.argv, done.returncode, said, done.timed_out)
         raise self.failed(line, done, ENVIRONMENT.format(profile=profile_of(self.site.name)))
 
@@ -147,9 +151,9 @@ class Check:
 
     async def _python(self, name: str, python: list[str]) -> Step:
         """Check that Python is there, with the same version of Rankroom as here."""
-        argv = [*python, *python_command.flags(python), "-c", PROBE]
+        argv = [*python, *python_command.flags(python), "-c", PROBE_SOURCE]
         there = jobs.in_environment(self.site, argv) if self.scheduler else argv
-        done = await self.place.run(there, timeout=PYTHON_S)
+        done = await self.place.run(there, timeout=PYTHON_TIMEOUT_S)
         self.found = probed(done.output)
         if not self.found:
             remedy = NO_PYTHON.format(profile=profile_of(self.site.name))
@@ -174,7 +178,7 @@ class Check:
         if not self.folder:
             raise CheckFailed("a job needs the scratch folder, and that step failed")
         trial = TestJob(self.site, self.place, self.folder, self.tell)
-        found = await trial.run([*self._of_ranks(), "-c", PROBE])
+        found = await trial.run([*self._of_ranks(), "-c", PROBE_SOURCE])
         self._same_version(found)
         horovod = self._horovod(found)
         words = f"job {trial.job} ran on {found['host']} after {trial.waited:.0f} s in the queue"
@@ -203,9 +207,9 @@ class Check:
             return Step("Horovod", "failed", BROKEN_HOROVOD.format(error=error, build=build))
         what = f"Horovod {found['horovod']} for {', '.join(found['frameworks']) or 'no framework'}"
         if not found["ours"]:
-            return Step("Horovod", "warned", f"{what}, {STRANGE_HOROVOD.format(build=build)}")
+            return Step("Horovod", "warned", f"{what}, {FOREIGN_HOROVOD.format(build=build)}")
         if self.site.job.gpus_per_node and found.get("nccl") is False:
-            return Step("Horovod", "warned", f"{what}, {FOR_THE_CPU.format(build=build)}")
+            return Step("Horovod", "warned", f"{what}, {CPU_HOROVOD.format(build=build)}")
         return Step("Horovod", "ok", what)
 
     def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
@@ -222,7 +226,7 @@ def failed(steps: Sequence[Step]) -> bool:
     return any(step.state == "failed" for step in steps)
 
 
-_AT = "rankroom-line="
+_LINE_MARK = "rankroom-line="
 ENVIRONMENT = "Correct [environment] of {profile}: `modules`, `setup`, `venv`, `conda`"
 NO_PYTHON = (
     "No Python answers there: set `python`, `venv`, `conda` or `modules` in "
@@ -243,8 +247,8 @@ OTHER_VERSION = (
 )
 NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
 BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it again there: `{build} --force`"
-FOR_THE_CPU = (
+CPU_HOROVOD = (
     "built for the CPU, and jobs have GPUs, whose tensors it refuses: `{build} --gpu` builds it "
     "for them on a machine without one, too"
 )
-STRANGE_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"
+FOREIGN_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"

@@ -18,12 +18,12 @@ from rankroom.scheduler import job_end, reasons
 from rankroom.scheduler.jobs import JobStatus, State, body
 from rankroom.scheduler.site import Site, clock, parse_time
 
-FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
+SQUEUE_FORMAT = "%i|%T|%r|%S|%N|%e|%j"  # id, state, reason, (expected) start, nodes, end, name
 # Slurm's reason is from when it last considered the job, which is rare on a busy site: a limit on
 # all of a user's jobs may be reported some time after the last other one has ended.
-OWN_JOBS_S = 180.0
-WARNING_S = 120  # the batch shell gets SIGUSR1 this long before the job's time is over
-BEGINS_S = 60  # by then the shell has read the user's profile, and set its trap
+OWN_JOBS_PATIENCE_S = 180.0
+END_WARNING_S = 120  # the batch shell gets SIGUSR1 this long before the job's time is over
+SHELL_START_S = 60  # by then the shell has read the user's profile, and set its trap
 # One job id per line in sbatch's output: `1234`, or `1234;cluster` with --parsable.
 SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 SUBMIT = ["sbatch", "--parsable"]  # submits the script on its standard input
@@ -34,21 +34,22 @@ CANCEL = ["scancel"]
 LOG = "{name}-{job}.log"  # the name of a job's output file
 LIST = "squeue --me"  # lists the user's jobs, for people
 # Times in UTC, as a login node's clock may use another zone; no selection of jobs but ours.
-_CHOICES = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")
+_SQUEUE_FILTERS = ("STATES", "PARTITION", "QOS", "ACCOUNT", "NAMES", "LICENSES", "USERS")
 ENV = [
-    "env", *(word for each in _CHOICES for word in ("-u", f"SQUEUE_{each}")), *job_end.UTC,
+    "env", *(word for each in _SQUEUE_FILTERS for word in ("-u", f"SQUEUE_{each}")),
+    *job_end.UTC_VARIABLES,
 ]  # fmt: skip
 # The names of sbatch's variables for options that they are not named after.
-_NAMES = {
+_VARIABLES_BY_OPTION = {
     "array": ("ARRAY_INX",), "time": ("TIMELIMIT",), "no-requeue": ("REQUEUE",),
     "requeue": ("NO_REQUEUE",),
     **dict.fromkeys(("mem", "mem-per-cpu"), ("MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU")),
 }  # fmt: skip
-_SHORT = {
+_LONG_BY_SHORT_OPTION = {
     "A": "account", "C": "constraint", "J": "job-name", "N": "nodes", "c": "cpus-per-task",
     "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time",
 }  # fmt: skip
-_ASKED = re.compile(r"^#SBATCH (?:--([a-z-]+)|-([A-Za-z]))", re.MULTILINE)
+_SBATCH_LINE = re.compile(r"^#SBATCH (?:--([a-z-]+)|-([A-Za-z]))", re.MULTILINE)
 # What is said of a job that is over; and by a failed query that still answers in part (none).
 OVER = re.compile(r"Invalid job id|already completing or completed")
 PARTLY = re.compile(r"(?!)")
@@ -79,7 +80,7 @@ _STATES: dict[str, State] = {
     **dict.fromkeys(_ENDED, "ended"),
 }
 # The reason for jobs in these states, whatever Slurm's own.
-_WORDS = {
+_REASON_BY_STATE = {
     "CONFIGURING": "its nodes are being made ready",
     "REVOKED": "it is left to another cluster of the federation, where Rankroom does not reach it",
 }
@@ -109,7 +110,7 @@ def script(site: Site, name: str, folder: str, commands: Sequence[str]) -> str:
         "reservation": job.reservation,
         # The batch shell is signaled, not its steps. In a short job that would happen at once and
         # end the shell: while it reads the user's profile, it has no trap.
-        "signal": f"B:USR1@{WARNING_S}" if site.seconds > WARNING_S + BEGINS_S else "",
+        "signal": f"B:USR1@{END_WARNING_S}" if site.seconds > END_WARNING_S + SHELL_START_S else "",
     }
     head = [f"#SBATCH --{key}={_word(value)}" for key, value in asked.items() if value]
     # A failed node is no reason to end the others: lost ranks are reported, and the ranks' output
@@ -128,11 +129,13 @@ def unset(script: str) -> list[str]:
 
     Those for other options stay: a user's account, or a site's `SBATCH_EXPORT`.
     """
-    asked = [long or _SHORT.get(short, "") for long, short in _ASKED.findall(script)]
+    asked = [
+        long or _LONG_BY_SHORT_OPTION.get(short, "") for long, short in _SBATCH_LINE.findall(script)
+    ]
     names = [
         name
         for key in filter(None, asked)
-        for name in _NAMES.get(key, (key.upper().replace("-", "_"),))
+        for name in _VARIABLES_BY_OPTION.get(key, (key.upper().replace("-", "_"),))
     ]
     return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
 
@@ -172,7 +175,7 @@ def ask(ids: Iterable[str]) -> list[str]:
     # One unknown id makes `--jobs` fail for all; the user's own jobs are few, including those in
     # hidden partitions. In a federation only this cluster is queried, as for everything else.
     del ids
-    return [*ENV, "squeue", "--noheader", "--me", "--all", "--local", f"--format={FORMAT}"]
+    return [*ENV, "squeue", "--noheader", "--me", "--all", "--local", f"--format={SQUEUE_FORMAT}"]
 
 
 def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
@@ -183,7 +186,7 @@ def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
 def ask_alone(job: str) -> list[str]:
     """Return the command that queries one job that no list has: for some minutes after a job has
     ended, it reports how."""
-    return ["env", *job_end.UTC, "scontrol", "show", "job", "--oneliner", job]
+    return ["env", *job_end.UTC_VARIABLES, "scontrol", "show", "job", "--oneliner", job]
 
 
 def ended(output: str, job: str) -> JobStatus | None:
@@ -213,8 +216,8 @@ def listed(output: str) -> dict[str, JobStatus]:
     """Return all jobs in the output of `ask`, by id."""
     found, others = {}, False
     for line in output.splitlines():
-        fields = line.strip().split("|", FORMAT.count("|"))
-        if len(fields) != FORMAT.count("|") + 1:
+        fields = line.strip().split("|", SQUEUE_FORMAT.count("|"))
+        if len(fields) != SQUEUE_FORMAT.count("|") + 1:
             continue
         status = _status(*fields)
         others |= status.state != "pending"
@@ -224,7 +227,7 @@ def listed(output: str) -> dict[str, JobStatus]:
         return found
     # Limits on all of a user's jobs together do not pass if no other job is there to end.
     return {
-        job: replace(status, never=True, patience=OWN_JOBS_S)
+        job: replace(status, never=True, patience=OWN_JOBS_PATIENCE_S)
         if reasons.of_all_jobs(status.reason) and not status.never
         else status
         for job, status in found.items()
@@ -239,8 +242,8 @@ def _status(
     # Slurm says "ReqNodeNotAvail, UnavailableNodes:c3" and "(Resources)".
     key = reason.strip("()").partition(",")[0]
     words, never = reasons.why(key, reason) if kind == "pending" else ("", False)
-    if state in _WORDS:
-        reason, start, never = _WORDS[state], "", False
+    if state in _REASON_BY_STATE:
+        reason, start, never = _REASON_BY_STATE[state], "", False
     elif kind == "pending":
         reason = f"{key}: {words}" if words else reason
     elif kind == "ended":

@@ -19,12 +19,14 @@ from rankroom import config
 from rankroom.system.file_lock import locked
 from rankroom.system.files import write_atomically
 
-PERIOD_S = 5.0
-LONGEST_S = 60.0  # between two queries, however often they have failed
-FORGET_S = 120.0  # a job that no process asked for in this time is not queried
-LOCK_S = 45.0  # a process that holds the lock for longer is stopped or stuck: go on without it
-LOOK_S = 0.05
-SLOW = 4  # the interval is at least this many times what the last query took
+MIN_QUERY_INTERVAL_S = 5.0
+MAX_QUERY_INTERVAL_S = 60.0  # between two queries, however often they have failed
+INTEREST_TIMEOUT_S = 120.0  # a job that no process asked for in this time is not queried
+LOCK_TIMEOUT_S = (
+    45.0  # a process that holds the lock for longer is stopped or stuck: go on without it
+)
+POLL_INTERVAL_S = 0.05
+INTERVAL_PER_QUERY_TIME = 4  # the interval is at least this many times what the last query took
 
 Question = Callable[[Sequence[str]], Awaitable[tuple[str, str]]]
 
@@ -63,31 +65,35 @@ class StatusCache:
         while True:
             with contextlib.suppress(OSError):
                 config.private(self.file.parent)
-            async with locked(self.file.with_suffix(".lock"), LOCK_S):
+            async with locked(self.file.with_suffix(".lock"), LOCK_TIMEOUT_S):
                 answer = self._read()
                 now = time.time()
                 answer.wanted = {
-                    job: then for job, then in answer.wanted.items() if now - FORGET_S < then <= now
+                    job: then
+                    for job, then in answer.wanted.items()
+                    if now - INTEREST_TIMEOUT_S < then <= now
                 } | dict.fromkeys(ids, now)
                 # A clock that was set back must not prevent queries.
-                if not answer.at <= now < answer.again <= now + LONGEST_S:
+                if not answer.at <= now < answer.again <= now + MAX_QUERY_INTERVAL_S:
                     return await self._ask(answer, question)
                 self._write(answer)
             if answer.is_one:
                 return answer
             # The process that queried has ended before the answer came; its query counts all the
             # same.
-            await asyncio.sleep(max(LOOK_S, answer.again - now))
+            await asyncio.sleep(max(POLL_INTERVAL_S, answer.again - now))
 
     async def _ask(self, last: Answer, question: Question) -> Answer:
         begun = time.time()
         # Before the query: it counts even if this process is killed meanwhile.
-        self._write(dataclasses.replace(last, again=begun + PERIOD_S))
+        self._write(dataclasses.replace(last, again=begun + MIN_QUERY_INTERVAL_S))
         ids = list(last.wanted)
         output, error = await question(ids)
         failures = last.failures + 1 if error else 0
-        pause = max(PERIOD_S, SLOW * (time.time() - begun)) * 2.0 ** min(failures, 9)
-        again = begun + min(LONGEST_S, pause)
+        pause = max(
+            MIN_QUERY_INTERVAL_S, INTERVAL_PER_QUERY_TIME * (time.time() - begun)
+        ) * 2.0 ** min(failures, 9)
+        again = begun + min(MAX_QUERY_INTERVAL_S, pause)
         answer = Answer(begun, output, error, again, failures, ids, last.wanted)
         self._write(answer)
         return answer

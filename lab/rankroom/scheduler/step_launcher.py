@@ -20,23 +20,23 @@ from rankroom.system import python_command
 
 # The variables of Slurm that identify the job, and the cluster among several; the others would be
 # taken for options of this step.
-_JOB = (
+_JOB_VARIABLES = (
     "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_CLUSTERS", "SLURM_WORKING_CLUSTER", "SLURM_JOB_",
     "SLURM_JOBID", "SLURM_SUBMIT_",
 )  # fmt: skip
 # How a job requested its GPUs, if not per node; newer versions use one variable for all that each
 # task gets.
-_NOT_BY_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
-_BY_TASK = "SLURM_TRES_PER_TASK"
-AGENT = "rankroom.agent.node_agent"
-PYTHON = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
-_SIGNALLED = 128
+_GPU_VARIABLES_NOT_PER_NODE = ("SLURM_GPUS", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK")
+_PER_TASK_VARIABLE = "SLURM_TRES_PER_TASK"
+AGENT_MODULE = "rankroom.agent.node_agent"
+PYTHON_VARIABLE = "RANKROOM_RANK_PYTHON"  # a command line; set in jobs of sites with a container
+_SIGNAL_STATUS_BASE = 128
 _FAILED = re.compile(r"Node failure on (\S+)", re.IGNORECASE)
 
 
 def command(granted: Allocation, node: str, cwd: str, about: Sequence[str]) -> list[str]:
     """Return the command that starts the agent of `node`; `about` are the agent's arguments."""
-    remote = python_command.command(AGENT, *about, python=python(os.environ))
+    remote = python_command.command(AGENT_MODULE, *about, python=python(os.environ))
     if granted.scheduler == "pbs":
         # The options of HPE's PALS; unbound, ranks have all cores of their node, and do not share
         # one.
@@ -59,7 +59,9 @@ def _gpus(granted: Allocation, node: str, own: Mapping[str, str]) -> list[str]:
     those of one task. If the job requested them per node, that is all that it has there, of any
     type, and no option may be given: it would leave out what else the job requested.
     """
-    by_node = not any(each in own for each in _NOT_BY_NODE) and "gpu" not in own.get(_BY_TASK, "")
+    by_node = not any(each in own for each in _GPU_VARIABLES_NOT_PER_NODE) and "gpu" not in own.get(
+        _PER_TASK_VARIABLE, ""
+    )
     devices = next((each.devices for each in granted.nodes if each.name == node), 0)
     return [] if by_node or not devices else [f"--gres=gpu:{devices}"]
 
@@ -71,7 +73,7 @@ def step_name(node: str) -> str:
 
 def python(own: Mapping[str, str]) -> list[str]:
     """Return the command that runs Python on a node: ours, or the one in the site's container."""
-    return shlex.split(own.get(PYTHON, "")) or [sys.executable]
+    return shlex.split(own.get(PYTHON_VARIABLE, "")) or [sys.executable]
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
@@ -79,14 +81,14 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in own.items()
-        if not name.startswith(("SLURM_", "SRUN_", "SLURMD_")) or name.startswith(_JOB)
+        if not name.startswith(("SLURM_", "SRUN_", "SLURMD_")) or name.startswith(_JOB_VARIABLES)
     }
 
 
 def returncode(code: int) -> int:
     """Return the agent's own return code from srun's; negative for a signal."""
     named = {each.value for each in signal.Signals}
-    return -(code - _SIGNALLED) if code - _SIGNALLED in named else code
+    return -(code - _SIGNAL_STATUS_BASE) if code - _SIGNAL_STATUS_BASE in named else code
 
 
 def failed_node(log: Path) -> str:

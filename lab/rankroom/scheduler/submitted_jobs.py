@@ -14,7 +14,7 @@ from pathlib import Path
 from rankroom import config
 from rankroom.system.files import read_all, write_atomically
 
-FORGET_S = 7 * 86400.0  # this long after it was found to be over, a job is no longer listed
+RETENTION_S = 7 * 86400.0  # this long after it was found to be over, a job is no longer listed
 _NAME = re.compile(r"^#(?:SBATCH --job-name=|PBS -N )(.+)$", re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ class Submitted:
 
     @property
     def is_old(self) -> bool:
-        return 0 < self.over < time.time() - FORGET_S
+        return 0 < self.over < time.time() - RETENTION_S
 
     def seen(self, is_over: bool) -> Submitted:
         """Return this job as just found to be over or not; write it if that has changed."""

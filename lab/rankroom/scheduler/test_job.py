@@ -13,16 +13,16 @@ from typing import Any
 
 from rankroom.errors import CheckFailed, RankroomError
 from rankroom.scheduler import probe
-from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import COMMAND_TIMEOUT_S, Scheduler
 from rankroom.scheduler.site import Site, clock, profile_of
 from rankroom.ssh.host import Host
 from rankroom.system import commands as shell
-from rankroom.system.python_command import ASSIGNMENT
+from rankroom.system.python_command import SHELL_ASSIGNMENTS
 
-JOB_S = {"slurm": 60, "pbs": 300}  # PBS queues often refuse less than five minutes
-WAIT_S = 900.0  # for the job to start
-LOOK_S = 1.0
-SHOWN = 5  # attempts to read its log: a shared file system may show it late
+JOB_TIME_LIMIT_S = {"slurm": 60, "pbs": 300}  # PBS queues often refuse less than five minutes
+START_TIMEOUT_S = 900.0  # for the job to start
+POLL_INTERVAL_S = 1.0
+LOG_ATTEMPTS = 5  # attempts to read its log: a shared file system may show it late
 
 
 class TestJob:
@@ -32,7 +32,9 @@ class TestJob:
     """
 
     def __init__(self, site: Site, place: Host, folder: str, tell: Callable[[str], None]) -> None:
-        self.site = site.asking(nodes=1, time=clock(min(JOB_S[site.scheduler], site.seconds)))
+        self.site = site.asking(
+            nodes=1, time=clock(min(JOB_TIME_LIMIT_S[site.scheduler], site.seconds))
+        )
         self.place = place
         self.folder = folder
         self.tell = tell
@@ -43,10 +45,10 @@ class TestJob:
     async def run(self, argv: Sequence[str]) -> dict[str, Any]:
         """Return what the probe `argv` finds on the node. Raises CheckFailed with the job's log."""
         file = f"{self.folder}/check-{secrets.token_hex(4)}"
-        done = await self._run_at_site('echo "$2" >"$1"', file, SHARED)
+        done = await self._run_at_site('echo "$2" >"$1"', file, SHARED_MARK)
         if not done.ok:
             raise CheckFailed(FULL.format(folder=self.folder))
-        commands = [f"cat {shlex.quote(file)}", f"{ASSIGNMENT} {shlex.join(argv)}"]
+        commands = [f"cat {shlex.quote(file)}", f"{SHELL_ASSIGNMENTS} {shlex.join(argv)}"]
         try:
             text = self.scheduler.script("check", self.folder, commands)
             others = await self.scheduler.find("check")
@@ -70,25 +72,25 @@ class TestJob:
                 return
             if status.never and not status.patience:
                 raise CheckFailed(NEVER.format(job=self.job, words=status.words))
-            if not started and self.waited > WAIT_S:
-                about = {"job": self.job, "words": status.words, "minutes": WAIT_S / 60}
+            if not started and self.waited > START_TIMEOUT_S:
+                about = {"job": self.job, "words": status.words, "minutes": START_TIMEOUT_S / 60}
                 raise CheckFailed(LONG.format(**about))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _log(self) -> str:
         """Return the job's output; empty if it cannot be seen from the login node."""
         look = 'cat "$1"/check-"$2".log "$1/$2".*OU 2>/dev/null; true'
-        for _ in range(SHOWN):
+        for _ in range(LOG_ATTEMPTS):
             if said := (await self._run_at_site(look, self.folder, self.job)).output.strip():
                 return said
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         return ""
 
     def _judge(self, said: str) -> dict[str, Any]:
         found = probed(said)
-        if SHARED in said and found:
+        if SHARED_MARK in said and found:
             return found
-        words = FAILED if SHARED in said or "No such file" not in said else NOT_SHARED
+        words = FAILED if SHARED_MARK in said or "No such file" not in said else NOT_SHARED
         about = {
             "job": self.job, "folder": self.folder, "profile": profile_of(self.site.name),
             "said": "\n".join(f"  {line}" for line in said.splitlines()[-20:]),
@@ -103,7 +105,7 @@ class TestJob:
         await self._run_at_site(remove, file, self.folder, self.job)
 
     async def _run_at_site(self, code: str, *words: str) -> shell.Completed:
-        return await self.place.run(["sh", "-c", code, "sh", *words], timeout=ASK_S)
+        return await self.place.run(["sh", "-c", code, "sh", *words], timeout=COMMAND_TIMEOUT_S)
 
 
 def probed(output: str) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def probed(output: str) -> dict[str, Any]:
     return {}
 
 
-SHARED = "rankroom-scratch-is-shared"
+SHARED_MARK = "rankroom-scratch-is-shared"
 FULL = (
     "Nothing can be written to {folder}: free some space (`rankroom runs prune` there removes old "
     "records), or set `scratch` to another folder"

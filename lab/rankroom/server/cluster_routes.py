@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 
 from rankroom.cluster import actions, cluster_status
-from rankroom.server.handler import PLAIN, Handler, allowed
+from rankroom.server.handler import PLAIN_TEXT, Handler, allowed
 from rankroom.text.rank_ranges import parse_ranks
 
 
@@ -35,7 +35,7 @@ class Log(Handler):
     @allowed
     async def get(self, name: str) -> None:
         text = await self.threads.look(f"log of {name}", lambda: actions.log(name))
-        self.finish(text, set_content_type=PLAIN)
+        self.finish(text, set_content_type=PLAIN_TEXT)
 
 
 class Stop(Handler):

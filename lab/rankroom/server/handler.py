@@ -32,7 +32,7 @@ from rankroom.server.profile_routes import Profiles
 from rankroom.server.threads import Threads
 
 # Any other error is a fault of the request: 400.
-STATUS: dict[type[RankroomError], int] = {
+HTTP_STATUS: dict[type[RankroomError], int] = {
     RecordError: 404,
     NotYoursError: 403,
     RunOverError: 409,
@@ -44,7 +44,7 @@ STATUS: dict[type[RankroomError], int] = {
 
 
 Route = Callable[..., Coroutine[Any, Any, None]]
-PLAIN = "text/plain; charset=utf-8"
+PLAIN_TEXT = "text/plain; charset=utf-8"
 
 
 def allowed(method: Route) -> Route:
@@ -123,7 +123,7 @@ class Handler(APIHandler):
         # The end of a log may follow, which is meant for a terminal.
         message = message.partition("\n")[0].rstrip(":")
         if isinstance(error, RankroomError):
-            self.set_status(STATUS.get(type(error), 400))
+            self.set_status(HTTP_STATUS.get(type(error), 400))
         elif isinstance(error, HTTPError):
             message = error.log_message or error.reason or ""
         said: dict[str, Any] = {"message": message or self._reason}

@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.metrics.curve_answer import Asked
     from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics
 
-MOST = 8  # runs whose curves stay in memory for the next request
-MOST_HELD = 12_000_000  # points of all of them: some 300 MB
+MAX_CACHED_RUNS = 8  # runs whose curves stay in memory for the next request
+MAX_CACHED_POINTS = 12_000_000  # points of all of them: some 300 MB
 
 
 class MetricCurves:
@@ -65,7 +65,7 @@ class MetricCurves:
         if found is not None:
             with self._lock:
                 self._kept[run.id] = written, found
-                while len(self._kept) > MOST:
+                while len(self._kept) > MAX_CACHED_RUNS:
                     self._kept.popitem(last=False)
         return found
 
@@ -83,7 +83,7 @@ class MetricCurves:
         """Drop the curves that were requested longest ago while there are too many."""
         with self._lock:
             while len(self._whole) > 1 and (
-                len(self._whole) > MOST
-                or sum(each.metrics.held for each in self._whole.values()) > MOST_HELD
+                len(self._whole) > MAX_CACHED_RUNS
+                or sum(each.metrics.held for each in self._whole.values()) > MAX_CACHED_POINTS
             ):
                 self._whole.popitem(last=False)

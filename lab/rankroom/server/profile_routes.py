@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.profile import Profile
     from rankroom.analysis.profile.of_run import GrowingProfile
 
-MOST = 8  # live runs whose spans stay in memory for the next request
+MAX_CACHED_RUNS = 8  # live runs whose spans stay in memory for the next request
 
 
 class Profiles:
@@ -56,6 +56,6 @@ class Profiles:
             if growing is None or not growing.fits(run):
                 growing = GrowingProfile(self._store.paths(run.id), run)
             self._live[run.id] = growing
-            while len(self._live) > MOST:
+            while len(self._live) > MAX_CACHED_RUNS:
                 self._live.popitem(last=False)
         return growing

@@ -7,7 +7,7 @@ from jupyter_core.utils import ensure_async
 from rankroom.server.handler import Handler, allowed
 from rankroom.ssh import questions
 
-SHOWN = ("id", "host", "text", "secret", "asked")
+QUESTION_FIELDS = ("id", "host", "text", "secret", "asked")
 
 
 class Questions(Handler):
@@ -19,7 +19,7 @@ class Questions(Handler):
             self.finish({"questions": []})
             return
         found = await self.threads.state("questions", questions.pending)
-        told = [{key: getattr(question, key) for key in SHOWN} for question in found]
+        told = [{key: getattr(question, key) for key in QUESTION_FIELDS} for question in found]
         self.finish({"questions": told})
 
 

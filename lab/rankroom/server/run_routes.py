@@ -17,18 +17,18 @@ from rankroom.record import model
 from rankroom.record.compared import with_metrics
 from rankroom.record.download import log_text
 from rankroom.record.model import RunInfo
-from rankroom.record.tail import LIMIT
-from rankroom.server.handler import PLAIN, Handler, allowed
+from rankroom.record.tail import READ_LIMIT_BYTES
+from rankroom.server.handler import PLAIN_TEXT, Handler, allowed
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
     from rankroom.analysis.metrics.curve_answer import Asked
 
 # A proxy in front may cut off idle requests after a minute; a browser asks again anyway.
-LONGEST_WAIT = 50.0
-LARGEST = 16 * LIMIT
+MAX_WAIT_S = 50.0
+MAX_CHUNK_BYTES = 16 * READ_LIMIT_BYTES
 GZIP = "application/gzip"
-MOST_NAMES = 1000  # of metrics in one request
+MAX_METRIC_NAMES = 1000  # of metrics in one request
 
 
 class Version(Handler):
@@ -61,8 +61,8 @@ class Events(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
         after = int(self.number("after", 0, 2**53))
-        limit = int(self.number("limit", LIMIT, LARGEST))
-        wait = self.number("wait", 0, LONGEST_WAIT)
+        limit = int(self.number("limit", READ_LIMIT_BYTES, MAX_CHUNK_BYTES))
+        wait = self.number("wait", 0, MAX_WAIT_S)
         tail = await asyncio.to_thread(self.store.tail, run_id, after)
         known = self.get_query_argument("changed", "") or None
         chunk = await tail.next(max(limit, 1), wait, lambda: self.gone, known)
@@ -80,7 +80,7 @@ class Log(Handler):
         asked = self.get_query_argument("rank", "")
         ranks = set(parse_ranks(asked, run.size)) if asked else None
         events = await asyncio.to_thread(self.store.events, run_id)
-        await self.download(f"{run.id}.log", PLAIN, log_text(events, ranks))
+        await self.download(f"{run.id}.log", PLAIN_TEXT, log_text(events, ranks))
 
 
 class Trace(Handler):
@@ -133,8 +133,8 @@ class Metrics(Handler):
         axis = self.get_query_argument("axis", "step")
         if axis != "step" and axis != "time":
             raise HTTPError(400, f"axis={axis!r}: give step or time")
-        names = tuple(self.get_query_arguments("name", strip=False)[:MOST_NAMES])
-        points = int(self.number("points", curve_answer.POINTS, curve_answer.MOST_POINTS))
+        names = tuple(self.get_query_arguments("name", strip=False)[:MAX_METRIC_NAMES])
+        points = int(self.number("points", curve_answer.DEFAULT_POINTS, curve_answer.MAX_POINTS))
         begin, end = self._place("from"), self._place("to")
         return curve_answer.Asked(axis, begin, end, max(points, 2), names)
 
@@ -163,7 +163,7 @@ class Source(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
         source = await asyncio.to_thread(self.store.source, run_id)
-        self.finish(source, set_content_type=PLAIN)
+        self.finish(source, set_content_type=PLAIN_TEXT)
 
 
 class Step(Handler):
@@ -248,7 +248,7 @@ _PROMPT = re.compile(r"(\d{1,9}):(\d{1,9})")
 _PROMPTS = re.compile(rf"{_PROMPT.pattern}(?:,{_PROMPT.pattern})*")
 _RUN = r"rankroom/runs/([^/]+)"
 # Read-only routes: they serve any store, also that of the runs that a teacher shows.
-READING: list[tuple[str, type[Handler]]] = [
+READ_ONLY_ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/runs", Runs),
     (_RUN, OneRun),
     (_RUN + "/events", Events),
@@ -262,7 +262,7 @@ READING: list[tuple[str, type[Handler]]] = [
 ]
 ROUTES: list[tuple[str, type[Handler]]] = [
     (r"rankroom/version", Version),
-    *READING,
+    *READ_ONLY_ROUTES,
     (_RUN + "/stacks", Stacks),
     (_RUN + "/interrupt", Interrupt),
     (_RUN + "/release", Release),

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from rankroom.errors import StartError
 
-STATES, LOOKS, ACTIONS = 2, 4, 8
-LONGEST_S = 50.0  # a proxy in front may cut off a request after a minute
+STATE_THREADS, LOOKS, ACTIONS = 2, 4, 8
+REQUEST_TIMEOUT_S = 50.0  # a proxy in front may cut off a request after a minute
 T = TypeVar("T")
 
 
@@ -19,7 +19,7 @@ class Threads:
     looks at ranks and records, which may take long; and for actions."""
 
     def __init__(self) -> None:
-        self._states = ThreadPoolExecutor(STATES, "rankroom-state")
+        self._states = ThreadPoolExecutor(STATE_THREADS, "rankroom-state")
         self._looks = ThreadPoolExecutor(LOOKS, "rankroom-look")
         self._actions = ThreadPoolExecutor(ACTIONS, "rankroom-action")
         self._going: dict[str, Future[Any]] = {}
@@ -35,7 +35,7 @@ class Threads:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of `work`. Raises StartError if it takes too long; it goes on then."""
-        return await self._wait(self._actions.submit(work), SLOW)
+        return await self._wait(self._actions.submit(work), ACTION_TIMED_OUT)
 
     async def _shared(self, pool: ThreadPoolExecutor, what: str, work: Callable[[], T]) -> T:
         going = self._going.get(what)
@@ -53,10 +53,12 @@ class Threads:
         try:
             # A request that stops waiting must not cancel the work for the others.
             waiting = asyncio.shield(asyncio.wrap_future(going))
-            return await asyncio.wait_for(waiting, LONGEST_S)
+            return await asyncio.wait_for(waiting, REQUEST_TIMEOUT_S)
         except asyncio.TimeoutError:  # not TimeoutError itself before Python 3.11
-            raise StartError(slow.format(seconds=LONGEST_S)) from None
+            raise StartError(slow.format(seconds=REQUEST_TIMEOUT_S)) from None
 
 
-SLOW = "no answer within {seconds:.0f} s: it goes on, and its status shows what comes of it"
+ACTION_TIMED_OUT = (
+    "no answer within {seconds:.0f} s: it goes on, and its status shows what comes of it"
+)
 SLOW_LOOK = "no answer within {seconds:.0f} s"

@@ -24,11 +24,11 @@ from rankroom.server.handler import Handler, allowed
 from rankroom.server.metric_routes import MetricCurves
 from rankroom.server.profile_routes import Profiles
 from rankroom.workshop import workshop_answers
-from rankroom.workshop.sharing import VARIABLE, Sharing
+from rankroom.workshop.sharing import WORKSHOP_VARIABLE, Sharing
 from rankroom.workshop.workshop_folder import Folder
 
-FOLLOW_S = 2.0  # between two copies of a live run that learners are shown
-MOST_MINUTES = 24 * 60.0
+COPY_INTERVAL_S = 2.0  # between two copies of a live run that learners are shown
+MAX_TIMER_MINUTES = 24 * 60.0
 T = TypeVar("T")
 _following: dict[tuple[str, str], asyncio.Task[None]] = {}  # of live runs, by folder and id
 _followed: set[tuple[str, str]] = set()  # runs that were copied to their ends
@@ -63,7 +63,7 @@ class Told(Handler):
 class Say(Told):
     @allowed
     async def post(self) -> None:
-        await self.tell(lambda folder, words: folder.say(given(words, "text")), TOLD)
+        await self.tell(lambda folder, words: folder.say(given(words, "text")), MESSAGE_SENT)
 
 
 class Cell(Told):
@@ -143,7 +143,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
     is_live = is_shown = True
     trouble = ""
     while is_live and is_shown:
-        await asyncio.sleep(FOLLOW_S)
+        await asyncio.sleep(COPY_INTERVAL_S)
         try:
             # Read before it is copied, so that the last copy is complete.
             run = await asyncio.to_thread(handler.store.load, run_id)
@@ -158,7 +158,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
             is_live = False
     if not is_live:
         _followed.add((str(folder.path), run_id))
-    await asyncio.sleep(FOLLOW_S)
+    await asyncio.sleep(COPY_INTERVAL_S)
     with contextlib.suppress(RankroomError, OSError):
         await asyncio.to_thread(_alone, folder.follow_run, paths)
 
@@ -239,9 +239,9 @@ def _alone(copy: Callable[[RecordPaths], T], paths: RecordPaths) -> T:
 def of_workshop(named: str) -> Folder:
     """Return the folder with the path `named`, or that of this server's workshop. Raises UsageError
     if there is neither."""
-    place = named or os.environ.get(VARIABLE, "")
+    place = named or os.environ.get(WORKSHOP_VARIABLE, "")
     if not place.startswith("/"):
-        raise UsageError(RELATIVE.format(place=place) if place else NO_FOLDER)
+        raise UsageError(FOLDER_NOT_ABSOLUTE.format(place=place) if place else NO_FOLDER)
     return Folder(place)
 
 
@@ -249,7 +249,7 @@ def given(words: dict[str, str], key: str) -> str:
     """Return the text under `key`. Raises UsageError if it is empty."""
     text = words.get(key, "")
     if not text.strip():
-        raise UsageError(NOTHING[key])
+        raise UsageError(MISSING_FIELD[key])
     return text
 
 
@@ -277,8 +277,8 @@ def minutes(words: dict[str, str]) -> float:
         value = float(text or 0)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= MOST_MINUTES:
-        raise UsageError(f"{text!r} minutes: give a number up to {MOST_MINUTES:g}")
+    if not 0 <= value <= MAX_TIMER_MINUTES:
+        raise UsageError(f"{text!r} minutes: give a number up to {MAX_TIMER_MINUTES:g}")
     return value
 
 
@@ -290,7 +290,7 @@ def shown_routes(
     shown = {**parts, "store": store, "profiles": Profiles(store), "curves": MetricCurves(store)}
     return [
         (path.replace("rankroom/", "rankroom/workshop/", 1), handler, shown)
-        for path, handler in run_routes.READING
+        for path, handler in run_routes.READ_ONLY_ROUTES
     ]
 
 
@@ -312,15 +312,17 @@ NO_SEAT = (
 )
 NO_FOLDER = "say which workshop: give the folder that `rankroom workshop open` made"
 OUTSIDE = "{notebook} is outside of the folder that this server shows"
-RELATIVE = "{place} is no absolute path: give the folder that `rankroom workshop open` made"
-NOTHING = {
+FOLDER_NOT_ABSOLUTE = (
+    "{place} is no absolute path: give the folder that `rankroom workshop open` made"
+)
+MISSING_FIELD = {
     "text": "there is no message yet: write one first",
     "source": "there is no cell yet: write one, or take the active cell of a notebook",
     "user": "say to whom it is offered",
     "offer": "say which offer is meant",
     "notebook": "say which notebook is to be started over",
 }
-TOLD = "all learners see it within seconds"
+MESSAGE_SENT = "all learners see it within seconds"
 OFFERED_TO_ALL = "all learners can insert it within seconds"
 TIMER = "all learners see the timer within seconds"
 NO_TIMER = "no timer is shown any more"

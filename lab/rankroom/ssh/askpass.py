@@ -16,7 +16,7 @@ ASKS = "rankroom asks: "
 ANSWERED = "rankroom was answered: "
 UNANSWERED = "rankroom: no answer: "
 REFUSED = "rankroom: not answered: "
-HOST = "RANKROOM_ASKS_FOR"
+HOST_VARIABLE = "RANKROOM_ASKS_FOR"
 
 
 def main(text: str) -> int:
@@ -28,7 +28,9 @@ def main(text: str) -> int:
     shown = " ".join(text.split())
     say(ASKS + shown)
     try:
-        answer = questions.ask(os.environ.get(HOST, ""), text.strip(), secret, config.ask_seconds())
+        answer = questions.ask(
+            os.environ.get(HOST_VARIABLE, ""), text.strip(), secret, config.ask_seconds()
+        )
     except TimeoutError:
         say(UNANSWERED + shown)
         return 1

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from rankroom.errors import SshError
 
-_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+_NODE_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 # An unused connection is closed after this many seconds; the next one has to log in again.
-IDLE_S = 600
+IDLE_TIMEOUT_S = 600
 # A dead connection is noticed after three of these intervals. The user's own interval is used, up
 # to a limit: most are meant to keep a connection from being closed, which any interval does.
-ALIVE_S, LONGEST_ALIVE_S = 1, 10
+ALIVE_INTERVAL_S, MAX_ALIVE_INTERVAL_S = 1, 10
 # Relays data between its standard streams and the ssh server of the host $0; ends when one of the
 # two does. A login shell other than bash may parse it first.
 RELAY = 'exec 3<>"/dev/tcp/$0/22" || exit; cat <&3 & exec >&-; cat >&3; kill $(jobs -p)'
@@ -38,13 +38,13 @@ def master(
     `settings` is ssh's configuration for the host, as the command `settings` prints it.
     """
     own = re.search(r"^serveraliveinterval ([1-9]\d*)$", settings, re.MULTILINE)
-    alive_s = min(int(own[1]), LONGEST_ALIVE_S) if own else ALIVE_S
+    alive_s = min(int(own[1]), MAX_ALIVE_INTERVAL_S) if own else ALIVE_INTERVAL_S
     return [
         *shlex.split(command),
         *_options(
             ControlMaster="auto",
             ControlPath=_path(socket),
-            ControlPersist=str(IDLE_S),
+            ControlPersist=str(IDLE_TIMEOUT_S),
             ServerAliveInterval=str(alive_s),
             ServerAliveCountMax="3",
             ConnectTimeout=f"{connect_s:.0f}",
@@ -73,7 +73,7 @@ def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
     It is relayed by a command there, as that host may not allow forwarding. Raises SshError if
     `node`, which comes from a scheduler and is seen by a shell, is not a valid host name.
     """
-    if not _NODE.fullmatch(node):
+    if not _NODE_PATTERN.fullmatch(node):
         raise SshError(NO_NODE.format(node=node), "unknown host")
     hop = through(command, socket, login, ["bash", "-c", RELAY, node])
     # Escape percent signs, which ssh expands in ProxyCommand.

@@ -12,8 +12,8 @@ from typing import Literal, NoReturn
 from rankroom import config
 from rankroom.errors import SshError
 from rankroom.ssh import command, master
-from rankroom.ssh.failures import AWAY, PASSING, explain
-from rankroom.ssh.login import AGREED_S, at_a_terminal, log_in
+from rankroom.ssh.failures import NETWORK_REASONS, TRANSIENT_REASONS, explain
+from rankroom.ssh.login import AUTHENTICATION_TIMEOUT_S, at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 from rankroom.system.file_lock import locked
@@ -22,17 +22,17 @@ from rankroom.system.polling import changes
 ConnectionState = Literal["open", "lost", "asks"]
 Tell = Callable[[ConnectionState, str], None]
 
-TRIES = 10  # attempts while a server has too many logins at once
-CONNECT_S = 15.0
+MAX_LOGIN_ATTEMPTS = 10  # attempts while a server has too many logins at once
+CONNECT_TIMEOUT_S = 15.0
 # Timeout of retries: one that began while the network was down retransmits ever more rarely, so
 # short ones find it up again sooner.
-AGAIN_S = 2.0
-PAUSE_S = 0.5
-REFUSED_S = 30.0
-LONGEST_PAUSE_S = 600.0
+RECONNECT_TIMEOUT_S = 2.0
+POLL_INTERVAL_S = 0.5
+REFUSED_RETRY_DELAY_S = 30.0
+MAX_RETRY_DELAY_S = 600.0
 # A server's reply to more commands at once than it allows on one connection (10 by default).
-CROWDED = "Session open refused by peer"
-CROWDED_TRIES = 12
+SESSION_REFUSED = "Session open refused by peer"
+MAX_SESSION_ATTEMPTS = 12
 
 
 class SshConnection:
@@ -68,10 +68,10 @@ class SshConnection:
             raise self._lost  # `keep` is reconnecting already
         await self.open()
         typed = commands.without_env(argv)[0]
-        for attempt in range(CROWDED_TRIES):
+        for attempt in range(MAX_SESSION_ATTEMPTS):
             words = command.through(self._ssh, self.socket, self._login, argv)
             done = await commands.run(words, timeout=timeout, input=input, on_line=on_line)
-            if done.returncode != 255 or CROWDED not in done.output:
+            if done.returncode != 255 or SESSION_REFUSED not in done.output:
                 break
             await _some_time(attempt)
         else:
@@ -81,21 +81,23 @@ class SshConnection:
             raise SshError(CUT.format(host=self.name, command=typed, said=done.tail(3)), "lost")
         return done
 
-    async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_S) -> None:
+    async def open(self, tell: Tell | None = None, connect_s: float = CONNECT_TIMEOUT_S) -> None:
         """Open the connection if necessary. `tell("asks", text)` is called with ssh's questions.
         Raises SshError."""
         if await self.alive():
             return
         # One process at a time, so that the user is asked only once.
-        longest_s = config.ask_seconds() + CONNECT_S + AGREED_S  # later, its holder is ignored
+        longest_s = (
+            config.ask_seconds() + CONNECT_TIMEOUT_S + AUTHENTICATION_TIMEOUT_S
+        )  # later, its holder is ignored
         async with locked(self.socket.with_suffix(".lock"), longest_s):
-            for attempt in range(TRIES):
+            for attempt in range(MAX_LOGIN_ATTEMPTS):
                 if await self.alive():
                     return
                 try:
                     await self._connect(tell, connect_s)
                 except SshError as trouble:
-                    if trouble.why not in PASSING or attempt + 1 == TRIES:
+                    if trouble.why not in TRANSIENT_REASONS or attempt + 1 == MAX_LOGIN_ATTEMPTS:
                         raise
                     await _some_time(attempt)
 
@@ -138,22 +140,28 @@ class SshConnection:
 
     async def keep(self, tell: Tell) -> NoReturn:
         """Keep the connection and its forwards open until cancelled; `tell` state changes."""
-        pause, tries = PAUSE_S, 0
+        pause, tries = POLL_INTERVAL_S, 0
         tell = changes(tell)
         try:
             while True:
                 try:
                     slow = tries % 4 == 3 and self._lost is not None and self._lost.why == "slow"
-                    await self.open(tell, CONNECT_S if slow or not tries else AGAIN_S)
+                    await self.open(
+                        tell, CONNECT_TIMEOUT_S if slow or not tries else RECONNECT_TIMEOUT_S
+                    )
                     await self._hold(tell)
-                    tries, pause = 1, PAUSE_S
+                    tries, pause = 1, POLL_INTERVAL_S
                     tell("lost", LOST.format(host=self.name))
                 except SshError as trouble:
                     tries += 1
                     self._lost = trouble
                     tell("lost", str(trouble))
-                    refused = trouble.why not in AWAY | PASSING
-                    pause = min(max(2 * pause, REFUSED_S), LONGEST_PAUSE_S) if refused else PAUSE_S
+                    refused = trouble.why not in NETWORK_REASONS | TRANSIENT_REASONS
+                    pause = (
+                        min(max(2 * pause, REFUSED_RETRY_DELAY_S), MAX_RETRY_DELAY_S)
+                        if refused
+                        else POLL_INTERVAL_S
+                    )
                 await self._until_open(pause)
         finally:
             self._lost = None
@@ -176,10 +184,10 @@ class SshConnection:
 
     async def _until_open(self, seconds: float) -> None:
         """Wait for `seconds`, or until another process has opened the connection."""
-        for _ in range(max(1, round(seconds / PAUSE_S))):
+        for _ in range(max(1, round(seconds / POLL_INTERVAL_S))):
             if await self.alive():
                 return
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _connect(self, tell: Tell | None, connect_s: float) -> None:
         settings = await self._settings()
@@ -202,12 +210,12 @@ class SshConnection:
         """Return ssh's configuration for this host; empty if ssh cannot be run."""
         with contextlib.suppress(OSError):  # no ssh: the next command that runs it reports that
             words = command.settings(self._ssh, self._login)
-            return (await commands.run(words, timeout=CONNECT_S)).output
+            return (await commands.run(words, timeout=CONNECT_TIMEOUT_S)).output
         return ""
 
     async def _ask(self, what: str, *more: str) -> commands.Completed:
         return await commands.run(
-            command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_S
+            command.ask(self._ssh, self.socket, self.name, what, *more), timeout=CONNECT_TIMEOUT_S
         )
 
 

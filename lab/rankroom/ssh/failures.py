@@ -10,7 +10,7 @@ from rankroom.system.commands import Completed
 
 # The first that matches is used: other messages, of a jump host or a site, may follow it.
 # Each: the reason's name, a pattern of ssh's output, an explanation, a remedy.
-KNOWN = (
+KNOWN_FAILURES = (
     (
         "unanswered",
         re.escape(UNANSWERED),
@@ -107,9 +107,9 @@ KNOWN = (
     ),
 )
 # The reasons that may be over when the connection is retried a little later.
-PASSING = {"busy"}
+TRANSIENT_REASONS = {"busy"}
 # The reasons that lie in the network, and may be over at any time.
-AWAY = {"unreachable", "unknown host", "slow", "lost"}
+NETWORK_REASONS = {"unreachable", "unknown host", "slow", "lost"}
 
 
 def explain(host: str, completed: Completed) -> SshError:
@@ -118,7 +118,7 @@ def explain(host: str, completed: Completed) -> SshError:
     why, what, remedy = "other", "ssh did not get through", "run `ssh {host}` in a terminal to see"
     if completed.timed_out:
         said += "\nConnection timed out"
-    for known, pattern, meaning, cure in KNOWN:
+    for known, pattern, meaning, cure in KNOWN_FAILURES:
         if re.search(pattern, said):
             why, what, remedy = known, meaning, cure
             break

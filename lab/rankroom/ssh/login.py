@@ -17,8 +17,10 @@ from rankroom.ssh.socket_folder import folder
 from rankroom.system import commands, python_command
 from rankroom.system.files import write_atomically
 
-AGREED_S = 20.0  # for all that follows the key exchange, not counting time to answer questions
-LOOK_S = 0.5
+AUTHENTICATION_TIMEOUT_S = (
+    20.0  # for all that follows the key exchange, not counting time to answer questions
+)
+POLL_INTERVAL_S = 0.5
 
 
 async def log_in(
@@ -57,9 +59,9 @@ async def log_in(
         commands.run(words, env=environment, terminal=terminal, on_line=heard)
     )
     try:
-        while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
+        while not (await asyncio.wait({running}, timeout=POLL_INTERVAL_S))[0]:
             # ssh does not notice if the connection is cut during authentication.
-            if not asks and time.monotonic() - moved > connect_s + AGREED_S:
+            if not asks and time.monotonic() - moved > connect_s + AUTHENTICATION_TIMEOUT_S:
                 fail(STUCK)
         return await running
     except OSError as error:
@@ -82,17 +84,19 @@ def _asking(host: str) -> dict[str, str]:
     try:
         write_atomically(script, f"#!/bin/sh\n{python}", mode=0o700)
     except OSError as error:
-        raise SshError(NO_ROOM.format(script=script, error=error), "folder") from None
+        raise SshError(SCRIPT_NOT_WRITTEN.format(script=script, error=error), "folder") from None
     return {
         # Older versions ask only where there is a display.
         "DISPLAY": "none:0",
         **os.environ,
         "SSH_ASKPASS": str(script),
         "SSH_ASKPASS_REQUIRE": "force",
-        askpass.HOST: host,
+        askpass.HOST_VARIABLE: host,
     }
 
 
 STUCK = "Connection timed out after the key exchange"
 NO_SSH = "cannot run `{ssh}`: {error}; install OpenSSH's client, or name it with RANKROOM_SSH"
-NO_ROOM = "cannot write {script}, by which ssh asks its questions: {error}; make room there"
+SCRIPT_NOT_WRITTEN = (
+    "cannot write {script}, by which ssh asks its questions: {error}; make room there"
+)

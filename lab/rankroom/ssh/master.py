@@ -8,8 +8,10 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-HELLO = 1  # MUX_MSG_HELLO in OpenSSH's PROTOCOL.mux; follows the length, precedes the version
-GREETS_S = 5.0
+HELLO_MESSAGE_TYPE = (
+    1  # MUX_MSG_HELLO in OpenSSH's PROTOCOL.mux; follows the length, precedes the version
+)
+HELLO_TIMEOUT_S = 5.0
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +47,7 @@ async def gone(reader: asyncio.StreamReader) -> None:
 
 async def _greets(reader: asyncio.StreamReader) -> bool:
     try:
-        head = await asyncio.wait_for(reader.readexactly(8), GREETS_S)
+        head = await asyncio.wait_for(reader.readexactly(8), HELLO_TIMEOUT_S)
     except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
         return False
-    return bool(struct.unpack(">II", head)[1] == HELLO)
+    return bool(struct.unpack(">II", head)[1] == HELLO_MESSAGE_TYPE)

@@ -21,7 +21,7 @@ from rankroom import config
 from rankroom.errors import UsageError
 from rankroom.system.files import read_all, write_atomically
 
-LONGEST_ANSWER = select.PIPE_BUF - 64  # bytes; goes through the pipe in one piece
+MAX_ANSWER_BYTES = select.PIPE_BUF - 64  # bytes; goes through the pipe in one piece
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -95,12 +95,12 @@ def _heard(descriptor: int, seconds: float) -> dict[str, object]:
 
 def _tell(id: str, what: dict[str, object]) -> None:
     line = json.dumps(what).encode() + b"\n"
-    if len(line) > LONGEST_ANSWER:
-        raise UsageError(TOO_LONG.format(most=LONGEST_ANSWER // 2))
+    if len(line) > MAX_ANSWER_BYTES:
+        raise UsageError(TOO_LONG.format(most=MAX_ANSWER_BYTES // 2))
     try:
         descriptor = _opened(id)
     except OSError:
-        raise UsageError(OVER) from None
+        raise UsageError(ANSWER_NOT_AWAITED) from None
     try:
         os.write(descriptor, line)
     finally:
@@ -131,5 +131,5 @@ def _pipe(id: str) -> Path:
     return folder() / f"{id}.pipe"
 
 
-OVER = "this answer is no longer waited for; if ssh still needs one, it asks again"
+ANSWER_NOT_AWAITED = "this answer is no longer waited for; if ssh still needs one, it asks again"
 TOO_LONG = "an answer has at most {most} characters"

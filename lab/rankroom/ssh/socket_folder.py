@@ -13,15 +13,15 @@ from rankroom import config
 from rankroom.errors import SshError
 
 # Bytes. A Unix socket's path has at most 104 on some systems, and ssh adds 17 while it creates one.
-LONGEST_PATH = 103 - 17
-LONGEST_NAME = 16
+MAX_PATH_BYTES = 103 - 17
+SOCKET_NAME_LENGTH = 16
 
 
 def control_path(ssh: str, login: str) -> Path:
     """Return the socket of the connection from this machine to `login` by the command `ssh`."""
     # A home may be shared by several machines, but a socket belongs to one of them.
     about = "\0".join((ssh, login, socket.gethostname()))
-    return folder() / hashlib.sha256(about.encode()).hexdigest()[:LONGEST_NAME]
+    return folder() / hashlib.sha256(about.encode()).hexdigest()[:SOCKET_NAME_LENGTH]
 
 
 def folder() -> Path:
@@ -35,8 +35,8 @@ def folder() -> Path:
 
 @cache
 def _fits(own: Path) -> bool:
-    longest = len(os.fsencode(own)) + 1 + LONGEST_NAME
-    return longest <= LONGEST_PATH and _holds_sockets(_made(own))
+    longest = len(os.fsencode(own)) + 1 + SOCKET_NAME_LENGTH
+    return longest <= MAX_PATH_BYTES and _holds_sockets(_made(own))
 
 
 def _made(folder: Path) -> Path:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rankroom.reporting import flood_buffer, overflow
-from rankroom.reporting.streams import PIECE
+from rankroom.reporting.streams import MAX_PIECE_BYTES
 
 # How every event begins, as `event_line` writes it; a newline within a text is always escaped.
-_HEAD = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
-_HOLE = re.compile(rb"[^\n\0]*\0+")  # with the beginning of a line that no longer fit on the disk
+_EVENT_HEAD_PATTERN = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
+_HOLE_PATTERN = re.compile(
+    rb"[^\n\0]*\0+"
+)  # with the beginning of a line that no longer fit on the disk
 Spool = Callable[[int], "Path | None"]
 
 
@@ -102,8 +104,8 @@ class Assembly:
         with self._reading(), stream.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(begin)
-            for place in range(begin, size, PIECE):
-                yield file.read(min(PIECE, size - place))
+            for place in range(begin, size, MAX_PIECE_BYTES):
+                yield file.read(min(MAX_PIECE_BYTES, size - place))
             if held := flood_buffer.left_in(stream)[max(0, begin - size) :]:
                 yield held
 
@@ -158,7 +160,7 @@ class Assembly:
                 data = file.read() if end is None else file.read(end - begin)
             data = _filled(data, begin, end, *overflow.left_in(folder, self._run))
         data = data[: data.rfind(b"\n") + 1]
-        return (_HOLE.sub(b"", data) if b"\0" in data else data), len(data)
+        return (_HOLE_PATTERN.sub(b"", data) if b"\0" in data else data), len(data)
 
 
 def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> bytes:
@@ -176,7 +178,7 @@ def _place_of(file: BinaryIO, seq: int) -> int:
     """Return the offset of event `seq` or a later one; that of the end if there is none yet."""
     place = 0
     for line in file:
-        head = _HEAD.match(line, line.rfind(b"\0") + 1)
+        head = _EVENT_HEAD_PATTERN.match(line, line.rfind(b"\0") + 1)
         if (head is not None and int(head[1]) >= seq) or not line.endswith(b"\n"):
             break
         place += len(line)

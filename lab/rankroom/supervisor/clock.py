@@ -21,10 +21,10 @@ from rankroom.record.model import Clock, RankInfo
 from rankroom.system.polling import poll_until
 
 TRIPS = 12  # round trips to each host
-ANSWER_S = 1.0  # reply timeout
-AGAIN_S = 300.0  # between two comparisons, as clocks drift
-RETRY_S = 20.0  # the same if no rank replied
-COMES_S = 2.0  # timeout for ranks to connect
+REPLY_TIMEOUT_S = 1.0  # reply timeout
+COMPARISON_INTERVAL_S = 300.0  # between two comparisons, as clocks drift
+RETRY_INTERVAL_S = 20.0  # the same if no rank replied
+CONNECT_TIMEOUT_S = 2.0  # timeout for ranks to connect
 ASKED = 2  # ranks that are asked per host, as one of them may be busy
 
 Request = Callable[..., Sequence[Future[Any]]]
@@ -101,7 +101,7 @@ class Clocks:
 
     def of(self, ranks: Iterable[RankInfo]) -> dict[int, Clock]:
         """Return the clocks of ranks on other hosts, if they were compared recently."""
-        if time.monotonic() - self._since > AGAIN_S:
+        if time.monotonic() - self._since > COMPARISON_INTERVAL_S:
             return {}
         return self._by_rank(ranks)
 
@@ -112,7 +112,7 @@ class Clocks:
 
         Does nothing if all ranks are on this host.
         """
-        if time.monotonic() - self._since < AGAIN_S or not self.elsewhere(ranks):
+        if time.monotonic() - self._since < COMPARISON_INTERVAL_S or not self.elsewhere(ranks):
             return None
         thread = threading.Thread(
             target=self._compare, args=(ranks, tell), name="rankroom-clock", daemon=True
@@ -125,12 +125,12 @@ class Clocks:
         self, ranks: Sequence[RankInfo], tell: Callable[[dict[int, Clock]], None] | None
     ) -> None:
         with self._lock:  # a second thread finds it done
-            if time.monotonic() - self._since >= AGAIN_S:
+            if time.monotonic() - self._since >= COMPARISON_INTERVAL_S:
                 trips = self._trips(self.elsewhere(ranks))
                 for host, found in trips.items():
                     if clock := estimate(found):
                         self._known[host] = clock
-                late = 0.0 if any(trips.values()) else AGAIN_S - RETRY_S
+                late = 0.0 if any(trips.values()) else COMPARISON_INTERVAL_S - RETRY_INTERVAL_S
                 self._since = time.monotonic() - late
         if tell is not None and (clocks := self._by_rank(ranks)):
             tell(clocks)
@@ -144,7 +144,9 @@ class Clocks:
     def _trips(self, hosts: dict[str, list[int]]) -> dict[str, list[Trip]]:
         """Make round trips to each host, one after another, once ranks are connected."""
         known = [rank for ranks in hosts.values() for rank in ranks[:ASKED]]
-        poll_until(lambda: len(self._request(known, do="clock")) == len(known), COMES_S, 0.02)
+        poll_until(
+            lambda: len(self._request(known, do="clock")) == len(known), CONNECT_TIMEOUT_S, 0.02
+        )
         out: dict[str, list[Trip]] = {host: [] for host in hosts}
         for turn in range(TRIPS):
             for host, ranks in hosts.items():
@@ -161,6 +163,6 @@ class Clocks:
             raise RankroomError(f"rank {rank} is gone")
         # The callback runs in the connection's thread, which sees the reply first.
         futures[0].add_done_callback(lambda _: back.append(time.time_ns() // 1000))
-        answer = futures[0].result(ANSWER_S)
+        answer = futures[0].result(REPLY_TIMEOUT_S)
         answered = back[0] if back else time.time_ns() // 1000
         return Trip(asked, int(answer["time"]), answered)

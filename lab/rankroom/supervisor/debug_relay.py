@@ -42,7 +42,7 @@ class DebugRelay:
         for rank, (_, client) in list(self._clients.items()):
             if is_gone(client):
                 self._clients.pop(rank)
-                self._connections.debug(rank, DISCONNECT)
+                self._connections.debug(rank, DISCONNECT_REQUEST)
 
     def _ask(self, question: Question, rank: int, message: dict[str, Any]) -> None:
         self._connections.demand_heard([rank])
@@ -50,7 +50,9 @@ class DebugRelay:
         _, client = self._clients.get(rank, (question.peer, None))
         asks = Owner(by["host"], by["pid"], by.get("space", ""), by.get("began", 0))
         if client and client != asks and not is_gone(client):
-            raise UsageError(ANOTHERS.format(rank=rank, pid=client.pid, host=client.host))
+            raise UsageError(
+                DEBUGGED_BY_ANOTHER.format(rank=rank, pid=client.pid, host=client.host)
+            )
         if command == "initialize" or client == asks:  # the client may have reconnected
             client = asks
             self._clients[rank] = question.peer, client
@@ -75,7 +77,7 @@ class DebugRelay:
             self._server.tell(client[0], do="debugged", rank=rank, event=event)
 
 
-DISCONNECT = {"type": "request", "command": "disconnect", "seq": 0, "arguments": {}}
-ANOTHERS = (
+DISCONNECT_REQUEST = {"type": "request", "command": "disconnect", "seq": 0, "arguments": {}}
+DEBUGGED_BY_ANOTHER = (
     "rank {rank} is in the debugger of another notebook (pid {pid} on {host}): switch it off there"
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rankroom.text.rank_ranges import name_ranks
 
-TRIES = 3  # restarts of a rank that keeps dying before it gets the state
+MAX_RESTARTS_WITHOUT_STATE = 3  # restarts of a rank that keeps dying before it gets the state
 
 
 @dataclass
@@ -56,7 +56,7 @@ class ElasticRanks:
 
     def is_hopeless(self, rank: int) -> bool:
         """Return whether `rank` has died as often as it may without getting the state."""
-        return self._tries[rank] >= TRIES
+        return self._tries[rank] >= MAX_RESTARTS_WITHOUT_STATE
 
     def wait_for(self, rank: int, how: str, seconds: float) -> list[int]:
         """Wait for `rank`, which has died; return the ranks that are to regroup."""
@@ -87,7 +87,7 @@ class ElasticRanks:
         """Return how the ranks had ended whose time to come back is over."""
         now = time.monotonic()
         return {
-            rank: NOT_BACK.format(how=absence.how, seconds=absence.seconds)
+            rank: NOT_RESTARTED_IN_TIME.format(how=absence.how, seconds=absence.seconds)
             for rank, absence in self.absent.items()
             if now >= absence.until
         }
@@ -102,20 +102,23 @@ class ElasticRanks:
 
 def wait_words(cluster: str, rank: int, how: str, seconds: float, comes: bool) -> str:
     """Return the log line for a rank that died and is waited for; `comes` if it is restarted."""
-    words = COMES_BACK if comes else WAITS
+    words = RESTARTING_MESSAGE if comes else WAITING_MESSAGE
     return words.format(cluster=cluster, rank=rank, how=how, seconds=seconds)
 
 
-COMES_BACK = "rank {rank} {how}: it is started again, and the others go back to their last commit\n"
-WAITS = (
+RESTARTING_MESSAGE = (
+    "rank {rank} {how}: it is started again, and the others go back to their last commit\n"
+)
+WAITING_MESSAGE = (
     "rank {rank} {how}: the others wait {seconds:.0f} s for it. As its notebook is busy, start it "
     "again in the sidebar, or by `rankroom cluster restart {cluster} --ranks {rank}` in a terminal "
     "(`%cluster start --auto-restart` has that done for you)\n"
 )
-HOPELESS = (
-    f"{{how}}; it was started again {TRIES} times, and died before it came as far as the others"
+RESTARTS_EXHAUSTED = (
+    f"{{how}}; it was started again {MAX_RESTARTS_WITHOUT_STATE} times, and died before it came as "
+    "far as the others"
 )
-NOT_BACK = (
+NOT_RESTARTED_IN_TIME = (
     "{how}, and was not started again within {seconds:.0f} s: `%cluster restart` does that, and "
     "after `%cluster start --auto-restart` no one has to"
 )

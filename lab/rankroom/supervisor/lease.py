@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankroom.system import file_lock
 
-LOOK_S = 30.0
+LEASE_CHECK_INTERVAL_S = 30.0
 
 
 def hold(folder: Path) -> int:
@@ -44,7 +44,7 @@ class Lease:
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
         self._seconds = seconds
-        self.pause = min(LOOK_S, seconds / 4)  # between two checks
+        self.pause = min(LEASE_CHECK_INTERVAL_S, seconds / 4)  # between two checks
         self._used = self._looked = time.monotonic()
 
     def over(self, in_use: bool) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.rpc.server import Question, Server
 
-PERIOD_S = 20.0  # between two messages to a subscriber, if nothing changes
+MAX_REPLY_DELAY_S = 20.0  # between two messages to a subscriber, if nothing changes
 
 
 class News:
@@ -34,7 +34,7 @@ class News:
         if question.content["known"] != self._version:
             self._tell()
         else:
-            self._server.later(PERIOD_S, partial(self._tell_at_last, question))
+            self._server.later(MAX_REPLY_DELAY_S, partial(self._tell_at_last, question))
         return True
 
     def note(self) -> None:

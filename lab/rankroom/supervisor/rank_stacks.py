@@ -11,9 +11,9 @@ from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.supervisor.stall import main_first
 from rankroom.system.polling import poll_until
 
-STACKS_S = 1.0  # timeout for a rank to send its stacks
-SIGNAL_S = 3.0  # timeout for one that does not to write them on a signal
-QUIET_S = 0.1  # without another line, after which no more are expected
+REPLY_TIMEOUT_S = 1.0  # timeout for a rank to send its stacks
+SIGNAL_DUMP_TIMEOUT_S = 3.0  # timeout for one that does not to write them on a signal
+DUMP_QUIET_S = 0.1  # without another line, after which no more are expected
 STACK_SIGNAL = "SIGUSR2"
 
 
@@ -25,7 +25,7 @@ def stacks(
     before = {rank: _size(file) for rank, file in files.items()}
     present = [rank for rank in ranks if rank in connections.ranks]
     asked = dict(zip(present, connections.request(present, do="stacks"), strict=True))
-    wait(asked.values(), STACKS_S)
+    wait(asked.values(), REPLY_TIMEOUT_S)
     found = {
         rank: str(future.result().get("stacks", ""))
         for rank, future in asked.items()
@@ -56,9 +56,9 @@ def _wait_until_written(files: Mapping[int, Path], before: Mapping[int, int]) ->
         for rank, file in files.items():
             if (size := _size(file)) != sizes[rank]:
                 sizes[rank], grown[rank] = size, now
-        return all(now - grown.get(rank, now) > QUIET_S for rank in files)
+        return all(now - grown.get(rank, now) > DUMP_QUIET_S for rank in files)
 
-    poll_until(are_written, SIGNAL_S, 0.02)
+    poll_until(are_written, SIGNAL_DUMP_TIMEOUT_S, 0.02)
 
 
 def _size(file: Path) -> int:

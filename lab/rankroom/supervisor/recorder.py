@@ -21,7 +21,7 @@ from typing import Any
 from rankroom import config
 from rankroom.errors import RecordError
 from rankroom.record.model import (
-    RANK_ENDED,
+    ENDED_RANK_STATES,
     Clock,
     Hang,
     RankInfo,
@@ -32,7 +32,7 @@ from rankroom.record.model import (
 from rankroom.record.patient_writer import PatientWriter
 from rankroom.record.store import Store, Writer
 from rankroom.supervisor.assembly import Assembly, Spool
-from rankroom.supervisor.elastic_ranks import HOPELESS, ElasticRanks
+from rankroom.supervisor.elastic_ranks import RESTARTS_EXHAUSTED, ElasticRanks
 from rankroom.supervisor.processes.agent_process import GIVEN_UP
 from rankroom.supervisor.rank_connections import RankConnections, RankGoneError
 from rankroom.supervisor.release import Release
@@ -40,14 +40,16 @@ from rankroom.supervisor.run_clock import CLOCK_SET, RunClock, widen
 from rankroom.supervisor.run_summary import RunSummary
 from rankroom.supervisor.stall import StallWatch
 
-TELL_S = 0.02  # delay of updates after a failure or prompt, as more ranks often follow
-LATE_S = 0.3  # after a rank's reply, to wait for its last batch before its spool is read
-HELD_S = 2.0  # after a prompt or answer, for the rank's debugger to prompt again
-RETRY_S = 0.5  # between two attempts to write the end of a record to a full disk
-MOST_LATE = 64  # megabytes of a rank's output after the cell that a record takes
-GIVE_UP_S = 3.0  # after an interrupt, before ranks on silent nodes are given up
+UPDATE_DELAY_S = 0.02  # delay of updates after a failure or prompt, as more ranks often follow
+LAST_BATCH_TIMEOUT_S = (
+    0.3  # after a rank's reply, to wait for its last batch before its spool is read
+)
+NEXT_PROMPT_TIMEOUT_S = 2.0  # after a prompt or answer, for the rank's debugger to prompt again
+CLOSE_RETRY_INTERVAL_S = 0.5  # between two attempts to write the end of a record to a full disk
+MAX_LATE_OUTPUT_MB = 64  # megabytes of a rank's output after the cell that a record takes
+GIVE_UP_SILENT_DELAY_S = 3.0  # after an interrupt, before ranks on silent nodes are given up
 # The time of each event, as `event_line` writes it.
-_TIMES = re.compile(rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)', re.MULTILINE)
+_EVENT_TIME_PATTERN = re.compile(rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)', re.MULTILINE)
 
 
 class Recorder:
@@ -74,7 +76,7 @@ class Recorder:
         self._writer: PatientWriter | None = None
         self._ranks = {rank.rank: rank for rank in self.info.ranks}
         self._running = {
-            rank: None for rank, info in self._ranks.items() if info.state not in RANK_ENDED
+            rank: None for rank, info in self._ranks.items() if info.state not in ENDED_RANK_STATES
         }
         self._summary = RunSummary(info)
         self._updates = False  # an update of run.json is scheduled
@@ -133,7 +135,7 @@ class Recorder:
             self._summary.interrupt()
         self._release.interrupt()
         self._wait_for_none()
-        self._connections.later(GIVE_UP_S, self._give_up_silent)
+        self._connections.later(GIVE_UP_SILENT_DELAY_S, self._give_up_silent)
 
     def release(self) -> list[Future[Any]]:
         """Release blocked collectives and prompts on all ranks, unless all have ended; return the
@@ -193,7 +195,7 @@ class Recorder:
             for rank in self.running:
                 self._take_rest(rank)
             for rank in self.running:
-                how = how_ended(rank) if self._summary.next_seq[rank] else NOT_SENT
+                how = how_ended(rank) if self._summary.next_seq[rank] else CELL_NOT_SENT
                 self._lost(rank, how)
             self._finish_if_over()
 
@@ -228,7 +230,7 @@ class Recorder:
     def _notice(self, rank: int, lines: bytes) -> None:
         """Pass events to the summary, and act on failures, stalls, prompts and ends of ranks."""
         if self._last is not None:
-            times = [int(t) - self._offset(rank) for t in _TIMES.findall(lines)]
+            times = [int(t) - self._offset(rank) for t in _EVENT_TIME_PATTERN.findall(lines)]
             self._last = max([self._last, *times])
         for event in self._summary.take(rank, lines):
             match event:
@@ -264,13 +266,13 @@ class Recorder:
 
     def _is_held(self) -> bool:
         """Return whether a rank prompts for input, or its debugger is about to prompt again."""
-        return bool(self.info.prompts) or time.monotonic() < self._asked_at + HELD_S
+        return bool(self.info.prompts) or time.monotonic() < self._asked_at + NEXT_PROMPT_TIMEOUT_S
 
     def _update_soon(self) -> None:
         """Schedule an update of run.json with prompts and failures: many ranks may have some."""
         if not self._replaying and not self._updates:
             self._updates = True
-            self._connections.later(TELL_S, self._update_now)
+            self._connections.later(UPDATE_DELAY_S, self._update_now)
 
     def _update_now(self) -> None:
         with self._lock:
@@ -297,7 +299,7 @@ class Recorder:
 
     def _status(self, rank: int, state: Any) -> None:
         self._ranks[rank].state = state
-        if state in RANK_ENDED:
+        if state in ENDED_RANK_STATES:
             self._running.pop(rank, None)
             self._wait_for_none()  # a rank that has ended the cell cannot regroup with others
         if not self._running:
@@ -318,17 +320,17 @@ class Recorder:
 
     def _replied(self, rank: int, done: Future[Any]) -> None:
         """Handle the reply of a rank that has run the cell, or is gone; in the server's thread."""
-        if self._ranks[rank].state in RANK_ENDED:
+        if self._ranks[rank].state in ENDED_RANK_STATES:
             return
         if isinstance(done.exception(), RankGoneError):
             return  # `lose` or `wait_for` says how it ended
-        self._connections.later(LATE_S, lambda: self._late(rank))
+        self._connections.later(LAST_BATCH_TIMEOUT_S, lambda: self._late(rank))
 
     def _late(self, rank: int) -> None:
         with self._lock:
-            if self._ranks[rank].state not in RANK_ENDED and not self._ended:
+            if self._ranks[rank].state not in ENDED_RANK_STATES and not self._ended:
                 self._take_rest(rank)
-                if self._ranks[rank].state not in RANK_ENDED:
+                if self._ranks[rank].state not in ENDED_RANK_STATES:
                     self._lost(rank, "ended the cell without a word")
 
     def _take_rest(self, rank: int) -> None:
@@ -339,7 +341,7 @@ class Recorder:
     def _lost(self, rank: int, how: str) -> None:
         """Record the loss of a rank's process: its last output, then how it ended."""
         with self._lock:
-            if self._ended or self._ranks[rank].state in RANK_ENDED:
+            if self._ended or self._ranks[rank].state in ENDED_RANK_STATES:
                 return
             if not self._take_last(rank):
                 return
@@ -353,7 +355,7 @@ class Recorder:
     def _take_last(self, rank: int) -> bool:
         """Record what a lost process left; return False if it had ended the cell before."""
         self._take_rest(rank)
-        if self._ranks[rank].state in RANK_ENDED:
+        if self._ranks[rank].state in ENDED_RANK_STATES:
             return False
         for stream, text, to in self._assembly.last_words(rank, self._summary.spooled[rank]):
             self._add(rank, "log", stream=stream, text=text, to=to)
@@ -377,10 +379,12 @@ class Recorder:
                 return
             if self.is_closed:
                 self._writer = PatientWriter(Writer.again(self._store.paths(self.id)))
-            for stream, text, to in itertools.chain([first], itertools.islice(words, MOST_LATE)):
+            for stream, text, to in itertools.chain(
+                [first], itertools.islice(words, MAX_LATE_OUTPUT_MB)
+            ):
                 self._add(rank, "log", stream=stream, text=text, to=to)
             if next(words, None) is not None:
-                self._summary.note(TOO_MUCH.format(rank=rank, size=MOST_LATE))
+                self._summary.note(LATE_OUTPUT_TRUNCATED.format(rank=rank, size=MAX_LATE_OUTPUT_MB))
             self._summary.spooled[rank] = {}  # nothing is known of the rank's next process
             # A record that a full disk keeps open is closed by `_close_later`.
             if self.is_closed and self._writer is not None:
@@ -400,7 +404,7 @@ class Recorder:
             return
         self._watch.begin()
         if self._release.interrupted:
-            self._connections.later(GIVE_UP_S, self._give_up_silent)
+            self._connections.later(GIVE_UP_SILENT_DELAY_S, self._give_up_silent)
 
     def _give_up_silent(self) -> None:
         """Give up ranks that may be cut off, as the run was interrupted. What they still write is
@@ -408,7 +412,7 @@ class Recorder:
         with self._lock:
             for rank, silence in self._connections.silent.items():
                 if rank in self._running:
-                    self._lost(rank, CUT_OFF.format(silence=silence))
+                    self._lost(rank, GIVEN_UP_ON_INTERRUPT.format(silence=silence))
 
     # -- ranks that rejoin elastic training
 
@@ -427,7 +431,7 @@ class Recorder:
             if not seconds:
                 return False
             if self._elastic.is_hopeless(rank):
-                self._lost(rank, HOPELESS.format(how=how))
+                self._lost(rank, RESTARTS_EXHAUSTED.format(how=how))
                 return False
             if rank in self._elastic.absent:
                 self._elastic.wait_longer(rank, seconds)
@@ -524,7 +528,7 @@ class Recorder:
     def _close_later(self, writer: PatientWriter, note: str) -> None:
         """Close the record of a run that is over, once its disk is no longer full."""
         while _may_be_there(self._store.paths(self.id).folder):
-            time.sleep(RETRY_S)
+            time.sleep(CLOSE_RETRY_INTERVAL_S)
             with self._lock, contextlib.suppress(RecordError):
                 notes = [each for each in self.info.notes if each != note]
                 written = replace(self.info, notes=notes)
@@ -571,6 +575,8 @@ def _may_be_there(folder: Path) -> bool:
     return True
 
 
-CUT_OFF = f"{GIVEN_UP} when the run was interrupted: {{silence}}"
-TOO_MUCH = "rank {rank} printed more than {size} MB after its last cell: the rest is in no record"
-NOT_SENT = "never got the cell: its supervisor ended while it was sent"
+GIVEN_UP_ON_INTERRUPT = f"{GIVEN_UP} when the run was interrupted: {{silence}}"
+LATE_OUTPUT_TRUNCATED = (
+    "rank {rank} printed more than {size} MB after its last cell: the rest is in no record"
+)
+CELL_NOT_SENT = "never got the cell: its supervisor ended while it was sent"

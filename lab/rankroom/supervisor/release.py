@@ -18,14 +18,16 @@ from typing import Any
 from rankroom.errors import RankroomError
 from rankroom.supervisor.rank_connections import RankConnections
 
-GRACE_S = 0.03  # after a failure, before the other ranks are checked: they may fail alike
-COMPUTES_S = 0.3  # after the first failure, for a rank to reach the point where that one failed
-ANSWER_S = 0.3  # timeout for a rank to report its status
-RELEASE_S = 0.5  # after an interrupt, before blocked collectives are released
-AGAIN_S = 0.7  # after an interrupt, before ranks that did not react get another
+FAILURE_GRACE_S = 0.03  # after a failure, before the other ranks are checked: they may fail alike
+COMPUTING_GRACE_S = (
+    0.3  # after the first failure, for a rank to reach the point where that one failed
+)
+STATUS_TIMEOUT_S = 0.3  # timeout for a rank to report its status
+RELEASE_DELAY_S = 0.5  # after an interrupt, before blocked collectives are released
+REPEAT_INTERRUPT_DELAY_S = 0.7  # after an interrupt, before ranks that did not react get another
 RELEASED_S = 3.0  # timeout for ranks to confirm a release
 SIGNALLED_S = 3.0  # timeout for agents to send a signal
-HELD_S = 0.5  # poll interval while a user works in a rank's debugger
+DEBUGGER_POLL_INTERVAL_S = 0.5  # poll interval while a user works in a rank's debugger
 
 
 class Release:
@@ -92,9 +94,9 @@ class Release:
         self.interrupted = True
         ranks = self._running()
         self._signal(ranks)
-        self._connections.later(RELEASE_S, partial(self.release, prompts=True))
+        self._connections.later(RELEASE_DELAY_S, partial(self.release, prompts=True))
         for rank in ranks:
-            self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
+            self._connections.later(REPEAT_INTERRUPT_DELAY_S, partial(self._interrupt_again, rank))
 
     def release(self, prompts: bool = False) -> list[Future[Any]]:
         """Release blocked collectives on all ranks of the run, unless all have ended; with
@@ -151,7 +153,7 @@ class Release:
     def _look_soon(self) -> None:
         if not self._looks:
             self._looks = True
-            self._connections.later(GRACE_S, self._release_if_stuck)
+            self._connections.later(FAILURE_GRACE_S, self._release_if_stuck)
 
     def _interrupt_again(self, rank: int) -> None:
         """Interrupt a rank again if it missed the first interrupt: Python drops one that arrives in
@@ -175,7 +177,7 @@ class Release:
             self._signal([rank])
         elif not runs and self._has_begun(rank):
             return  # it has ended the cell that it was in when it was given up
-        self._connections.later(AGAIN_S, partial(self._interrupt_again, rank))
+        self._connections.later(REPEAT_INTERRUPT_DELAY_S, partial(self._interrupt_again, rank))
 
     def _release_if_stuck(self) -> None:
         """Release, unless every rank still running has failed as well and is about to end.
@@ -184,7 +186,7 @@ class Release:
         computes, or only waits for a processor, may be about to fail.
         """
         if self._is_held():
-            self._connections.later(HELD_S, self._release_if_stuck)
+            self._connections.later(DEBUGGER_POLL_INTERVAL_S, self._release_if_stuck)
             return
         self._looks = False
         running = self._running()
@@ -196,7 +198,7 @@ class Release:
         for future in asked:
             future.add_done_callback(self._release_unless_failing)
         # A rank that cannot even reply may be blocked until the others are released.
-        self._connections.later(ANSWER_S, partial(self._release_unless_answered, asked))
+        self._connections.later(STATUS_TIMEOUT_S, partial(self._release_unless_answered, asked))
 
     def _release_unless_answered(self, asked: list[Future[Any]]) -> None:
         if not all(each.done() for each in asked):
@@ -204,7 +206,7 @@ class Release:
 
     def _release_unless_failing(self, answer: Future[Any]) -> None:
         said = {} if answer.exception() else answer.result()
-        if said.get("computes") and time.monotonic() - self._failed_at < COMPUTES_S:
+        if said.get("computes") and time.monotonic() - self._failed_at < COMPUTING_GRACE_S:
             self._look_soon()
         elif not said.get("failing"):
             self.release()

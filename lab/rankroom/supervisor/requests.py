@@ -83,7 +83,7 @@ class Requests:
         """Set variables on ranks, read one, or call a function there, between two cells."""
         asked, ranks = question.content, self._ranks(question.content)
         if starting := self._starting(ranks):
-            words = STARTS if len(starting) == 1 else MANY_START
+            words = RANK_STARTING if len(starting) == 1 else RANKS_STARTING
             raise NoClusterError(words.format(ranks=name_ranks(starting)))
         self._demand_idle(ranks, asked)
         self._connections.demand_heard(ranks)
@@ -105,5 +105,5 @@ def _answered(act: Callable[[Question], None], question: Question) -> None:
         question.refuse(error)
 
 
-STARTS = "{ranks} is starting: wait until it is ready"
-MANY_START = "{ranks} are starting: wait until they are ready"
+RANK_STARTING = "{ranks} is starting: wait until it is ready"
+RANKS_STARTING = "{ranks} are starting: wait until they are ready"

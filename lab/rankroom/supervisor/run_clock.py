@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from rankroom.record.model import Clock, RankInfo
 from rankroom.supervisor.clock import hull
 
-SET_US = 5_000_000  # smaller changes are ordinary corrections of a clock
+MIN_CLOCK_CHANGE_US = 5_000_000  # smaller changes are ordinary corrections of a clock
 
 
 class RunClock:
@@ -20,7 +20,7 @@ class RunClock:
     def set_by(self) -> int:
         """Return by how many microseconds the clock was set during the run."""
         by = _less_boot_us() - self._less_boot
-        return by if abs(by) >= SET_US else 0
+        return by if abs(by) >= MIN_CLOCK_CHANGE_US else 0
 
 
 def widen(ranks: Iterable[RankInfo], clocks: Mapping[int, Clock]) -> None:

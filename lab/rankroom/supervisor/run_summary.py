@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from rankroom.rank.waiting import looks_released
-from rankroom.record.model import RANK_ENDED, Failure, Hang, Json, Prompt, RunInfo
+from rankroom.record.model import ENDED_RANK_STATES, Failure, Hang, Json, Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
@@ -83,7 +83,7 @@ class RunSummary:
                     self.info.failure = Failure(rank, name, value, event.get("cell_line"))
             case {"kind": "status", "state": state}:
                 self.spooled[rank].update(event.get("spool", {}))
-                if state in RANK_ENDED:
+                if state in ENDED_RANK_STATES:
                     self._ask(rank, None)
 
     def _ask(self, rank: int, prompt: Prompt | None) -> None:

@@ -34,17 +34,19 @@ from rankroom.supervisor.time_limit import TimeLimit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import format_ranks, name_ranks
 
-LOOK_S = 0.02  # poll interval, for ranks that are starting and for replies of ranks
-COMES_S = 2.0  # timeout for the connection of a rank that is neither down nor starting
-CLOCKS_S = 0.5  # longest delay of a run by a comparison of clocks in progress
-NEXT_S = 0.01  # after a run, before the files of the next record are made
-FREE_S = 3.5  # for ranks to end their cell after an interrupt, released collectives included
-SIGNAL_S = 3.0  # timeout for agents to send a signal
-RELEASED_S = 3.0  # timeout for ranks to report what they released
-ANSWERED_S = 3.0  # timeout for ranks to report that they took an answer
-COMPLETED_S = 1.5  # timeout for a rank's completions of a line
-AT_ONCE_S = 0.02  # a run that is over within this time is reported to its client only once
-CLOSED_S = 10.0  # timeout for a record to be closed when its cluster ends
+POLL_INTERVAL_S = 0.02  # poll interval, for ranks that are starting and for replies of ranks
+CONNECT_TIMEOUT_S = 2.0  # timeout for the connection of a rank that is neither down nor starting
+CLOCK_COMPARISON_TIMEOUT_S = 0.5  # longest delay of a run by a comparison of clocks in progress
+PREPARE_RECORD_DELAY_S = 0.01  # after a run, before the files of the next record are made
+INTERRUPT_TIMEOUT_S = (
+    3.5  # for ranks to end their cell after an interrupt, released collectives included
+)
+SIGNAL_TIMEOUT_S = 3.0  # timeout for agents to send a signal
+RELEASE_TIMEOUT_S = 3.0  # timeout for ranks to report what they released
+PROMPT_ANSWER_TIMEOUT_S = 3.0  # timeout for ranks to report that they took an answer
+COMPLETION_TIMEOUT_S = 1.5  # timeout for a rank's completions of a line
+RUN_REPLY_DELAY_S = 0.02  # a run that is over within this time is reported to its client only once
+CLOSE_RECORD_TIMEOUT_S = 10.0  # timeout for a record to be closed when its cluster ends
 
 
 class Runs:
@@ -154,8 +156,8 @@ class Runs:
         last = self._current
         if last is not None:
             # The run is not over before ranks have confirmed a release.
-            last.wait(RELEASED_S)
-            poll_until(lambda: last.is_closed, CLOSED_S, 0.01)
+            last.wait(RELEASE_TIMEOUT_S)
+            poll_until(lambda: last.is_closed, CLOSE_RECORD_TIMEOUT_S, 0.01)
         self._late.add()
         self._store.forget()
 
@@ -165,18 +167,20 @@ class Runs:
         asked = question.content
         if self.is_ending or self._info.state in ("ending", "failed"):
             why = self._info.message or "it is being stopped"
-            raise NoClusterError(ENDS.format(name=self._info.name, why=why))
+            raise NoClusterError(CLUSTER_ENDING.format(name=self._info.name, why=why))
         if self.current is not None:
-            raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
+            raise RankroomError(CLUSTER_BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
         if asked["own"] and ranks != list(range(len(ranks))):
             raise UsageError("a world of its own has the ranks 0, 1, …")
         since = time.monotonic() if since is None else since
         waited = time.monotonic() - since
-        if not self.are_ready(ranks, waited) or (self._clocks.comparing and waited < CLOCKS_S):
+        if not self.are_ready(ranks, waited) or (
+            self._clocks.comparing and waited < CLOCK_COMPARISON_TIMEOUT_S
+        ):
             # Do not block: ranks connect in this same thread.
             self._waiting.append(question)
-            self._server.later(LOOK_S, partial(self._run_later, question, since))
+            self._server.later(POLL_INTERVAL_S, partial(self._run_later, question, since))
             return
         info = self._info_of(ranks, asked)
         epoch = self._info.epoch
@@ -202,7 +206,7 @@ class Runs:
         self._by = _client(asked)
         # The reply waits a moment: a short run is over by then, and its client need not follow it.
         self._unanswered = recorder, question
-        self._server.later(AT_ONCE_S, partial(self._answer, recorder))
+        self._server.later(RUN_REPLY_DELAY_S, partial(self._answer, recorder))
         self._changed(info.id, "running")
         self._clocks.compare(info.ranks, recorder.set_clocks)
 
@@ -234,7 +238,9 @@ class Runs:
         for each in list(self._waiting):
             if each.content.get("mark") == question.content["mark"]:
                 self._waiting.remove(each)
-                each.refuse(RankroomError(INTERRUPTED))  # the client may still wait for a reply
+                each.refuse(
+                    RankroomError(INTERRUPTED_BEFORE_START)
+                )  # the client may still wait for a reply
         question.answer()
 
     def _follow(self, question: Question) -> None:
@@ -257,7 +263,7 @@ class Runs:
         another one: that has ended since, and the present run is not what the client means."""
         recorder = self.current
         if named is not None and (recorder is None or recorder.id != named):
-            raise RunOverError((words or OVER).format(run=named))
+            raise RunOverError((words or RUN_OVER).format(run=named))
         return recorder
 
     def _interrupt(self, question: Question) -> None:
@@ -265,7 +271,7 @@ class Runs:
         # Cells that still wait for their ranks are not part of a run that is named.
         if question.content.get("run") is None:
             for waiting in self._waiting:
-                waiting.refuse(RankroomError(INTERRUPTED))
+                waiting.refuse(RankroomError(INTERRUPTED_BEFORE_START))
             self._waiting.clear()
         if self.is_ending:
             question.answer()
@@ -275,10 +281,10 @@ class Runs:
             # starting gets no signal: that would end it.
             sent = self._connections.signal(self._connections.ranks, "SIGINT")
             # Reply once it is sent: it must not hit the next cell.
-            self._once(lambda: all(each.done() for each in sent), SIGNAL_S, question.answer)
+            self._once(lambda: all(each.done() for each in sent), SIGNAL_TIMEOUT_S, question.answer)
             return
         recorder.interrupt()
-        self._once(lambda: recorder.wait(0), FREE_S, question.answer)
+        self._once(lambda: recorder.wait(0), INTERRUPT_TIMEOUT_S, question.answer)
 
     def _release(self, question: Question) -> None:
         recorder = self.meant(question.content.get("run"))
@@ -297,7 +303,7 @@ class Runs:
             text = words.format(names=", ".join(sorted(names)), cluster=self._info.name)
             question.answer(text=text)
 
-        self._once(lambda: all(future.done() for future in asked), RELEASED_S, answer)
+        self._once(lambda: all(future.done() for future in asked), RELEASE_TIMEOUT_S, answer)
 
     def _elastic(self, question: Question) -> None:
         """Note that a rank has the state of an elastic run, or has left `hvd.elastic.run`."""
@@ -309,7 +315,7 @@ class Runs:
     def _answer_ranks(self, question: Question) -> None:
         """Send a user's answer to the ranks that prompt for it; reply with those that took it."""
         content = question.content
-        recorder = self.meant(content.get("run"), NOT_ON)
+        recorder = self.meant(content.get("run"), RUN_OVER_NO_PROMPTS)
         if recorder is None:
             raise UsageError(NOT_ASKED)
         prompts = {int(rank): number for rank, number in content["prompts"].items()}
@@ -319,7 +325,9 @@ class Runs:
             said = {r: each for r, each in asked.items() if each.done() and not each.exception()}
             question.answer(ranks=[r for r, each in said.items() if each.result()["taken"]])
 
-        self._once(lambda: all(each.done() for each in asked.values()), ANSWERED_S, answer)
+        self._once(
+            lambda: all(each.done() for each in asked.values()), PROMPT_ANSWER_TIMEOUT_S, answer
+        )
 
     def _complete(self, question: Question) -> None:
         """Ask a rank in the debugger for completions of a line that is still being typed."""
@@ -332,7 +340,7 @@ class Runs:
             found = known[0] if known else {}
             question.answer(begin=found.get("begin", 0), matches=found.get("matches", []))
 
-        self._once(lambda: all(each.done() for each in asked), COMPLETED_S, answer)
+        self._once(lambda: all(each.done() for each in asked), COMPLETION_TIMEOUT_S, answer)
 
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that does not come from a cell of the user."""
@@ -355,7 +363,7 @@ class Runs:
             if holds() or time.monotonic() >= until:
                 call()
             else:
-                self._server.later(LOOK_S, look)
+                self._server.later(POLL_INTERVAL_S, look)
 
         look()
 
@@ -372,7 +380,9 @@ class Runs:
         if not absent:
             # A rank that is about to be restarted is still connected.
             return not {*ranks} & {*self._info.starting}
-        if not down and waited < (start_limit.seconds(self._info) if starting else COMES_S):
+        if not down and waited < (
+            start_limit.seconds(self._info) if starting else CONNECT_TIMEOUT_S
+        ):
             return False
         down = down or absent
         how = f"rank {down[0]} {self._info.exits.get(str(down[0]), 'no longer answers')}"
@@ -393,7 +403,7 @@ class Runs:
         then, its main thread can do nothing else."""
         recorder = self.current
         if recorder is not None and {*ranks} & {*recorder.running}:
-            raise RankroomError(BUSY.format(name=self._info.name, whose=self._whose(asked)))
+            raise RankroomError(CLUSTER_BUSY.format(name=self._info.name, whose=self._whose(asked)))
 
     def _whose(self, asked: dict[str, Any]) -> str:
         by, other = self._by, _client(asked)
@@ -457,14 +467,16 @@ class Runs:
             self._settled = epoch
         self._late.follow(recorder)
         if not self.is_ending:
-            self._server.later(NEXT_S, self._store.prepare)
+            self._server.later(PREPARE_RECORD_DELAY_S, self._store.prepare)
 
 
 def restarted_words(ranks: list[int], why: str = "") -> str:
     """Return the note on ranks that were restarted; `why` is how each of them ended before."""
     many = len(ranks) > 1
     after = f" after {'each' if many else 'it'} {why}" if why else ""
-    return f"{name_ranks(ranks)} {'were' if many else 'was'} restarted{after}: {GONE[many]}"
+    return (
+        f"{name_ranks(ranks)} {'were' if many else 'was'} restarted{after}: {VARIABLES_GONE[many]}"
+    )
 
 
 def _client(asked: dict[str, Any]) -> Owner:
@@ -472,12 +484,12 @@ def _client(asked: dict[str, Any]) -> Owner:
     return Owner(asked["host"], asked["pid"], asked.get("space", ""), asked.get("began", 0))
 
 
-BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
-GONE = {False: "its variables are gone", True: "their variables are gone"}
-INTERRUPTED = "the cell was interrupted before its ranks were ready: it has not run"
-OVER = "run {run} is over: there is nothing left to act on"
-NOT_ON = "run {run} is over: none of its ranks asks anything"
-ENDS = "cluster {name} ends: {why}; `%cluster start` starts a new one"
+CLUSTER_BUSY = "cluster {name} is busy with a run of {whose}: wait for it or interrupt it"
+VARIABLES_GONE = {False: "its variables are gone", True: "their variables are gone"}
+INTERRUPTED_BEFORE_START = "the cell was interrupted before its ranks were ready: it has not run"
+RUN_OVER = "run {run} is over: there is nothing left to act on"
+RUN_OVER_NO_PROMPTS = "run {run} is over: none of its ranks asks anything"
+CLUSTER_ENDING = "cluster {name} ends: {why}; `%cluster start` starts a new one"
 REMEDY = "`%cluster restart --ranks {ranks}` restarts it, without its variables"
 REMEDY_OF_MANY = "`%cluster restart --ranks {ranks}` restarts them, without their variables"
 RELEASED = "released {names} on the ranks of {cluster}"

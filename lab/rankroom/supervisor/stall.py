@@ -11,11 +11,13 @@ from rankroom.record.model import Hang, Place
 from rankroom.supervisor.rank_connections import RankConnections
 from rankroom.text.rank_ranges import name_ranks
 
-LOOK_S = 0.5
-ANSWER_S = 0.5  # without another reply, before the remaining ranks count as silent
-ANSWERS_S = 3.0  # timeout for all replies
-MANY = 16  # more ranks than this are given as a count, unless they form one or two ranges
-MOST_PLACES = 4  # in a sentence
+POLL_INTERVAL_S = 0.5
+SILENCE_TIMEOUT_S = 0.5  # without another reply, before the remaining ranks count as silent
+REPLIES_TIMEOUT_S = 3.0  # timeout for all replies
+MAX_RANKS_BY_NUMBER = (
+    16  # more ranks than this are given as a count, unless they form one or two ranges
+)
+MAX_PLACES = 4  # in a sentence
 STAND = ("waits", "still")
 
 
@@ -73,7 +75,7 @@ class StallWatch:
         self._asked = asked
         now = time.monotonic()
         awaited = {rank: each for rank, each in asked.items() if rank not in silent}
-        self._judge(awaited, 0, now + ANSWER_S, now + ANSWERS_S)
+        self._judge(awaited, 0, now + SILENCE_TIMEOUT_S, now + REPLIES_TIMEOUT_S)
 
     def _judge(
         self, asked: dict[int, Future[Any]], before: int, until: float, at_most: float
@@ -86,7 +88,7 @@ class StallWatch:
             return
         now, count = time.monotonic(), sum(each.done() for each in asked.values())
         if count > before:
-            until = min(now + ANSWER_S, at_most)
+            until = min(now + SILENCE_TIMEOUT_S, at_most)
         if count < len(asked) and now < until:
             self._connections.later(0.05, lambda: self._judge(asked, count, until, at_most))
             return
@@ -120,7 +122,7 @@ class StallWatch:
         elif self._said:
             self._said = False
             self._say(None)
-        self._connections.later(LOOK_S, self._look)
+        self._connections.later(POLL_INTERVAL_S, self._look)
 
     def _answer(self, rank: int, future: Future[Any]) -> dict[str, Any]:
         if not future.done() or future.exception():
@@ -156,12 +158,12 @@ def explain(places: Sequence[Place], seconds: Mapping[int, float]) -> str:
     """Return one sentence: which ranks wait in what, where the others are, and how long the longest
     stall has lasted; `seconds` are those of the ranks that are stuck."""
     named = places
-    if len(places) > MOST_PLACES:  # name the largest, and those that others may wait for
+    if len(places) > MAX_PLACES:  # name the largest, and those that others may wait for
         most = max(places, key=lambda place: len(place.ranks))
         first = [place for place in places if place.state == "asks" or _is_cut_off(place)]
         few = sorted(places, key=lambda place: (place.state == "waits", len(place.ranks)))
         few = [*first, *(place for place in few if place not in first)]
-        chosen = (most, *few[: MOST_PLACES - 2])
+        chosen = (most, *few[: MAX_PLACES - 2])
         named = [place for place in places if place in chosen]
     parts = [_sentence(place) for place in named]
     if stuck := [number for number, place in enumerate(named) if place.state in STAND]:
@@ -195,7 +197,7 @@ def _is_cut_off(place: Place) -> bool:
 
 def _sentence(place: Place) -> str:
     who = name_ranks(place.ranks)
-    if len(place.ranks) > MANY and who.count(",") > 1:
+    if len(place.ranks) > MAX_RANKS_BY_NUMBER and who.count(",") > 1:
         who = f"{len(place.ranks):,} ranks"
     source = f": `{place.code}`" if place.code and place.state in ("still", "busy") else ""
     return f"{who} {place.words}{source}"

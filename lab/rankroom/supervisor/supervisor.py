@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import UNKNOWN, RankroomError, of_file
+from rankroom.errors import UNKNOWN_REQUEST, RankroomError, of_file
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
@@ -50,11 +50,13 @@ from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit
 from rankroom.system.socket_owner import is_ours
 
-LOOK_S = 0.1
-UNREGISTER_S = 1.0  # timeout for the controller to unregister ranks that have ended
-SAVE_S = 1e-4  # per rank: minimum interval between two saves while ranks become ready
-BEAT_S = 2.0  # between two heartbeats to agents on other machines
-MANY_CLIENTS = 2000  # simultaneous client connections: more than are ever expected
+WATCH_INTERVAL_S = 0.1
+UNREGISTER_TIMEOUT_S = 1.0  # timeout for the controller to unregister ranks that have ended
+MIN_SAVE_INTERVAL_PER_RANK_S = (
+    1e-4  # per rank: minimum interval between two saves while ranks become ready
+)
+HEARTBEAT_PERIOD_S = 2.0  # between two heartbeats to agents on other machines
+MAX_EXPECTED_CLIENTS = 2000  # simultaneous client connections: more than are ever expected
 
 
 class Supervisor:
@@ -165,7 +167,7 @@ class Supervisor:
             self.runs.meant(question.get("run"))
             return {"refused": self.restarts.ask_for(question["ranks"])}
         elif question["do"] != "alive":
-            raise RankroomError(UNKNOWN.format(name=self.info.name, do=question["do"]))
+            raise RankroomError(UNKNOWN_REQUEST.format(name=self.info.name, do=question["do"]))
         return {}
 
     def note_ready(self, rank: int, start: int, peer: bytes) -> None:
@@ -211,7 +213,7 @@ class Supervisor:
         """Until told to stop, note how processes end, and restart ranks that should come back."""
         trouble = ""
         while not self.stopping.is_set():
-            if select.select([self.woken], [], [], LOOK_S)[0]:
+            if select.select([self.woken], [], [], WATCH_INTERVAL_S)[0]:
                 self.woken.recv(4096)
             if self.stopping.is_set():
                 return
@@ -269,7 +271,7 @@ class Supervisor:
         up = self.ready | {int(rank) for rank in self.info.exits}
         silent = self.children.silent(up)
         now = time.monotonic()
-        if now > self.beaten + BEAT_S:
+        if now > self.beaten + HEARTBEAT_PERIOD_S:
             self.beaten = now
             self.children.beat()
         # Their nodes may only be cut off, with ranks alive: only the scheduler's word ends them.
@@ -357,7 +359,7 @@ class Supervisor:
             ended.append(rank)
         if ended:  # once for all: the ranks of a node end together, and each save lists all ranks
             self.save()
-            hub.unregister(self.paths.engine_file, ended, UNREGISTER_S)
+            hub.unregister(self.paths.engine_file, ended, UNREGISTER_TIMEOUT_S)
 
     def note_limit(self) -> None:
         """Save the end time of the job when it has changed."""
@@ -379,7 +381,7 @@ class Supervisor:
             self.ready.difference_update(ranks)
             coming = {r for r in self.info.starting if str(r) not in self.info.exits}
             starting = sorted({*ranks, *(coming - self.ready)})
-            is_due = time.monotonic() > self.saved + SAVE_S * self.info.size
+            is_due = time.monotonic() > self.saved + MIN_SAVE_INTERVAL_PER_RANK_S * self.info.size
             changed = starting != self.info.starting or (
                 self.changed and (is_due or len(self.ready) == self.info.size)
             )
@@ -445,7 +447,7 @@ def may_run_out(size: int) -> bool:
     new connection. On a TCP port the connection is deferred, and retried until there is one.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most != resource.RLIM_INFINITY and most < size + MANY_CLIENTS
+    return most != resource.RLIM_INFINITY and most < size + MAX_EXPECTED_CLIENTS
 
 
 def main(argv: list[str]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 KILL_GRACE_S = 3.0
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ async def run(
         stderr=asyncio.subprocess.STDOUT,
         env=dict(env) if env is not None else None,
         cwd=cwd,
-        limit=LONGEST_LINE,
+        limit=MAX_LINE_BYTES,
         start_new_session=not terminal,
     )
     given = asyncio.ensure_future(_give(process, input)) if input is not None else None

@@ -11,8 +11,8 @@ import re
 import signal
 from pathlib import Path
 
-CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-TAIL = 65_536  # bytes at the end of stderr
+CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+STDERR_TAIL_BYTES = 65_536  # bytes at the end of stderr
 _NATIVE = "Native stack (most recent call first):\n"
 _FRAME = re.compile(r"^([^\n(]+)\([^()\n]*\) ?\[0x[0-9a-f]+\]$", re.M)
 # Libraries in which a crash surfaces that began elsewhere.
@@ -47,11 +47,11 @@ def status_of(words: str) -> int:
 
 def describe_crash(code: int, stderr: Path) -> str:
     """Describe a crash in native code, and where by `stderr` it happened; empty for other exits."""
-    if -code not in CRASHES:
+    if -code not in CRASH_SIGNALS:
         return ""
     try:
         with stderr.open("rb") as file:
-            file.seek(max(0, stderr.stat().st_size - TAIL))
+            file.seek(max(0, stderr.stat().st_size - STDERR_TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         text = ""

@@ -18,7 +18,7 @@ from typing import Literal
 
 from rankroom.system.polling import poll_until
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 Outcome = Literal["taken", "busy", "none"]
 
@@ -57,7 +57,7 @@ async def locked(
             deadline = time.monotonic() + seconds
             while take(descriptor, EXCLUSIVE) == "busy" and time.monotonic() < deadline:
                 tell()
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
         yield held.close
 
 

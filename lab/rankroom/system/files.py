@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-PRIVATE = 0o600
+PRIVATE_MODE = 0o600
 T = TypeVar("T")
 
 
-def write_atomically(path: Path, text: str, mode: int = PRIVATE) -> None:
+def write_atomically(path: Path, text: str, mode: int = PRIVATE_MODE) -> None:
     """Replace the content of `path` with `text`; safe for concurrent processes and threads.
 
     Raises OSError, leaving the old file as it was and no temporary file.

@@ -13,8 +13,11 @@ import psutil
 from rankroom.errors import StartError
 
 LOOPBACK = "127.0.0.1"
-LOOPBACK_S = 5.0
-CHOSEN = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")  # where a user or a site names the interface
+LOOPBACK_TIMEOUT_S = 5.0
+INTERFACE_VARIABLES = (
+    "GLOO_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+)  # where a user or a site names the interface
 
 
 def here() -> str:
@@ -37,7 +40,7 @@ def demand_loopback() -> None:
     if that cannot be tested."""
     try:
         with socket.create_server((LOOPBACK, 0)) as door:
-            socket.create_connection(door.getsockname(), LOOPBACK_S).close()
+            socket.create_connection(door.getsockname(), LOOPBACK_TIMEOUT_S).close()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise  # that says nothing about loopback
@@ -102,7 +105,7 @@ def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[
 
     `own` is the address from which this node reaches the supervisor.
     """
-    for variable in CHOSEN:
+    for variable in INTERFACE_VARIABLES:
         if (name := env.get(variable, "")) in found:
             return name, found[name]
     # An interface may have more addresses than the one in `found`.

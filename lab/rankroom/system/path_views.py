@@ -11,7 +11,7 @@ import os
 from pathlib import Path, PurePath
 
 PROC = Path("/proc")
-MOST_LINKS = 40  # in one path, as in Linux
+MAX_LINKS = 40  # in one path, as in Linux
 
 
 def is_same(pid: int, path: Path, untold: bool = False) -> bool:
@@ -60,7 +60,7 @@ def seen_from(root: str, path: PurePath) -> os.stat_result | None:
             at.append(part)
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         at = [] if target.is_absolute() else at
         parts += reversed(target.parts[1:] if target.is_absolute() else target.parts)

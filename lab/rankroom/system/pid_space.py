@@ -13,8 +13,8 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-MACHINE, BOOT = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
-NAMESPACE = Path("/proc/self/ns/pid")
+MACHINE_ID_FILE, BOOT_ID_FILE = Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE_LINK = Path("/proc/self/ns/pid")
 
 
 class PidSpace(NamedTuple):
@@ -40,11 +40,11 @@ def here() -> PidSpace:
     """Return the PID space of this process. Raises OSError if it cannot be read now: an incomplete
     one would be cached, and taken for another machine's."""
     try:
-        namespace = os.readlink(NAMESPACE)  # noqa: PTH115 - it leads to no file
+        namespace = os.readlink(NAMESPACE_LINK)  # noqa: PTH115 - it leads to no file
     except OSError:
         namespace = ""
     host = socket.gethostname().replace("/", "_")
-    return PidSpace(host, _text(MACHINE), _text(BOOT), namespace)
+    return PidSpace(host, _text(MACHINE_ID_FILE), _text(BOOT_ID_FILE), namespace)
 
 
 def _here_if_known() -> PidSpace | None:

@@ -20,14 +20,14 @@ import psutil
 from rankroom.system import path_views
 from rankroom.system.polling import poll_until
 
-CLUSTER = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
-START = "RANKROOM_START"  # in a rank's environment: how often it has been started
-AGENT = "RANKROOM_AGENT"  # in the environment of a node agent and its descendants: which agent
-SPOOL = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
-JOB = "RANKROOM_JOB"  # beside these marks: the scheduler's job in which they were set
-BEGAN = 19  # index among the fields in /proc/PID/stat that follow the name
+CLUSTER_MARK = "RANKROOM_CLUSTER"  # in the environment of all that a cluster starts: its folder
+START_MARK = "RANKROOM_START"  # in a rank's environment: how often it has been started
+AGENT_MARK = "RANKROOM_AGENT"  # in the environment of a node agent and its descendants: which agent
+SPOOL_MARK = "RANKROOM_SPOOL"  # in the environment of all that a rank starts
+JOB_MARK = "RANKROOM_JOB"  # beside these marks: the scheduler's job in which they were set
+START_TIME_FIELD = 19  # index among the fields in /proc/PID/stat that follow the name
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-KILL_S = 0.5  # a child that has not ended this long after SIGTERM is killed
+KILL_DELAY_S = 0.5  # a child that has not ended this long after SIGTERM is killed
 
 
 def descendants(pids: Iterable[int]) -> set[psutil.Process]:
@@ -78,7 +78,7 @@ def _has_our(process: psutil.Process, variable: str, environment: Mapping[str, s
     """Return whether the folder that a mark names is the same for its process as it is here."""
     value = environment[variable]
     # In an agent's mark, two parts that are no files follow the cluster's folder.
-    folder = value.rsplit("/", 2)[0] if variable == AGENT else value
+    folder = value.rsplit("/", 2)[0] if variable == AGENT_MARK else value
     return path_views.is_same(process.pid, Path(folder))
 
 
@@ -90,10 +90,10 @@ def job(environment: Mapping[str, str]) -> str:
 def _was_submitted(environment: Mapping[str, str]) -> bool:
     """Return whether the process belongs to another job, which inherited the marks from the cell
     that submitted it."""
-    return JOB in environment and job(environment) not in ("", environment[JOB])
+    return JOB_MARK in environment and job(environment) not in ("", environment[JOB_MARK])
 
 
-def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:
+def end(processes: Iterable[psutil.Process], seconds: float = KILL_DELAY_S) -> None:
     """Terminate these processes, kill those still running after `seconds`, and await their end."""
     left = [each for each in processes if running(each)]
     for process in left:
@@ -103,7 +103,7 @@ def end(processes: Iterable[psutil.Process], seconds: float = KILL_S) -> None:
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    _gone(left, KILL_S)
+    _gone(left, KILL_DELAY_S)
 
 
 def running(process: psutil.Process) -> bool:
@@ -122,7 +122,7 @@ def began(pid: int) -> int | None:
     unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-        return None if fields[0] in (b"Z", b"X") else int(fields[BEGAN])
+        return None if fields[0] in (b"Z", b"X") else int(fields[START_TIME_FIELD])
     except (FileNotFoundError, ProcessLookupError):
         return None
     except (OSError, ValueError, IndexError):  # this process is out of descriptors, say

@@ -17,9 +17,11 @@ from pathlib import PurePath
 
 VARIABLE = "PYTHONSAFEPATH"
 # What `environment` does, as assignments in a shell's command line.
-_SAFE = f'{VARIABLE}="${{{VARIABLE}:-rankroom}}"'
-_PATH = """PYTHONPATH="$(printf %s "${PYTHONPATH-}" | tr -s : | sed 's/^://; s/:$//')" """.strip()
-ASSIGNMENT = f"{_SAFE} {_PATH}"
+_SAFE_ASSIGNMENT = f'{VARIABLE}="${{{VARIABLE}:-rankroom}}"'
+_PATH_ASSIGNMENT = (
+    """PYTHONPATH="$(printf %s "${PYTHONPATH-}" | tr -s : | sed 's/^://; s/:$//')" """.strip()
+)
+SHELL_ASSIGNMENTS = f"{_SAFE_ASSIGNMENT} {_PATH_ASSIGNMENT}"
 # `sys` is built in, so no file can replace it; `os` is imported once the entry is gone.
 SAFE_PATH = (
     "import sys; sys.path = [each for each in sys.path if each]; import os; "

@@ -20,11 +20,11 @@ from rankroom.ssh.host import Host
 from rankroom.workshop import seat, workshop_plan
 from rankroom.workshop.owned_files import account
 from rankroom.workshop.seat import OwnSeat, Seat
-from rankroom.workshop.sharing import NOT_LISTED, OVER, VARIABLE
+from rankroom.workshop.sharing import NOT_LISTED, OVER, WORKSHOP_VARIABLE
 from rankroom.workshop.workshop_folder import NO_PLAN, Folder
 from rankroom.workshop.workshop_plan import Plan
 
-READ_S = 20.0
+READ_TIMEOUT_S = 20.0
 _MARK = "--- workshop ---"  # login shells may print greetings before it
 # Print the owners of folder and plan, the user, and the last open or end news; then the plan.
 _LOOK = f"""\
@@ -70,7 +70,7 @@ class Invitation:
             raise UsageError(NO_PROFILE.format(site=self.plan.site, login=self.login))
         found = self.plan.of_site(now)
         given = found.environment
-        lines = (*given.setup, "cd", f"export {VARIABLE}={shlex.quote(self.folder)}")
+        lines = (*given.setup, "cd", f"export {WORKSHOP_VARIABLE}={shlex.quote(self.folder)}")
         found = replace(found, environment=replace(given, setup=lines))
         return replace(found, login=self.login) if self.login else found
 
@@ -104,7 +104,7 @@ async def invitation(where: str, there: Host) -> Invitation:
         if folder.is_over():
             raise UsageError(OVER.format(name=plan.name))
         return Invitation(plan, path, "", user, folder.teacher)
-    done = await there.run(["sh", "-c", _LOOK, "sh", path], timeout=READ_S)
+    done = await there.run(["sh", "-c", _LOOK, "sh", path], timeout=READ_TIMEOUT_S)
     lines = done.output.partition(f"{_MARK}\n")[2].split("\n", 4)
     if not done.ok or len(lines) < 5:
         raise UsageError(NO_PLAN.format(folder=f"{login}:{path}"))

@@ -27,7 +27,7 @@ from rankroom.system import gpus, python_command
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 from rankroom.workshop.owned_files import account
-from rankroom.workshop.sharing import VARIABLE
+from rankroom.workshop.sharing import WORKSHOP_VARIABLE
 from rankroom.workshop.workshop_plan import Plan
 
 UP_S = 120.0  # forty servers that start at once share the disk
@@ -108,7 +108,7 @@ def _begin(plan: Plan, workshop: str) -> tuple[subprocess.Popen[bytes], Path]:
     write_atomically(settings, _CONFIG.format(port=20000 + os.getuid() % 12000, root=str(home)))
     env = {
         **python_command.environment(os.environ),
-        VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime,
+        WORKSHOP_VARIABLE: workshop, "JUPYTER_RUNTIME_DIR": runtime,
         gpus.VISIBLE: gpus_of_seat(plan, account(os.getuid()), os.getuid()),
     }  # fmt: skip
     if plan.preload:

@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAD = 64  # bytes of a file's head
+HEAD_BYTES = 64  # bytes of a file's head
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -46,7 +46,7 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
         # An account other than the owner may have made a second hard link to a file.
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
             return None
-        raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD, 0)
+        raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD_BYTES, 0)
     except OSError:
         return None
     finally:

@@ -24,15 +24,15 @@ from rankroom.display.words import counted
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site as sites
 from rankroom.scheduler.same_machine import is_here
-from rankroom.scheduler.scheduler_client import ASK_S, Scheduler
+from rankroom.scheduler.scheduler_client import COMMAND_TIMEOUT_S, Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.site_check import Check, Step
 from rankroom.ssh.host import place
 from rankroom.system import control_groups, gpus
 from rankroom.workshop.owned_files import make_folder
-from rankroom.workshop.seat import LARGEST
-from rankroom.workshop.workshop_folder import MODES, Folder, demand_own, demand_reachable
-from rankroom.workshop.workshop_plan import EARLY_S, Plan
+from rankroom.workshop.seat import MAX_SEAT_BYTES
+from rankroom.workshop.workshop_folder import FOLDER_MODES, Folder, demand_own, demand_reachable
+from rankroom.workshop.workshop_plan import SEATS_OPEN_BEFORE_START_S, Plan
 
 HUB_S = 10.0
 DAY_S = 86_400
@@ -69,7 +69,7 @@ async def _dates(plan: Plan) -> Step:
         if minutes * 60 > lasts:
             return Step("dates", "warned", f"{words}: the lessons take longer than that")
         # If it lasts several days, learners join again on each.
-        needed = int(EARLY_S + (lasts % DAY_S or DAY_S))
+        needed = int(SEATS_OPEN_BEFORE_START_S + (lasts % DAY_S or DAY_S))
         if plan.way != "node" and sites.parse_time(plan.time) < needed:
             return Step("dates", "warned", f"{words}: {SHORT.format(time=sites.clock(needed))}")
     return Step("dates", "ok", words)
@@ -109,7 +109,7 @@ async def _folder(plan: Plan) -> Step:
     else:
         where = folder.path.parent
     demand_own(folder.path)
-    room = len(plan.learners or range(100)) * LARGEST + ROOM_FOR_NEWS
+    room = len(plan.learners or range(100)) * MAX_SEAT_BYTES + ROOM_FOR_NEWS
     try:
         _try_modes(where)
         free = shutil.disk_usage(where).free
@@ -143,7 +143,7 @@ async def _lessons(plan: Plan) -> Step:
 async def _hub(plan: Plan) -> Step:
     def ask() -> str:
         with urllib.request.urlopen(f"{plan.hub.rstrip('/')}/hub/api", timeout=HUB_S) as answer:
-            return str(json.loads(answer.read(LARGEST))["version"])
+            return str(json.loads(answer.read(MAX_SEAT_BYTES))["version"])
 
     try:
         version = await asyncio.to_thread(ask)
@@ -241,7 +241,7 @@ async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
     charged = scheduler.site.job.account
     words = ["sacctmgr", "-nP", "show", "assoc", "where", f"user={','.join(plan.learners)}"]
     words += [f"account={charged}"] if charged else []
-    done = await scheduler.call([*words, "format=user,account"], ASK_S)
+    done = await scheduler.call([*words, "format=user,account"], COMMAND_TIMEOUT_S)
     if not done.ok:
         why = done.tail(1) or "no answer"
         return Step("associations", "skipped", f"Slurm does not tell who may submit jobs: {why}")
@@ -258,7 +258,7 @@ async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
 async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
     """Check that the reservation covers the time and the learners of the workshop."""
     words = ["scontrol", "--oneliner", "show", "reservation", plan.reservation]
-    done = await scheduler.call(["env", "SLURM_TIME_FORMAT=%s", *words], ASK_S)
+    done = await scheduler.call(["env", "SLURM_TIME_FORMAT=%s", *words], COMMAND_TIMEOUT_S)
     if not done.ok:
         raise UsageError(
             f"there is no reservation {plan.reservation}, or it has ended: {done.output.strip()}"
@@ -276,7 +276,7 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
         raise UsageError(f"{plan.reservation} is not for {', '.join(out)}")
     nodes = counted(_moment(found.get("NodeCnt", "")), "node")
     said = f"{plan.reservation} has {nodes} until {_clock(end)}"
-    if plan.starts and begin > plan.starts.timestamp() - EARLY_S:
+    if plan.starts and begin > plan.starts.timestamp() - SEATS_OPEN_BEFORE_START_S:
         return Step("reservation", "warned", f"{said}; {LATE.format(begin=_clock(begin))}")
     return Step("reservation", "ok", said)
 
@@ -332,7 +332,7 @@ def _try_modes(where: Path) -> None:
     """Create folders with the modes of a workshop's, and remove them again. Raises OSError."""
     trial = Path(tempfile.mkdtemp(prefix=".rankroom-", dir=where))
     try:
-        for name, mode in MODES.items():
+        for name, mode in FOLDER_MODES.items():
             make_folder(trial / name, mode)
     finally:
         shutil.rmtree(trial, ignore_errors=True)

@@ -25,7 +25,7 @@ from rankroom.system.files import write_atomically
 from rankroom.workshop.owned_files import account, read_owned, write_shared
 
 VERSION = 1
-LARGEST = 65_536  # bytes of a seat
+MAX_SEAT_BYTES = 65_536  # bytes of a seat
 MOST_TEXT = 300  # characters of each text in it that are shown
 SEATS = "seats"
 HEARTBEAT_S = 20.0  # a seat is written this often even if nothing has changed
@@ -128,7 +128,7 @@ class Seat:
     @classmethod
     def read(cls, path: Path) -> Seat | None:
         """Return the seat in a file; None if it holds none."""
-        found = read_owned(path, LARGEST)
+        found = read_owned(path, MAX_SEAT_BYTES)
         if found is None or found.others_write:
             return None
         try:

@@ -26,7 +26,7 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 from rankroom.workshop.seat import MOST_TEXT, SeatStatus, State
 
-AGAIN_S = 5.0  # until clusters and a live run are read again though no file has changed
+MAX_CACHE_AGE_S = 5.0  # until clusters and a live run are read again though no file has changed
 
 
 class StatusReader:
@@ -90,7 +90,7 @@ class StatusReader:
             value = None
             with contextlib.suppress(OSError, RankroomError):
                 value = read()
-            self._seen[what] = (stamp, time.monotonic() + AGAIN_S, value)
+            self._seen[what] = (stamp, time.monotonic() + MAX_CACHE_AGE_S, value)
         return value
 
 

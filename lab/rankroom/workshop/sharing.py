@@ -26,13 +26,13 @@ from rankroom.workshop import seat as seats
 from rankroom.workshop.owned_files import account
 from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatChoices, SeatStatus, UnkeptError
 from rankroom.workshop.seat_status import StatusReader
-from rankroom.workshop.workshop_folder import WARNING_S, Folder, News
+from rankroom.workshop.workshop_folder import END_WARNING_S, Folder, News
 from rankroom.workshop.workshop_plan import Plan
 
-VARIABLE = "RANKROOM_WORKSHOP"  # names the workshop's folder for a learner's server
-LOOK_S = 0.5
-APART_S = 2.0  # the shortest time between two writes of a seat
-MOST_KEPT = 200  # items of news that are kept for pages
+WORKSHOP_VARIABLE = "RANKROOM_WORKSHOP"  # names the workshop's folder for a learner's server
+ROUND_INTERVAL_S = 0.5
+MIN_WRITE_INTERVAL_S = 2.0  # the shortest time between two writes of a seat
+MAX_NEWS_KEPT = 200  # items of news that are kept for pages
 
 
 class Sharing:
@@ -77,7 +77,7 @@ class Sharing:
         """Share until the workshop ends; then end this server's ranks, and the server."""
         while not self.is_over:
             await asyncio.to_thread(self.look)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(ROUND_INTERVAL_S)
         try:
             await asyncio.to_thread(self.end)
         finally:
@@ -185,7 +185,7 @@ class Sharing:
         if self._is_reopened:
             return
         end = self.plan.ends.timestamp() if self._seat and self.plan and self.plan.ends else 0.0
-        if end and not self.ends_at and end - time.time() < WARNING_S:
+        if end and not self.ends_at and end - time.time() < END_WARNING_S:
             self.ends_at = end
 
     def _listen(self) -> None:
@@ -206,7 +206,7 @@ class Sharing:
             self._is_reopened |= any(each.kind == "open" for each in said)
         for each in told:
             if each.is_for(self._seat.name):
-                self.news = [*self.news, each][-MOST_KEPT:]
+                self.news = [*self.news, each][-MAX_NEWS_KEPT:]
             self._heard = each.id
         if self._is_reopened:  # perhaps with another plan; if it cannot be read, it is tried again
             self.plan = self.folder.plan()
@@ -226,7 +226,7 @@ class Sharing:
         self._keep(self._seat)
         now = (self.status, choices.hand_since, choices.shares)
         since = time.monotonic() - self._written
-        if since < APART_S or (now == self._told and since < HEARTBEAT_S):
+        if since < MIN_WRITE_INTERVAL_S or (now == self._told and since < HEARTBEAT_S):
             return
         self._written = time.monotonic()  # even if it fails: a full disk is not retried at once
         self._seat.write(self.status)
@@ -269,7 +269,7 @@ def _has_begun(folder: Folder, info: ClusterInfo) -> bool:
     supervisor. Clusters of other notebooks on this machine, or in other jobs, were not."""
     with contextlib.suppress(psutil.Error):
         if liveness.here(info.host, info):
-            begun_in = psutil.Process(info.supervisor).environ().get(VARIABLE, "")
+            begun_in = psutil.Process(info.supervisor).environ().get(WORKSHOP_VARIABLE, "")
             return bool(begun_in) and Folder(begun_in).path == folder.path
     return False
 
@@ -288,7 +288,7 @@ def seat_lessons() -> list[int]:
 
 
 def _plan_of_process() -> Plan | None:
-    if folder := os.environ.get(VARIABLE):
+    if folder := os.environ.get(WORKSHOP_VARIABLE):
         with contextlib.suppress(RankroomError):
             return Folder(folder).plan()
     return None

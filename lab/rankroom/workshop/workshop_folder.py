@@ -37,14 +37,14 @@ from rankroom.workshop.owned_files import (
 from rankroom.workshop.seat import MOST_TEXT, SEATS, Seat
 from rankroom.workshop.workshop_plan import Plan
 
-MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
+FOLDER_MODES = {"": 0o755, "teacher": 0o755, SEATS: 0o1733}
 MOST_NEWS = 1 << 20  # bytes of all news
 LAST_NEWS = 4096  # bytes of these that are reserved for the end of the workshop
 MOST_CELL = 20_000  # characters of a message, or of a cell
 MOST_SHOWN = 20 << 20  # bytes of the events of a record that is shown
 MOST_ENTRIES = 5_000  # names in seats/ that are examined
 MOST_TRIED = 8  # files of one account that are read to find its seat
-WARNING_S = 60.0  # from the announcement that a workshop ends to the end of its ranks
+END_WARNING_S = 60.0  # from the announcement that a workshop ends to the end of its ranks
 Kind = Literal["open", "message", "cell", "timer", "show", "catch up", "reset", "end"]
 
 
@@ -142,7 +142,7 @@ class Folder:
     def plan(self) -> Plan:
         """Return the workshop's plan. Raises UsageError if there is none that the teacher owns."""
         file, owner = self.path / "workshop.toml", self.teacher_uid
-        found = read_owned(file, workshop_plan.LARGEST)
+        found = read_owned(file, workshop_plan.MAX_PLAN_BYTES)
         if found is None:
             raise UsageError(NO_PLAN.format(folder=self.path))
         if found.uid != owner:
@@ -265,7 +265,7 @@ class Folder:
 
     def close(self) -> float:
         """Announce the end of the workshop. Return when its ranks and jobs end (epoch s)."""
-        until = time.time() + WARNING_S
+        until = time.time() + END_WARNING_S
         self._tell(kind="end", until=until)
         return until
 
@@ -333,7 +333,7 @@ def open_folder(plan: Plan) -> Folder:
     demand_reachable(folder.path)
     demand_own(folder.path)
     try:
-        for name, mode in MODES.items():
+        for name, mode in FOLDER_MODES.items():
             make_folder(folder.path / name, mode)
         write_shared(folder.path / "workshop.toml", workshop_plan.opened(plan).to_toml())
         folder._tell(kind="open")
@@ -368,7 +368,7 @@ def demand_own(folder: Path) -> None:
         names = {each.name for each in folder.iterdir()}
     except OSError:  # it does not exist yet, or cannot be used, which is reported later
         return
-    if "workshop.toml" not in names and (others := sorted(names - set(MODES))):
+    if "workshop.toml" not in names and (others := sorted(names - set(FOLDER_MODES))):
         raise UsageError(OCCUPIED.format(folder=folder, name=others[0]))
 
 

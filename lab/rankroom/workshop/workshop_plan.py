@@ -23,8 +23,8 @@ from rankroom.scheduler import site as sites
 from rankroom.scheduler.site import ProfileText, Scheduler, Site
 
 Way = Literal["ssh", "node", "hub"]
-LARGEST = 65_536  # bytes of a plan
-EARLY_S = 3600.0  # how long before the start seats may be taken
+MAX_PLAN_BYTES = 65_536  # bytes of a plan
+SEATS_OPEN_BEFORE_START_S = 3600.0  # how long before the start seats may be taken
 _NAME = re.compile(r"[\w .,()+-]{1,60}")
 _FOLDER_NAME = re.compile(r"[^\w.-]+", re.ASCII)
 _PRELOAD = re.compile(r"[\w.,]*", re.ASCII)
@@ -100,13 +100,13 @@ class Plan:
     def is_early(self, now: float) -> bool:
         """Return whether it is too early for seats, and for the reservation, which begins with
         them."""
-        return self.starts is not None and now < self.starts.timestamp() - EARLY_S
+        return self.starts is not None and now < self.starts.timestamp() - SEATS_OPEN_BEFORE_START_S
 
     def demand_begun(self, now: float) -> None:
         """Raise UsageError while it is too early for a learner to take a seat."""
         if self.starts is not None and self.is_early(now):
             day = self.starts.strftime("%A %d %B, %H:%M")
-            raise UsageError(EARLY.format(name=self.name, day=day))
+            raise UsageError(NOT_OPEN_YET.format(name=self.name, day=day))
 
     def seconds(self, now: float) -> int:
         """Return the time limit (s) of a job that begins now: no longer than the workshop."""
@@ -151,7 +151,7 @@ def read(path: Path) -> Plan:
     """Return the plan in a file. Raises UsageError with the line of a mistake, and what is valid
     there."""
     try:
-        text = path.read_bytes()[: LARGEST + 1]
+        text = path.read_bytes()[: MAX_PLAN_BYTES + 1]
     except OSError as error:
         raise UsageError(f"cannot read the workshop's plan {path}: {error.strerror}") from None
     return parsed(path, text)
@@ -159,8 +159,10 @@ def read(path: Path) -> Plan:
 
 def parsed(path: Path, raw: bytes) -> Plan:
     """Return the plan in the bytes that were read from `path`. Raises UsageError as `read`."""
-    if len(raw) > LARGEST:
-        raise UsageError(f"{path} is no plan of a workshop: it is larger than {LARGEST} bytes")
+    if len(raw) > MAX_PLAN_BYTES:
+        raise UsageError(
+            f"{path} is no plan of a workshop: it is larger than {MAX_PLAN_BYTES} bytes"
+        )
     try:
         text = ProfileText(path, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -252,7 +254,7 @@ def opened(plan: Plan) -> Plan:
     return replace(plan, version=__version__)
 
 
-EARLY = "{name} begins on {day}: seats can be taken from an hour before"
+NOT_OPEN_YET = "{name} begins on {day}: seats can be taken from an hour before"
 TEMPLATE = """\
 # A workshop. `rankroom workshop check FILE` tries it, `rankroom workshop open FILE` begins it.
 name = "Distributed training"

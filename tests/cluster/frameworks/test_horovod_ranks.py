@@ -260,7 +260,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
         return real(["-c", source], size, **options)
 
     monkeypatch.setattr(check, "run_ranks", broken)
-    monkeypatch.setattr("rankroom.horovod_build.ranks.OTHERS_S", 0.5)
+    monkeypatch.setattr("rankroom.horovod_build.ranks.FAILURE_GRACE_S", 0.5)
     start = time.monotonic()
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 1

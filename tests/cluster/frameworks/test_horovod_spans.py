@@ -182,8 +182,8 @@ def test_a_name_that_an_earlier_run_learned(run: None) -> None:
 
 
 def test_more_than_are_taken_at_once(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovod_spans, "SPANS", 10)
-    monkeypatch.setattr(horovod_spans, "MOST_NAMES", 50)
+    monkeypatch.setattr(horovod_spans, "SPANS_PER_CALL", 10)
+    monkeypatch.setattr(horovod_spans, "MAX_KEPT_NAMES", 50)
     compiled = Compiled()
     source = native(compiled)
     for number in range(105):
@@ -332,7 +332,7 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     source.finish()
     library = {"library": "hvd.torch"}
     assert taken() == [(cat, name | library, *times) for cat, name, *times in EXPECTED]
-    assert recorder.new_notes() == [horovod_timeline.NOTE]
+    assert recorder.new_notes() == [horovod_timeline.RANK_0_ONLY]
 
 
 def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
@@ -345,7 +345,7 @@ def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     source.finish()
     assert horovod.file is None
-    assert recorder.new_notes() == [horovod_timeline.NOTE]
+    assert recorder.new_notes() == [horovod_timeline.RANK_0_ONLY]
 
 
 def test_the_users_own_timeline_goes_first(
@@ -387,7 +387,7 @@ def test_a_file_that_grows_large_begins_again(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horovod, source = foreign
-    monkeypatch.setattr(horovod_timeline, "LARGE", 1000)
+    monkeypatch.setattr(horovod_timeline, "MAX_FILE_BYTES", 1000)
     source.started()
     assert horovod.file is not None
     for at in range(5):

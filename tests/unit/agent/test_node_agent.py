@@ -100,17 +100,20 @@ def test_a_silent_supervisor_is_not_gone_until_its_lease_is_over(monkeypatch):
         return agent.is_abandoned()
 
     def turns(seconds: float) -> list[bool]:
-        return [abandoned_after(node_agent.BEAT_S) for _ in range(int(seconds / node_agent.BEAT_S))]
+        return [
+            abandoned_after(node_agent.HEARTBEAT_PERIOD_S)
+            for _ in range(int(seconds / node_agent.HEARTBEAT_PERIOD_S))
+        ]
 
     monkeypatch.setattr(agent.ranks, "are_over", lambda: False)
     assert not abandoned_after(8 * 3600), "it stood still itself"
     assert not any(turns(2 * 3600)), "it may be cut off"
     # As long as a cluster stays unused.
-    assert True in turns(2 * node_agent.SILENT_S)
+    assert True in turns(2 * node_agent.SILENCE_TIMEOUT_S)
     agent._heard = now
     monkeypatch.setattr(agent.ranks, "are_over", lambda: True)
-    found = turns(2 * node_agent.SILENT_S)
-    assert found.index(True) * node_agent.BEAT_S == node_agent.SILENT_S
+    found = turns(2 * node_agent.SILENCE_TIMEOUT_S)
+    assert found.index(True) * node_agent.HEARTBEAT_PERIOD_S == node_agent.SILENCE_TIMEOUT_S
 
 
 def test_a_cluster_is_over_by_its_file_only(home: Path):
@@ -165,7 +168,7 @@ def test_ranks_of_one_machine_meet_on_loopback(home: Path):
     env = ranks.environment(2, 5)
     assert (env["RANK"], env["LOCAL_RANK"], env["RANKROOM_DEVICE"]) == ("2", "2", "cuda:0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", "4000")
-    assert env[process_tree.START] == "5" and env["RANKROOM_PEERS"] == ""
+    assert env[process_tree.START_MARK] == "5" and env["RANKROOM_PEERS"] == ""
     assert "SLURM_PROCID" not in env
 
 
@@ -229,7 +232,7 @@ def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_agai
     own = dict(os.environ)
     told, argv, env = begun_again(["one", "threaded", "two"], "threaded", set())
     assert argv == ["-m", "agent", "one", "two"] and env == own
-    assert process_tree.SPOOL in os.environ, "what it imported found the first rank's"
+    assert process_tree.SPOOL_MARK in os.environ, "what it imported found the first rank's"
     assert [each["note"] for each in told.lines if "note" in each] == [
         "threaded is not preloaded: a process that has imported it is not forked, as it runs"
     ]

@@ -288,7 +288,7 @@ def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Pat
 
 
 def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics_of_run, "PART", 100_000)
+    monkeypatch.setattr(metrics_of_run, "PART_BYTES", 100_000)
     store, run = record(tmp_path, 2, 40_000)
     write_metrics(store, run)
     paths = store.paths(run.id)
@@ -306,7 +306,7 @@ def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
     assert nothing is not None
     said = answer(kept, Asked(begin=50_000), part=nothing)
     assert said["curves"] == [] and len(said["names"]) == 1
-    monkeypatch.setattr(metrics_of_run, "MOST_READ", 1000)
+    monkeypatch.setattr(metrics_of_run, "MAX_READ_BYTES", 1000)
     assert kept.part(paths.events, run, "step", 20_000, 20_100) is None
 
 
@@ -331,7 +331,7 @@ def test_what_is_kept_is_not_taken_once_there_is_more_or_it_is_damaged(tmp_path:
     assert stored_metrics(paths, run) is None
     write_metrics(store, run)
     text = paths.metrics.read_text()
-    older = text.replace(f'"rules":{metrics_of_run.RULES}', '"rules":0')
+    older = text.replace(f'"rules":{metrics_of_run.METRICS_FORMAT_VERSION}', '"rules":0')
     damaged = text.replace('"step":[', '"step":["x",')
     for wrong in ("", "[]", "{}", text[:-20], older, damaged):
         paths.metrics.write_text(wrong)
@@ -371,8 +371,8 @@ def test_notes_of_a_live_run_may_be_late_and_those_of_one_that_is_over_are_not()
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics_of_run, "MOST_POINTS", 1000)
-    monkeypatch.setattr(metrics_of_run, "MOST_CURVES", 3)
+    monkeypatch.setattr(metrics_of_run, "MAX_POINTS_IN_MEMORY", 1000)
+    monkeypatch.setattr(metrics_of_run, "MAX_CURVES", 3)
     growing = found(make_run(1))
     for begin in range(0, 50_000, 500):
         part = simple(list(range(begin, begin + 500)), begin)

@@ -51,7 +51,7 @@ def test_ranks_at_steps_of_their_own_of_a_billion_and_more():
 
 
 def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.MonkeyPatch):
-    assert curve_answer.CURVES_AT_ONCE * curve_answer.FEWEST_POINTS <= curve_answer.MOST_BUCKETS
+    assert curve_answer.CURVES_AT_ONCE * curve_answer.MIN_POINTS <= curve_answer.MOST_BUCKETS
     monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 250)
     curves = {name: simple([1.0, 2.0]) for name in ("loss", "acc", "rate")}
     growing = found(make_run(100), *(line(rank, curves) for rank in range(100)))
@@ -75,7 +75,7 @@ def test_points_that_come_one_by_one_are_no_larger_in_memory_than_others():
 
 
 def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics_of_run, "MOST_CURVES", 3)
+    monkeypatch.setattr(metrics_of_run, "MAX_CURVES", 3)
     curves = {f"m{at}": simple([1, 2]) for at in range(5)}
     store, run = finished_record(tmp_path, line(0, curves), size=1)
     write_metrics(store, run)
@@ -92,7 +92,7 @@ def test_of_a_rank_that_was_started_again_names_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It has numbered its names in another order."""
-    monkeypatch.setattr(metrics_of_run, "PART", 20_000)
+    monkeypatch.setattr(metrics_of_run, "PART_BYTES", 20_000)
     recorder = MetricRecorder()
     zero = time.time_ns() // 1000
     lines = []

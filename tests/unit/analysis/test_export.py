@@ -195,7 +195,7 @@ def test_text_and_numbers_that_json_does_not_know(tmp_path: Path):
 
 
 def test_spans_without_room_for_a_thread_stand_on_their_own(tmp_path: Path):
-    count = export.MOST_ROWS + 5
+    count = export.MAX_ROWS + 5
     crossing = event_line("spans", 0, 0, 5, cat="op", define=[{"name": "n"}], name=[0] * count,
                           start=[1] * count, dur=[500] * count)  # fmt: skip
     deep = event_line("spans", 0, 1, 5, cat="user", name=[0] * 1200,
@@ -204,7 +204,7 @@ def test_spans_without_room_for_a_thread_stand_on_their_own(tmp_path: Path):
     data, events = exported(store, run.id)
     assert breaches(data) == []
     phases = Counter(e["ph"] for e in events if e.get("cat") == "op")
-    assert phases == {"X": export.MOST_ROWS, "b": 5, "e": 5}
+    assert phases == {"X": export.MAX_ROWS, "b": 5, "e": 5}
     rows = Counter(e["tid"] for e in events if e.get("cat") == "user")
     assert sorted(rows.values()) == [200, 500, 500]
 

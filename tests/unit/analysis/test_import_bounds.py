@@ -70,10 +70,10 @@ def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
 def test_lanes_are_bounded_and_all_spans_are_there(
     read, store: Store, monkeypatch, fields: str, large: int
 ):
-    monkeypatch.setattr(parallel_parser, "LARGE", large)
+    monkeypatch.setattr(parallel_parser, "MIN_FILE_BYTES", large)
     monkeypatch.setattr(chrome, "MOST_LANES", 50)
     monkeypatch.setattr(chrome, "MOST_PROCESSES", 20)
-    monkeypatch.setattr(chrome, "MOST_SHARED", 10)
+    monkeypatch.setattr(chrome, "MAX_SHARED_LANES", 10)
     most = []
     close = chrome.Reader.close
     monkeypatch.setattr(
@@ -93,7 +93,7 @@ def test_one_rank_has_only_so_many_categories(read, store: Store):
 
 
 def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, monkeypatch):
-    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(i) for i in range(2000)])
     first, second = made.files
@@ -117,7 +117,7 @@ def unrecorded(made: importing.Import, store: Store) -> list[tuple[int, int, int
 
 
 def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkeypatch):
-    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(200 * i) for i in range(20)])
     last = 10 * made.files[0].spans - 5
@@ -126,7 +126,7 @@ def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkey
 
 
 def test_a_large_file_has_the_room_that_small_ones_leave(read, monkeypatch):
-    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 900)
     made = read(*[[span(i) for i in range(count)] for count in (600, 50, 50)])
     assert [each.spans for each in made.files] == [600, 50, 50]
@@ -137,7 +137,7 @@ def test_what_was_not_read_of_one_lane_is_unknown_though_another_was(
     read, store: Store, monkeypatch
 ):
     """Profilers write one thread after another."""
-    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 1500)
     lanes_of_it = [span(i, cat=cat, tid=cat) for cat in ("cpu", "io") for i in range(1000)]
     made = read(lanes_of_it)
@@ -164,15 +164,15 @@ def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
 
 
 def test_reading_ends_when_its_time_is_over(read, monkeypatch):
-    monkeypatch.setattr(trace_repair, "BLOCK", 4096)
-    monkeypatch.setattr(trace_repair, "LONGEST_S", 0.0)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
+    monkeypatch.setattr(trace_repair, "READ_TIMEOUT_S", 0.0)
     made = read([span(i) for i in range(2000)])
     assert 0 < made.files[0].spans < 2000
     assert "the rest of the file, after 0 seconds" in str(made.files[0])
 
 
 def test_a_small_file_that_unpacks_to_a_huge_one_ends(tmp_path: Path, store: Store, monkeypatch):
-    monkeypatch.setattr(trace_repair, "MOST_TEXT", 1 << 24)
+    monkeypatch.setattr(trace_repair, "MAX_FILE_CHARS", 1 << 24)
     packed = tmp_path / "t.json.gz"
     with gzip.open(packed, "wb", compresslevel=1) as out:
         out.write(json.dumps([span(i) for i in range(10)])[:-1].encode())
@@ -193,7 +193,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_ends(tmp_path: Path, store: Sto
 
 @pytest.fixture
 def few_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(chrome, "MOST_OPEN", 100)
+    monkeypatch.setattr(chrome, "MAX_OPEN_SPANS", 100)
     yield 100
 
 
@@ -215,7 +215,7 @@ def test_spans_that_end_make_room_for_others(read, store: Store, few_open: int):
 
 
 def test_arguments_of_open_spans_and_names_have_a_limit_together(read, store: Store, monkeypatch):
-    monkeypatch.setattr(chrome, "MOST_TEXT", 50_000)
+    monkeypatch.setattr(chrome, "MAX_OPEN_CHARS", 50_000)
     monkeypatch.setattr(lanes, "MOST_TEXT", 20_000)
     args = {"a": "y" * 1000}
     made = read([{"ph": "B", "pid": 1, "tid": 1, "name": f"x{i}", "ts": i, "args": args}

@@ -43,7 +43,7 @@ def test_one_process_reads_what_several_cannot(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, how: Any
 ):
     monkeypatch.setattr(parallel_parser, "is_worth", lambda path: True)
-    monkeypatch.setattr(trace_repair, "BLOCK", 1000)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 1000)
     monkeypatch.setattr(parallel_parser, what, how)
     _, spans = bench.read(bench.file(SOUND))
     assert plain(spans) == sorted(EXPECTED)

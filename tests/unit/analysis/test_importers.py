@@ -163,8 +163,8 @@ def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
 def test_wherever_the_pieces_end_that_are_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
-    monkeypatch.setattr(trace_repair, "BLOCK", block)
-    monkeypatch.setattr(trace_repair, "LONGEST", 400)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", block)
+    monkeypatch.setattr(trace_repair, "MAX_EVENT_CHARS", 400)
     spelled = [*SOUND, x("ü€𝄞" * 6, 4000, 1)]
     about = {"baseTimeNanoseconds": 1_790_000_000_000_000_000, "z": [{"a": 1}]}
     for text in (
@@ -196,8 +196,8 @@ KINDS = [
 def test_stretches_parsed_apart_give_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
-    monkeypatch.setattr(trace_repair, "BLOCK", block)
-    monkeypatch.setattr(trace_repair, "LONGEST", 400)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", block)
+    monkeypatch.setattr(trace_repair, "MAX_EVENT_CHARS", 400)
     files = {"kinds": json.dumps(KINDS), "named": json.dumps({"traceEvents": [*KINDS, *SOUND]})}
     files |= {how: text for how, (text, _) in (DAMAGED | LOST).items() if isinstance(text, str)}
     for how, text in files.items():
@@ -210,8 +210,8 @@ def test_stretches_parsed_apart_give_the_same(
 
 
 def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parallel_parser, "LARGE", 1000)
-    monkeypatch.setattr(trace_repair, "BLOCK", 1000)
+    monkeypatch.setattr(parallel_parser, "MIN_FILE_BYTES", 1000)
+    monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     # What a container is given counts, not what its machine has.

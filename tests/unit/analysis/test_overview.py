@@ -66,10 +66,10 @@ def test_nested_spans_are_blocks_at_each_depth_those_outside_first():
 
 
 def test_spans_nested_deeper_than_is_shown_are_still_covered():
-    depth, last = overview.DEEPEST + 20, overview.DEEPEST - 1
+    depth, last = overview.MAX_DEPTH + 20, overview.MAX_DEPTH - 1
     spans = [(i, 1000 * at + i, 100 - 2 * i) for at in range(50) for i in range(depth)]
     found = items(blocks(columns(*spans), 10_000))
-    assert len(found) == 5 * overview.DEEPEST
+    assert len(found) == 5 * overview.MAX_DEPTH
     deepest = [(lasting, busy) for name, _, lasting, busy in found if name == last]
     assert deepest == [(9_100 - 2 * last,) * 2] * 5, "no more is covered than there is"
 
@@ -140,7 +140,7 @@ def test_a_long_run_has_one_until_its_events_are_others(
     write_profile(store, run)
     assert not paths.overview.exists(), "it is short"
     assert stored_overview(paths) == b""
-    monkeypatch.setattr(overview, "LEAST_SPANS", 1)
+    monkeypatch.setattr(overview, "MIN_SPANS", 1)
     write_profile(store, run)
     assert stored_overview(paths) == paths.overview.read_bytes() != b""
     text = paths.overview.read_text()

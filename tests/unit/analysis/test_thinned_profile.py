@@ -22,9 +22,9 @@ NOT_RECORDED = [{"name": "not recorded"}]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WHOLE", 4_000)
-    monkeypatch.setattr(module, "WHOLE_OF_NAME", 300)
-    monkeypatch.setattr(module, "STRETCH", 200)
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS", 4_000)
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS_PER_NAME", 300)
+    monkeypatch.setattr(module, "SAMPLED_STRETCH_SPANS", 200)
 
 
 def lines(rank: int, steps: int, stream: str, before: int = 0) -> Iterator[bytes]:
@@ -100,7 +100,7 @@ def test_a_loop_that_begins_when_spans_are_left_out_is_found(before: int, steps:
 
 def test_waits_are_kept_where_their_collectives_are(monkeypatch: pytest.MonkeyPatch):
     """Both are so many here that stretches of them are kept."""
-    monkeypatch.setattr(module, "WHOLE", 1_000)
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS", 1_000)
     found = Profile.of(timeline(12_000, "torch 0"))
     assert "costs 40 %" in found.diagnosis, found.diagnosis
     # Of 240,000 collectives some 2,900 are kept, 20 in a step: more than the first 50 steps.

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from rankroom.batch import batch_job, notebook_script, runner
-from rankroom.batch.batch_folder import MARK, BatchFailed, BatchFolder, Progress, named
+from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
 from rankroom.batch.runner import Runner
 from rankroom.cli import batch_command, main
@@ -76,7 +76,7 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def ready(job, home, monkeypatch) -> Iterator[Callable[..., Runner]]:
     """Makes what runs such a job."""
-    for name in (MARK, process_tree.JOB):  # which it sets for this process
+    for name in (FOLDER_VARIABLE, process_tree.JOB_MARK):  # which it sets for this process
         monkeypatch.setenv(name, "")
     made: list[Runner] = []
 
@@ -340,7 +340,7 @@ def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(runner, "write_atomically", refuse)
-    monkeypatch.setattr(runner, "ROOM_S", 0.1)
+    monkeypatch.setattr(runner, "DISK_SPACE_TIMEOUT_S", 0.1)
     assert ready(copy=str(tmp_path / "copy.ipynb")).run() == 1
     kept = Progress.from_json((tmp_path / "state.json").read_text())
     assert (kept.state, kept.copy) == ("failed", "")

@@ -86,7 +86,7 @@ def test_others_are_asked_when_the_chosen_rank_asks_no_more(
     run, left = run_with(command(0), command(1)), run_with(command(0))
     assert terminal.ask(run) and terminal.ask(run)
     assert not terminal.ask(left)
-    monkeypatch.setattr(answers, "OTHERS_S", 0.0)
+    monkeypatch.setattr(answers, "OTHER_RANKS_DELAY_S", 0.0)
     time.sleep(0.001)
     assert terminal.ask(left) and given == [{1: 1}, {0: 1}]
 

@@ -23,9 +23,9 @@ from rankroom.errors import FileError
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.record.model import Failure, RunInfo, event_line
 from rankroom.record.owner import this_process
-from rankroom.record.retention import DAY
+from rankroom.record.retention import DAY_S
 from rankroom.record.store import Store
-from rankroom.record.tail import LIMIT, Chunk, Tail
+from rankroom.record.tail import READ_LIMIT_BYTES, Chunk, Tail
 from record_makers import finished_record, gone_process, log, lost_record, make_run, start_record
 
 
@@ -252,7 +252,7 @@ def test_tail_shows_the_last_lines(home: Path):
 
 
 def test_tail_reads_back_as_far_as_it_needs(home: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.cli.runs_command.LIMIT", 300)
+    monkeypatch.setattr("rankroom.cli.runs_command.READ_LIMIT_BYTES", 300)
     finished_record(home, *[log(0, f"{n}\n", n) for n in range(1000)])
     for number in (1, 2, 50, 1000, 5000):
         lines = good("runs", "tail", "-n", str(number)).splitlines()
@@ -308,7 +308,7 @@ def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
             refused.append(what)
             raise OSError(errno.ESTALE, "Stale file handle", what)
 
-    def read_late(self: Tail, limit: int = LIMIT) -> Chunk:
+    def read_late(self: Tail, limit: int = READ_LIMIT_BYTES) -> Chunk:
         if sys._getframe(1).f_code.co_name == "_patiently":
             refuse("events.jsonl", 2)
         return read(self, limit)
@@ -324,7 +324,7 @@ def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
         run.state, run.end = "done", run.start + 2_000_000
         writer.finish(run)
 
-    monkeypatch.setattr(runs_command, "AGAIN_S", 0.01)
+    monkeypatch.setattr(runs_command, "READ_RETRY_DELAY_S", 0.01)
     monkeypatch.setattr(Tail, "read", read_late)
     monkeypatch.setattr(Store, "load", load_late)
     thread = threading.Thread(target=end)
@@ -333,9 +333,11 @@ def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
     thread.join()
     assert lines == ["0 │ first", "1 │ second", "● 2 ranks · done in 2.0 s"]
     assert sorted(refused) == ["events.jsonl"] * 2 + ["run.json"] * 2
-    monkeypatch.setattr(runs_command, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(runs_command, "READ_RETRY_TIMEOUT_S", 0.0)
     refused.clear()
-    monkeypatch.setattr(Tail, "read", lambda self, limit=LIMIT: refuse("events.jsonl", 9))
+    monkeypatch.setattr(
+        Tail, "read", lambda self, limit=READ_LIMIT_BYTES: refuse("events.jsonl", 9)
+    )
     with pytest.raises(FileError, match=r"cannot read events\.jsonl: Stale file handle"):
         runs_command._patiently(Store().tail(run.id).read)
 
@@ -352,7 +354,7 @@ def test_output_into_a_closed_pipe_is_no_traceback(home: Path):
 
 
 def test_prune(home: Path):
-    then = time.time() - 40 * DAY
+    then = time.time() - 40 * DAY_S
     store, old = finished_record(home, start=int(then * 1e6))
     _, new = finished_record(home)
     for path in store.paths(old.id).folder.iterdir():
@@ -367,7 +369,7 @@ def test_prune(home: Path):
 
 
 def test_prune_keeps_to_the_limit_that_is_given(home: Path, monkeypatch: pytest.MonkeyPatch):
-    then = time.time() - 40 * DAY
+    then = time.time() - 40 * DAY_S
     store, old = finished_record(home, start=int(then * 1e6))
     for path in store.paths(old.id).folder.iterdir():
         os.utime(path, (then, then))

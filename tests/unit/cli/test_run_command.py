@@ -93,7 +93,7 @@ def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
     monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
     ending = threading.Timer(20, begun.end)  # what never ends fails here
     ending.start()
-    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED
+    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED_EXIT_STATUS
     ending.cancel()
     assert begun.interrupted == 1 and begun.info.state == "running"
     assert "the ranks are being ended" in capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
 
     monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
     monkeypatch.setattr(begun, "interrupt", refuse)
-    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED
+    assert begun.follow(timeout=0.1) == run_command.INTERRUPTED_EXIT_STATUS
     said = capsys.readouterr().err.splitlines()
     assert said == ["cluster lesson is over", "the ranks are being ended"]
 

@@ -370,7 +370,7 @@ def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
     """Half of it, written down, would be that of another machine for as long as a cluster runs."""
     before = pid_space.here()
     rebooted = before._replace(machine="m1", boot="before")
-    monkeypatch.setattr(pid_space, "MACHINE", Path("/nowhere"))
+    monkeypatch.setattr(pid_space, "MACHINE_ID_FILE", Path("/nowhere"))
 
     def refuse(self: Path) -> str:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -387,7 +387,7 @@ def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
 
 @pytest.mark.parametrize("site_name", ["Uni Köln (GPU)", "Über", "計算", "x" * 80])
 def test_a_cluster_is_named_after_its_site_whatever_that_is_called(site_name: str):
-    assert actions.NAME.fullmatch(named(None, site_name).name)
+    assert actions.NAME_PATTERN.fullmatch(named(None, site_name).name)
     assert named("train.2", "local").name == "train.2"
 
 

@@ -94,7 +94,7 @@ def test_a_record_that_another_process_writes_keeps_it(run: RunInfo):
 
 
 def test_processes_of_it_that_are_seen_here_show_that_it_runs(run: RunInfo):
-    mark = {process_tree.CLUSTER: str(ClusterPaths("local").folder)}
+    mark = {process_tree.CLUSTER_MARK: str(ClusterPaths("local").folder)}
     code = "print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=os.environ | mark, stdin=subprocess.PIPE,

@@ -262,7 +262,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     stopped = ClusterInfo("x", 1, "running", supervisor=2**22, began=1, created=1.0)
     paths.make(1)
     paths.write(ClusterInfo("x", 2, "running", supervisor=me.pid, began=me.began, created=2.0))
-    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     actions._wait_over(paths, "", stopped)
     paths.write(ClusterInfo("x", 2, created=2.0))  # not claimed yet
     lookup.end(paths, stopped)

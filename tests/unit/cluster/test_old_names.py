@@ -51,5 +51,5 @@ def test_a_cluster_of_the_version_before_is_found_with_its_log(home: Path):
 def test_every_new_name_is_one_that_is_used():
     package = Path(config.__file__).parent
     text = "".join(f.read_text() for f in package.rglob("*.py") if f.name != "config.py")
-    for new in set(config.RENAMED.values()):
+    for new in set(config.NEW_NAMES.values()):
         assert new in text or (package.parent / f"{new.replace('.', '/')}.py").exists(), new

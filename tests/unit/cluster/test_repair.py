@@ -44,7 +44,7 @@ def lost(home: Path):
 @pytest.fixture
 def going_on(home: Path) -> Iterator[int]:
     """The pid of a rank that goes on, as those of an earlier version do without their keeper."""
-    environment = os.environ | {process_tree.CLUSTER: str(ClusterPaths("local").folder)}
+    environment = os.environ | {process_tree.CLUSTER_MARK: str(ClusterPaths("local").folder)}
     code = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE

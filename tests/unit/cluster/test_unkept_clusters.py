@@ -45,7 +45,7 @@ def cluster(
 def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.MonkeyPatch):
     """Only an agent can end its job, and only its folder leads to that."""
     monkeypatch.setattr(start, "relaunch", lambda paths: None)
-    monkeypatch.setattr(start_limit, "START_S", 0.1)
+    monkeypatch.setattr(start_limit, "START_TIMEOUT_S", 0.1)
     paths = cluster()
     with pytest.raises(StartError, match="its job 77 on hpc is not cancelled"):
         actions.stop("far")
@@ -89,7 +89,7 @@ def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ):
     _, started = cluster(), []
-    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(1))
     monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
     with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
@@ -126,7 +126,7 @@ def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
     monkeypatch: pytest.MonkeyPatch,
 ):
     cluster()
-    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
     monkeypatch.setattr(actions, "end", lambda paths, info: "")
     with pytest.raises(StartError, match=r"is not started again: start it once it is over\.$"):
@@ -137,7 +137,7 @@ def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytes
     info = cluster().read()
     assert info is not None
     slow = AnyCluster(ClusterPaths("far"), info)
-    monkeypatch.setattr(actions, "OVER_S", 0.1)
+    monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
     monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
     with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):

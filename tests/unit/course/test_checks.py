@@ -152,7 +152,7 @@ class Standing:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, home: Path) -> Exercise:
     """An exercise that may take half a second, and a hang that is for good after a tenth."""
-    monkeypatch.setattr(trial, "STAYS_S", 0.1)
+    monkeypatch.setattr(trial, "PERMANENT_HANG_S", 0.1)
     return dataclasses.replace(find("ring.1"), limit=0.5)
 
 

@@ -17,7 +17,7 @@ from rankroom.course.exercise import Learner, find
 from rankroom.course.exercise_list import exercises_of
 from rankroom.course.lessons import LESSONS, Lesson, lesson
 from rankroom.errors import UsageError
-from rankroom.rank.world import GIVEN
+from rankroom.rank.world import PREDEFINED_NAMES
 from rankroom.record.model import Failure
 from record_makers import make_run
 
@@ -48,7 +48,7 @@ def test_every_exercise_of_every_lesson_is_solved(one: Lesson):
 @pytest.mark.parametrize("one", LESSONS, ids=lambda one: one.file)
 def test_solutions_find_the_names_they_use(one: Lesson):
     """Those of a solution whenever it is called; of what is around it, those it is defined with."""
-    there = {*dir(builtins), *GIVEN}
+    there = {*dir(builtins), *PREDEFINED_NAMES}
     for each in solutions.solutions(one):
         there |= bound(f"{each.preparation}\n{each.source}")
         assert used(each.preparation, in_functions=False) <= there

@@ -13,7 +13,7 @@ from rankroom.analysis.metrics import metrics_of_run
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, write_metrics
 from rankroom.display import bundle, compared_metrics, metric_picture
 from rankroom.display.compared_metrics import comparison
-from rankroom.display.metric_picture import ROOM, last_values
+from rankroom.display.metric_picture import PICTURE_BYTES, last_values
 from rankroom.display.page import weight
 from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
@@ -41,7 +41,7 @@ def test_last_values_are_means_of_ranks_with_their_difference(
     store, run = recorded(tmp_path, {"loss": [9, 0.5], "lr": [0.1]}, 2)
     _, other = recorded(tmp_path, {"loss": [9, 2, "NaN", 0.25], "acc": [0.75]}, 4)
     # Whatever is kept coarsely, the last value is the last.
-    for most in ("MOST_KEPT", "FEWEST_KEPT"):
+    for most in ("MAX_CURVE_BUCKETS", "MIN_CURVE_BUCKETS"):
         monkeypatch.setattr(metrics_of_run, most, 2)
     if is_kept:
         write_metrics(store, other)
@@ -98,8 +98,8 @@ def test_a_picture_of_several_runs_keeps_to_its_room(tmp_path: Path, ranks: int,
     run.compare = [other.id for other in others]
     found = looked_at(store, run)
     told = comparison(store, run, list(found.metrics.curves))
-    svg = metric_picture.metric_picture(found, ROOM, told.others)
-    assert svg and weight(svg) <= ROOM and not re.search(r"nan|inf(?!i)", svg)
+    svg = metric_picture.metric_picture(found, PICTURE_BYTES, told.others)
+    assert svg and weight(svg) <= PICTURE_BYTES and not re.search(r"nan|inf(?!i)", svg)
     panel = next(parsed(svg).iter("g"))
     words = [text.text for text in panel.iter("text")]
     letters = [chr(ord("A") + at) for at in range(count)]

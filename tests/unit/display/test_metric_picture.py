@@ -16,7 +16,7 @@ from test_display import saved
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics
 from rankroom.display import bundle, metric_picture
 from rankroom.display.compared_metrics import Other, compared_values
-from rankroom.display.metric_picture import ROOM, last_values, metric_summary
+from rankroom.display.metric_picture import PICTURE_BYTES, last_values, metric_summary
 from rankroom.display.page import weight
 from rankroom.record.model import event_line
 from rankroom.record.store import Store
@@ -79,8 +79,8 @@ def test_a_picture_keeps_to_its_room_and_is_well_formed(
     store, run = recorded(tmp_path, curves, ranks)
     found = GrowingMetrics(store.paths(run.id), run)
     found.look()
-    svg = metric_picture.metric_picture(found, ROOM)
-    assert svg and weight(svg) <= ROOM
+    svg = metric_picture.metric_picture(found, PICTURE_BYTES)
+    assert svg and weight(svg) <= PICTURE_BYTES
     tags = {each.tag for each in parsed(svg).iter()}
     assert tags <= {"svg", "g", "title", "path", "text"}
     assert not re.search(r"nan|inf(?!i)", svg)
@@ -157,6 +157,6 @@ def test_a_run_without_metrics_has_none(tmp_path: Path):
 
 
 def test_of_very_many_only_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metric_picture, "MOST", 100)
+    monkeypatch.setattr(metric_picture, "MAX_METRIC_BYTES", 100)
     store, run = recorded(tmp_path, {"loss": [1.0] * 100})
     assert "run.metrics()" in bundle(run, store)["text/plain"]

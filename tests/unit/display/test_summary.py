@@ -19,7 +19,7 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.display import bundle
 from rankroom.display.page import weight
 from rankroom.display.picture import COLOURS, picture
-from rankroom.display.summary import MOST, summary
+from rankroom.display.summary import MAX_SPAN_BYTES, summary
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.store import Store
 from trace_makers import ALL, FOLDER, Trace, collective, loop
@@ -202,7 +202,7 @@ def test_a_large_timeline_is_named_not_read(tmp_path: Path):
     events = store.paths(run.id).events
     line = events.read_bytes().splitlines(keepends=True)[2]
     with events.open("ab") as file:
-        file.write(line * (MOST // len(line) + 1))
+        file.write(line * (MAX_SPAN_BYTES // len(line) + 1))
     data = bundle(run, store)
     assert f"rankroom runs profile {run.id}" in data["text/plain"]
     assert "svg" not in data["text/html"]
@@ -212,7 +212,7 @@ def test_a_long_log_is_not_called_a_large_timeline(tmp_path: Path, monkeypatch: 
     trace = Trace(2)
     loop(trace, 5, lambda rank, step: (0, 1_000))
     store, run = record_of(trace, tmp_path)
-    monkeypatch.setattr("rankroom.display.summary.SEARCHED", 10)
+    monkeypatch.setattr("rankroom.display.summary.MAX_SEARCHED_BYTES", 10)
     note = summary(run, store.paths(run.id).events).note
     assert "its record is too large" in note and "timeline" not in note
 

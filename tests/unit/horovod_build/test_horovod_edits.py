@@ -11,7 +11,7 @@ from rankroom.errors import HorovodBuildError
 from rankroom.horovod_build import features
 from rankroom.horovod_build.cache import cache_folder
 from rankroom.horovod_build.edits.edit import Addition, Edit, apply, digest
-from rankroom.horovod_build.edits.native_edits import NATIVE
+from rankroom.horovod_build.edits.native_edits import NATIVE_EDITS
 from rankroom.horovod_build.edits.python_edits import PYTHON_EDITS
 from rankroom.horovod_build.plan import ALL_EDITS
 from rankroom.horovod_build.source import fetch, unpack
@@ -79,9 +79,9 @@ def test_the_features_name_edits_that_exist() -> None:
 
 def test_the_native_edits_fit_horovods_source(tmp_path: Path) -> None:
     root = unpack(fetch(cache_folder() / "source"), tmp_path)
-    assert apply(root, NATIVE) == [edit.id for edit in NATIVE]
+    assert apply(root, NATIVE_EDITS) == [edit.id for edit in NATIVE_EDITS]
 
 
 def test_no_edit_of_python_files_is_compiled() -> None:
-    assert all(not edit.file.endswith(".py") for edit in NATIVE)
+    assert all(not edit.file.endswith(".py") for edit in NATIVE_EDITS)
     assert all(edit.file.endswith(".py") for edit in PYTHON_EDITS)

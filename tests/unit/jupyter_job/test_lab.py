@@ -43,7 +43,7 @@ HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 @pytest.mark.parametrize("labs", ["/scratch/labs", HOSTILE])
 def test_a_script_is_sound_shell(kind: Any, labs: str):
     site = Site("test", login="user@login.example.org", environment=Environment(conda="horovod"))
-    text = kind.script(site, lab_script.NAME, "/scratch/labs", lab_script.commands(site, labs))
+    text = kind.script(site, lab_script.JOB_NAME, "/scratch/labs", lab_script.commands(site, labs))
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert text.index("conda activate") < text.index("python=") < text.index("'jupyterlab'")
@@ -100,7 +100,7 @@ def test_the_job_starts_python_without_the_folder_it_is_in():
     text = lab_script.template().read_text()
     started = re.findall(r'^ *(.*"\$python" -(?!m pip).*)', text, re.M)
     assert len(started) == 3
-    variable, path = python_command.ASSIGNMENT.split(" ", 1)
+    variable, path = python_command.SHELL_ASSIGNMENTS.split(" ", 1)
     way = re.compile(f'{re.escape(variable)} (exec )?"\\$python" -c "\\$safe')
     assert text.index(f"\n{path}\n") < text.index(started[0])
     assert all(way.match(each) for each in started)
@@ -108,7 +108,7 @@ def test_the_job_starts_python_without_the_folder_it_is_in():
 
 
 def test_a_log_ends_alike_for_those_who_read_it():
-    assert f'echo "{lab_script.OVER}"' in lab_script.template().read_text()
+    assert f'echo "{lab_script.LAST_LOG_LINE}"' in lab_script.template().read_text()
 
 
 def test_no_secret_is_in_a_script_and_no_address_for_all():
@@ -200,7 +200,7 @@ def test_files_of_another_site_in_the_same_folder_stay(home: Path):
 
 
 def test_a_lab_that_is_not_listed_yet_is_kept(home: Path):
-    SavedLab("one", "5", created=time.time() - scheduler_client.UNSEEN_S - 1).write()
+    SavedLab("one", "5", created=time.time() - scheduler_client.LISTING_DELAY_S - 1).write()
     SavedLab("one", "8", created=time.time()).write()
     here: Any = Knows7()
     assert asyncio.run(alive(here, "/scratch/labs")) == ["7"]
@@ -351,7 +351,7 @@ GONE = JobStatus("12", "gone")
 
 @pytest.fixture
 def told(home: Path, monkeypatch) -> Told:
-    monkeypatch.setattr(follow, "LOOK_S", 0.01)
+    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.01)
     return Told()
 
 
@@ -369,7 +369,7 @@ def test_the_queue_is_told_and_waited_for(told: Told):
 
 
 def test_a_job_that_will_never_start_is_given_up_but_not_at_once(told: Told, monkeypatch):
-    monkeypatch.setattr(follow, "NEVER_S", 0.2)
+    monkeypatch.setattr(follow, "NEVER_STARTS_AFTER_S", 0.2)
     never = replace(PENDING, never=True)
     # Slurm's first reason may pass.
     lab = Made(never, PENDING, RUNNING)
@@ -388,7 +388,7 @@ def test_a_job_that_ends_before_the_server_is_up_shows_its_log(told: Told):
 
 
 def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
-    monkeypatch.setattr(follow, "UP_S", 0.1)
+    monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
     lab = Made(RUNNING, log="what it said")
     lab.opened = None
     with pytest.raises(UselessJob, match=r"has not come up there within 0 s.*\nwhat it said"):
@@ -396,8 +396,8 @@ def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
 
 
 def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
-    monkeypatch.setattr(follow, "UP_S", 0.1)
-    monkeypatch.setattr(scheduler_client, "AGAIN_S", 0.02)
+    monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(scheduler_client, "RETRY_DELAY_S", 0.02)
     lab = Made(RUNNING)
     lab.silent = SshError("the link to login is lost", "lost")
 
@@ -432,7 +432,7 @@ def test_the_token_goes_nowhere_while_the_line_is_down(told: Told, monkeypatch):
 
 
 def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch):
-    monkeypatch.setattr(follow, "ANSWERS_S", 0.1)
+    monkeypatch.setattr(follow, "TUNNEL_REPLY_TIMEOUT_S", 0.1)
     lab, line = Made(RUNNING), Line(open=False)
     lab.saved = replace(lab.saved, port=free_port(0))
 
@@ -500,7 +500,7 @@ def test_a_job_that_is_requeued_while_its_server_starts_is_waited_for(told: Told
 
 @pytest.mark.parametrize("is_up", [True, False])
 def test_a_job_that_is_requeued_before_its_server_answers(told: Told, monkeypatch, is_up: bool):
-    monkeypatch.setattr(follow, "ANSWERS_S", 0.05)
+    monkeypatch.setattr(follow, "TUNNEL_REPLY_TIMEOUT_S", 0.05)
     lab, line = Made(REQUEUES, PENDING), Line(open=is_up)
     lab.saved = replace(lab.saved, port=free_port(0))
     lab.saved.write()

@@ -10,7 +10,7 @@ from rankroom.jupyter_job import lab_script
 from rankroom.scheduler.site import Site
 
 ENV = {"USER": "ada", "SLURM_SUBMIT_HOST": "login1"}
-ASSIGNS = lab_script.template().read_text().partition(lab_script._PART)[0]
+ASSIGNS = lab_script.template().read_text().partition(lab_script._SECOND_PART)[0]
 
 
 def shown(head: str, **more: str) -> str:

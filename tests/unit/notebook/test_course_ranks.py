@@ -321,7 +321,7 @@ def test_a_name_that_is_not_found_in_time_is_no_login_node(
     for number in range(20):
         profiles(f"far{number}", "shared")
     monkeypatch.setattr(same_machine, "is_here", lambda one: time.sleep(30))
-    monkeypatch.setattr(course_ranks, "LOOK_UP_S", 0.1)
+    monkeypatch.setattr(course_ranks, "NAME_LOOKUP_TIMEOUT_S", 0.1)
     begun = time.monotonic()
     assert course_ranks._login_node() == ""
     assert time.monotonic() - begun < 20
@@ -357,7 +357,7 @@ def test_which_lessons_train_where_their_notebook_runs():
         cells = json.loads((lessons.folder() / each.file).read_text("utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         found += [each.number] if any(map(trains.search, code)) else []
-    assert tuple(found) == course_ranks.TRAIN_HERE
+    assert tuple(found) == course_ranks.LESSONS_THAT_TRAIN_HERE
 
 
 def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(

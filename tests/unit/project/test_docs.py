@@ -17,7 +17,7 @@ from rankroom.analysis.importers import trace_file, trace_repair
 from rankroom.notebook.cluster_magic import ACTIONS
 from rankroom.rpc import rendezvous
 from rankroom.scheduler import status_cache
-from rankroom.ssh.command import IDLE_S
+from rankroom.ssh.command import IDLE_TIMEOUT_S
 from rankroom.supervisor import time_limit
 from rankroom.supervisor.processes import restarts
 
@@ -92,14 +92,30 @@ FIGURES = [
     ("README.md", "has been attached for {:g} hours", config.lease_hours),
     ("README.md", "those older than {:g} days are removed", config.keep_days),
     ("README.md", "the oldest beyond {:g} GB in all", lambda: config.keep_bytes() / 1e9),
-    ("README.md", "up to {} times a minute", lambda: words(restarts.AGAIN)),
+    ("README.md", "up to {} times a minute", lambda: words(restarts.MAX_AUTO_RESTARTS)),
     ("README.md", "after the first {:g} million events", lambda: trace_file.MOST_EVENTS / 1e6),
-    ("README.md", "after {} minutes of reading", lambda: words(trace_repair.LONGEST_S / 60)),
+    ("README.md", "after {} minutes of reading", lambda: words(trace_repair.READ_TIMEOUT_S / 60)),
     ("docs/ranks-on-a-site.md", "has been attached for {:g} hours", config.lease_hours),
-    ("docs/ranks-on-a-site.md", "one `squeue` every {:g} seconds", lambda: status_cache.PERIOD_S),
-    ("docs/sites.md", "(or `qstat`) every {} seconds", lambda: words(status_cache.PERIOD_S)),
-    ("docs/security.md", "{} minutes after its last use", lambda: words(IDLE_S / 60).title()),
-    ("docs/security.md", "for {} minutes at most", lambda: words(rendezvous.OPEN_S / 60)),
+    (
+        "docs/ranks-on-a-site.md",
+        "one `squeue` every {:g} seconds",
+        lambda: status_cache.MIN_QUERY_INTERVAL_S,
+    ),
+    (
+        "docs/sites.md",
+        "(or `qstat`) every {} seconds",
+        lambda: words(status_cache.MIN_QUERY_INTERVAL_S),
+    ),
+    (
+        "docs/security.md",
+        "{} minutes after its last use",
+        lambda: words(IDLE_TIMEOUT_S / 60).title(),
+    ),
+    (
+        "docs/security.md",
+        "for {} minutes at most",
+        lambda: words(rendezvous.STORE_OPEN_TIMEOUT_S / 60),
+    ),
     ("docs/sidebar.md", "{} before its end", lambda: warnings().capitalize()),
     ("docs/in-an-allocation.md", "warned {} before", lambda: warnings().replace(" minutes", "", 1)),
 ]

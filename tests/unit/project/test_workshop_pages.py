@@ -17,7 +17,7 @@ from rankroom import __version__, config
 from rankroom.course import quiz
 from rankroom.course.lessons import lesson
 from rankroom.workshop import invitation, workshop_plan
-from rankroom.workshop.workshop_plan import EARLY_S, Plan
+from rankroom.workshop.workshop_plan import SEATS_OPEN_BEFORE_START_S, Plan
 
 FILES = ROOT / "slurm" / "workshop"
 CENTRE = (ROOT / "docs" / "workshop-centre.md").read_text("utf-8")
@@ -40,7 +40,9 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
     questions = len(quiz.about([number for number, _ in plan.lessons]))
     rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 2 * questions  # a minute for each
     assert taught <= days * (daily - rest), (taught, days, daily)
-    assert plan.of_site().seconds >= daily * 60 + EARLY_S  # who comes early stays to the end
+    assert (
+        plan.of_site().seconds >= daily * 60 + SEATS_OPEN_BEFORE_START_S
+    )  # who comes early stays to the end
     assert plan.of_site().scheduler != "none"  # or there is no job to join by
 
 

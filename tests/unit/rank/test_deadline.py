@@ -96,13 +96,13 @@ def test_a_call_is_made_in_the_main_thread_when_little_time_is_left(scontrol: Pa
 def test_a_call_is_made_though_a_library_has_put_all_handlers_back(scontrol: Path):
     scontrol.write_text(said(end=time.time() + 40))
     made = threading.Event()
-    before = signal.getsignal(deadline._SIGNAL)
+    before = signal.getsignal(deadline._CALL_SIGNAL)
     try:
         rankroom.on_time_limit(made.set, before=37)
-        signal.signal(deadline._SIGNAL, signal.SIG_DFL)  # by which the process would end
+        signal.signal(deadline._CALL_SIGNAL, signal.SIG_DFL)  # by which the process would end
         assert made.wait(10)
     finally:
-        signal.signal(deadline._SIGNAL, before)
+        signal.signal(deadline._CALL_SIGNAL, before)
 
 
 def test_a_call_that_raises_is_told_and_disturbs_nothing(scontrol: Path, capsys):
@@ -219,8 +219,8 @@ def test_why_a_job_ends(state: str, reason: str, words: str):
 
 
 def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(job_end, "OFTEN_S", 0.01)
-    monkeypatch.setattr(job_end, "SELDOM_S", 0.01)
+    monkeypatch.setattr(job_end, "MIN_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(job_end, "MAX_POLL_INTERVAL_S", 0.01)
     later = int(time.time()) + 7200.0
     scontrol.write_text(said(end=later))
     known = job_end.JobEnd("12", time.time() + 60)
@@ -233,7 +233,7 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
 
 def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
     # The program that stands for Slurm's may take a while to begin.
-    monkeypatch.setattr(job_end, "QUICK_S", 60.0)
+    monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 60.0)
     assert job_end.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
     scontrol.write_text(said("COMPLETING"))
     assert job_end.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"

@@ -119,14 +119,14 @@ def test_what_waits_for_a_peer_while_it_is_set_up_is_broken_off(
             assert other.recv(1) == b""
     assert not connecting.break_off()
     with socket.create_connection(peer.getsockname()) as later:
-        later.settimeout(3 * sockets.LOOK_S)
+        later.settimeout(3 * sockets.SHUTDOWN_POLL_INTERVAL_S)
         with pytest.raises(TimeoutError):
             later.recv(1)
 
 
 def test_who_is_let_go_before_does_not_begin_to_connect():
     def check() -> None:
-        raise ReleasedError(world.GIVEN_UP.format(what="it"))
+        raise ReleasedError(world.PEER_FAILED.format(what="it"))
 
     connecting = Connecting(listening=True)
     with pytest.raises(ReleasedError), connecting.noting([], check):

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from rankroom.rank.environment import (
-    GIVEN_PORTS,
+    EPHEMERAL_PORT_RANGE_FILE,
     Position,
     Wiring,
     free_ports,
@@ -99,7 +99,7 @@ def test_nccl_meets_where_other_machines_do_not_reach():
 
 def test_ports_are_free_and_all_different():
     assert len(set(free_ports(6))) == 6
-    given = range(*map(int, GIVEN_PORTS.read_text().split()))
+    given = range(*map(int, EPHEMERAL_PORT_RANGE_FILE.read_text().split()))
     for port in free_ports(3):
         assert port not in given  # to others, before it is used here
         with socket.socket() as probe:
@@ -107,7 +107,7 @@ def test_ports_are_free_and_all_different():
 
 
 def test_where_all_ports_are_given_out_any_will_do(monkeypatch, tmp_path):
-    monkeypatch.setattr("rankroom.rank.environment.GIVEN_PORTS", tmp_path / "range")
+    monkeypatch.setattr("rankroom.rank.environment.EPHEMERAL_PORT_RANGE_FILE", tmp_path / "range")
     (tmp_path / "range").write_text("1024\t60999\n")
     assert len(set(free_ports(3))) == 3
     with pytest.raises(OSError, match="assign"):

@@ -65,7 +65,7 @@ def test_lines_in_which_nothing_can_follow(debugger: Any, line: str):
 
 
 def test_an_attribute_that_takes_long_keeps_nobody(debugger: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(frame_completion, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(frame_completion, "SEARCH_TIMEOUT_S", 0.05)
     completion = FrameCompletion()
     begun = time.monotonic()
     assert completion.of(debugger, "p slow.x.y")["matches"] == []

@@ -65,7 +65,7 @@ def test_a_module_that_does_not_exist_is_still_missing():
 def test_an_import_that_takes_long_is_a_span(module, monkeypatch):
     made = SpanRecorder()
     monkeypatch.setattr(import_hooks, "recorder", made)
-    monkeypatch.setattr(import_hooks, "TIMED", (module,))
+    monkeypatch.setattr(import_hooks, "SLOW_IMPORTS", (module,))
     import_hooks.show_imports()
     made.begin()
     begun = time.time_ns() // 1000

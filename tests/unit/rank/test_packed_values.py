@@ -67,7 +67,7 @@ def test_a_function_of_another_python_is_refused_and_values_are_not(
 ):
     """Its code would end the process that calls it."""
     with monkeypatch.context() as there:
-        there.setattr(packed_values, "PYTHON", (3, 99))
+        there.setattr(packed_values, "PYTHON_VERSION", (3, 99))
         function, values = pack({"f": lambda x: x + 1}), pack({"x": np.ones(3), "y": "text"})
     with pytest.raises(
         RankroomError, match=r"a function of Python 3\.99 cannot come to Python 3\."
@@ -97,5 +97,5 @@ def test_tensors_come_to_the_notebooks_processor(monkeypatch: pytest.MonkeyPatch
 def test_tensors_of_another_python_come_as_well(monkeypatch: pytest.MonkeyPatch):
     """Two things of their pickle are replaced at a time."""
     parts = pack({"loss": torch.ones(2), "function": None})
-    monkeypatch.setattr(packed_values, "PYTHON", (3, 99))
+    monkeypatch.setattr(packed_values, "PYTHON_VERSION", (3, 99))
     assert unpack(parts)["loss"].tolist() == [1, 1]

@@ -90,7 +90,7 @@ def test_an_abort_that_goes_on_is_not_begun_again(monkeypatch):
     told, over = [], threading.Event()
     c10d = distributed(told, _abort_process_group=lambda group: (told.append(group), over.wait(60)))
     monkeypatch.setitem(sys.modules, C10D, c10d)
-    monkeypatch.setattr(torch_adapter, "ABORT_S", 0.01)
+    monkeypatch.setattr(torch_adapter, "NCCL_ABORT_TIMEOUT_S", 0.01)
     torch_adapter.release()
     torch_adapter.release()
     assert len(told) == 1 and torch_adapter._aborting.is_alive()
@@ -126,7 +126,7 @@ def test_an_abort_that_does_not_end_is_given_up(monkeypatch):
     over = threading.Event()
     c10d = distributed([], _abort_process_group=lambda group: over.wait(60))
     monkeypatch.setitem(sys.modules, C10D, c10d)
-    for name in ("ABORT_S", "ABORTED_S"):
+    for name in ("NCCL_ABORT_TIMEOUT_S", "NCCL_STUCK_TIMEOUT_S"):
         monkeypatch.setattr(torch_adapter, name, 0.01)
     with pytest.raises(RuntimeError, match=r"of rank 0: `%cluster restart --ranks 0` frees it"):
         torch_adapter.settle([STATE, STATE])
@@ -157,7 +157,9 @@ def test_what_takes_nccls_place_does_not_wait_for_it_for_ever(monkeypatch):
     torch_adapter._wrap(c10d, world)
     c10d.init_process_group("gloo")
     assert told == ["the world"]
-    assert waited == [("cuda:1", torch_adapter.ABORT_S)]  # nothing is wrong with what goes on
+    assert waited == [
+        ("cuda:1", torch_adapter.NCCL_ABORT_TIMEOUT_S)
+    ]  # nothing is wrong with what goes on
 
 
 class Work:

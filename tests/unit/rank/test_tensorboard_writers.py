@@ -123,7 +123,7 @@ def test_summaries_of_tensorflow_where_they_are_written(
     kept: list[Any],
 ):
     context = types.SimpleNamespace(executing_eagerly=lambda: eager)
-    monkeypatch.setitem(sys.modules, tensorboard_writers._EAGER, context)
+    monkeypatch.setitem(sys.modules, tensorboard_writers._CONTEXT_MODULE, context)
     tensorflow = types.SimpleNamespace(get_current_name_scope=lambda: "")
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
 
@@ -149,8 +149,8 @@ def test_summaries_of_tensorflow_are_told_apart_as_in_tensorboard(
         _summary_state=state,
     )
     for name, fake in (
-        ("tensorflow", tensorflow), (tensorboard_writers._EAGER, context),
-        (tensorboard_writers._WRITERS, writers),
+        ("tensorflow", tensorflow), (tensorboard_writers._CONTEXT_MODULE, context),
+        (tensorboard_writers._SUMMARY_MODULE, writers),
     ):  # fmt: skip
         monkeypatch.setitem(sys.modules, name, fake)
     module: Any = types.SimpleNamespace(scalar=lambda name, data, step, description=None: True)

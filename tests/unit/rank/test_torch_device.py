@@ -90,7 +90,7 @@ def test_the_end_of_a_cell_waits_for_a_gpu_but_not_for_long(cuda, monkeypatch):
     )
     call("dist.all_reduce #1", 4)
     torch_device.finish()
-    assert torch_device.LAST_S <= now[0] < torch_device.LAST_S + 0.2
+    assert torch_device.CELL_END_TIMEOUT_S <= now[0] < torch_device.CELL_END_TIMEOUT_S + 0.2
     assert cuda.added == [] and not torch_device._followed
 
 
@@ -105,7 +105,7 @@ def test_a_clock_is_looked_at_again_after_a_while(cuda, monkeypatch):
     first = torch_device._clocks["cuda:1"]
     call("dist.barrier #2")
     assert torch_device._clocks["cuda:1"] is first
-    now[0] += 2 * torch_device.CLOCK_S
+    now[0] += 2 * torch_device.CLOCK_LIFETIME_S
     call("dist.barrier #3")
     assert torch_device._clocks["cuda:1"].us == 120_000_000
 
@@ -128,11 +128,11 @@ def test_thousands_that_nobody_asks_for_take_no_more_than_a_few_events(cuda):
         Event.at = max(0, Event.recorded - 20)  # a GPU that is ten collectives behind
         call(f"dist.all_reduce #{number}")
     spare = sum(map(len, torch_device._spare.values()))
-    assert len(torch_device._followed) + spare <= torch_device.PRUNED + 20
+    assert len(torch_device._followed) + spare <= torch_device.PRUNE_EVERY + 20
     for number in range(1000):  # and one that hangs
         if (followed := torch_device.begin("cuda:1")) is not None:
             torch_device.end(followed, f"later #{number}", -1)
-    assert len(torch_device._followed) <= torch_device.MOST
+    assert len(torch_device._followed) <= torch_device.MAX_FOLLOWED
 
 
 def test_a_gpu_that_has_failed_waits_in_nothing(cuda, monkeypatch):
@@ -247,7 +247,7 @@ def test_each_device_has_events_of_its_own(cuda):
 
 
 def test_a_cell_with_many_that_are_over_by_now_is_followed_on(cuda):
-    for number in range(torch_device.MOST):
+    for number in range(torch_device.MAX_FOLLOWED):
         call(f"dist.all_reduce #{number}")
     assert torch_device.begin("cuda:1") is None  # all of them may hang
     assert not torch_device.sees_all()
@@ -269,7 +269,7 @@ def test_a_clock_that_another_is_in_the_way_of_stays_as_it_is(cuda, monkeypatch)
     Stream.busy = False
     call("dist.barrier #2", 5)
     first = torch_device._clocks["cuda:1"]
-    now[0] += 2 * torch_device.CLOCK_S
+    now[0] += 2 * torch_device.CLOCK_LIFETIME_S
     Stream.busy = True
     call("dist.barrier #3", 6)
     assert torch_device._clocks["cuda:1"] is first

@@ -231,7 +231,7 @@ def test_a_pass_that_averages_is_followed(c10d, queued, models):
         assert torch_device.is_in_collective()
 
     backward(averages)
-    assert followed() == [torch_ddp_group.WHAT] and len(queued) == 1
+    assert followed() == [torch_ddp_group.GRADIENT_ALLREDUCE] and len(queued) == 1
     assert torch_device.sees_all()
 
 
@@ -242,7 +242,7 @@ def test_a_pass_of_another_model_averages_nothing(c10d, queued, models):
     assert not torch_device.is_in_collective()
     models[0].process_group.counted = None  # where that is not told, it might
     backward()
-    assert followed() == [torch_ddp_group.WHAT]
+    assert followed() == [torch_ddp_group.GRADIENT_ALLREDUCE]
 
 
 def test_a_pass_that_fails_after_it_was_given_some_is_followed(c10d, queued, models):
@@ -320,7 +320,7 @@ def test_a_model_on_the_cpu_is_timed_as_it_is_made(c10d, cuda):
 
 def test_what_asks_a_gpu_is_not_traced():
     for module in (torch_connecting, torch_ddp_group, torch_device, torch_spans, torch_works):
-        assert module.__name__ in torch_compile._NOT_TRACED
+        assert module.__name__ in torch_compile._UNTRACED_MODULES
 
 
 def test_a_group_that_is_split_off_ends_no_process_that_runs_cells(c10d, monkeypatch):

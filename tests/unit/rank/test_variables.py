@@ -89,7 +89,7 @@ def test_marks_are_of_values():
 
 
 def test_of_a_large_array_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(variables, "MOST", 100)
+    monkeypatch.setattr(variables, "MAX_HASHED_BYTES", 100)
     assert of(np.arange(1000)).mark == of(np.arange(1000)).mark
     assert of(np.arange(1000)).mark != of(np.arange(1000) + 1).mark
     assert of(torch.arange(1000)).mark != of(torch.arange(1000) + 1).mark
@@ -135,7 +135,7 @@ def test_dictionaries_that_are_equal_have_one_mark():
 
 @pytest.mark.parametrize("kind", [bytes, bytes.decode], ids=["bytes", "str"])
 def test_long_text_is_never_copied_as_a_whole(kind: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(variables, "MOST", 1 << 16)
+    monkeypatch.setattr(variables, "MAX_HASHED_BYTES", 1 << 16)
     one, other = kind(b"a" * (1 << 24)), kind(b"a" * (1 << 23) + b"b" * (1 << 23))
     cut = one[1:]
     tracemalloc.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankroom.record.compared import compared, with_metrics
-from rankroom.record.model import MOST_COMPARED, RunInfo
+from rankroom.record.model import MAX_COMPARED_RUNS, RunInfo
 from rankroom.record.store import Store
 from record_makers import finished_record, make_run, start_record
 
@@ -43,9 +43,9 @@ def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path):
     assert many.startswith("not compared: '2026' fits 6 records")
     assert itself == f"not compared: {ids[0]!r} is this run"
     found, notes = compared(store, [",".join(ids)])
-    assert found == ids[:MOST_COMPARED]
+    assert found == ids[:MAX_COMPARED_RUNS]
     assert [note.split(":")[0] for note in notes] == [
-        f"not compared with {run_id}" for run_id in ids[MOST_COMPARED:]
+        f"not compared with {run_id}" for run_id in ids[MAX_COMPARED_RUNS:]
     ]
 
 
@@ -71,4 +71,4 @@ def test_a_record_holds_them_and_one_without_has_no_such_field():
         assert RunInfo.from_json(make_run().to_json() | {"compare": wrong}).compare == []
     many = [str(number) for number in range(9)]
     told = RunInfo.from_json(make_run().to_json() | {"compare": [*many, 7]})
-    assert told.compare == many[:MOST_COMPARED]
+    assert told.compare == many[:MAX_COMPARED_RUNS]

@@ -81,7 +81,7 @@ def test_the_end_waits_for_the_lines_before_it(record, room):
 
 def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
     store, run, writer = record
-    monkeypatch.setattr(patient_writer, "WAITING", 3 * len(LINES[0]))
+    monkeypatch.setattr(patient_writer, "MAX_BUFFERED_BYTES", 3 * len(LINES[0]))
     room(0)
     for line in LINES[:3]:
         writer.append(line)

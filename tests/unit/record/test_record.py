@@ -71,12 +71,12 @@ def test_states_are_those_of_the_schema():
 
 
 def test_required_fields_are_those_that_reading_needs():
-    assert set(model._RUN_NEEDS) == set(DEFS["Run"]["required"])
-    assert set(model._PART_NEEDS[RankInfo]) == set(DEFS["RankInfo"]["required"])
+    assert set(model._RUN_REQUIRED) == set(DEFS["Run"]["required"])
+    assert set(model._PART_REQUIRED[RankInfo]) == set(DEFS["RankInfo"]["required"])
     for name, rule in DEFS.items():
         if name.endswith("Event") and "properties" in rule:
             kind = rule["properties"]["kind"]["const"]
-            needs = {"kind", "rank", "seq", "t", *model._KIND_NEEDS.get(kind, {})}
+            needs = {"kind", "rank", "seq", "t", *model._KIND_REQUIRED.get(kind, {})}
             assert needs == set(rule["required"]), kind
 
 

@@ -13,16 +13,16 @@ import pytest
 
 from rankroom import config
 from rankroom.errors import UsageError
-from rankroom.record.blank import BLANK, forsaken
+from rankroom.record.blank import BLANK_SUFFIX, forsaken
 from rankroom.record.model import Owner
-from rankroom.record.retention import DAY
+from rankroom.record.retention import DAY_S
 from rankroom.record.store import Store
 from record_makers import finished_record, gone_process, names, start_record
 
 
 def aged(root: Path, days: float, size: int = 1000, **fields) -> str:
     """A finished record last written `days` ago."""
-    then = time.time() - days * DAY
+    then = time.time() - days * DAY_S
     store, run = finished_record(root, b"x" * size + b"\n", start=int(then * 1e6), **fields)
     for path in store.paths(run.id).folder.iterdir():
         os.utime(path, (then, then))
@@ -114,7 +114,7 @@ def test_for_a_record_that_cannot_be_removed_no_others_go_by_themselves(
 def test_what_becomes_a_record_while_it_is_looked_at_is_not_forsaken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    blank = tmp_path / f".7-elsewhere-1{BLANK}"
+    blank = tmp_path / f".7-elsewhere-1{BLANK_SUFFIX}"
     blank.mkdir()
     os.utime(blank, (0, 0))
     assert list(forsaken(tmp_path)) == [blank]

@@ -360,7 +360,7 @@ def test_a_dead_owner_that_nobody_reaped_is_gone(tmp_path: Path):
 def test_on_another_host_a_record_that_grows_is_live(tmp_path: Path):
     store, run, writer = start_record(tmp_path, owner=Owner("another-host", 1))
     assert store.load(run.id).state == "running"
-    quiet = time.time() - 2 * owner.QUIET
+    quiet = time.time() - 2 * owner.LIVE_WRITE_TIMEOUT_S
     os.utime(store.paths(run.id).events, (quiet, quiet))
     assert store.load(run.id).state == "lost"
     writer.append(log(0, "again\n"))
@@ -437,7 +437,7 @@ def test_a_line_longer_than_the_limit_comes_whole(tmp_path: Path):
 
 
 def test_a_line_longer_than_any_event_passes_in_pieces(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.record.tail.LONGEST", 1000)
+    monkeypatch.setattr("rankroom.record.tail.MAX_LINE_BYTES", 1000)
     store, run = finished_record(tmp_path, b"z" * 5000 + b"\n", log(0, "b\n"))
     after, pieces = 0, []
     while (chunk := store.read(run.id, after, 100)).data:
@@ -504,7 +504,7 @@ def test_a_reader_beside_the_writer_gets_every_line_once(tmp_path: Path):
 
 
 def test_a_waiting_reader_notices_that_the_owner_died(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rankroom.record.tail.RECHECK", 0.05)
+    monkeypatch.setattr("rankroom.record.tail.OWNER_CHECK_INTERVAL_S", 0.05)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     store, run, writer = start_record(tmp_path, owner=owner.owner_of(child.pid))
 

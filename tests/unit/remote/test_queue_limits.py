@@ -46,8 +46,8 @@ def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType =
         await queue.follow()
         return words[-2]
 
-    monkeypatch.setattr(module, "PERIOD_S", 0.0)
-    monkeypatch.setattr(module, "RUNS_S", 0.0)
+    monkeypatch.setattr(module, "MIN_QUERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(module, "RUNNING_POLL_INTERVAL_S", 0.0)
     clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
     monkeypatch.setattr(module, "time", clock)
     return asyncio.run(followed())

@@ -13,7 +13,13 @@ import pytest
 
 from rankroom.cluster import liveness
 from rankroom.errors import SchedulerError, SshError, StartError, UsageError
-from rankroom.record.cluster_file import NAME, ClusterInfo, ClusterPaths, ClusterState, Remote
+from rankroom.record.cluster_file import (
+    NAME_PATTERN,
+    ClusterInfo,
+    ClusterPaths,
+    ClusterState,
+    Remote,
+)
 from rankroom.record.store import Store, new_id
 from rankroom.remote import agent as module
 from rankroom.remote.agent import Agent
@@ -58,7 +64,7 @@ def doing(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "STOP_S", 0.05)
+    monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.05)
 
     async def test() -> None:
         cancelled, asked = asyncio.Event(), []
@@ -71,7 +77,7 @@ def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: p
             agent.queue.cancel = cancel  # type: ignore[method-assign]
             first, second = await agent.stop(), await agent.stop()
             assert first == second and "goes on trying to cancel its job 12" in first
-            monkeypatch.setattr(module, "STOP_S", 60.0)
+            monkeypatch.setattr(module, "STOP_TIMEOUT_S", 60.0)
             cancelled.set()
             assert await agent.stop() == "" and await agent.stop() == ""
             assert agent.info.state == "stopped" and asked == [1]
@@ -194,7 +200,7 @@ def test_ranks_are_reached_again_from_a_full_disk(home: Path):
 def test_a_cluster_that_may_have_a_job_does_not_fail_here_and_is_looked_for_when_it_does(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_DELAY_S", 0.0)
 
     async def test() -> None:
         async with agent_of("starting") as made:
@@ -224,7 +230,7 @@ def test_a_cluster_that_may_have_a_job_does_not_fail_here_and_is_looked_for_when
 def test_a_job_that_will_never_start_is_cancelled_before_it_is_given_up(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_DELAY_S", 0.0)
 
     async def test() -> None:
         async with agent_of("starting") as made:
@@ -256,7 +262,7 @@ def test_that_a_job_is_over_by_its_time_is_believed_only_of_one_that_was_asked_f
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It may have been suspended, or given more time."""
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(module, "RETRY_DELAY_S", 0.0)
 
     async def test() -> None:
         async with agent_of("running") as made:
@@ -364,7 +370,7 @@ def test_where_the_home_is_shared_the_cluster_there_has_a_name_of_its_own(home: 
             agent.login.meet, agent.info.name = meet, name
             await agent._meet()
             there = agent.remote.name
-            assert NAME.fullmatch(there) and there.endswith("-job") and there != name
+            assert NAME_PATTERN.fullmatch(there) and there.endswith("-job") and there != name
 
     doing(test)
 

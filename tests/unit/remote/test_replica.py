@@ -194,7 +194,7 @@ def test_an_answer_of_before_takes_nothing_back(there: There, here: Store):
 def test_what_cannot_be_read_there_for_a_while_is_asked_for_again(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replica, "AGAIN_S", 0.0)
+    monkeypatch.setattr(replica, "RETRY_DELAY_S", 0.0)
     there.write(3)
     there.end()
     refused = Answer(error=UnreadableRecordError.__name__, text="cannot read it: Stale file handle")
@@ -324,7 +324,7 @@ def test_a_clock_that_is_ahead_hides_no_run(there: There, here: Store):
 def test_one_damaged_record_keeps_nothing_from_the_others(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(replica, "FINISH_S", 0.0)
+    monkeypatch.setattr(replica, "NO_PROGRESS_TIMEOUT_S", 0.0)
     there.write(9)
     there.end()
     damaged = replace(there.run, id="20231114-221320-00000f").to_json()
@@ -384,7 +384,7 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
     login = Login([there.run.to_json()], events)
     asyncio.run(replicas(here, login).finish())
     assert same(there, here)
-    assert pauses == [replica.AGAIN_S] * 3
+    assert pauses == [replica.RETRY_DELAY_S] * 3
     assert login.asked.count("finish") == 4
 
 
@@ -414,7 +414,7 @@ def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
         return {"run": told, "source": source, "events": coded(data)}
 
     asyncio.run(replicas(here, Login([there.run.to_json()], events)).finish())
-    assert same(there, here) and clock[0] > 5 * replica.FINISH_S
+    assert same(there, here) and clock[0] > 5 * replica.NO_PROGRESS_TIMEOUT_S
 
 
 def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: pytest.MonkeyPatch):
@@ -431,7 +431,7 @@ def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: py
         raise RankroomError("cannot read it there")
 
     asyncio.run(replicas(here, Login([there.run.to_json()], events)).finish())
-    assert replica.FINISH_S <= clock[0] < 2 * replica.FINISH_S
+    assert replica.NO_PROGRESS_TIMEOUT_S <= clock[0] < 2 * replica.NO_PROGRESS_TIMEOUT_S
 
 
 def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: There, here: Store):

@@ -7,7 +7,7 @@ import pytest
 
 from rankroom.reporting import flood_buffer
 from rankroom.reporting.flood_buffer import FloodBuffer, beside, left_in
-from rankroom.reporting.streams import BURST, RankStream, Spooled
+from rankroom.reporting.streams import LINES_BEFORE_FLOOD, RankStream, Spooled
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def test_a_flood_that_is_killed_is_in_the_spool_and_beside_it(path):
 
 
 def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monkeypatch):
-    monkeypatch.setattr("rankroom.reporting.streams.MARK_NS", 60_000_000_000)
+    monkeypatch.setattr("rankroom.reporting.streams.TIME_MARK_INTERVAL_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
-    for _ in range(BURST + 1):
+    for _ in range(LINES_BEFORE_FLOOD + 1):
         print("early", file=stream)
-    assert path.read_bytes() == b"early\n" * (BURST + 1) and left_in(path) == b""
+    assert path.read_bytes() == b"early\n" * (LINES_BEFORE_FLOOD + 1) and left_in(path) == b""
     print("late", file=stream)
     assert path.read_bytes().count(b"late") == 0 and left_in(path) == b"late\n"
     stream.flush()
@@ -54,12 +54,12 @@ def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monke
 
 
 def test_whoever_asks_for_the_descriptor_writes_after_what_was_printed(path, monkeypatch):
-    monkeypatch.setattr("rankroom.reporting.streams.MARK_NS", 60_000_000_000)
+    monkeypatch.setattr("rankroom.reporting.streams.TIME_MARK_INTERVAL_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
-    for i in range(2 * BURST):
+    for i in range(2 * LINES_BEFORE_FLOOD):
         print(i, file=stream)
     stream.fileno()
-    assert path.read_text().splitlines()[-1] == str(2 * BURST - 1)
+    assert path.read_text().splitlines()[-1] == str(2 * LINES_BEFORE_FLOOD - 1)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_killed_while_the_bytes_were_moved(path, moved, left):
 
 def test_what_does_not_fit_is_refused(path):
     mine = FloodBuffer(path)
-    assert not mine.add(b"x" * flood_buffer.SIZE)
+    assert not mine.add(b"x" * flood_buffer.BUFFER_BYTES)
     assert not mine and left_in(path) == b""
 
 

@@ -91,7 +91,7 @@ def test_lines_that_are_written_in_pieces_and_on_both_streams():
 
 
 def test_too_many_forms_are_guessing():
-    texts = [f"step 1 m{at} 0.5\n" for at in range(log_metrics.MOST_FORMS + 1)]
+    texts = [f"step 1 m{at} 0.5\n" for at in range(log_metrics.MAX_FORMS + 1)]
     assert looked(*texts, *lines(lambda n: f"step {n} loss 0.5")) == []
 
 

@@ -163,15 +163,15 @@ def test_a_metric_that_changes_type_goes_on(made: MetricRecorder):
 def test_many_that_are_no_numbers_are_few_notes(made: MetricRecorder):
     log(**{f"m{i}": "x" for i in range(500)})
     assert taken(made) == []
-    assert len(recorder.new_notes()) == metrics.MOST_REMARKS
+    assert len(recorder.new_notes()) == metrics.MAX_NOT_A_NUMBER_NOTES
 
 
 def test_ten_thousand_names_and_no_more(made: MetricRecorder):
-    log(**{f"m{i}": i for i in range(metrics.MOST_NAMES + 5)})
+    log(**{f"m{i}": i for i in range(metrics.MAX_NAMES + 5)})
     log(m0=1, new=2)
     found = taken(made)
-    assert len(found) == metrics.MOST_NAMES + 1 and found[-1] == ("m0", 1, 1)
-    assert recorder.new_notes() == [metrics.TOO_MANY.format(count=metrics.MOST_NAMES)]
+    assert len(found) == metrics.MAX_NAMES + 1 and found[-1] == ("m0", 1, 1)
+    assert recorder.new_notes() == [metrics.TOO_MANY.format(count=metrics.MAX_NAMES)]
 
 
 def test_names_of_any_text(made: MetricRecorder):
@@ -182,9 +182,9 @@ def test_names_of_any_text(made: MetricRecorder):
 def test_a_long_run_is_kept_in_whole_stretches(
     made: MetricRecorder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(spans, "WHOLE", 100)
-    monkeypatch.setattr(spans, "STRETCH", 10)
-    monkeypatch.setattr(spans, "BATCH", 64)
+    monkeypatch.setattr(spans, "UNSAMPLED_SPANS", 100)
+    monkeypatch.setattr(spans, "SAMPLED_STRETCH_SPANS", 10)
+    monkeypatch.setattr(spans, "MAX_SPANS_PER_EVENT", 64)
     for step in range(2000):
         log(loss=1.0, **({"acc": 1.0} if step % 20 == 0 else {}))
     found = taken(made)
@@ -204,7 +204,7 @@ def test_a_value_is_that_of_the_call(made: MetricRecorder):
 
 
 def test_a_flood_is_sorted_in_as_it_comes(made: MetricRecorder, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(metrics, "MOST_WAITING", 50)
+    monkeypatch.setattr(metrics, "MAX_STORED_CALLS", 50)
     for step in range(1000):
         log(loss=step)
         assert len(made.calls) <= 51
@@ -214,7 +214,7 @@ def test_a_flood_is_sorted_in_as_it_comes(made: MetricRecorder, monkeypatch: pyt
 def test_threads_and_a_handler_of_a_signal_lose_nothing(
     made: MetricRecorder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(metrics, "MOST_WAITING", 7)
+    monkeypatch.setattr(metrics, "MAX_STORED_CALLS", 7)
     before, switch = signal.signal(signal.SIGALRM, lambda *_: log(alarm=1)), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
@@ -258,7 +258,7 @@ def test_a_rank_that_is_started_again_numbers_its_names_anew(made: MetricRecorde
     log(loss=1.0, step=5)
     log(acc=2.0, loss=3.0, step=6)
     (fields,) = made.take(ZERO)
-    assert (fields["from"], fields["define"]) == (2 * metrics.MOST_NAMES, ["loss", "acc"])
+    assert (fields["from"], fields["define"]) == (2 * metrics.MAX_NAMES, ["loss", "acc"])
     assert [number - fields["from"] for number in fields["name"]] == [0, 1, 0]
     assert recorder.new_notes() == []
     log(loss=4.0)
@@ -356,7 +356,7 @@ def test_where_no_thread_can_be_started_a_value_on_a_gpu_waits_for_the_next_repo
 def test_the_end_of_a_run_does_not_wait_for_a_gpu_that_is_stuck(
     made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(metrics, "LAST_S", 0.05)
+    monkeypatch.setattr(metrics, "GPU_READ_TIMEOUT_S", 0.05)
     before = threading.enumerate()  # other tests may have left threads
     log(loss=Tensor(0.5, cuda))
     made.settle()

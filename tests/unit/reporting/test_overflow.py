@@ -19,7 +19,7 @@ AT = [len(b"".join(LINES[:i])) for i in range(10)]
 @pytest.fixture
 def small(monkeypatch):
     """Room for three lines and a bit."""
-    monkeypatch.setattr(overflow, "SIZE", AT[3] + 7)
+    monkeypatch.setattr(overflow, "OVERFLOW_BYTES", AT[3] + 7)
 
 
 def test_lines_of_one_run_are_kept(tmp_path):
@@ -43,7 +43,7 @@ def test_the_latest_whole_lines_have_the_room(tmp_path, small):
         kept.add(AT[i], line)
         first = max(0, i - 2)
         assert left_in(tmp_path, "a") == (AT[first], b"".join(LINES[first : i + 1]))
-    kept.add(AT[9], b"x" * (overflow.SIZE + 1))
+    kept.add(AT[9], b"x" * (overflow.OVERFLOW_BYTES + 1))
     assert left_in(tmp_path, "a") == (AT[6], b"".join(LINES[6:]))
 
 

@@ -38,7 +38,7 @@ def test_columns_hold_names_once_and_times_apart():
 
 
 def test_too_many_names_share_one(monkeypatch):
-    monkeypatch.setattr(spans, "MOST_NAMES", 3)
+    monkeypatch.setattr(spans, "MAX_NAMES", 3)
     made = SpanRecorder()
     made.begin()
     assert [named(made, f"n{i}") for i in range(6)] == [0, 1, 2, 3, 3, 3]
@@ -107,7 +107,9 @@ def test_any_argument_of_a_span_is_shown_shortened():
         (fields,) = spans.recorder.take(0)
     finally:
         spans.recorder.leave()
-    assert fields["define"] == [{"name_": "a", "text": "x" * spans.LONGEST, "name": "load"}]
+    assert fields["define"] == [
+        {"name_": "a", "text": "x" * spans.MAX_ARGUMENT_LENGTH, "name": "load"}
+    ]
 
 
 def test_what_is_added_late_is_there_when_it_is_taken():

@@ -13,10 +13,10 @@ from rankroom.reporting.spans import SpanRecorder, span
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
     """Spans with limits that a test can reach."""
-    monkeypatch.setattr(module, "WHOLE", 100)
-    monkeypatch.setattr(module, "STRETCH", 10)
-    monkeypatch.setattr(module, "BATCH", 64)
-    monkeypatch.setattr(module, "MOST_NAMES", 5)
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS", 100)
+    monkeypatch.setattr(module, "SAMPLED_STRETCH_SPANS", 10)
+    monkeypatch.setattr(module, "MAX_SPANS_PER_EVENT", 64)
+    monkeypatch.setattr(module, "MAX_NAMES", 5)
     made = SpanRecorder()
     made.begin()
     return made
@@ -144,7 +144,7 @@ def test_columns_are_kept_as_spans_are(small: SpanRecorder, piece: int) -> None:
 def test_ranks_keep_the_same_collectives_whenever_they_report(
     small: SpanRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WHOLE_OF_NAME", 100)
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS_PER_NAME", 100)
 
     def kept(every: int) -> set[tuple[int, int]]:
         """What one rank keeps, by name and start, that reports after so many steps."""
@@ -166,7 +166,7 @@ def test_ranks_keep_the_same_collectives_whenever_they_report(
 def test_arguments_that_are_others_each_time_take_no_names_from_the_rest(
     small: SpanRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_VARIANTS", 2)
+    monkeypatch.setattr(module, "MAX_ARGUMENT_VARIANTS", 2)
     numbers = [small.number_of_users("load", {"i": i}) for i in range(1000)]
     assert len(set(numbers)) == 3 and len(small._numbers) == 3
     assert small.number_of_users("load", {"i": 1}) == numbers[1]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from rankroom.reporting import streams
-from rankroom.reporting.streams import PIECE, RankStream, Spooled
+from rankroom.reporting.streams import MAX_PIECE_BYTES, RankStream, Spooled
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_a_surrogate_does_not_raise(spool):
 
 
 def test_a_huge_line_comes_in_bounded_pieces(spool):
-    os.write(spool.fd, b"x" * (3 * PIECE) + b"\n")
+    os.write(spool.fd, b"x" * (3 * MAX_PIECE_BYTES) + b"\n")
     pieces = list(spool.read())
-    assert max(len(piece.text) for piece in pieces) <= PIECE
-    assert sum(len(piece.text) for piece in pieces) == 3 * PIECE + 1
+    assert max(len(piece.text) for piece in pieces) <= MAX_PIECE_BYTES
+    assert sum(len(piece.text) for piece in pieces) == 3 * MAX_PIECE_BYTES + 1
 
 
 def test_each_slow_print_has_its_own_time(spool):
@@ -106,7 +106,7 @@ def test_a_flood_makes_few_pieces(spool):
     took = time.monotonic() - begun
     pieces = list(spool.read())
     assert "".join(piece.text for piece in pieces).count("\n") == 20_000
-    assert len(pieces) <= took / (streams.MARK_NS / 1e9) + 2
+    assert len(pieces) <= took / (streams.TIME_MARK_INTERVAL_NS / 1e9) + 2
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def trims(tmp_path, monkeypatch):
         file.flush()
         if not streams.punch_hole(file.fileno(), 0, 1 << 16):
             pytest.skip("no holes in files here")
-    monkeypatch.setattr(streams, "TRIM", 10)
+    monkeypatch.setattr(streams, "TRIM_THRESHOLD_BYTES", 10)
 
 
 def test_what_has_been_read_gives_its_space_back(spool, trims):
@@ -177,7 +177,7 @@ def test_nothing_is_lost_while_threads_print(spool, trims):
 
 
 def test_where_files_have_no_holes_all_is_kept(spool, monkeypatch):
-    monkeypatch.setattr(streams, "TRIM", 4)
+    monkeypatch.setattr(streams, "TRIM_THRESHOLD_BYTES", 4)
     monkeypatch.setattr(streams, "punch_hole", lambda *about: False)
     os.write(spool.fd, b"first\n")
     assert text_of(spool) == "first\n"
@@ -326,8 +326,8 @@ def test_a_clock_that_is_set_back_keeps_no_output_waiting(spool, monkeypatch):
 
 
 def test_a_flood_is_read_in_turns(spool, monkeypatch):
-    monkeypatch.setattr(streams, "TURN", 2 * PIECE)
-    euros = "€" * PIECE + "\n"  # its turns end within characters
+    monkeypatch.setattr(streams, "MAX_READ_BYTES", 2 * MAX_PIECE_BYTES)
+    euros = "€" * MAX_PIECE_BYTES + "\n"  # its turns end within characters
     os.write(spool.fd, euros.encode())
     turns = []
     while spool.unread:

@@ -72,8 +72,8 @@ def test_everybody_gets_what_everybody_said(worlds):
 
 
 def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
-    monkeypatch.setattr(rendezvous, "POLL_S", 0.02)
-    monkeypatch.setattr(world, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(rendezvous, "PROGRESS_REPLY_DELAY_S", 0.02)
+    monkeypatch.setattr(world, "WAIT_NOTICE_DELAY_S", 0.05)
     deadline = time.monotonic() + 60
 
     def come_late():
@@ -167,7 +167,7 @@ def test_stores_of_initialisations_that_are_over_are_forgotten():
             key = f"{library}/0/{number}"
             made.take(Asked(do="meet", key=key))
             made.take(Asked(do="met", key=key, rank=0, size=1))
-    assert len(made._data) == len(made._met) == 2 * rendezvous.KEPT
+    assert len(made._data) == len(made._met) == 2 * rendezvous.MAX_STORES_PER_LIBRARY
     assert "horovod.torch/0/19" in made._data
 
 
@@ -285,7 +285,7 @@ def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
 
 def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
     """What comes from other machines has no owner here."""
-    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.GONE)
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     nodes, here = {"10.0.0.2", "10.0.0.1"}, ("10.0.0.1", 1)
     assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
     assert not socket_owner.is_ours(("10.0.0.3", 9), here, nodes)

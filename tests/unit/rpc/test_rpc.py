@@ -216,7 +216,7 @@ def test_garbage_disturbs_nobody(on_loopback: Kept, said: bytes):
 
 
 def test_a_peer_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "GREET_MS", 200)
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_MS", 200)
     listening = Kept("127.0.0.1", tmp_path)
     with connect_to(listening) as stranger:
         assert stranger.recv(1000)  # its greeting
@@ -265,7 +265,7 @@ def test_a_thousand_connections_leave_room_for_those_with_the_key(interface: str
 
 def test_no_more_is_read_than_may_be(listening: Kept, monkeypatch: pytest.MonkeyPatch):
     asking = Client(listening.address, listening.key)
-    too_large = asking.ask(b"\0" * (server.LARGEST + 1), do="this")
+    too_large = asking.ask(b"\0" * (server.MAX_PART_BYTES + 1), do="this")
     assert ask(listening.address, listening.key, 30, do="other")
     time.sleep(0.5)
     assert not too_large.done()
@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_hold_a_socket_is_no_obstacle(tmp_path: Path):
 
 
 def test_a_socket_that_a_dead_server_left_is_no_obstacle(tmp_path: Path):
-    (tmp_path / server.SOCKET).touch()
+    (tmp_path / server.SOCKET_NAME).touch()
     listening = Kept("", tmp_path)
     assert ask(listening.address, listening.key, 30, do="this")
     listening.close()

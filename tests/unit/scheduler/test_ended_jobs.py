@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankroom.record.cluster_file import CLOCK_S, Allocation, Node
+from rankroom.record.cluster_file import MAX_CLOCK_ERROR_S, Allocation, Node
 from rankroom.scheduler import ended_jobs, job_end
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
@@ -32,7 +32,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     # A busy machine takes its time; what is silent says nothing for longer.
-    monkeypatch.setattr(job_end, "QUICK_S", 20.0)
+    monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 20.0)
 
     def write(**scripts: str) -> None:
         for name, script in scripts.items():
@@ -97,7 +97,7 @@ def test_what_pbs_says_of_a_job(commands: Commands, qstat: str, pbsnodes: str, s
 def test_without_an_answer_its_time_tells(commands: Commands, scheduler: str):
     """There are no commands here; a clock may be wrong, and some jobs get more time."""
     now = time.time()
-    untils = (0.0, now + 60, now - 60, now - CLOCK_S - 60)
+    untils = (0.0, now + 60, now - 60, now - MAX_CLOCK_ERROR_S - 60)
     assert [ended_jobs.is_over(job(scheduler, until)) for until in untils] == [
         False, False, False, True,
     ]  # fmt: skip
@@ -108,6 +108,6 @@ def test_without_an_answer_its_time_tells(commands: Commands, scheduler: str):
 def test_a_scheduler_that_is_silent_says_nothing(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(job_end, "QUICK_S", 0.1)
+    monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 0.1)
     commands(scontrol="exec sleep 1000", qstat="exec sleep 1000")
     assert {ended_jobs.state(job(each)) for each in ("slurm", "pbs")} == {"unknown"}

@@ -14,7 +14,7 @@ from rankroom.errors import SchedulerError, SshError, StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote.queue import Queue
 from rankroom.scheduler import scheduler_client
-from rankroom.scheduler.scheduler_client import UNSEEN_S, LostAnswerError, Scheduler
+from rankroom.scheduler.scheduler_client import LISTING_DELAY_S, LostAnswerError, Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.scheduler.submitted_jobs import all_submitted
 
@@ -30,8 +30,8 @@ ACCEPTS = 'sh -c \'mv "$1" "$1.not"; "$2" >/dev/null; mv "$1.not" "$1"\' sh {} {
 
 @pytest.fixture(params=["slurm", "pbs"])
 def kind(request, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(scheduler_client, "SEEK_S", 1.0)
-    monkeypatch.setattr(scheduler_client, "SEEK_PAUSE_S", 0.1)
+    monkeypatch.setattr(scheduler_client, "FIND_JOB_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(scheduler_client, "FIND_JOB_INTERVAL_S", 0.1)
     return str(request.param)
 
 
@@ -60,7 +60,7 @@ def test_the_job_is_found_by_its_name(fake: FakeScheduler, kind: str):
 
 
 def test_a_command_that_does_not_end_may_have_submitted(fake: FakeScheduler, kind, monkeypatch):
-    monkeypatch.setattr(scheduler_client, "SUBMIT_S", 3.0)
+    monkeypatch.setattr(scheduler_client, "SUBMIT_TIMEOUT_S", 3.0)
     loses(fake, kind, end="exec sleep 60")
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())
     job = asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
@@ -178,7 +178,7 @@ def test_who_comes_after_adopts_no_job_of_another_cluster(
             with pytest.raises(LostAnswerError, match="not known yet whether the scheduler has"):
                 await act  # a list need not have it yet
         assert after.is_unsure and remote.has_job
-        remote.asked -= UNSEEN_S
+        remote.asked -= LISTING_DELAY_S
         await after.submit("far", "login", "", False)
         assert not after.is_unsure
         return [first, remote.job, *await scheduler.find("far")]

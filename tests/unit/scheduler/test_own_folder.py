@@ -118,7 +118,7 @@ def test_a_batch_job_runs_nothing_that_others_put_in_its_place(
     Path(there.path).rmdir()
     plant(Path(there.path), monkeypatch)
     done = shell(commands, tmp_path)
-    assert (done.returncode, done.stdout) == (own_folder.REFUSED, "")
+    assert (done.returncode, done.stdout) == (own_folder.STATUS_REFUSED, "")
     assert "belongs to another user" in done.stderr
 
 
@@ -170,7 +170,7 @@ def test_a_lab_does_not_start_in_what_others_planted(
         (scratch / "labs").mkdir(parents=True, mode=0o700)
     plant(scratch / name, monkeypatch)
     done = plain()
-    assert done.returncode == own_folder.REFUSED
+    assert done.returncode == own_folder.STATUS_REFUSED
     assert "belongs to another user" in done.stderr
     assert not (tmp_path / "config.py").exists()
 
@@ -191,4 +191,4 @@ def test_the_lab_of_somebody_else_is_not_opened(fake, tmp_path: Path):
 
 
 def test_both_scripts_enter_folders_alike():
-    assert own_folder.ENTER in lab_script.template().read_text()
+    assert own_folder.ENTER_FUNCTION in lab_script.template().read_text()

@@ -33,7 +33,7 @@ PATIENT_S = 600  # the slower a command is, the longer are the pauses between qu
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch):
     """Half a second stands for the five between two questions."""
-    monkeypatch.setattr(status_cache, "PERIOD_S", 0.5)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.5)
 
 
 @pytest.fixture(params=[SITE, PBS], ids=["slurm", "pbs"])
@@ -44,7 +44,7 @@ def scheduler(request, fake) -> Scheduler:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch):
     """On a busy machine a pretended command takes its time."""
-    monkeypatch.setattr(scheduler_client, "ASK_S", 600.0)
+    monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 600.0)
 
 
 def run(what):
@@ -94,7 +94,7 @@ from fake_scheduler import Elsewhere
 from rankroom.scheduler import scheduler_client
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
-scheduler_client.ASK_S = 600.0
+scheduler_client.COMMAND_TIMEOUT_S = 600.0
 print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
 """
 
@@ -107,11 +107,14 @@ def test_twenty_processes_ask_once(fake: FakeScheduler):
     assert [process.communicate(timeout=120)[0] for process in all_] == ["pending\n"] * 20
     calls = fake.calls("squeue")
     # However long they took together.
-    assert 1 <= len(calls) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
+    assert 1 <= len(calls) <= 1 + (time.time() - begun) / status_cache.MIN_QUERY_INTERVAL_S
     # The call is stamped when it begins to run, which is some time after it was begun: at most as
     # long as it takes, and SLOW times that passes until the next. So it costs this share at most.
     gaps = [later - earlier for earlier, later in itertools.pairwise(calls)]
-    assert all(gap > status_cache.PERIOD_S * (1 - 1 / status_cache.SLOW) for gap in gaps)
+    assert all(
+        gap > status_cache.MIN_QUERY_INTERVAL_S * (1 - 1 / status_cache.INTERVAL_PER_QUERY_TIME)
+        for gap in gaps
+    )
 
 
 def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeScheduler, quick):
@@ -212,7 +215,7 @@ def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monke
             assert not asking.done()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        monkeypatch.setattr(scheduler_client, "ASK_S", 1.0)
+        monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 1.0)
         with pytest.raises(SchedulerError, match="did not answer in time"):
             await scheduler.ask(["7"])
 
@@ -260,7 +263,9 @@ def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_p
 
     begun = time.time()
     run(all_of_it())
-    assert len(fake.calls("squeue")) <= 1 + (time.time() - begun) / status_cache.PERIOD_S
+    assert (
+        len(fake.calls("squeue")) <= 1 + (time.time() - begun) / status_cache.MIN_QUERY_INTERVAL_S
+    )
 
 
 def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypatch):

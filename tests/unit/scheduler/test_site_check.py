@@ -38,8 +38,8 @@ WORKS = {"rankroom": rankroom.__version__, "horovod": "0.28.1", "ours": True, "f
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch) -> Site:
     """A site whose Python is pretended: a real one would import the frameworks in every test."""
-    monkeypatch.setattr(status_cache, "PERIOD_S", 0.2)
-    monkeypatch.setattr(test_job, "LOOK_S", 0.05)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.2)
+    monkeypatch.setattr(test_job, "POLL_INTERVAL_S", 0.05)
     python = pretend(tmp_path, **WORKS)
     scratch = str(tmp_path / "scratch")
     return Site("mine", scratch=scratch, job=Job(partition="gpu"), environment=python)
@@ -327,7 +327,7 @@ def cli(*words: str, code: int = 0) -> str:
 def own(fake: FakeScheduler, tmp_path: Path, monkeypatch) -> Path:
     """A profile of a user's for this machine's pretended Slurm."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(status_cache, "PERIOD_S", 0.2)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.2)
     folder = site.own_folder()
     folder.mkdir(parents=True)
     python = pretend(tmp_path, **WORKS).python

@@ -258,7 +258,7 @@ def test_what_qstat_says():
     assert found["12"].expected == NOON
     assert found["13"].never
     # Nodes that are down may come back.
-    assert found["13"].patience == pbs.NEVER_S
+    assert found["13"].patience == pbs.NEVER_PATIENCE_S
     assert found["13"].words == "waits in the queue (Can Never Run: too many nodes)"
     assert found["14"].words == "has ended (exit status 271)"
     assert found["17"].words == "has ended (completed)"
@@ -439,7 +439,7 @@ def test_limits_of_all_your_jobs_together(reason: str):
     running = "8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     assert waiting(reason).never
     # As Slurm's reason may be older than the end of that other job, not at once.
-    assert waiting(reason).patience == slurm.OWN_JOBS_S
+    assert waiting(reason).patience == slurm.OWN_JOBS_PATIENCE_S
     assert "never start" not in waiting(reason).words
     assert not waiting(reason, running).never
     assert "with your other jobs it asks for more" in waiting(reason, running).words

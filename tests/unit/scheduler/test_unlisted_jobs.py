@@ -24,7 +24,7 @@ WAITS = "waits in the queue (it is not listed yet)"
 
 @pytest.fixture(params=["slurm", "pbs"])
 def kind(request, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(status_cache, "PERIOD_S", 0.1)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.1)
     return str(request.param)
 
 
@@ -59,7 +59,7 @@ def test_a_job_that_is_never_listed_is_gone_in_the_end(fake: FakeScheduler, kind
     async def all_of_it() -> None:
         fake.instead(LISTS[kind], OF_BEFORE[kind])
         job = await scheduler.submit(scheduler.script("x", "/tmp", []))
-        monkeypatch.setattr(scheduler_client, "UNSEEN_S", 0.0)
+        monkeypatch.setattr(scheduler_client, "LISTING_DELAY_S", 0.0)
         assert (await scheduler.status(job)).state == "gone"
 
     asyncio.run(all_of_it())
@@ -79,7 +79,7 @@ def test_a_job_that_was_cancelled_is_gone_though_it_was_never_listed(fake, kind:
 
 def test_a_job_that_fails_at_once_is_not_waited_for(fake: FakeScheduler, monkeypatch):
     """Slurm's list has no jobs that are over, but Slurm still knows of them."""
-    monkeypatch.setattr(status_cache, "PERIOD_S", 0.1)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.1)
     scheduler = scheduler_of("slurm")
 
     async def all_of_it() -> None:

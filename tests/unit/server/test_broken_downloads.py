@@ -12,7 +12,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from rankroom.server.handler import PLAIN, Handler
+from rankroom.server.handler import PLAIN_TEXT, Handler
 
 
 def pieces() -> Iterator[bytes]:
@@ -24,7 +24,7 @@ class Broken(RequestHandler):
     download = Handler.download
 
     async def get(self) -> None:
-        await self.download("run.log", PLAIN, pieces())
+        await self.download("run.log", PLAIN_TEXT, pieces())
 
 
 def test_a_download_that_cannot_go_on_is_cut_off():

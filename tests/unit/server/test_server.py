@@ -147,7 +147,7 @@ def test_a_long_run_has_an_overview_once_it_is_over(
     run.state, run.end = "done", run.start + 1_000_000
     writer.finish(run)
     assert server.get(path).body == b""
-    monkeypatch.setattr(overview, "LEAST_SPANS", 6)
+    monkeypatch.setattr(overview, "MIN_SPANS", 6)
     write_profile(store, run)
     head, *lanes = map(json.loads, server.get(path).body.splitlines())
     assert head["spans"] == 6

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
     free = threading.Event()
-    monkeypatch.setattr(threads, "LONGEST_S", 0.1)
+    monkeypatch.setattr(threads, "REQUEST_TIMEOUT_S", 0.1)
     with pytest.raises(StartError, match=r"no answer within .* its status shows"):
         asyncio.run(Threads().run(lambda: free.wait(60)))
     with pytest.raises(StartError, match=r"no answer within 0 s$"):

@@ -307,7 +307,7 @@ def test_a_run_that_is_gone_is_looked_for_once(
     store, run, writer = start_record(teacher.home)
     folder.show_run(store.paths(run.id))
     writer.close()
-    monkeypatch.setattr(workshop_routes, "FOLLOW_S", 0.01)
+    monkeypatch.setattr(workshop_routes, "COPY_INTERVAL_S", 0.01)
     said: list[tuple[object, ...]] = []
     handler: Any = SimpleNamespace(
         store=Store(tmp_path), log=SimpleNamespace(warning=lambda *words: said.append(words))

@@ -18,7 +18,7 @@ import pytest
 from rankroom.errors import SshError, UsageError
 from rankroom.ssh import command, questions, socket_folder
 from rankroom.ssh.connection import SshConnection
-from rankroom.ssh.failures import KNOWN, explain
+from rankroom.ssh.failures import KNOWN_FAILURES, explain
 from rankroom.ssh.host import LocalHost, place
 from rankroom.system import commands
 
@@ -125,7 +125,7 @@ def test_what_ssh_says_is_explained(why: str, said: str):
 
 
 def test_every_explanation_was_seen():
-    assert {why for why, *_ in KNOWN} == set(SAID) - {"other"}
+    assert {why for why, *_ in KNOWN_FAILURES} == set(SAID) - {"other"}
 
 
 def test_the_question_is_named_and_a_time_out_is_one():
@@ -196,7 +196,7 @@ def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.
     path = socket_folder.control_path("ssh", "alice@login")
     assert path.parent == Path(f"/tmp/rankroom-{os.getuid()}")
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert len(os.fsencode(path)) <= socket_folder.LONGEST_PATH
+    assert len(os.fsencode(path)) <= socket_folder.MAX_PATH_BYTES
 
 
 def test_what_is_made_above_the_sockets_is_for_nobody_else(
@@ -331,9 +331,10 @@ def fake_ssh(
 ) -> Path:
     """An ssh that notes its calls but those for its settings; nothing is ever behind its socket.
 
-    It is given up only in tests that make `AGREED_S` short, once it has come as far as they need.
+    It is given up only in tests that make `AUTHENTICATION_TIMEOUT_S` short, once it has come as
+    far as they need.
     """
-    monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 600.0)
+    monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 600.0)
     file = tmp_path / "ssh"
     calls = tmp_path / "calls"
     asked = f"[ $1 = -G ] && exec echo '{settings}'"
@@ -447,7 +448,7 @@ def test_a_login_that_gets_no_further_is_given_up(
             assert not opening.done()
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)  # a turn of the loop, which hears the banner
-        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+        monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await opening
 
     with pytest.raises(SshError, match="after the key exchange") as caught:
@@ -469,16 +470,16 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
         while not (told and questions.pending()):
             assert not opening.done()
             await asyncio.sleep(0.01)
-        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+        monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await asyncio.sleep(1)
         assert not opening.done()
         # The time that the answer takes on its way is not what this is about.
-        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 600.0)
+        monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 600.0)
         questions.answer(questions.pending()[0].id, "123456")
         while not (tmp_path / "ssh.answered").exists():
             assert not opening.done()
             await asyncio.sleep(0.01)
-        monkeypatch.setattr("rankroom.ssh.login.AGREED_S", 0.2)
+        monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await opening
 
     # Answered, it gets no further, and that is given up.

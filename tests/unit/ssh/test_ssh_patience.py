@@ -29,8 +29,8 @@ def test_the_users_own_patience_with_a_silent_link_holds():
 
 def test_one_that_is_stopped_while_it_logs_in_stops_no_other(home, monkeypatch):
     monkeypatch.setattr(config, "ask_seconds", lambda: 0.1)
-    monkeypatch.setattr(connection, "CONNECT_S", 0.1)
-    monkeypatch.setattr(connection, "AGREED_S", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connection, "AUTHENTICATION_TIMEOUT_S", 0.1)
     tried = []
 
     async def connect(self: SshConnection, *about: object) -> None:

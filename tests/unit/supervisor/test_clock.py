@@ -125,7 +125,7 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
     assert compared(clocks, ranks) and clocks.of(ranks)
     count = len(hosts.asked)
     assert compared(clocks, ranks) == {} and len(hosts.asked) == count
-    monkeypatch.setattr("rankroom.supervisor.clock.AGAIN_S", 0.0)
+    monkeypatch.setattr("rankroom.supervisor.clock.COMPARISON_INTERVAL_S", 0.0)
     assert clocks.of(ranks) == {}
     assert compared(clocks, ranks) and len(hosts.asked) > count
 
@@ -133,7 +133,7 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
 def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
     """As when a cluster has just started."""
     # Threads of a busy machine may stand still for longer than is waited for them.
-    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 60.0)
+    monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 60.0)
     hosts = Hosts({})
     clocks = Clocks(hosts, "here")
     ranks = [rank_on(1, "a"), rank_on(2, "b")]
@@ -147,14 +147,14 @@ def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 0.1)
+    monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.1)
     hosts = Hosts({2: 77_000_000})
     found = compared(Clocks(hosts, "here"), [rank_on(1, "a"), rank_on(2, "a")])
     assert abs(found[2].offset - 77_000_000) <= found[2].error
 
 
 def test_hosts_that_do_not_answer_have_no_clock(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rankroom.supervisor.clock.COMES_S", 0.1)
+    monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.1)
     clocks = Clocks(Hosts({}), "here")
     assert compared(clocks, [rank_on(1, "a")]) == {}
     assert clocks.of([rank_on(1, "a")]) == {}

@@ -47,7 +47,7 @@ def test_who_is_about_to_get_the_state_does_not_keep_others_from_waiting():
 def test_it_is_not_waited_for_without_end():
     made = inside(0, of=2)
     made.wait_for(1, KILLED, 0)
-    assert made.overdue() == {1: elastic_ranks.NOT_BACK.format(how=KILLED, seconds=0)}
+    assert made.overdue() == {1: elastic_ranks.NOT_RESTARTED_IN_TIME.format(how=KILLED, seconds=0)}
     made.wait_longer(1, 60)
     assert made.overdue() == {} and made.words().startswith("rank 1 has died")
     assert made.give_up() == {1: KILLED} and made.words() == ""
@@ -55,7 +55,7 @@ def test_it_is_not_waited_for_without_end():
 
 def test_nor_is_one_that_dies_each_time_it_is_started():
     made = inside(0, 1, of=2)
-    for _ in range(elastic_ranks.TRIES):
+    for _ in range(elastic_ranks.MAX_RESTARTS_WITHOUT_STATE):
         assert not made.is_hopeless(1)
         made.wait_for(1, KILLED, 9)
         made.come_back(1)

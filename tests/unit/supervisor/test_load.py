@@ -24,12 +24,12 @@ def test_a_look_joins_what_all_agents_say():
 
 
 def test_ranks_of_an_agent_that_does_not_answer_are_left_out(monkeypatch):
-    monkeypatch.setattr(load, "COMES_S", 0.05)
+    monkeypatch.setattr(load, "REPLY_TIMEOUT_S", 0.05)
     assert Loads(lambda: [Future(), answered(1)]).look()["ranks"] == {"1": LOAD}
 
 
 def test_who_asks_too_soon_gets_what_was_seen_last(monkeypatch):
-    monkeypatch.setattr(load, "PAUSE_S", 3600.0)
+    monkeypatch.setattr(load, "MEASUREMENT_INTERVAL_S", 3600.0)
     asked = []
 
     def ask() -> list[Future[dict[int, load.Load]]]:

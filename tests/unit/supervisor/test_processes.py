@@ -37,7 +37,7 @@ class Clock:
 
 def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
     clock = Clock(monkeypatch)
-    clock.pass_by(cluster_processes.SILENT_S, {0, 1, 2})
+    clock.pass_by(cluster_processes.SILENCE_TIMEOUT_S, {0, 1, 2})
     assert clock.children.silent({0, 1, 2}) == []
     clock.pass_by(1, {0, 1, 2})
     assert clock.children.silent({0, 1, 2}) == [clock.other]
@@ -46,9 +46,11 @@ def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
 
 def test_a_node_whose_ranks_start_may_be_silent_longer(home, monkeypatch):
     clock = Clock(monkeypatch)
-    clock.pass_by(cluster_processes.SILENT_S + 1, {0, 1})
+    clock.pass_by(cluster_processes.SILENCE_TIMEOUT_S + 1, {0, 1})
     assert clock.children.silent({0, 1}) == []
-    clock.pass_by(cluster_processes.STARTING_S - cluster_processes.SILENT_S, {0, 1})
+    clock.pass_by(
+        cluster_processes.STARTING_SILENCE_TIMEOUT_S - cluster_processes.SILENCE_TIMEOUT_S, {0, 1}
+    )
     assert clock.children.silent({0, 1}) == [clock.other]
 
 

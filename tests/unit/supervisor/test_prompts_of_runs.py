@@ -123,7 +123,7 @@ def test_a_failure_releases_nobody_while_somebody_looks_around(
     ranks.say(1, "mark", name="answered", args={"number": 1})
     ranks.tick()
     assert not ranks.did("release"), "its next command may be asked for at any moment"
-    monkeypatch.setattr(recorder, "HELD_S", 0.0)
+    monkeypatch.setattr(recorder, "NEXT_PROMPT_TIMEOUT_S", 0.0)
     time.sleep(0.001)
     ranks.tick()  # the others are asked how they are, and do not answer
     ranks.tick()

@@ -45,7 +45,7 @@ class Ranks:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(rank_stacks, "STACKS_S", 0.01)
+    monkeypatch.setattr(rank_stacks, "REPLY_TIMEOUT_S", 0.01)
     for rank in range(3):
         (tmp_path / f"{rank}").mkdir()
     return tmp_path

@@ -132,7 +132,7 @@ def test_a_disk_that_stays_full_ends_no_run_and_the_spool_keeps_what_is_missing(
         raise UnwrittenError("cannot write the record: no space left", lines)
 
     with monkeypatch.context() as patch:
-        patch.setattr(patient_writer, "WAITING", 0)
+        patch.setattr(patient_writer, "MAX_BUFFERED_BYTES", 0)
         patch.setattr(Writer, "append", full)
         ranks.say(*range(11))
     assert run.wait(0)
@@ -222,7 +222,7 @@ def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tm
     run, ranks, store = begun
     for number in range(30):
         run._summary.note(f"note {number}")
-    monkeypatch.setattr(patient_writer, "WAITING", 0)
+    monkeypatch.setattr(patient_writer, "MAX_BUFFERED_BYTES", 0)
     with monkeypatch.context() as full:
         full.setattr(Writer, "append", refuse_all)
         ranks.say(0, 1, 2)

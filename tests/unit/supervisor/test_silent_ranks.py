@@ -31,7 +31,7 @@ from rankroom.supervisor import release
 from rankroom.supervisor.debug_relay import DebugRelay
 from rankroom.supervisor.processes import cluster_processes, hub
 from rankroom.supervisor.processes.agent_process import AgentProcess
-from rankroom.supervisor.processes.cluster_processes import SILENT_S, Processes
+from rankroom.supervisor.processes.cluster_processes import SILENCE_TIMEOUT_S, Processes
 from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.processes.restarts import Restarts
 from rankroom.supervisor.rank_connections import RankConnections
@@ -125,7 +125,7 @@ class TwoNodes:
         receive = self.supervisor.connections._receivers[run.id]
         receive({"rank": rank, "at": at}, b"".join(lines))
 
-    def silence(self, *nodes: int, seconds: float = SILENT_S + 5) -> None:
+    def silence(self, *nodes: int, seconds: float = SILENCE_TIMEOUT_S + 5) -> None:
         """Nothing has been heard of these for so long; one look."""
         for number, agent in enumerate(self.children.agents):
             agent.heard = time.monotonic() - (seconds if number in nodes else 0.0)
@@ -165,7 +165,7 @@ class TwoNodes:
 @pytest.fixture
 def two(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
     monkeypatch.setattr(cluster_processes.network, "towards", lambda hosts: "127.0.0.1")
-    monkeypatch.setattr(cluster_processes, "RESTART_S", 0.2)
+    monkeypatch.setattr(cluster_processes, "RESTART_TIMEOUT_S", 0.2)
     monkeypatch.setattr(release, "RELEASED_S", 0.0)
     monkeypatch.setattr(hub, "unregister", lambda *about: True)
     made = TwoNodes(tmp_path)

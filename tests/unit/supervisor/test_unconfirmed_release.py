@@ -125,7 +125,7 @@ class Asked(Silent):
 def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(release, "RELEASE_S", 600.0)
+    monkeypatch.setattr(release, "RELEASE_DELAY_S", 600.0)
     ranks = Asked()
     made = a_run(ranks)
     made.interrupt()

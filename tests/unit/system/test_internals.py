@@ -90,6 +90,6 @@ def test_a_pytorch_without_a_name_costs_what_it_was_for_and_says_so(notes: list[
 
 
 def test_a_name_that_is_there_is_wrapped(notes: list[str]):
-    ddp = Less(torch_internals.DDP, DistributedDataParallel=SimpleNamespace(_pre_forward=2))
+    ddp = Less(torch_internals.DDP_MODULE, DistributedDataParallel=SimpleNamespace(_pre_forward=2))
     torch_internals.patch(ddp, "DistributedDataParallel._pre_forward", lambda it: it * 21)
     assert ddp.DistributedDataParallel._pre_forward == 42 and notes == []

@@ -27,17 +27,17 @@ from rankroom.system import process_tree
 def test_a_job_that_a_cell_has_submitted_is_not_of_its_rank(
     tmp_path: Path, own: str | None, its: dict[str, str], found: bool
 ):
-    jobs = ("SLURM_JOB_ID", "PBS_JOBID", process_tree.JOB)
+    jobs = ("SLURM_JOB_ID", "PBS_JOBID", process_tree.JOB_MARK)
     env = {name: value for name, value in os.environ.items() if name not in jobs}
-    env |= {process_tree.SPOOL: str(tmp_path)} | its
+    env |= {process_tree.SPOOL_MARK: str(tmp_path)} | its
     if own is not None:
-        env[process_tree.JOB] = own
+        env[process_tree.JOB_MARK] = own
     code = "print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout
         process.stdout.readline()
-        marked = process_tree.marked(process_tree.SPOOL, tmp_path)
+        marked = process_tree.marked(process_tree.SPOOL_MARK, tmp_path)
         assert [each.pid for each in marked] == [process.pid] * found
         process.communicate(b"\n")

@@ -58,7 +58,7 @@ def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
     """As after `PYTHONPATH=$PYTHONPATH:/my/lib` where there was none."""
     own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
     argv = python_command.command("rankroom.batch.runner", "--help")
-    line = ["sh", "-c", f'{python_command.ASSIGNMENT} exec "$@"', "sh"]
+    line = ["sh", "-c", f'{python_command.SHELL_ASSIGNMENTS} exec "$@"', "sh"]
     subprocess.run(argv, env=python_command.environment(own), capture_output=True, timeout=120)
     subprocess.run([*line, *argv], env=own, capture_output=True, timeout=120)
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
@@ -69,7 +69,7 @@ def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
 
 def test_a_path_of_nothing_is_none():
     assert "PYTHONPATH" not in python_command.environment({"PYTHONPATH": ":"})
-    line = rf'{python_command.ASSIGNMENT} sh -c "echo [\$PYTHONPATH]"'
+    line = rf'{python_command.SHELL_ASSIGNMENTS} sh -c "echo [\$PYTHONPATH]"'
     assert run(["env", "PYTHONPATH=:", "sh", "-c", line]).stdout == "[]\n"
     assert python_command.environment({"PYTHONPATH": "a::b"})["PYTHONPATH"] == "a:b"
 
@@ -78,7 +78,7 @@ def test_nor_does_a_python_that_is_not_known(planted: Path):
     """With the variable, which is gone afterwards."""
     words = python_command.command("rankroom.batch.runner", "--help", python=["python"])
     assert "-P" not in words
-    line = f'{python_command.ASSIGNMENT} exec "$@"'
+    line = f'{python_command.SHELL_ASSIGNMENTS} exec "$@"'
     run(["sh", "-c", line, "sh", sys.executable, *words[1:]])
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
     shown = f"{python_command.SAFE_PATH}; print(os.environ.get('PYTHONSAFEPATH'))"

@@ -17,12 +17,12 @@ def test_it_is_this_user_until_it_has_ended():
         with socket.create_connection(door.getsockname()):
             here, peer = door.accept()
             assert socket_owner.owner(peer, here.getsockname()) == os.geteuid()
-        assert socket_owner.owner(peer, here.getsockname()) == socket_owner.GONE
+        assert socket_owner.owner(peer, here.getsockname()) == socket_owner.NO_OWNER
         here.close()
 
 
 def test_no_process_here_is_at_the_end_of_another_machine():
-    assert socket_owner.owner(("192.0.2.99", 9), ("127.0.0.1", 9)) == socket_owner.GONE
+    assert socket_owner.owner(("192.0.2.99", 9), ("127.0.0.1", 9)) == socket_owner.NO_OWNER
 
 
 def test_it_is_another_user():
@@ -70,7 +70,7 @@ def test_what_listens_at_a_port_is_no_end_of_a_connection():
     with socket.create_server(("", 0)) as door:
         peer = ("127.0.0.1", door.getsockname()[1])
         with socket.create_server(("127.0.0.1", 0)) as other:
-            assert socket_owner.owner(peer, other.getsockname()) == socket_owner.GONE
+            assert socket_owner.owner(peer, other.getsockname()) == socket_owner.NO_OWNER
 
 
 def test_nothing_is_known_where_linux_does_not_say(monkeypatch):
@@ -92,7 +92,7 @@ def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
     monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
     monkeypatch.setattr(Path, "read_text", refuse)
     peer, here = ("127.0.0.1", 9), ("127.0.0.1", 10)
-    assert socket_owner.owner(peer, here) == socket_owner.GONE
+    assert socket_owner.owner(peer, here) == socket_owner.NO_OWNER
     assert not socket_owner.is_ours(peer, here, {"127.0.0.1"})
     monkeypatch.setattr(socket, "create_server", refuse)
     assert socket_owner.tells_owners()  # and no framework's start fails with it
@@ -100,7 +100,7 @@ def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
 
 def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest.MonkeyPatch):
     """A stranger may connect from it, send, and be gone before it is asked whose that was."""
-    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.GONE)
+    monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
     here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.1.0.1", "10.0.0.2"}
     assert not socket_owner.is_ours(("10.1.0.1", 9), here, nodes)

@@ -13,12 +13,15 @@ import pytest
 from rankroom.scheduler import site as sites
 from rankroom.system.commands import Completed
 from rankroom.workshop import plan_check
-from rankroom.workshop.workshop_plan import EARLY_S, Plan
+from rankroom.workshop.workshop_plan import SEATS_OPEN_BEFORE_START_S, Plan
 
 STARTS = datetime(2026, 12, 1, 9, tzinfo=timezone.utc)
 
 
-@pytest.mark.parametrize(("early", "state"), [(EARLY_S, "ok"), (EARLY_S / 2, "warned")])
+@pytest.mark.parametrize(
+    ("early", "state"),
+    [(SEATS_OPEN_BEFORE_START_S, "ok"), (SEATS_OPEN_BEFORE_START_S / 2, "warned")],
+)
 def test_a_reservation_begins_when_learners_may_join(early: float, state: str):
     begin = int(STARTS.timestamp() - early)
     said = f"ReservationName=r StartTime={begin} EndTime={begin + 99_999} NodeCnt=4 Users=(null)"

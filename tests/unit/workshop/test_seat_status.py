@@ -179,7 +179,9 @@ def test_a_look_that_failed_once_is_made_again(
         patch.setattr(Store, "ids", broken)
         assert reader.read().state == "not started"
     now = time.monotonic()
-    monkeypatch.setattr(seat_status.time, "monotonic", lambda: now + seat_status.AGAIN_S + 1)
+    monkeypatch.setattr(
+        seat_status.time, "monotonic", lambda: now + seat_status.MAX_CACHE_AGE_S + 1
+    )
     assert reader.read().state == "running"
 
 

@@ -545,7 +545,7 @@ def test_the_end_stops_the_workshops_own_clusters_only(
     places = {"course": folder.path, "mine": f"{folder.path}/", "research": None, "old": "/other"}
     started = []
     for name, place in places.items():
-        env = {sharing.VARIABLE: str(place)} if place else {}
+        env = {sharing.WORKSHOP_VARIABLE: str(place)} if place else {}
         process = subprocess.Popen(["sleep", "60"], env={**os.environ, **env})
         started.append(process)
         paths = ClusterPaths(name)

@@ -343,13 +343,13 @@ def test_a_workshop_ends_when_all_seats_have(
     folder = opened(base / "may")
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(state="ended"))
-    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.2)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.2)
     done = typed("end", folder.path)
     assert done.exit_code == 0, done.output
     assert "Test workshop has ended, and no job of it is left" in done.output
     assert folder.is_over()
     own.write(SeatStatus(state="running"))
-    monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
+    monkeypatch.setattr(watched_workshop, "JOB_END_TIMEOUT_S", 0.2)
     said = typed("end", folder.path).output
     assert f"{ME}'s JupyterLab has not said that it has ended" in said
     assert "they end once that learner types `rankroom workshop leave`" in said
@@ -363,8 +363,8 @@ def test_a_seat_that_was_silent_before_is_not_waited_for(
     own.write(SeatStatus(state="idle"))
     yesterday = time.time() - 86_400
     os.utime(own.path, (yesterday, yesterday))
-    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
-    monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "JOB_END_TIMEOUT_S", 0.2)
     done = typed("end", folder.path)
     assert done.exit_code == 0 and "has not said" not in done.output
     assert f"{ME} had not been heard from: ranks of theirs may still run" in done.output
@@ -375,10 +375,10 @@ def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
     folder = opened(base / "may", way="ssh", site="nowhere", learners=(ME, "zoe"), **more)
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(state="ended", job="11"))
-    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
-    monkeypatch.setattr(watched_workshop, "GRACE_S", 0.2)
-    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.05)
-    monkeypatch.setattr(watched_workshop, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "JOB_END_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(watched_workshop, "SEAT_POLL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(watched_workshop, "SCHEDULER_POLL_INTERVAL_S", 0.05)
     return folder
 
 
@@ -439,7 +439,7 @@ def test_one_who_shares_nothing_ends_too(
     own = seat.take(folder.path, folder.owner_uid)
     own.share(False)
     own.write(SeatStatus(state="ended", why="private"))
-    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.1)
     done = typed("end", folder.path)
     assert done.exit_code == 0 and "has not said" not in done.output
     assert "private" not in own.path.read_text()
@@ -462,13 +462,13 @@ def test_a_look_that_fails_ends_nothing(
         return whole(here)
 
     monkeypatch.setattr(Folder, "seats", seats)
-    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.01)
-    monkeypatch.setattr("rankroom.workshop.workshop_folder.WARNING_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "SEAT_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.1)
     said = typed("watch", folder.path).output
     assert said.count("1 of 1 are here") == 3
     assert said.count("the file server is away: trying again") == 1
     del looks[:]
-    monkeypatch.setattr(watched_workshop, "LOOK_S", 0.1)
+    monkeypatch.setattr(watched_workshop, "SEAT_POLL_INTERVAL_S", 0.1)
     assert "no job of it is left" in typed("end", folder.path).output
     looks[:] = [folder]
     assert typed("watch", folder.path).exit_code == 1  # the first look

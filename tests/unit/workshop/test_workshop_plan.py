@@ -9,7 +9,7 @@ import pytest
 from rankroom.errors import UsageError
 from rankroom.scheduler import site
 from rankroom.workshop import workshop_plan
-from rankroom.workshop.workshop_plan import EARLY_S
+from rankroom.workshop.workshop_plan import SEATS_OPEN_BEFORE_START_S
 from workshops import NOON, plan
 
 GOOD = """\
@@ -50,8 +50,8 @@ def test_the_template_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = workshop_plan.read(written(tmp_path, workshop_plan.template()))
     assert found.lessons and found.starts and found.ends
     # Also a job that begins as soon as one may join lasts to the end.
-    assert found.seconds(found.starts.timestamp() - EARLY_S) >= (
-        (found.ends - found.starts).total_seconds() + EARLY_S
+    assert found.seconds(found.starts.timestamp() - SEATS_OPEN_BEFORE_START_S) >= (
+        (found.ends - found.starts).total_seconds() + SEATS_OPEN_BEFORE_START_S
     )
 
 

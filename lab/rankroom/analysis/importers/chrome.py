@@ -18,9 +18,9 @@ Key = tuple[Hashable, Hashable, str]  # process, thread, category as the file ha
 
 MOST_LANES = 100_000  # of one file; beyond, the threads of a process and category share one
 MOST_PROCESSES = 4096  # beyond, processes share such a lane
-MOST_SHARED = 10_000  # shared lanes; beyond, categories share one
-MOST_OPEN = 100_000  # open spans, threads that had any, and names of processes and threads
-MOST_TEXT = 64 << 20  # characters of arguments of open spans
+MAX_SHARED_LANES = 10_000  # shared lanes; beyond, categories share one
+MAX_OPEN_SPANS = 100_000  # open spans, threads that had any, and names of processes and threads
+MAX_OPEN_CHARS = 64 << 20  # characters of arguments of open spans
 LONGEST_NAME = 1_000  # characters of what processes, threads and categories are called
 
 _FLOWS = frozenset("stf")
@@ -139,12 +139,12 @@ class Reader:
         at = int(_time(event["ts"]))
         if where in self._last:
             self._last[where] = max(at, self._last[where])
-        elif len(self._last) < MOST_OPEN:
+        elif len(self._last) < MAX_OPEN_SPANS:
             self._last[where] = at
         stack = self._open.get(where, [])
         if event["ph"] == "B":
             text = _length(event)
-            if self._open_spans >= MOST_OPEN or self._open_text + text > MOST_TEXT:
+            if self._open_spans >= MAX_OPEN_SPANS or self._open_text + text > MAX_OPEN_CHARS:
                 self.dropped["beginnings of too many spans at once"] += 1
                 return
             self._open_spans, self._open_text = self._open_spans + 1, self._open_text + text
@@ -192,11 +192,11 @@ class Reader:
         process = key[0]
         if len(self._with_lanes) >= MOST_PROCESSES and process not in self._with_lanes:
             process = None
-        return process, None, key[2] if len(self.lanes) < MOST_LANES + MOST_SHARED else ""
+        return process, None, key[2] if len(self.lanes) < MOST_LANES + MAX_SHARED_LANES else ""
 
 
 def _tell(names: dict[Any, str], key: Hashable, name: Any) -> None:
-    if key in names or len(names) < MOST_OPEN:
+    if key in names or len(names) < MAX_OPEN_SPANS:
         names[key] = str(name)[:LONGEST_NAME]
 
 

@@ -11,11 +11,11 @@ from rankroom.text.rank_ranges import format_ranks
 
 Json = dict[str, Any]
 
-OURS = (
+RANKROOM_CATEGORIES = (
     "cell", "setup", "import", "step", "data", "user", "wait", "collective", "phase", "op",
     "kernel",
 )  # fmt: skip
-MARKS = "straggler"  # category of instants in an export, which an import derives again
+STRAGGLER_CATEGORY = "straggler"  # category of instants in an export, which an import derives again
 
 _CATEGORIES = {
     "cpu_op": "op",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rankroom.analysis.collectives import CATEGORY, Key, key_of
 from rankroom.analysis.importers import horovod_trace
-from rankroom.analysis.importers.foreign_names import OURS
+from rankroom.analysis.importers.foreign_names import RANKROOM_CATEGORIES
 from rankroom.analysis.importers.lanes import Lane, Names
 from rankroom.analysis.importers.trace_file import MOST_EVENTS, RankOfFile, TraceFile, read_file
 from rankroom.analysis.importers.trace_repair import TraceError
@@ -27,8 +27,8 @@ from rankroom.record.owner import this_process
 from rankroom.record.store import Store, new_id
 from rankroom.text.rank_ranges import name_ranks
 
-BATCH = 4096  # spans in one event
-PAUSE_US = 3_600_000_000  # at most, between two files of one run
+EVENT_SPANS = 4096  # spans in one event
+MAX_FILE_GAP_US = 3_600_000_000  # at most, between two files of one run
 Json = dict[str, Any]
 
 
@@ -171,7 +171,7 @@ class _When(NamedTuple):
         if self.time is None or other.time is None:
             return False
         apart = max(self.time[0] - other.time[1], other.time[0] - self.time[1])
-        return 0 <= apart < PAUSE_US
+        return 0 <= apart < MAX_FILE_GAP_US
 
 
 def _when(file: TraceFile) -> _When:
@@ -428,14 +428,17 @@ def _info(rank: _Rank) -> RankInfo:
 
 def _events(rank: _Rank) -> Iterator[tuple[bytes, int]]:
     """Yield the rank's spans as lines of its record, with the latest end in each."""
-    order = {category: place for place, category in enumerate(OURS)}
+    order = {category: place for place, category in enumerate(RANKROOM_CATEGORIES)}
     numbers: dict[tuple[int, int], int] = {}
     seq = told = 0
     for category, lane, names in sorted(rank.lanes, key=lambda each: order.get(each[0], 99)):
         lane.sort()
-        for at in range(0, len(lane), BATCH):
-            raw = lane.name[at : at + BATCH]
-            starts, durs = lane.start[at : at + BATCH], lane.dur[at : at + BATCH].tolist()
+        for at in range(0, len(lane), EVENT_SPANS):
+            raw = lane.name[at : at + EVENT_SPANS]
+            starts, durs = (
+                lane.start[at : at + EVENT_SPANS],
+                lane.dur[at : at + EVENT_SPANS].tolist(),
+            )
             define = []
             for number in dict.fromkeys(raw):
                 if (id(names), number) not in numbers:

@@ -15,7 +15,9 @@ MOST_NAMES = 50_000  # of one file and rank; beyond, spans share one name
 MOST_TEXT = 64 << 20  # characters of all names and arguments of a file; beyond, likewise
 MOST_VARIANTS = 1_000  # of one name, by its arguments; beyond, only `IDENTIFYING` ones stay
 MOST_RANKS = 4096  # of one file
-FARTHEST = 10 * 365 * 86_400 * 1_000_000  # µs from the other times; beyond, a time is invalid
+MAX_DISTANCE_US = (
+    10 * 365 * 86_400 * 1_000_000
+)  # µs from the other times; beyond, a time is invalid
 
 # Without these, collectives of different groups would be taken for one.
 IDENTIFYING = frozenset(
@@ -121,12 +123,12 @@ class Lane:
 
     def keep_sound(self, middle: int) -> Iterator[str]:
         """Drop invalid spans, yielding the reason for each; `middle` is a valid time."""
-        low, high = middle - FARTHEST, middle + FARTHEST
+        low, high = middle - MAX_DISTANCE_US, middle + MAX_DISTANCE_US
         if not len(self):
             return
         if (
             min(self.dur) >= 0
-            and max(self.dur) <= FARTHEST
+            and max(self.dur) <= MAX_DISTANCE_US
             and low <= min(self.start)
             and max(self.start) <= high
         ):
@@ -137,7 +139,7 @@ class Lane:
                 yield "negative duration"
             elif not low <= start <= high:
                 yield "a time ten years from the others"
-            elif dur > FARTHEST:
+            elif dur > MAX_DISTANCE_US:
                 yield "longer than ten years"
             else:
                 kept.add(name, start, dur)

@@ -21,9 +21,9 @@ from rankroom.analysis.importers.lanes import Lane
 from rankroom.analysis.importers.trace_repair import Events, Json
 from rankroom.system import control_groups
 
-LARGE = 16 << 20  # bytes; from this size, other processes pay off
-MOST = 4  # processes
-HEAD = 4  # first events of a stretch, which may describe the whole file
+MIN_FILE_BYTES = 16 << 20  # bytes; from this size, other processes pay off
+MAX_PROCESSES = 4  # processes
+HEAD_EVENTS = 4  # first events of a stretch, which may describe the whole file
 
 
 class Unsound(Exception):
@@ -44,7 +44,7 @@ class Part:
 def is_worth(path: Path) -> bool:
     """Whether parsing this file in parallel pays off, and is safe in this process."""
     try:
-        large = path.stat().st_size >= LARGE
+        large = path.stat().st_size >= MIN_FILE_BYTES
     except OSError:
         return False
     # A forked copy of a process with threads may hang.
@@ -54,7 +54,7 @@ def is_worth(path: Path) -> bool:
 
 def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
     """Feed all events to `reader`; yield the first ones of each stretch. Raises Unsound."""
-    count = min(control_groups.cores(), MOST)
+    count = min(control_groups.cores(), MAX_PROCESSES)
     fork = multiprocessing.get_context("fork")
     ahead: deque[Future[Part | None]] = deque()
     with ProcessPoolExecutor(count, fork) as pool:
@@ -65,7 +65,7 @@ def read(events: Events, reader: Reader) -> Iterator[list[Json]]:
                 yield from (_put(each, reader) for each in ahead)
                 ahead.clear()
                 reader.take(batch)
-                yield batch[:HEAD]
+                yield batch[:HEAD_EVENTS]
             while len(ahead) > 2 * count:
                 yield _put(ahead.popleft(), reader)
         yield from (_put(each, reader) for each in ahead)
@@ -85,7 +85,9 @@ def part(text: str) -> Part | None:
     reader.take(events)
     if reader.names.left_out:
         return None
-    return Part(events[:HEAD], reader.names.defined, reader.lanes, reader.others, reader.dropped)
+    return Part(
+        events[:HEAD_EVENTS], reader.names.defined, reader.lanes, reader.others, reader.dropped
+    )
 
 
 def _put(coming: Future[Part | None], reader: Reader) -> list[Json]:

@@ -14,8 +14,8 @@ from typing import Any
 from rankroom.analysis.importers import horovod_trace, parallel_parser
 from rankroom.analysis.importers.chrome import Reader
 from rankroom.analysis.importers.foreign_names import (
-    MARKS,
-    OURS,
+    RANKROOM_CATEGORIES,
+    STRAGGLER_CATEGORY,
     is_annotation,
     is_for_gpu,
     is_linked,
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 MOST_EVENTS = 10_000_000  # of all files together; the rest is dropped
 MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
 MOST_CATEGORIES = 256  # of one rank; beyond, they share one
-OTHERS = "events"
+OVERFLOW_CATEGORY = "events"
 _RANK = re.compile(r"(?:^|[^a-z])ranks?[ _:#.=-]*(\d{1,6})\b", re.I)
 _IN_NAME = re.compile(
     r"(?:rank|worker|process|proc|node)[ _.=-]*(\d{1,6})(?!\d)|(?:^|[._-])r?(\d{1,4})(?=\.|$)", re.I
@@ -65,7 +65,7 @@ class RankOfFile:
     def lane(self, category: str) -> Lane:
         """Return the lane of a category; beyond a limit, categories share one."""
         if category not in self.lanes and len(self.lanes) >= MOST_CATEGORIES:
-            category = OTHERS
+            category = OVERFLOW_CATEGORY
         return self.lanes.setdefault(category, Lane())
 
 
@@ -270,7 +270,7 @@ def _sort_in(
     defined = reader.names.defined
     threads: dict[tuple[int | None, str], set[Any]] = {}
     if ours:
-        reader.drop_lanes(MARKS)
+        reader.drop_lanes(STRAGGLER_CATEGORY)
     for process, thread, category in reader.lanes:
         threads.setdefault((whose[process], category), set()).add((process, thread))
     kernels = {
@@ -283,13 +283,17 @@ def _sort_in(
     for (process, thread, category), lane in list(reader.lanes.items()):
         rank = ranks[whose[process]]
         own = category
-        if not ours and category not in OURS and recognise(category, {"name": ""})[0] == category:
+        if (
+            not ours
+            and category not in RANKROOM_CATEGORIES
+            and recognise(category, {"name": ""})[0] == category
+        ):
             label = reader.threads.get((process, thread)) or (
                 f"thread {thread}" if thread not in (None, "") else ""
             )
             few = len(threads[rank.rank, category]) < MOST_LANES
             if not category:
-                own = (few and label) or OTHERS
+                own = (few and label) or OVERFLOW_CATEGORY
             elif few and len(threads[rank.rank, category]) > 1 and label:
                 own = f"{category} · {label}"
         told: dict[int, tuple[str, int]] = {}

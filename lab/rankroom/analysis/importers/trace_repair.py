@@ -20,12 +20,14 @@ from rankroom.errors import RankroomError
 
 Json = dict[str, Any]
 
-BLOCK = 1 << 22  # characters that are parsed at once
-WINDOW = 1 << 16
-LONGEST = 1 << 20  # characters; an event that is longer is broken
-MOST_TEXT = 8 << 30  # characters of one file, after decompression
-LONGEST_S = 300.0  # for one file
-HEADER = 1 << 24  # characters before the events: a few lines, unless a whole file is embedded
+BLOCK_CHARS = 1 << 22  # characters that are parsed at once
+WINDOW_CHARS = 1 << 16
+MAX_EVENT_CHARS = 1 << 20  # characters; an event that is longer is broken
+MAX_FILE_CHARS = 8 << 30  # characters of one file, after decompression
+READ_TIMEOUT_S = 300.0  # for one file
+MAX_HEADER_CHARS = (
+    1 << 24
+)  # characters before the events: a few lines, unless a whole file is embedded
 
 _DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")  # between events; inside one, a name follows a comma
@@ -62,7 +64,7 @@ class Events:
         self._lines = False  # events one per line, without an array
         self._closed = False  # the array of events ended with its bracket
         self._read = 0  # characters
-        self._until = time.monotonic() + LONGEST_S
+        self._until = time.monotonic() + READ_TIMEOUT_S
         self._blocks = self._decoded()
 
     def __iter__(self) -> Iterator[list[Json]]:
@@ -76,12 +78,12 @@ class Events:
             if (cut := self._last_sound()) > 0:
                 piece, self._text = self._text[:cut], self._text[cut:]
                 yield _without_comma(piece)
-            elif len(self._text) > LONGEST or self._over:
+            elif len(self._text) > MAX_EVENT_CHARS or self._over:
                 yield self._one_by_one(whole=self._over)
-            if self._read > MOST_TEXT:
-                self.stop(f"{MOST_TEXT >> 30} GB of text")
+            if self._read > MAX_FILE_CHARS:
+                self.stop(f"{MAX_FILE_CHARS >> 30} GB of text")
             elif time.monotonic() > self._until:
-                self.stop(f"{LONGEST_S:.0f} seconds")
+                self.stop(f"{READ_TIMEOUT_S:.0f} seconds")
             if self._over and not self._text:
                 break
             self._more()
@@ -121,14 +123,14 @@ class Events:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not packed:
-            while data := file.read(BLOCK):
+            while data := file.read(BLOCK_CHARS):
                 yield data
             return
         unpack = zlib.decompressobj(31)
-        while data := file.read(BLOCK >> 4):
+        while data := file.read(BLOCK_CHARS >> 4):
             while data:
                 try:
-                    yield unpack.decompress(data, BLOCK)
+                    yield unpack.decompress(data, BLOCK_CHARS)
                 except zlib.error:
                     self.repaired["compressed file damaged"] += 1
                     return
@@ -171,7 +173,7 @@ class Events:
         if self._text[0] != "{":
             raise TraceError(NO_TRACE.format(path=self.path, begins=self._text[:24]))
         while not (found := _EVENTS.search(self._text)):
-            if self._over or len(self._text) > HEADER:
+            if self._over or len(self._text) > MAX_HEADER_CHARS:
                 # Events one per line, without an array, are a trace, too.
                 if '"ph"' not in self._text:
                     raise TraceError(NO_EVENTS.format(path=self.path))
@@ -200,7 +202,7 @@ class Events:
 
     def _last_sound(self) -> int:
         """Return where to cut the text so that the last event before it is whole; 0 for nowhere."""
-        for back in (1 << 16, LONGEST):
+        for back in (1 << 16, MAX_EVENT_CHARS):
             begin = max(0, len(self._text) - back)
             between = list(_BETWEEN.finditer(self._text, begin))
             if between:
@@ -222,7 +224,7 @@ class Events:
         text, at = self._text, 0
         events: list[Json] = []
         while True:
-            if at > WINDOW:
+            if at > WINDOW_CHARS:
                 # A parse error takes time for all the text before it, as its lines are counted.
                 text, at = text[at:], 0
             begin = at
@@ -239,7 +241,7 @@ class Events:
                     events.append(event)
                 at = end
             elif text[at] == "]":
-                if not whole and len(text) - at < LONGEST:
+                if not whole and len(text) - at < MAX_EVENT_CHARS:
                     break  # the keys after the events are read at once
                 at = self._after_array(text, at + 1)
             elif text[at] == "[":
@@ -267,7 +269,7 @@ class Events:
             ends, escapes = _is_at_end(error, text), error.msg.startswith("Invalid \\")
         except (ValueError, RecursionError):
             ends = escapes = False
-        if not whole and len(text) - at < LONGEST:
+        if not whole and len(text) - at < MAX_EVENT_CHARS:
             return None, -1
         if escapes and (mended := self._without_escapes(text, at)) is not None:
             return mended
@@ -278,7 +280,7 @@ class Events:
 
     def _without_escapes(self, text: str, at: int) -> tuple[Json, int] | None:
         """Parse the event at `at`, taking invalid backslashes, as in paths, literally."""
-        for most in (2048, WINDOW):
+        for most in (2048, WINDOW_CHARS):
             piece = text[at : at + most]
             places = [found.start() for found in _ESCAPE.finditer(piece)]
             try:
@@ -332,8 +334,8 @@ def _without_comma(piece: str) -> str:
 def _is_at_end(error: json.JSONDecodeError, text: str) -> bool:
     """True if the text is sound up to its end, and merely incomplete."""
     if error.msg.startswith("Unterminated string"):
-        rest = text[error.pos : error.pos + WINDOW]
-        return len(text) - error.pos < WINDOW and not {"\n", "{"} & set(rest)
+        rest = text[error.pos : error.pos + WINDOW_CHARS]
+        return len(text) - error.pos < WINDOW_CHARS and not {"\n", "{"} & set(rest)
     return len(text) - error.pos < 8
 
 

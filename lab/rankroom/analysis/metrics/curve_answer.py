@@ -26,10 +26,10 @@ from rankroom.analysis.metrics.metrics_of_run import (
 from rankroom.record.model import Json, RunState
 
 VERSION = 1
-POINTS, MOST_POINTS, FEWEST_POINTS = 600, 4000, 40  # of a curve: default, most, fewest
+DEFAULT_POINTS, MAX_POINTS, MIN_POINTS = 600, 4000, 40  # of a curve: default, most, fewest
 NAMES = 20  # returned if none is requested
 MOST_BUCKETS = 100_000  # in one reply, approximately
-CURVES_AT_ONCE = MOST_BUCKETS // FEWEST_POINTS  # source.ts requests no more than this either
+CURVES_AT_ONCE = MOST_BUCKETS // MIN_POINTS  # source.ts requests no more than this either
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Asked:
     axis: Literal["step", "time"] = "step"
     begin: float | None = None
     end: float | None = None
-    points: int = POINTS
+    points: int = DEFAULT_POINTS
     names: tuple[str, ...] = ()
 
     @property
@@ -59,7 +59,7 @@ def answer(
     drawn_from = part or metrics
     names = _chosen(metrics, asked)
     count = sum(len(metrics.curves[name]) for name in names)
-    points = min(asked.points, max(FEWEST_POINTS, MOST_BUCKETS // max(1, count)))
+    points = min(asked.points, max(MIN_POINTS, MOST_BUCKETS // max(1, count)))
     curves, over_ranks = [], []
     for name in names:
         drawn, together = _of_name(drawn_from.curves.get(name, {}), asked, points)

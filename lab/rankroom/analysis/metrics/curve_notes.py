@@ -16,9 +16,9 @@ from rankroom.analysis.metrics.curves import Columns, Curve, Floats
 from rankroom.text.amounts import step_number
 from rankroom.text.rank_ranges import name_ranks
 
-MOST = 20  # notes
-EQUAL_STEPS = 3  # with two or more distinct values; then ranks are taken to agree on purpose
-NEAR = 1e-6  # relative difference that the order of a sum may cause
+MAX_NOTES = 20  # notes
+MIN_EQUAL_STEPS = 3  # with two or more distinct values; then ranks are taken to agree on purpose
+RELATIVE_TOLERANCE = 1e-6  # relative difference that the order of a sum may cause
 
 
 def notes_of(curves: Mapping[str, Mapping[int, Curve]]) -> list[str]:
@@ -28,9 +28,9 @@ def notes_of(curves: Mapping[str, Mapping[int, Curve]]) -> list[str]:
         found += _bad(name, ranks)
         if len(ranks) > 1 and (words := _difference(name, ranks)):
             found.append(words)
-        if len(found) >= MOST:
+        if len(found) >= MAX_NOTES:
             break
-    return found[:MOST]
+    return found[:MAX_NOTES]
 
 
 def _bad(name: str, ranks: Mapping[int, Curve]) -> list[str]:
@@ -58,14 +58,14 @@ def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
     """Return a note on ranks that differ after they agreed; empty if they do not."""
     numbers = sorted(ranks)
     steps, values = _together([ranks[rank].columns() for rank in numbers])
-    if len(steps) <= EQUAL_STEPS:
+    if len(steps) <= MIN_EQUAL_STEPS:
         return ""
     low, high = values.min(0), values.max(0)
-    is_equal = high - low <= NEAR * np.maximum(np.abs(high), np.abs(low))
+    is_equal = high - low <= RELATIVE_TOLERANCE * np.maximum(np.abs(high), np.abs(low))
     if is_equal.all():
         return ""
     first = int(np.argmin(is_equal))
-    if first < EQUAL_STEPS or len(np.unique(values[0, :first])) < 2:
+    if first < MIN_EQUAL_STEPS or len(np.unique(values[0, :first])) < 2:
         return ""
     apart = values[:, first]
     base = int(np.argmax(np.abs(apart - np.median(apart))))

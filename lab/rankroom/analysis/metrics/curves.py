@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-APART = 64  # arrays of new points until they are joined; more if the first is long
-MOST_BAD = 100  # values of a curve that are not finite, with their positions
+MAX_PENDING_ARRAYS = 64  # arrays of new points until they are joined; more if the first is long
+MAX_NON_FINITE = 100  # values of a curve that are not finite, with their positions
 
 
 Extent = tuple[float, float, float, float]  # the least and the largest step and time
@@ -86,12 +86,12 @@ class Curve:
         self._new.append((step, t, value))
         # An event may have one point, and an array takes as much memory as dozens of them: join the
         # arrays. How often each point is copied does not depend on how many there are.
-        if len(self._new) >= max(APART, len(self._new[0][0]) // APART):
+        if len(self._new) >= max(MAX_PENDING_ARRAYS, len(self._new[0][0]) // MAX_PENDING_ARRAYS):
             self._join()
         self.last_step, self.last = float(step[-1]), float(value[-1])
         self.extent = wider(self.extent, step, t)
-        if len(self.bad) < MOST_BAD and not (finite := np.isfinite(value)).all():
-            for at in np.flatnonzero(~finite)[: MOST_BAD - len(self.bad)].tolist():
+        if len(self.bad) < MAX_NON_FINITE and not (finite := np.isfinite(value)).all():
+            for at in np.flatnonzero(~finite)[: MAX_NON_FINITE - len(self.bad)].tolist():
                 self.bad.append((float(step[at]), int(t[at]), word(float(value[at]))))
 
     def restore(

@@ -25,14 +25,17 @@ from rankroom.record.store import RecordPaths, Store
 from rankroom.record.tail import lines_after, only_log_after
 from rankroom.system.files import write_atomically
 
-RULES = 2  # version of what metrics.json holds; another version is ignored
-MOST_POINTS = 8_000_000  # in memory, for one run
-MOST_CURVES = 50_000  # of one run
-KEPT = 200_000  # approximate number of buckets in metrics.json: some megabytes
-MOST_KEPT, FEWEST_KEPT = 2048, 20  # buckets of one curve
-MOST_TABLED = 20_000  # names of all ranks that are stored, for reading a part of the events
-NOTES_APART = 10  # notes are made again after this many times as long as they took
-PART, MOST_READ = 256 << 10, 8 << 20  # bytes: of a part of the events, and read for one reply
+METRICS_FORMAT_VERSION = 2  # version of what metrics.json holds; another version is ignored
+MAX_POINTS_IN_MEMORY = 8_000_000  # in memory, for one run
+MAX_CURVES = 50_000  # of one run
+STORED_BUCKETS = 200_000  # approximate number of buckets in metrics.json: some megabytes
+MAX_CURVE_BUCKETS, MIN_CURVE_BUCKETS = 2048, 20  # buckets of one curve
+MAX_STORED_NAMES = 20_000  # names of all ranks that are stored, for reading a part of the events
+NOTES_PERIOD_FACTOR = 10  # notes are made again after this many times as long as they took
+PART_BYTES, MAX_READ_BYTES = (
+    256 << 10,
+    8 << 20,
+)  # bytes: of a part of the events, and read for one reply
 _METRICS = b'{"kind":"metrics"'
 _EXACT = 1 << 53
 
@@ -98,7 +101,7 @@ class Metrics:
             {"rank": rank, "define": list(names.values())} for rank, names in self._names.items()
         ]
         whole = all(list(names) == list(range(len(names))) for names in self._names.values())
-        return tables if whole and sum(map(len, self._names.values())) <= MOST_TABLED else []
+        return tables if whole and sum(map(len, self._names.values())) <= MAX_STORED_NAMES else []
 
     def restore_names(self, tables: list[Json]) -> None:
         """Restore stored `names`, so that the events that define them need not be read."""
@@ -110,7 +113,7 @@ class Metrics:
         """Return the curve of this name and rank, new if need be; None if there are too many."""
         ranks = self.curves.setdefault(name, {})
         if rank not in ranks:
-            if self._count >= MOST_CURVES:
+            if self._count >= MAX_CURVES:
                 if not ranks:
                     del self.curves[name]
                 return None
@@ -140,12 +143,12 @@ class Metrics:
             else:
                 curve.add(step[which], t[which], value[which])
                 self._held += len(which)
-        if self._held > MOST_POINTS:
+        if self._held > MAX_POINTS_IN_MEMORY:
             self._shrink()
 
     def _shrink(self) -> None:
         curves = [curve for _, _, curve in self.all()]
-        most = max(FEWEST_KEPT, MOST_POINTS // 2 // len(curves))
+        most = max(MIN_CURVE_BUCKETS, MAX_POINTS_IN_MEMORY // 2 // len(curves))
         for curve in curves:
             curve.shrink(most)
         self._held = sum(len(curve.columns().step) for curve in curves)
@@ -197,7 +200,7 @@ class GrowingMetrics:
         if self._noted != self.metrics.version and is_due:
             self._noted = self.metrics.version
             self._notes = _notes(self.metrics)
-            self._next = begin + NOTES_APART * (time.monotonic() - begin)
+            self._next = begin + NOTES_PERIOD_FACTOR * (time.monotonic() - begin)
         return self._notes
 
 
@@ -220,7 +223,7 @@ class KeptMetrics:
         """Return all points from `low` to `high`, and some around; None if it is too much."""
         extent = f"{axis}s"
         parts = [part for part in self._parts if part[extent][0] <= high and part[extent][1] >= low]
-        if not self._parts or sum(part["to"] - part["from"] for part in parts) > MOST_READ:
+        if not self._parts or sum(part["to"] - part["from"] for part in parts) > MAX_READ_BYTES:
             return None
         metrics = Metrics(run)
         metrics.restore_names(self._names)
@@ -240,12 +243,12 @@ def write_metrics(store: Store, run: RunInfo) -> None:
     metrics = Metrics(run)
     parts, read = _read_in_parts(paths.events, metrics)
     curves = list(metrics.all())
-    most = min(MOST_KEPT, max(FEWEST_KEPT, KEPT // max(1, len(curves))))
+    most = min(MAX_CURVE_BUCKETS, max(MIN_CURVE_BUCKETS, STORED_BUCKETS // max(1, len(curves))))
     kept = [_to_json(name, rank, curve, most) for name, rank, curve in curves]
     exact = all(len(each["step"]) == each["points"] for each in kept)
     names = [] if exact else metrics.names
     said = {
-        "rules": RULES,
+        "rules": METRICS_FORMAT_VERSION,
         "read": read,
         "exact": exact,
         "dropped": metrics.dropped,
@@ -267,7 +270,7 @@ def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
         for line in lines:
             group.append(line)
             size += len(line) + 1
-            if size >= PART or begin + size == end:
+            if size >= PART_BYTES or begin + size == end:
                 metrics.seen = NOWHERE
                 metrics.take(group)
                 if metrics.seen != NOWHERE:
@@ -283,7 +286,9 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
     """Return what metrics.json holds; None unless it covers all events and follows our rules."""
     try:
         kept = json.loads(paths.metrics.read_bytes())
-        if kept["rules"] != RULES or not only_log_after(paths.events, kept["read"]):
+        if kept["rules"] != METRICS_FORMAT_VERSION or not only_log_after(
+            paths.events, kept["read"]
+        ):
             return None
         metrics = Metrics(run)
         metrics.dropped = dict(kept["dropped"])
@@ -370,7 +375,7 @@ def plain(values: Floats) -> list[Any]:
 
 def _notes(metrics: Metrics) -> list[str]:
     points = metrics.dropped.get("curves", 0)
-    more = [MORE_CURVES.format(most=MOST_CURVES, points=points)] if points else []
+    more = [MORE_CURVES.format(most=MAX_CURVES, points=points)] if points else []
     return more + notes_of(metrics.curves)
 
 

@@ -16,8 +16,8 @@ CAUSES: dict[str, tuple[str, str, str]] = {
 }
 
 
-SHORTEST = 100_000  # µs; a shorter run or loop gets no diagnosis
-LEAST = 10_000  # µs that a rank must cost to be named
+MIN_WALL_US = 100_000  # µs; a shorter run or loop gets no diagnosis
+MIN_COST_US = 10_000  # µs that a rank must cost to be named
 
 Own = Callable[[list[int], int], Mapping[str, Mapping[int, int]]]
 
@@ -59,7 +59,7 @@ def diagnosis(
     ranks waited for ranks that never arrived. With `steps`, the sentence is about this many steps
     of a loop, which take `wall` together.
     """
-    if len(rows) < 2 or not shared or wall < SHORTEST:
+    if len(rows) < 2 or not shared or wall < MIN_WALL_US:
         return ""
     named = named_of(wall, len(rows), stragglers)
     if not named:
@@ -80,7 +80,7 @@ def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequenc
     """Return the stragglers to name: those that cost enough, if few among `ranks`."""
     top = stragglers[0].cost if stragglers else 0
     named = [late for late in stragglers if 2 * late.cost >= top]
-    dear = top >= LEAST and 100 * top >= 3 * wall
+    dear = top >= MIN_COST_US and 100 * top >= 3 * wall
     return named if dear and 2 * len(named) <= ranks else []
 
 

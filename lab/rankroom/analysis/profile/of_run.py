@@ -83,7 +83,7 @@ class GrowingProfile:
         """Return the overview of all complete lines so far; empty if there are few spans."""
         with self._lock:
             collectives = self._matched(run)
-            if self._timeline.count < overview.LEAST_SPANS:
+            if self._timeline.count < overview.MIN_SPANS:
                 return ""
             return "".join(overview.overview_lines(self._timeline, collectives, self.read))
 

@@ -16,8 +16,8 @@ from rankroom.text.amounts import duration
 
 # The names shown for the phases, in order of time; the rest also lies between steps.
 TITLES = {"startup": "start-up", "warmup": "warm-up", "loop": "loop", "rest": "rest"}
-WORTH_A_WORD_US = 1_000_000  # what comes before the loop, if it is to be mentioned
-MOST_OTHERS = 3  # loops that are listed besides the longest
+MIN_MENTIONED_US = 1_000_000  # what comes before the loop, if it is to be mentioned
+MAX_OTHER_LOOPS = 3  # loops that are listed besides the longest
 _SAMPLES = ("data", "user")  # categories of spans that may report a number of samples
 
 
@@ -67,7 +67,7 @@ def split(shares: Shares) -> tuple[Loop | None, dict[str, Shares]]:
     cut = {name: part for name, part in parts.items() if len(part.window)}
     rows = [
         OtherLoop(each.what.name, each.what.line, each.counted, each.time)
-        for each in others[:MOST_OTHERS]
+        for each in others[:MAX_OTHER_LOOPS]
     ]
     return _described(steps, cut["loop"], rows), cut
 
@@ -76,7 +76,7 @@ def before(phases: list[Phase]) -> str:
     """Return `; before that: 10.4 s, 10.1 s of it imports`; empty if the loop began at once."""
     early = [phase for phase in phases if phase.phase in ("startup", "warmup")]
     took = sum(phase.wall for phase in early)
-    if took < WORTH_A_WORD_US:
+    if took < MIN_MENTIONED_US:
         return ""
     imports = sum(phase.imports for phase in early)
     of_it = f", {duration(imports)} of it imports" if 10 * imports >= took else ""

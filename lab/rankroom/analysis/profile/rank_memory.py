@@ -12,11 +12,11 @@ from rankroom.analysis.timeline import Timeline
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import name_ranks
 
-FEWEST = 8  # samples of a rank needed to tell whether its memory rises
+MIN_SAMPLES = 8  # samples of a rank needed to tell whether its memory rises
 QUARTERS = 4
-EVEN = 6  # from each quarter to the next, at least 1/EVEN of the whole rise
-LEAST_RISE = 32_000_000  # bytes that are worth mentioning, and at least
-SHARE = 20  # 1/SHARE of the peak
+MIN_STEP_DIVISOR = 6  # from each quarter to the next, at least 1/EVEN of the whole rise
+MIN_RISE_BYTES = 32_000_000  # bytes that are worth mentioning, and at least
+MIN_PEAK_DIVISOR = 20  # 1/SHARE of the peak
 
 
 def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]:
@@ -40,11 +40,11 @@ def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]
 
 def _rise(memory: npt.NDArray[np.int64]) -> int | None:
     """Return how far memory rose, 0 if not in every quarter; None if there are too few samples."""
-    if len(memory) < FEWEST:
+    if len(memory) < MIN_SAMPLES:
         return None
     middles = [int(np.median(part)) for part in np.array_split(memory, QUARTERS)]
     rise = middles[-1] - middles[0]
-    return rise if rise > 0 and EVEN * min(np.diff(middles)) >= rise else 0
+    return rise if rise > 0 and MIN_STEP_DIVISOR * min(np.diff(middles)) >= rise else 0
 
 
 def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
@@ -67,7 +67,7 @@ def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
 
 def rises(row: RankMemory) -> bool:
     """Whether the rise of a rank's memory is large enough to mention."""
-    return (row.rise or 0) >= max(LEAST_RISE, row.peak // SHARE)
+    return (row.rise or 0) >= max(MIN_RISE_BYTES, row.peak // MIN_PEAK_DIVISOR)
 
 
 def _between(sizes: Sequence[int]) -> str:

@@ -23,11 +23,11 @@ from rankroom.analysis.profile.rows import RankTimes
 from rankroom.analysis.timeline import Column, Timeline
 from rankroom.record.model import Json
 
-SET_UP = "setup"  # category of Rankroom's own work before a rank's cell begins
+SETUP_CATEGORY = "setup"  # category of Rankroom's own work before a rank's cell begins
 UNRECORDED = "unrecorded"  # category of the stretches whose spans were left out
 PARTS = ("compute", "data", "waiting", "exposed", "idle")
 # In graph mode the main thread's waits are not recorded: its collectives count as blocking.
-_BLOCKS_UNSEEN = "hvd.tensorflow"
+_UNSEEN_WAITS_LIBRARY = "hvd.tensorflow"
 
 
 class Times(NamedTuple):
@@ -106,7 +106,7 @@ class Shares:
         active = both(one(*self.timeline.active(rank, (self.begin, self.end))), whole)
         for begin, end in self.timeline.away.get(rank, ()):
             active = without(active, one(begin, max(begin, end)))
-        active = without(active, self._union(rank, SET_UP))
+        active = without(active, self._union(rank, SETUP_CATEGORY))
         blocked = both(self._blocks(rank), active)
         calls = self.collectives.calls[rank]
         waits = self.within(calls.start, calls.until)
@@ -128,7 +128,9 @@ class Shares:
     def _blocks(self, rank: int) -> Intervals:
         """Return when the rank's main thread was blocked in communication."""
         if self._any_wait:
-            blind, _ = self._calls(rank, lambda named: named.get("library") == _BLOCKS_UNSEEN)
+            blind, _ = self._calls(
+                rank, lambda named: named.get("library") == _UNSEEN_WAITS_LIBRARY
+            )
             return joined(self._union(rank, "wait"), blind)
         # No waits were recorded, and a GPU may compute while it communicates.
         on_gpu, others = self._calls(rank, lambda named: isinstance(named.get("kernel"), str))

@@ -12,7 +12,7 @@ from rankroom.analysis.profile.rows import Kind, Loop, RankMemory, RankTimes, St
 from rankroom.text.amounts import duration, size
 
 # The names shown for the parts of a rank's time, in the order shown.
-PARTS = {
+PART_TITLES = {
     "compute": "computing",
     "data": "data loading",
     "waiting": "waiting for others",
@@ -20,7 +20,7 @@ PARTS = {
     "idle": "idle",
 }
 # Reasons why spans were left out.
-WHY = {
+DROP_REASONS = {
     "length": "in columns of unequal length",
     "negative": "with negative durations",
     "number": "with times that are no whole numbers",
@@ -68,8 +68,8 @@ def of_ranks(wall: int, rows: Sequence[RankTimes], most: int | None = None, of: 
         ordered = sorted(rows, key=lambda row: (row.waiting, row.rank))
         kept = sorted({row.rank for row in (*ordered[: most // 2], *ordered[-(most // 2 - 1) :])})
         shown = [("mean", _mean(rows)), *((str(row.rank), row) for row in rows if row.rank in kept)]
-    head = [_headed("rank", of), *PARTS.values(), "communication in all"]
-    names = [*PARTS, "communication"]
+    head = [_headed("rank", of), *PART_TITLES.values(), "communication in all"]
+    names = [*PART_TITLES, "communication"]
     cells = [[label, *(_share(getattr(row, n), wall) for n in names)] for label, row in shown]
     return Table(head, cells)
 
@@ -104,11 +104,11 @@ def of_stragglers(wall: int, rows: Sequence[Straggler], of: str = "") -> Table:
 
 def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
     """Return how long each phase took, and where a rank's time went in it on average."""
-    head = ["phase", "time", *PARTS.values()]
+    head = ["phase", "time", *PART_TITLES.values()]
     cells = []
     for phase in phases:
         mean = _mean(phase.ranks)
-        shares = [_share(getattr(mean, part), phase.wall) for part in PARTS]
+        shares = [_share(getattr(mean, part), phase.wall) for part in PART_TITLES]
         cells.append([TITLES.get(phase.phase, phase.phase), _share(phase.wall, wall), *shares])
     return Table(head, cells)
 
@@ -149,7 +149,7 @@ def dropped(reasons: dict[str, int]) -> str:
     count = sum(reasons.values())
     if not count:
         return ""
-    why = ", ".join(f"{n:,} {WHY.get(reason, reason)}" for reason, n in reasons.items())
+    why = ", ".join(f"{n:,} {DROP_REASONS.get(reason, reason)}" for reason, n in reasons.items())
     return f"{count:,} unsound {'span' if count == 1 else 'spans'} left out: {why}"
 
 
@@ -175,16 +175,16 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     first, *others = (html.escape(" ".join(cell.split())) for cell in cells)
     left = f'<{tag} style="{_LEFT}">{first}</{tag}>'
     if tag == "td":
-        others = [cell.replace(" ", _STAYS) for cell in others]
+        others = [cell.replace(" ", _NO_BREAK_SPACE) for cell in others]
     else:
-        others = [cell.replace("-", _STAYS_HYPHEN) for cell in others]
+        others = [cell.replace("-", _NO_BREAK_HYPHEN) for cell in others]
     right = "".join(f'<{tag} style="{_RIGHT}">{cell}</{tag}>' for cell in others)
     return f"<tr>{left}{right}</tr>"
 
 
 # Keep a number with its unit, and `speed-up`, on one line: by characters, as a page's own styles
 # override ours.
-_STAYS, _STAYS_HYPHEN = "\u00a0", "\u2011"
+_NO_BREAK_SPACE, _NO_BREAK_HYPHEN = "\u00a0", "\u2011"
 _TABLE = "border-collapse:collapse;margin:4px 0;font-size:90%"
 _LEFT = "text-align:left;padding:1px 8px 1px 2px"
 _RIGHT = "text-align:right;padding:1px 8px"

@@ -21,10 +21,10 @@ from rankroom.analysis.profile.shares import Shares
 from rankroom.analysis.timeline import Column, Timeline, whole
 from rankroom.record.model import Json
 
-FEWEST = 5  # steps of a loop
-SHORTEST_US = 100_000  # of a loop; a shorter one is ignored
-WARM_UP = 1.5  # times the median: the first steps that take longer are warm-up
-LONGEST = 2  # times the median: a step in which every rank works longer is apart
+MIN_STEPS = 5  # steps of a loop
+MIN_LOOP_US = 100_000  # of a loop; a shorter one is ignored
+WARM_UP_FACTOR = 1.5  # times the median: the first steps that take longer are warm-up
+APART_FACTOR = 2  # times the median: a step in which every rank works longer is apart
 _NOT_TRAINING = {"evaluate", "predict", "test batch", "predict batch"}  # Keras's
 _NUMBERED = re.compile(r"(after )?#\d*$")  # what unnamed tensors are called
 
@@ -81,7 +81,7 @@ def find_loops(shares: Shares) -> list[Steps]:
     for rank in shares.timeline.ranks:
         for what, ends in (*_steps(shares.timeline, rank), *_patterns(shares, rank)):
             inside = ends[(ends >= shares.begin) & (ends <= shares.end)]
-            if len(inside) >= FEWEST:
+            if len(inside) >= MIN_STEPS:
                 marked.setdefault(what, {})[rank] = inside
     found: list[Steps] = []
     for what, marks in sorted(marked.items(), key=_credibility):
@@ -89,7 +89,7 @@ def find_loops(shares: Shares) -> list[Steps]:
         ends = marks[rank]
         if not any(_is_within(ends, other.ends) for other in found):
             steps = _measured(shares, what, rank, marks)
-            if steps.counted >= FEWEST - 2 and steps.time >= SHORTEST_US:
+            if steps.counted >= MIN_STEPS - 2 and steps.time >= MIN_LOOP_US:
                 found.append(steps)
     return sorted(found, key=lambda steps: -steps.time)
 
@@ -211,7 +211,7 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
     lengths = np.diff(ends)
     median = int(np.sort(lengths)[(len(lengths) - 1) // 2])
     warm = 1
-    while warm < len(ends) // 2 and lengths[warm - 1] > WARM_UP * median:
+    while warm < len(ends) // 2 and lengths[warm - 1] > WARM_UP_FACTOR * median:
         warm += 1
     worked = np.full(len(lengths), np.iinfo(np.int64).max)
     for each in marks:
@@ -221,7 +221,7 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
         worked = np.minimum(worked, np.where(gone, worked, mine))
     worked = np.minimum(worked, lengths)
     unrecorded = (np.diff(_until(shares.unrecorded, ends)) > 0)[warm - 1 :]
-    apart = (worked[warm - 1 :] > LONGEST * median) & ~unrecorded
+    apart = (worked[warm - 1 :] > APART_FACTOR * median) & ~unrecorded
     return Steps(what, rank, ends, warm, apart, unrecorded, sorted(map(len, marks.values())))
 
 

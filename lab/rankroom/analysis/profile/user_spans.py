@@ -9,7 +9,7 @@ from rankroom.analysis.profile.shares import Shares
 from rankroom.analysis.timeline import Column
 
 CATEGORY = "user"
-LONGEST = 40  # characters of a name in the sentence
+MAX_NAME_LENGTH = 40  # characters of a name in the sentence
 
 
 def own_spans(shares: Shares, who: list[int], cost: int) -> dict[str, dict[int, int]]:
@@ -43,4 +43,4 @@ def _names(shares: Shares, rank: int, numbers: Column) -> dict[str, list[int]]:
 
 
 def _is_plain(name: str) -> bool:
-    return 0 < len(name) <= LONGEST and all(c >= " " and c != "\x7f" for c in name)
+    return 0 < len(name) <= MAX_NAME_LENGTH and all(c >= " " and c != "\x7f" for c in name)

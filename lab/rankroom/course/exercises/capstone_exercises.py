@@ -16,8 +16,11 @@ from rankroom.system import control_groups
 
 EPOCHS = 3
 _ACCURACY = 0.8
-_MOST = 8  # ranks: with more, an epoch has too few steps to reach any accuracy
-_EFFICIENCY, _LEAST = 0.7, 0.3  # to reach; lower where ranks share cores, never below _LEAST
+MAX_RANKS_FOR_ACCURACY = 8  # ranks: with more, an epoch has too few steps to reach any accuracy
+TARGET_EFFICIENCY, MIN_EFFICIENCY = (
+    0.7,
+    0.3,
+)  # to reach; lower where ranks share cores, never below _LEAST
 _CLOSE = 1e-3  # largest difference of weights that differ by rounding alone
 
 
@@ -220,14 +223,14 @@ def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
                 f"ranks 0 and {rank} hold the same network, but their last gradients differ: they "
                 "are not averaged, and what one of them has learnt is thrown away"
             )
-    if learner.size <= _MOST:
+    if learner.size <= MAX_RANKS_FOR_ACCURACY:
         _demand_accuracy(model)
     return ranks
 
 
 def _wanted(cores: int, ranks: int) -> float:
     """Return the efficiency to reach on a node that runs `ranks` ranks on `cores` cores."""
-    return max(_LEAST, _EFFICIENCY * min(1.0, cores / ranks))
+    return max(MIN_EFFICIENCY, TARGET_EFFICIENCY * min(1.0, cores / ranks))
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:

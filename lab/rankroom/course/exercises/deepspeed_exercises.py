@@ -6,13 +6,13 @@ from rankroom.course.exercise import Learner, Wrong, exercise
 
 # Bytes per parameter in mixed precision with Adam: weight and gradient in 16 bits each; master
 # weight, momentum and variance in 32 bits each (Rajbhandari et al. 2020, ZeRO).
-_WEIGHT, _GRADIENT, _STATE = 2, 2, 12
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 2, 12
 
 
 def _bytes(parameters: int, ranks: int, stage: int) -> float:
-    weight = _WEIGHT / ranks if stage >= 3 else _WEIGHT
-    gradient = _GRADIENT / ranks if stage >= 2 else _GRADIENT
-    state = _STATE / ranks if stage >= 1 else _STATE
+    weight = WEIGHT_BYTES / ranks if stage >= 3 else WEIGHT_BYTES
+    gradient = GRADIENT_BYTES / ranks if stage >= 2 else GRADIENT_BYTES
+    state = OPTIMIZER_BYTES / ranks if stage >= 1 else OPTIMIZER_BYTES
     return parameters * (weight + gradient + state)
 
 

@@ -16,7 +16,7 @@ from rankroom import config
 from rankroom.course.exercise import Learner, Wrong, exercise
 from rankroom.text.rank_ranges import count_ranks
 
-SAVE_S = 0.5
+HALF_SAVE_PAUSE_S = 0.5
 
 
 @exercise("horovod.1", answer="device_of", ranks=1)
@@ -192,7 +192,7 @@ def _write_slowly(content: bytes, file: Any) -> None:
     half = len(content) // 2
     file.write(content[:half])
     file.flush()
-    time.sleep(SAVE_S)
+    time.sleep(HALF_SAVE_PAUSE_S)
     file.write(content[half:])
 
 

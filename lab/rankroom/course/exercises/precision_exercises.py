@@ -7,7 +7,7 @@ from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
 
-_LARGEST = 65504.0  # the largest finite float16
+LARGEST_FLOAT16 = 65504.0  # the largest finite float16
 
 
 @exercise("precision.1", answer="sum_of", ranks=1)
@@ -102,5 +102,5 @@ def scale(learner: Learner) -> None:
             raise Wrong(f"{found:g} is no power of two: only those change no digit of a number")
         if torch.tensor(largest * found, dtype=torch.float64).half().isinf():
             raise Wrong(f"{largest:.3g} × {found:g} is no number of float16 any more: it is inf")
-        if 2 * found * largest <= _LARGEST:
+        if 2 * found * largest <= LARGEST_FLOAT16:
             raise Wrong(f"for {largest:.3g}, {2 * found:g} would do as well: you have {found:g}")

@@ -44,7 +44,7 @@ def reduce_scatter(learner: Learner) -> None:
             f"ranks, and is {chunks[own].tolist()}{hint}"
         )
     if not torch.equal(message.chunk(learner.size)[own], wanted):
-        raise Wrong(REPLACED.format(own))
+        raise Wrong(CHUNK_REPLACED.format(own))
 
 
 @exercise("ring.3", answer="all_gather", ranks=2)
@@ -73,7 +73,7 @@ def all_gather(learner: Learner) -> None:
     kept = message.chunk(learner.size)
     for place, wanted in enumerate(whole.chunk(learner.size)):
         if not torch.equal(kept[place], wanted):
-            raise Wrong(REPLACED.format(place))
+            raise Wrong(CHUNK_REPLACED.format(place))
 
 
 @exercise("ring.4", answer="bytes_sent", ranks=2)
@@ -173,4 +173,4 @@ def _without_help(call: Any, name: str) -> None:
             setattr(dist, each, own)
 
 
-REPLACED = "chunks[{}] is another tensor now: change the one that was there, with += or copy_"
+CHUNK_REPLACED = "chunks[{}] is another tensor now: change the one that was there, with += or copy_"

@@ -99,7 +99,7 @@ CPU_ONLY = (
     ),
 )
 _ONCE = "what PyTorch's and TensorFlow's library have in common is most of what is compiled"
-ONCE = (
+COMPILE_SHARED_ONCE = (
     added(
         "common",
         "CMakeLists.txt",
@@ -135,7 +135,7 @@ target_include_directories(horovod_common PRIVATE
     ),
 )
 _QUICK = "these three edits take 89 of 288 s off the build on two cores"
-QUICK = (
+FASTER_BUILD = (
     added(
         "no-debug-info",
         "CMakeLists.txt",
@@ -186,12 +186,12 @@ CRASH: tuple[Change, ...] = (
 )
 
 # Without Rankroom's additions: what users would build for themselves, if it built.
-PLAIN: tuple[Change, ...] = BUILD + CPU_ONLY
-NATIVE: tuple[Change, ...] = (
+PLAIN_NATIVE_EDITS: tuple[Change, ...] = BUILD + CPU_ONLY
+NATIVE_EDITS: tuple[Change, ...] = (
     BUILD
     + CPU_ONLY
-    + ONCE
-    + QUICK
+    + COMPILE_SHARED_ONCE
+    + FASTER_BUILD
     + SYMBOLS
     + CRASH
     + TIMELINE

@@ -12,9 +12,9 @@ import rlcompleter
 import threading
 from typing import Any
 
-PATIENCE_S = 0.5
-MOST = 200  # completions
-LONGEST = 1000  # characters of a line
+SEARCH_TIMEOUT_S = 0.5
+MAX_COMPLETIONS = 200  # completions
+MAX_LINE_CHARS = 1000  # characters of a line
 _WORD = re.compile(r"[\w.]*$")
 
 
@@ -26,11 +26,11 @@ class FrameCompletion:
 
     def of(self, debugger: Any, line: str) -> dict[str, Any]:
         """Return where the line's last word begins, and its completions."""
-        word = _WORD.search(line[-LONGEST:])
+        word = _WORD.search(line[-MAX_LINE_CHARS:])
         begin = len(line) - len(word[0]) if word else len(line)
         found: list[str] = []
         is_busy = self._search is not None and self._search.is_alive()
-        if len(line) <= LONGEST and not is_busy:
+        if len(line) <= MAX_LINE_CHARS and not is_busy:
 
             def search() -> None:
                 with contextlib.suppress(Exception):  # such as that of an invalid line
@@ -38,8 +38,8 @@ class FrameCompletion:
 
             self._search = threading.Thread(target=search, name="rankroom-complete", daemon=True)
             self._search.start()
-            self._search.join(PATIENCE_S)
-        return {"begin": begin, "matches": found[:MOST]}
+            self._search.join(SEARCH_TIMEOUT_S)
+        return {"begin": begin, "matches": found[:MAX_COMPLETIONS]}
 
 
 def possibilities(debugger: Any, before: str, word: str) -> list[str]:

@@ -34,11 +34,17 @@ Done = Callable[[Message], None]
 
 PROMPT = "debugger> "
 # Commands at the prompt, and their requests in DAP. Anything else but `q` and `w` is evaluated.
-COMMANDS = {
+DAP_REQUESTS = {
     "c": "continue", "n": "next", "s": "stepIn", "r": "stepOut",
     "continue": "continue", "next": "next", "step": "stepIn", "return": "stepOut",
 }  # fmt: skip
-TOLD = {"initialized", "stopped", "continued", "thread", "breakpoint"}  # events that are passed on
+FORWARDED_EVENTS = {
+    "initialized",
+    "stopped",
+    "continued",
+    "thread",
+    "breakpoint",
+}  # events that are passed on
 
 
 class PanelDebugger:
@@ -134,7 +140,7 @@ class PanelDebugger:
         """Handle an event of pydevd."""
         if event["event"] == "stopped":
             self._do_soon(self._stop(event))
-        elif event["event"] in TOLD:
+        elif event["event"] in FORWARDED_EVENTS:
             if event["event"] == "continued":
                 self._resumed()
             self._tell(event)
@@ -176,7 +182,7 @@ class PanelDebugger:
         if text is None or words in ("q", "quit"):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return
-        if command := COMMANDS.get(words):
+        if command := DAP_REQUESTS.get(words):
             await self._request(command, threadId=thread)
             return
         if words:

@@ -22,8 +22,8 @@ from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import span
 
-LONGEST = 1000  # characters of a prompt that are reported
-WAITS_IN = {"debugger": "the debugger", "input": "input()", "password": "getpass()"}
+MAX_PROMPT_CHARS = 1000  # characters of a prompt that are reported
+PROMPT_SOURCES = {"debugger": "the debugger", "input": "input()", "password": "getpass()"}
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Prompts:
         """
         sys.stdout.flush()
         answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        with span(f"in {WAITS_IN[kind]}"):
+        with span(f"in {PROMPT_SOURCES[kind]}"):
             before = self.current
             try:
                 self.begin_question(kind, text, self.place(frame), answers.put)
@@ -129,8 +129,8 @@ class Prompts:
             finally:
                 self.end_question(before)
         if answer is None:
-            Waiting.broken = WAITS_IN[kind]
-            raise ReleasedError(LEFT.format(what=WAITS_IN[kind]))
+            Waiting.broken = PROMPT_SOURCES[kind]
+            raise ReleasedError(PROMPT_RELEASED.format(what=PROMPT_SOURCES[kind]))
         print(text if kind == "password" else f"{text}{answer}", flush=True)
         return answer
 
@@ -143,7 +143,12 @@ class Prompts:
         self.current = question = Question(self._number, kind, place, take)
         if self._released:
             question.answer(None)
-        about = {"number": question.number, "kind": kind, "text": text[:LONGEST], "place": place}
+        about = {
+            "number": question.number,
+            "kind": kind,
+            "text": text[:MAX_PROMPT_CHARS],
+            "place": place,
+        }
         self._emit("mark", name="asks", args=about)
 
     def end_question(self, before: Question | None = None) -> None:
@@ -172,7 +177,7 @@ class Prompts:
         if question is None:
             return []
         question.answer(None)
-        return [WAITS_IN[question.kind]]
+        return [PROMPT_SOURCES[question.kind]]
 
     def standing(self) -> dict[str, Any] | None:
         """Return where the rank is, as in `Watchdog.standing`; None if it asks nothing."""
@@ -181,9 +186,9 @@ class Prompts:
             return None
         frame = stacks.main_frame()
         about = stacks.place(frame, self._cells())
-        what = f"{WAITS_IN[question.kind]} at {question.place}"
+        what = f"{PROMPT_SOURCES[question.kind]} at {question.place}"
         return {"state": "asks", "what": what, "seconds": 0, "cell_line": about.cell_line,
                 "code": None}  # fmt: skip
 
 
-LEFT = "{what} was left, as its run was released"
+PROMPT_RELEASED = "{what} was left, as its run was released"

@@ -30,11 +30,11 @@ from rankroom.system.internals import demand
 Message = dict[str, Any]
 
 # Requests that only a stopped thread answers.
-OF_A_STOP = {
+STOPPED_THREAD_REQUESTS = {
     "completions", "evaluate", "exceptionInfo", "scopes", "setExpression", "setVariable",
     "stackTrace", "variables",
 }  # fmt: skip
-RUNS_ON = {
+THREAD_RUNNING_REPLY = {
     "type": "response", "success": False, "message": "the rank runs on",
     "body": {"result": "", "scopes": [], "stackFrames": [], "threads": [], "variables": []},
 }  # fmt: skip
@@ -126,7 +126,7 @@ class PydevdClient(DebugpyClient):
 
     def resumed(self) -> None:
         """Give up pending requests that only a stopped thread answers, as it has resumed."""
-        self._give_up(OF_A_STOP)
+        self._give_up(STOPPED_THREAD_REQUESTS)
 
     # -- messages
 
@@ -144,7 +144,7 @@ class PydevdClient(DebugpyClient):
             if not commands or command in commands:
                 self._asked.pop(number)
                 if not future.done():
-                    future.set_result({**RUNS_ON, "seq": 0})
+                    future.set_result({**THREAD_RUNNING_REPLY, "seq": 0})
 
     def _read(self, ours: socket.socket) -> None:
         with ours, ours.makefile("rb") as stream, contextlib.suppress(OSError, ValueError):

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 # Packages whose code runs a cell, and is not the user's.
-OURS = {
+KERNEL_PACKAGES = {
     "IPython", "asyncio", "debugpy", "ipykernel", "ipyparallel", "rankroom", "tornado",
     "traitlets", "zmq",
 }  # fmt: skip
@@ -97,7 +97,7 @@ def files_to_step_over() -> list[str]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
         is_pythons = file.startswith(stdlib) and "site-packages" not in file
-        if file and (is_pythons or name.partition(".")[0] in OURS):
+        if file and (is_pythons or name.partition(".")[0] in KERNEL_PACKAGES):
             found.append(file)
     return found
 

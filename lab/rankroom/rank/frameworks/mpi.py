@@ -18,10 +18,10 @@ def install(world: World) -> None:
 def _tell(world: World, module: Any) -> None:
     """Add a note to the run if MPI has a single process: each rank would do the work of all."""
     if world.size > 1 and module.Is_initialized() and module.COMM_WORLD.Get_size() == 1:
-        recorder.note(ALONE)
+        recorder.note(SINGLE_PROCESS_WORLD)
 
 
-ALONE = (
+SINGLE_PROCESS_WORLD = (
     "MPI.COMM_WORLD has one process only, on each rank: mpirun has not started the ranks. Between "
     "them there are torch.distributed (`dist.all_gather_object` takes any object) and Horovod; "
     "start a program that needs MPI with `!mpirun` or `!srun` in a %%local cell, or in a terminal"

@@ -17,8 +17,8 @@ from typing import Any
 from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting import metrics, spans
 
-_EAGER = "tensorflow.python.eager.context"
-_WRITERS = "tensorflow.python.ops.summary_ops_v2"
+_CONTEXT_MODULE = "tensorflow.python.eager.context"
+_SUMMARY_MODULE = "tensorflow.python.ops.summary_ops_v2"
 
 
 class _Names:
@@ -47,7 +47,7 @@ def install() -> None:
     """Prepare for the user's import of a writer; nothing is imported now."""
     for name in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
         when_imported(name, _watch_writer)
-    when_imported(_WRITERS, _watch_folders)
+    when_imported(_SUMMARY_MODULE, _watch_folders)
     when_imported("tensorflow.python.summary.tb_summary", _watch_summaries)
 
 
@@ -121,7 +121,7 @@ def _watch_summaries(module: Any) -> None:
         name: Any, data: Any, step: Any = None, description: Any = None, **kwargs: Any
     ) -> Any:
         written = original(name, data, step=step, description=description, **kwargs)
-        if spans.recorder.on and sys.modules[_EAGER].executing_eagerly() and bool(written):
+        if spans.recorder.on and sys.modules[_CONTEXT_MODULE].executing_eagerly() and bool(written):
             tensorflow: Any = sys.modules["tensorflow"]
             if step is None:
                 step = tensorflow.summary.experimental.get_step()
@@ -137,5 +137,5 @@ def _watch_summaries(module: Any) -> None:
 
 def _default_folder() -> Any:
     """Return the folder of TensorFlow's default summary writer, "" if it is unknown."""
-    state = getattr(sys.modules.get(_WRITERS), "_summary_state", None)
+    state = getattr(sys.modules.get(_SUMMARY_MODULE), "_summary_state", None)
     return getattr(getattr(state, "writer", None), "rankroom_folder", "")

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import psutil
 
-from rankroom.agent.forking import NONE
+from rankroom.agent.forking import NO_PRELOAD
 from rankroom.agent.node_ranks import BIND
 from rankroom.rank.environment import device, positions
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Node
@@ -31,11 +31,17 @@ from rankroom.supervisor.processes.load import Load
 from rankroom.system import control_groups, network, process_tree, python_command
 from rankroom.system.exits import describe_crash, describe_exit
 
-STOP_S = 5.0  # timeout for agents to end their ranks and themselves, before they are killed
-RESTART_S = 6.0  # timeout for an agent to end ranks that are restarted, before it is given up
-SILENT_S = 20.0  # a node that reports nothing for so long may be cut off
-STARTING_S = 60.0  # the same until its ranks are ready: while they start, it may be too busy
-PAUSED_S = 2.0  # without a check, though many are due each second: this process was suspended
+STOP_TIMEOUT_S = 5.0  # timeout for agents to end their ranks and themselves, before they are killed
+RESTART_TIMEOUT_S = (
+    6.0  # timeout for an agent to end ranks that are restarted, before it is given up
+)
+SILENCE_TIMEOUT_S = 20.0  # a node that reports nothing for so long may be cut off
+STARTING_SILENCE_TIMEOUT_S = (
+    60.0  # the same until its ranks are ready: while they start, it may be too busy
+)
+SUSPENDED_AFTER_S = (
+    2.0  # without a check, though many are due each second: this process was suspended
+)
 
 
 class Processes:
@@ -153,7 +159,7 @@ class Processes:
         ]  # fmt: skip
         env = python_command.environment(os.environ) | {
             "RANKROOM_SIZE": str(self.info.size), "RANKROOM_SUPERVISOR": str(os.getpid()),
-            process_tree.CLUSTER: str(self.paths.folder),
+            process_tree.CLUSTER_MARK: str(self.paths.folder),
         }  # fmt: skip
         with self.paths.controller_log.open("ab") as file:
             self.controller = subprocess.Popen(
@@ -164,7 +170,7 @@ class Processes:
     def start_agents(self, modules: Sequence[str] | None) -> None:
         """Start an agent on each node, which preloads `modules`; with None it forks no ranks, but
         starts each as a program of its own."""
-        self._modules = [NONE] if modules is None else modules
+        self._modules = [NO_PRELOAD] if modules is None else modules
         self.agents = [self._start_agent(node) for node in range(len(self.nodes))]
 
     def _start_agent(self, node: int) -> AgentProcess:
@@ -173,15 +179,15 @@ class Processes:
         name, granted = self.nodes[node].name, self.info.allocation
         about = [str(self.paths.folder), mark, str(node), str(self._devices), *self._modules]
         env = dict(os.environ) if granted is None else step_launcher.environment(os.environ)
-        env |= {process_tree.CLUSTER: str(self.paths.folder), process_tree.AGENT: mark}
+        env |= {process_tree.CLUSTER_MARK: str(self.paths.folder), process_tree.AGENT_MARK: mark}
         # Set here, as Python reads them before a rank that is a program of its own can set them.
         env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         env = python_command.environment(env)
         if granted is None:
             env[BIND] = network.LOOPBACK
-        if granted is None or step_launcher.PYTHON not in os.environ:
+        if granted is None or step_launcher.PYTHON_VARIABLE not in os.environ:
             env |= port_guard.environment(env)  # a container may not have the file
-        command = python_command.command(step_launcher.AGENT, *about)
+        command = python_command.command(step_launcher.AGENT_MODULE, *about)
         if granted is not None:
             command = step_launcher.command(granted, name, self.info.cwd, about)
         log = self.paths.agent_log(name)
@@ -211,7 +217,7 @@ class Processes:
         rank's last process has not ended."""
         node = self._node_of[rank]
         if rank in self.ranks and not self.ranks[rank].ended:
-            raise OSError(STAYS.format(pid=self.ranks[rank].pid))
+            raise OSError(PROCESS_DOES_NOT_END.format(pid=self.ranks[rank].pid))
         if self.agents[node].is_over:
             self.agents[node] = self._start_agent(node)
             # The agent reads this once it is ready; its ranks keep the addresses that others know.
@@ -238,9 +244,13 @@ class Processes:
         now = time.monotonic()
         missed, self._looked = now - self._looked, now
         for agent in self.agents:
-            if missed > PAUSED_S:  # this process itself was suspended, and heard nothing
+            if missed > SUSPENDED_AFTER_S:  # this process itself was suspended, and heard nothing
                 agent.heard = min(now, agent.heard + missed)
-            patience = SILENT_S if all(r in ready for r in self.ranks_of(agent)) else STARTING_S
+            patience = (
+                SILENCE_TIMEOUT_S
+                if all(r in ready for r in self.ranks_of(agent))
+                else STARTING_SILENCE_TIMEOUT_S
+            )
             is_late = now - agent.heard > patience
             agent.is_silent = bool(agent.place) and not agent.is_over and is_late
         return [agent for agent in self.agents if agent.is_silent]
@@ -258,7 +268,7 @@ class Processes:
         given_up: dict[int, str] = {}
         for agent, its in self._by_agent(ranks):
             # What a killed agent left is ended by the next one.
-            if not agent.is_over and not agent.end_ranks(its, RESTART_S):
+            if not agent.is_over and not agent.end_ranks(its, RESTART_TIMEOUT_S):
                 given_up |= dict.fromkeys(self.ranks_of(agent), agent.node)
         return given_up
 
@@ -269,7 +279,7 @@ class Processes:
             agent.hang_up()
         if self.controller.poll() is None:
             self.controller.terminate()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for agent in self.agents:
             agent.wait(deadline - time.monotonic())
         try:
@@ -279,7 +289,7 @@ class Processes:
             self.controller.wait()
         process_tree.end(
             children
-            | process_tree.marked(process_tree.CLUSTER, self.paths.folder) - {psutil.Process()}
+            | process_tree.marked(process_tree.CLUSTER_MARK, self.paths.folder) - {psutil.Process()}
         )
 
     def _by_agent(self, ranks: Iterable[int]) -> list[tuple[AgentProcess, list[int]]]:
@@ -289,4 +299,6 @@ class Processes:
         return [(self.agents[node], its) for node, its in found.items()]
 
 
-STAYS = "its last process ({pid}) does not end, as one that waits for a disk or a device"
+PROCESS_DOES_NOT_END = (
+    "its last process ({pid}) does not end, as one that waits for a disk or a device"
+)

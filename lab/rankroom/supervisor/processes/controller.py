@@ -17,10 +17,10 @@ from rankroom.system import process_tree
 from rankroom.system.internals import demand
 
 # What is overridden or called of ipyparallel's controller here.
-OVERRIDDEN = (
+CONTROLLER_INTERNALS = (
     "init_schedulers", "to_work_dir", "client_url", "engine_url", "bind", "session", "loop",
 )  # fmt: skip
-BEATING = ("beat", "responses", "period")
+HEART_MONITOR_INTERNALS = ("beat", "responses", "period")
 CALM_MS = 1000  # between two heartbeats while all ranks respond
 
 
@@ -84,8 +84,8 @@ def follow(supervisor: int) -> None:
 def main() -> None:
     """Run the controller of the cluster that the options name, as a child of its supervisor."""
     try:
-        demand("ipyparallel", IPController, OVERRIDDEN)
-        demand("ipyparallel", heartmonitor.HeartMonitor, BEATING)
+        demand("ipyparallel", IPController, CONTROLLER_INTERNALS)
+        demand("ipyparallel", heartmonitor.HeartMonitor, HEART_MONITOR_INTERNALS)
     except RankroomError as error:
         sys.exit(str(error))
     heartmonitor.HeartMonitor = HeartMonitor  # also in the separate process that it runs in

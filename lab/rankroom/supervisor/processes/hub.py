@@ -14,7 +14,7 @@ import zmq
 if TYPE_CHECKING:
     from jupyter_client.session import Session
 
-ANSWER_MS = 500
+REPLY_TIMEOUT_MS = 500
 
 
 def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) -> bool:
@@ -41,7 +41,7 @@ def unregister(engine_file: Path, ranks: Sequence[int], seconds: float = 5.0) ->
                 session.send(socket, "unregistration_request", content={"id": rank})
             # It handles requests in order: the reply to this one shows the result of the others.
             session.send(socket, "connection_request")
-            if socket.poll(ANSWER_MS):
+            if socket.poll(REPLY_TIMEOUT_MS):
                 _, frames = session.feed_identities(socket.recv_multipart())
                 content = session.deserialize(frames)["content"]
                 ranks = [rank for rank in ranks if str(rank) in content.get("engines", {})]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-PAUSE_S = 1.0  # between two measurements; in between, the last one is returned
-COMES_S = 4.0  # timeout for the replies of the nodes' agents
+MEASUREMENT_INTERVAL_S = 1.0  # between two measurements; in between, the last one is returned
+REPLY_TIMEOUT_S = 4.0  # timeout for the replies of the nodes' agents
 Load = dict[str, Any]  # cpu (percent of a core), memory (bytes), gpu (percent), gpu_memory
 
 
@@ -25,8 +25,8 @@ class Loads:
     def look(self) -> dict[str, Any]:
         """Return the load of all ranks; those of which nothing is known are left out."""
         with self._lock:
-            if time.monotonic() - self._looked > PAUSE_S:
-                answered = wait(self._ask(), COMES_S).done
+            if time.monotonic() - self._looked > MEASUREMENT_INTERVAL_S:
+                answered = wait(self._ask(), REPLY_TIMEOUT_S).done
                 found = {rank: load for each in answered for rank, load in each.result().items()}
                 self._looked = time.monotonic()
                 ranks = {str(rank): found[rank] for rank in sorted(found)}

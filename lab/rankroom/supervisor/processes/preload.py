@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rankroom import config
-from rankroom.agent.forking import NONE
+from rankroom.agent.forking import NO_PRELOAD
 from rankroom.errors import RankroomError
 from rankroom.system.files import write_atomically
 
@@ -19,7 +19,7 @@ def modules(asked: str) -> list[str] | None:
     """Return the modules that `asked` names, else those that were noted; None to fork no ranks."""
     names = (asked or config.preload()).replace(",", " ").split()
     # On other systems libraries do not survive a fork, and nothing ends ranks with their parent.
-    if names == [NONE] or sys.platform != "linux":
+    if names == [NO_PRELOAD] or sys.platform != "linux":
         return None
     return names or _noted()
 

@@ -11,7 +11,10 @@ from rankroom.record.cluster_file import ClusterInfo
 from rankroom.supervisor.processes import start_limit
 from rankroom.supervisor.processes.cluster_processes import Processes
 
-AGAIN, WITHIN_S = 3, 60.0  # automatic restarts of a rank in that time, before it is left down
+MAX_AUTO_RESTARTS, AUTO_RESTART_WINDOW_S = (
+    3,
+    60.0,
+)  # automatic restarts of a rank in that time, before it is left down
 
 
 class Restarts:
@@ -48,9 +51,13 @@ class Restarts:
         if not self._info.auto_restart or rank in self.asked:
             return False, how
         now = time.monotonic()
-        lately = [each for each in self._brought_back.get(rank, []) if now - each < WITHIN_S]
-        if len(lately) >= AGAIN:
-            return False, LEFT_DOWN.format(how=how, times=AGAIN, seconds=WITHIN_S)
+        lately = [
+            each for each in self._brought_back.get(rank, []) if now - each < AUTO_RESTART_WINDOW_S
+        ]
+        if len(lately) >= MAX_AUTO_RESTARTS:
+            return False, LEFT_DOWN.format(
+                how=how, times=MAX_AUTO_RESTARTS, seconds=AUTO_RESTART_WINDOW_S
+            )
         self._brought_back[rank] = [*lately, now]
         return True, how
 

@@ -26,20 +26,22 @@ from rankroom.rank.frameworks.horovod import process_sets as horovod_sets
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 
-TRIES = 3  # to initialize: a connection may break while it is made
-TOGETHER_S = 0.5  # for a shutdown in which all ranks take part: it takes milliseconds
-LOOK_S = 0.05  # poll interval: whether a shutdown is over, or must be cut short
-SHUTDOWN_S = 2.0  # a shutdown may be blocked by a stuck rank; a release must not be
+INIT_ATTEMPTS = 3  # to initialize: a connection may break while it is made
+JOINT_SHUTDOWN_TIMEOUT_S = 0.5  # for a shutdown in which all ranks take part: it takes milliseconds
+SHUTDOWN_POLL_INTERVAL_S = 0.05  # poll interval: whether a shutdown is over, or must be cut short
+RELEASE_TIMEOUT_S = 2.0  # a shutdown may be blocked by a stuck rank; a release must not be
 
-_MAY_BE_MADE = "initialization failed"  # in Horovod's error if a connection could not be made
+_CONNECTION_FAILED_TEXT = (
+    "initialization failed"  # in Horovod's error if a connection could not be made
+)
 JOIN_EDIT = "join-reset"  # Rankroom's edit that lets Horovod start again after a failed join
 
 # The state of a library that was imported, but never initialized.
-NEVER_STARTED = {
+IMPORTED_ONLY_STATE = {
     "on": False, "started": False, "released": False, "spoilt": False, "gave_up": "",
 }  # fmt: skip
 
-_LIMITS = {f"HOROVOD_STALL_{each}_TIME_SECONDS" for each in ("CHECK", "SHUTDOWN")}
+_STALL_CHECK_VARIABLES = {f"HOROVOD_STALL_{each}_TIME_SECONDS" for each in ("CHECK", "SHUTDOWN")}
 
 _libraries: dict[str, Library] = {}
 
@@ -99,7 +101,7 @@ def release() -> list[str]:
         each.released = True
         thread.start()
     for thread in threads:
-        thread.join(SHUTDOWN_S)
+        thread.join(RELEASE_TIMEOUT_S)
     return [f"horovod.{library.name}" for library in dict.fromkeys([*connecting, *on])]
 
 
@@ -126,7 +128,7 @@ def _let_outdated_go(world: World) -> None:
 
 def state() -> dict[str, Any]:
     """Return the state of each imported library, compared by ranks after a cell that failed."""
-    unused = {name: NEVER_STARTED for name in ("torch", "tensorflow") if _imported(name)}
+    unused = {name: IMPORTED_ONLY_STATE for name in ("torch", "tensorflow") if _imported(name)}
     return unused | {name: library.state() for name, library in _libraries.items()}
 
 
@@ -155,7 +157,7 @@ def settle(states: list[dict[str, Any]]) -> None:
         # A process that has never started it replaces one that had.
         replaced = len({each["started"] for each in known}) > 1
         if any(each["spoilt"] for each in known):
-            print(SPOILT, file=sys.stderr)
+            print(JOIN_FAILED, file=sys.stderr)
         elif all(mine) and (replaced or any(_was_on(each) for each in known)):
             basics.init()
 
@@ -209,7 +211,9 @@ class Library:
 
     def init(self, comm: Any, process_sets: Any) -> None:
         """Run hvd.init() on all ranks together, or do nothing if all of them have."""
-        if _LIMITS & os.environ.keys():  # also if set in a cell: the user wants Horovod's own check
+        if (
+            _STALL_CHECK_VARIABLES & os.environ.keys()
+        ):  # also if set in a cell: the user wants Horovod's own check
             os.environ.pop("HOROVOD_STALL_CHECK_DISABLE", None)
         world = self._world
         wanted = horovod_sets.listed(process_sets)
@@ -245,7 +249,7 @@ class Library:
             raise world.refuse("hvd.add_process_set()", "Make it in a cell on all ranks.")
         asked = world.gather(f"hvd.add_process_set() of horovod.{self.name}", sorted(ranks))
         if any(each != asked[0] for each in asked):
-            raise ValueError(UNLIKE.format(asked=", ".join(map(str, asked))))
+            raise ValueError(PROCESS_SETS_DIFFER.format(asked=", ".join(map(str, asked))))
         if horovod_sets.find(self.name, ranks, world.size) is None:
             meeting = world.meeting
             self._agreed_on(meeting)
@@ -264,7 +268,7 @@ class Library:
         have = [rank for rank, each in enumerate(ranks) if not each["behind"]]
         self._world.first_with_state = have[0] if have else 0
         if any(each["spoilt"] for each in ranks):
-            raise RuntimeError(SPOILT)
+            raise RuntimeError(JOIN_FAILED)
         return all(each["on"] for each in ranks)
 
     def _has(self, wanted: list[Any]) -> bool:
@@ -277,7 +281,7 @@ class Library:
         wanted: list[Any],
         meeting: int,
         also: list[list[int]] | None = None,
-        tries: int = TRIES,
+        tries: int = INIT_ATTEMPTS,
     ) -> None:
         self.shut_down()
         horovod_calls.forget_handles(self.name)
@@ -301,10 +305,12 @@ class Library:
             self.released = True  # it may be initialized, with broken connections
             raise
         if causes := [each["failed"] for each in said if each.get("failed")]:
-            if tries > 1 and all(_MAY_BE_MADE in each for each in causes):
+            if tries > 1 and all(_CONNECTION_FAILED_TEXT in each for each in causes):
                 self._start(comm, wanted, meeting, also, tries - 1)
                 return
-            raise failed or RuntimeError(NOT_UP.format(library=self.name, cause=causes[0]))
+            raise failed or RuntimeError(
+                INIT_FAILED_ELSEWHERE.format(library=self.name, cause=causes[0])
+            )
         self.released, self.started, self._made_for = False, True, self._world.size
         self._started_whole |= self._made_for == self._world.whole
         self._epoch, self.meeting = self._world.epoch, (self._world.run, meeting)
@@ -345,7 +351,7 @@ class Library:
     def topic(self) -> str:
         return f"hvd.init() of horovod.{self.name}"
 
-    def shut_down(self, patience: float = TOGETHER_S) -> None:
+    def shut_down(self, patience: float = JOINT_SHUTDOWN_TIMEOUT_S) -> None:
         """Shut down together with the other ranks, or alone after `patience` seconds.
 
         After a death, a rank may be waiting in a ring for a peer that has noticed it and left. The
@@ -365,8 +371,10 @@ class Library:
                     return
             begun = time.monotonic()
             while self._ending.is_alive():
-                self._ending.join(LOOK_S)
-                if time.monotonic() - begun > (TOGETHER_S if self.released else patience):
+                self._ending.join(SHUTDOWN_POLL_INTERVAL_S)
+                if time.monotonic() - begun > (
+                    JOINT_SHUTDOWN_TIMEOUT_S if self.released else patience
+                ):
                     sockets.break_off(self._sockets)
                     self._ending.join()
 
@@ -456,11 +464,11 @@ def _is_consequence(words: str) -> bool:
     return "by peer" in words
 
 
-UNLIKE = (
+PROCESS_SETS_DIFFER = (
     "hvd.add_process_set() was given different ranks on different ranks ({asked}): every rank "
     "makes every set, also those it is not in"
 )
-SPOILT = (
+JOIN_FAILED = (
     "Horovod cannot start again in these processes, as a cell failed while a rank was in "
     "hvd.join(): `%cluster restart`"
 )
@@ -468,4 +476,4 @@ GAVE_UP = (
     "Horovod has given up between two cells and is set up again for this one: {words} "
     "(HOROVOD_GLOO_TIMEOUT_SECONDS, set on the ranks before hvd.init(), gives it more time)"
 )
-NOT_UP = "hvd.init() of horovod.{library} failed on another rank: {cause}"
+INIT_FAILED_ELSEWHERE = "hvd.init() of horovod.{library} failed on another rank: {cause}"

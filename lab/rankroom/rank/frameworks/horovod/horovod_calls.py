@@ -32,9 +32,9 @@ _COLLECTIVES = (
 )
 
 # The index of a call's process set in horovod.torch, if it is not the last argument.
-_PROCESS_SET_AT = {"reducescatter": -3}
+_PROCESS_SET_INDEX = {"reducescatter": -3}
 
-_WAIT = "wait_and_clear"  # suffix of the functions in which horovod.torch waits for a handle
+_WAIT_SUFFIX = "wait_and_clear"  # suffix of the functions in which horovod.torch waits for a handle
 
 _calls: Counter[str] = Counter()  # by library, since it was started
 _starts: Counter[str] = Counter()
@@ -100,7 +100,7 @@ class Guarded:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._module, name)
-        if name.endswith(_WAIT):
+        if name.endswith(_WAIT_SUFFIX):
             self.__dict__[name] = waits = self._waits(function)
             return waits
         operation = next((word for word in _COLLECTIVES if word in name), None)
@@ -173,7 +173,7 @@ def _process_set(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Return a call's process set number: TensorFlow passes it by keyword, torch by position."""
     if "process_set_id" in kwargs:
         return int(kwargs["process_set_id"])
-    given = args[_PROCESS_SET_AT.get(operation, -1) :]
+    given = args[_PROCESS_SET_INDEX.get(operation, -1) :]
     return given[0] if given and type(given[0]) is int else 0
 
 

@@ -23,11 +23,11 @@ from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
 # Functions of horovod.<library>.functions that broadcast state; the second argument is the root.
-BROADCASTS = {
+STATE_BROADCASTS = {
     "torch": ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_object"),
     "tensorflow": ("broadcast_variables", "broadcast_object"),
 }
-SHOWN = (int, float, str)  # types of a state's values that tell its progress
+REPORTED_TYPES = (int, float, str)  # types of a state's values that tell its progress
 
 _syncing = False  # True while state is synchronized between ranks
 
@@ -36,7 +36,7 @@ def install(world: World, let_go: Callable[[], Any]) -> None:
     """Prepare for the user's `import horovod.…`; `let_go()` releases libraries that were started
     with a rank that has died since."""
     when_imported("horovod.common.elastic", functools.partial(_adapt, world=world, let_go=let_go))
-    for library in BROADCASTS:
+    for library in STATE_BROADCASTS:
         hook = functools.partial(_broadcast_from_who_has_it, library=library, world=world)
         when_imported(f"horovod.{library}.functions", hook)
 
@@ -142,8 +142,8 @@ def _synced(state: Any, world: World) -> None:
         # Until its own first commit, it would return to the state that it began with.
         state.save()
         shown = getattr(state, "_saved_state", {})
-        told = [f"{name}={value}" for name, value in shown.items() if type(value) in SHOWN]
-        words = WENT_ON.format(
+        told = [f"{name}={value}" for name, value in shown.items() if type(value) in REPORTED_TYPES]
+        words = RESUMED.format(
             rank=world.rank, how=world.behind, at=f" ({', '.join(told)})" if told else ""
         )
         print(words, file=sys.stderr)
@@ -161,7 +161,7 @@ def _broadcast_from_who_has_it(module: Any, library: str, world: World) -> None:
 
         return broadcast
 
-    for name in BROADCASTS[library]:
+    for name in STATE_BROADCASTS[library]:
         setattr(module, name, redirected(getattr(module, name)))
     if library == "torch":
         module.broadcast_optimizer_state = _stepping_nowhere(module.broadcast_optimizer_state)
@@ -204,4 +204,4 @@ def _stepping_nowhere(original: Any) -> Any:
     return broadcast
 
 
-WENT_ON = "rank {rank} {how}; started again, it goes on from the last commit{at}"
+RESUMED = "rank {rank} {how}; started again, it goes on from the last commit{at}"

@@ -18,12 +18,12 @@ from rankroom.rank.frameworks.horovod.horovod_timeline import TimelineSource
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-SPANS = 4096  # taken per call
-NAMES = 1 << 16  # bytes of names taken per call
-MOST_NAMES = 100_000  # kept; Horovod forgets its own after half as many, and reuses no number
+SPANS_PER_CALL = 4096  # taken per call
+NAME_BUFFER_BYTES = 1 << 16  # bytes of names taken per call
+MAX_KEPT_NAMES = 100_000  # kept; Horovod forgets its own after half as many, and reuses no number
 
 # horovod.tensorflow's prefix of tensor names in graphs; outside of graphs, the whole name.
-_PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
+_TENSOR_PREFIX = re.compile(r"Horovod(Grouped)?[A-Z][a-z]+(_|$)")
 
 
 class Source(Protocol):
@@ -109,9 +109,9 @@ class NativeSource:
             getattr(compiled, name).restype = ctypes.c_int64
         compiled.horovod_take_spans.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int64]
         compiled.horovod_take_span_names.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-        self._spans = (ctypes.c_int64 * (3 * SPANS))()
+        self._spans = (ctypes.c_int64 * (3 * SPANS_PER_CALL))()
         self._numbers_taken = memoryview(self._spans).cast("B").cast("q")
-        self._names = ctypes.create_string_buffer(NAMES)
+        self._names = ctypes.create_string_buffer(NAME_BUFFER_BYTES)
         self._described: dict[int, str] = {}
         # Of the current run: its start; by native name, the number in its table, and the stream.
         self._began = 0
@@ -129,7 +129,7 @@ class NativeSource:
             self._numbers.clear()
             self._streams.clear()
         for kind, cat in enumerate(("collective", "phase")):
-            while count := self._compiled.horovod_take_spans(kind, self._spans, SPANS):
+            while count := self._compiled.horovod_take_spans(kind, self._spans, SPANS_PER_CALL):
                 self._hand_over(cat, count)
         if dropped := self._compiled.horovod_take_spans_dropped():
             recorder.note(DROPPED.format(library=self._library, count=dropped))
@@ -139,13 +139,13 @@ class NativeSource:
         tell = getattr(self._compiled, "horovod_tell_open", None)
         if tell is None:  # built by an earlier Rankroom
             return []
-        room = ctypes.create_string_buffer(NAMES)
+        room = ctypes.create_string_buffer(NAME_BUFFER_BYTES)
         tell.restype = ctypes.c_int64
         tell.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         found = []
-        for line in netstrings(ctypes.string_at(room, tell(room, NAMES))):
+        for line in netstrings(ctypes.string_at(room, tell(room, NAME_BUFFER_BYTES))):
             since, operation, _, tensor = line.split(" ", 3)
-            if prefix := _PREFIX.match(tensor):
+            if prefix := _TENSOR_PREFIX.match(tensor):
                 tensor = tensor[prefix.end() :]
             found.append((int(since), f"hvd.{operation.lower()} {tensor}".rstrip()))
         return sorted(found)
@@ -190,12 +190,12 @@ class NativeSource:
     def _learn(self, names: set[int]) -> None:
         """Look up what these numbers stand for, and add them to the run's table of names."""
         text = b""
-        while count := self._compiled.horovod_take_span_names(self._names, NAMES):
+        while count := self._compiled.horovod_take_span_names(self._names, NAME_BUFFER_BYTES):
             text += ctypes.string_at(self._names, count)
         for line in netstrings(text):
             number, _, description = line.partition(" ")
             self._described[int(number)] = description
-        for old in list(self._described)[:-MOST_NAMES]:
+        for old in list(self._described)[:-MAX_KEPT_NAMES]:
             del self._described[old]
         for name in names:
             described = self._described.get(name, "phase ? 1 0 ")
@@ -227,7 +227,7 @@ def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:
         fields |= {"op": what.lower()}
         if size != "-":
             fields |= {"bytes": int(size), "dtype": dtype, "shape": json.loads(shape)}
-    if prefix := _PREFIX.match(tensor):
+    if prefix := _TENSOR_PREFIX.match(tensor):
         tensor = tensor[prefix.end() :]
     if tensor:
         fields["tensor"] = tensor

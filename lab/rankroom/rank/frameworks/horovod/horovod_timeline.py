@@ -22,12 +22,12 @@ from rankroom.rank.frameworks.horovod import horovod_calls
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-LARGE = 32 << 20  # bytes; then a new file is begun
+MAX_FILE_BYTES = 32 << 20  # bytes; then a new file is begun
 # The beginning of an event. Horovod does not escape the tensor names in it, quotes included.
-_BEGIN = '{"'
+_EVENT_START = '{"'
 
 # horovod.torch's prefix of tensor names.
-_PREFIX = re.compile(r"(grouped_)?(allreduce|allgather|broadcast|alltoall|reducescatter)\.")
+_TENSOR_PREFIX = re.compile(r"(grouped_)?(allreduce|allgather|broadcast|alltoall|reducescatter)\.")
 
 
 class TimelineSource:
@@ -62,7 +62,7 @@ class TimelineSource:
         with self._lock:
             if recording:
                 self._read()
-                recorder.note(USERS.format(library=f"hvd.{self._library}"))
+                recorder.note(USER_TIMELINE.format(library=f"hvd.{self._library}"))
             self._on = False
             self._users = recording
             if not recording:
@@ -74,8 +74,8 @@ class TimelineSource:
             self._read()
             if self._at or self._calls != horovod_calls.count(self._library):
                 about = {"file": self._named, "library": f"hvd.{self._library}"}
-                recorder.note(NAMED.format(**about) if self._named else NOTE)
-            if self._at > LARGE:
+                recorder.note(TIMELINE_VARIABLE_SET.format(**about) if self._named else RANK_0_ONLY)
+            if self._at > MAX_FILE_BYTES:
                 self._write_again()
 
     def finish(self) -> None:
@@ -149,12 +149,14 @@ class Reader:
 
     def _events(self) -> Iterator[dict[str, Any]]:
         at = 0
-        while (begin := self._text.find(_BEGIN, at)) >= 0:
+        while (begin := self._text.find(_EVENT_START, at)) >= 0:
             try:
                 event, at = self._decoder.raw_decode(self._text, begin)
             except ValueError:
-                following = self._text.find("\n" + _BEGIN, begin + 1)
-                following = following if following >= 0 else self._text.find("}," + _BEGIN, begin)
+                following = self._text.find("\n" + _EVENT_START, begin + 1)
+                following = (
+                    following if following >= 0 else self._text.find("}," + _EVENT_START, begin)
+                )
                 if following < 0:
                     at = begin
                     break
@@ -209,19 +211,19 @@ class Reader:
 
 def _short(name: str) -> str:
     """Return a tensor's name without horovod.torch's prefix, or `#2`, say, if it has none."""
-    if prefix := _PREFIX.match(name):
+    if prefix := _TENSOR_PREFIX.match(name):
         name = name[prefix.end() :]
     return f"#{name.rpartition('.')[2]}" if name.startswith("noname.") else name
 
 
-NOTE = (
+RANK_0_ONLY = (
     "this Horovod is none of Rankroom's present builds: its collectives are known from rank 0's "
     "own timeline only; `rankroom horovod build` makes one that records every rank"
 )
-USERS = (
+USER_TIMELINE = (
     "hvd.start_timeline() has Horovod write a file of the user's: until hvd.stop_timeline() the "
     "collectives of {library} are not in this record"
 )
-NAMED = (
+TIMELINE_VARIABLE_SET = (
     "HOROVOD_TIMELINE has Horovod write {file}: the collectives of {library} are not in this record"
 )

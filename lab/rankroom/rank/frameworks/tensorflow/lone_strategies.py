@@ -9,7 +9,7 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 
-_MODULES = "tensorflow.python.distribute."
+_DISTRIBUTE_PREFIX = "tensorflow.python.distribute."
 
 
 def install(world: World) -> None:
@@ -18,9 +18,10 @@ def install(world: World) -> None:
         ("mirrored_strategy", "MirroredStrategy"),
         ("central_storage_strategy", "CentralStorageStrategy"),
     ):
-        when_imported(_MODULES + module, functools.partial(_watch, name, world))
+        when_imported(_DISTRIBUTE_PREFIX + module, functools.partial(_watch, name, world))
     when_imported(
-        f"{_MODULES}collective_all_reduce_strategy", functools.partial(_watch_workers, world)
+        f"{_DISTRIBUTE_PREFIX}collective_all_reduce_strategy",
+        functools.partial(_watch_workers, world),
     )
 
 
@@ -38,7 +39,7 @@ def _tell_after(kind: Any, name: str, world: World) -> None:
         original(self, *args, **kwargs)
         devices = args[0] if args else kwargs.get("devices", kwargs.get("compute_devices"))
         if len(world.present) > 1 and not _are_pretended(devices):
-            recorder.note(ALONE.format(name=name))
+            recorder.note(SINGLE_PROCESS_STRATEGY.format(name=name))
 
     kind.__init__ = init
 
@@ -62,7 +63,7 @@ def _watch_workers(world: World, module: Any) -> None:
     kind.__init__ = init
 
 
-ALONE = (
+SINGLE_PROCESS_STRATEGY = (
     "{name} is for one process that has several GPUs: each rank trains a model of its own, on all "
     "GPUs that it sees. For one model on all ranks, use MultiWorkerMirroredStrategy or Horovod"
 )

@@ -63,7 +63,7 @@ class Collectives:
             self._are_seen = False  # it begins when its graph runs, or ends after its call
         self._threads.add(threading.get_ident())
         if self._released == world.run:
-            raise ReleasedError(NEVER_CAME)
+            raise ReleasedError(PEER_FAILED)
         with self._counting:
             self.count += 1
 
@@ -125,4 +125,4 @@ def _is_in_tensorflow(frame: FrameType | None) -> bool:
     return False
 
 
-NEVER_CAME = "a collective of tf.distribute was given up: another rank failed before it came to it"
+PEER_FAILED = "a collective of tf.distribute was given up: another rank failed before it came to it"

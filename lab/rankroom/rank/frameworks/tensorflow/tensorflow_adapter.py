@@ -24,14 +24,14 @@ from rankroom.rank.frameworks.tensorflow import (
 from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.world import World
 
-CONTEXT = "tensorflow.python.eager.context"
-TOPIC = "tf.distribute.MultiWorkerMirroredStrategy()"
-_FUNCTIONS = (
+CONTEXT_MODULE = "tensorflow.python.eager.context"
+STRATEGY_TOPIC = "tf.distribute.MultiWorkerMirroredStrategy()"
+_COLLECTIVE_FUNCTIONS = (
     "all_reduce", "all_reduce_v2", "all_reduce_v3", "all_gather", "all_gather_v2",
     "all_to_all_v2", "all_to_all_v3", "broadcast_send", "broadcast_send_v2", "broadcast_recv",
     "broadcast_recv_v2", "initialize_communicator",
 )  # fmt: skip
-_LOCAL = (
+_LOCAL_HOROVOD_OPS = (
     "HorovodRank", "HorovodSize", "HorovodLocalRank", "HorovodLocalSize",
     "HorovodProcessSetIncluded",
 )  # fmt: skip
@@ -66,11 +66,11 @@ def install(world: World) -> None:
     global _world
     _world = world
     tensorflow_steps.install()
-    when_imported(CONTEXT, _explain_too_late)
+    when_imported(CONTEXT_MODULE, _explain_too_late)
     if world.size > 1:
         strategy_collectives.install(world)
         lone_strategies.install(world)
-        when_imported(CONTEXT, lambda module: _wrap_context(module, world))
+        when_imported(CONTEXT_MODULE, lambda module: _wrap_context(module, world))
         when_imported(
             "tensorflow.python.ops.collective_ops", lambda module: _guard_functions(module, world)
         )
@@ -91,7 +91,7 @@ def _abort() -> None:
     global _aborted
     _aborted = True
     code_cancelled = 1
-    sys.modules[CONTEXT].context().abort_collective_ops(code_cancelled, ABORTED)
+    sys.modules[CONTEXT_MODULE].context().abort_collective_ops(code_cancelled, ABORTED)
 
 
 def state() -> dict[str, Any]:
@@ -118,7 +118,7 @@ def settle(states: list[dict[str, Any]]) -> None:
 def set_aside() -> Any:
     """Raise RuntimeError if tf.distribute has connected this process with all other ranks."""
     if _strategy:
-        raise RuntimeError(FOR_GOOD)
+        raise RuntimeError(ALREADY_CONNECTED)
 
 
 def put_back(kept: Any) -> None:
@@ -147,7 +147,7 @@ def _wrap_context(module: Any, world: World) -> None:
             raise world.refuse("a multi-worker strategy", "Make it in a cell on all ranks.")
         if not _strategy and not world.alone and _is_for_all(server_def, world):
             # TensorFlow then waits for all ranks, and nothing can end that wait.
-            world.gather(TOPIC, None)
+            world.gather(STRATEGY_TOPIC, None)
         keep_to_own_gpu(self, world.device)
         _strategy = True
         open_ports.tell("tf.distribute")
@@ -172,7 +172,7 @@ def _explain_too_late(module: Any) -> None:
         try:
             return configure(self, *args, **kwargs)
         except RuntimeError as error:
-            error.args = (f"{error}. {TOO_LATE}",)
+            error.args = (f"{error}. {STRATEGY_TOO_LATE}",)
             raise
 
     context.configure_collective_ops = configure_collective_ops
@@ -209,7 +209,7 @@ def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
         for node in context.get_function_def(function).node_def:
             if node.op.startswith("Collective"):
                 yield f"tf.distribute's {node.op}"
-            elif node.op.startswith("Horovod") and node.op not in _LOCAL:
+            elif node.op.startswith("Horovod") and node.op not in _LOCAL_HOROVOD_OPS:
                 number = node.attr["process_set_id"].i
                 if not _within(number, world):
                     yield f"hvd.{node.op.removeprefix('Horovod').lower()}()"
@@ -225,7 +225,7 @@ def _within(number: int, world: World) -> bool:
 
 
 def _guard_functions(module: Any, world: World) -> None:
-    for name in _FUNCTIONS:
+    for name in _COLLECTIVE_FUNCTIONS:
         if hasattr(module, name):
             setattr(module, name, _guarded(getattr(module, name), name, world))
 
@@ -244,11 +244,11 @@ ALL_GPUS = (
     "this rank's strategy uses all {count} GPUs of the node, as TensorFlow was in use before it "
     "was made: `%cluster restart`, and make the strategy first, to have a GPU for each rank"
 )
-TOO_LATE = (
+STRATEGY_TOO_LATE = (
     "Ranks keep TensorFlow's state from cell to cell: `%cluster restart`, and make the strategy "
     "before anything else that TensorFlow does"
 )
-FOR_GOOD = (
+ALREADY_CONNECTED = (
     "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "
     "any strategy is made"
 )

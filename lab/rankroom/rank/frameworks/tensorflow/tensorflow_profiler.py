@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 Row = tuple[str, str, int, int, str]
-_STARTED = "profile_start_time"  # a statistic of the task's plane, in nanoseconds since the epoch
+_START_TIME_STAT = (
+    "profile_start_time"  # a statistic of the task's plane, in nanoseconds since the epoch
+)
 
 
 class TensorFlow:
@@ -79,6 +81,6 @@ def _started(space: Any) -> int:
     for plane in space.planes:
         names = {number: about.name for number, about in plane.stat_metadata.items()}
         for stat in plane.stats:
-            if names.get(stat.metadata_id) == _STARTED:
+            if names.get(stat.metadata_id) == _START_TIME_STAT:
                 return int(stat.uint64_value or stat.int64_value)
-    raise ValueError(f"its file has no {_STARTED}")
+    raise ValueError(f"its file has no {_START_TIME_STAT}")

@@ -18,7 +18,7 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import recorder
 
 # Pairs of Keras' callback methods, called at the beginning and at the end, and the span's name.
-_TOLD = (
+_CALLBACK_PAIRS = (
     ("on_epoch_begin", "on_epoch_end", "epoch {}"),
     ("on_train_batch_begin", "on_train_batch_end", "batch"),
     ("on_test_begin", "on_test_end", "evaluate"),
@@ -51,7 +51,7 @@ def install() -> None:
 
 
 def _watch_training(module: Any) -> None:
-    for begin, end, name in _TOLD:
+    for begin, end, name in _CALLBACK_PAIRS:
         kind = module.CallbackList
         if hasattr(kind, begin) and hasattr(kind, end):
             setattr(kind, begin, _before(getattr(kind, begin), name))

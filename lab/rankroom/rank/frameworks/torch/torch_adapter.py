@@ -37,14 +37,22 @@ from rankroom.rank.world import World, named, restore_environment
 from rankroom.reporting.spans import recorder
 from rankroom.system import network
 
-TOPIC = "dist.init_process_group()"
-_WIRING = ("init_method", "store", "rank", "world_size")  # valid for one initialization only
-_WITH_RESTARTED = ("backend", "timeout")  # kept if a rank was restarted
-ABORT_S = 2.0  # for NCCL to abort what is running on the GPU
-ABORTED_S = 10.0  # the same, before this rank counts as stuck
+INIT_TOPIC = "dist.init_process_group()"
+_SINGLE_USE_ARGUMENTS = (
+    "init_method",
+    "store",
+    "rank",
+    "world_size",
+)  # valid for one initialization only
+_ARGUMENTS_AFTER_RESTART = ("backend", "timeout")  # kept if a rank was restarted
+NCCL_ABORT_TIMEOUT_S = 2.0  # for NCCL to abort what is running on the GPU
+NCCL_STUCK_TIMEOUT_S = 10.0  # the same, before this rank counts as stuck
 # By default, NCCL's process group ends the process of a rank that has waited for ten minutes, or
 # that a peer has left; in a cell, all variables of this rank would be lost.
-_IN_CELLS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+_NCCL_VARIABLES_IN_CELLS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
 
 _sockets: list[sockets.Socket] = []  # connections of the current groups
 # torch's Gloo ends the process if a socket on which it listens is closed.
@@ -133,7 +141,7 @@ def _abort(c10d: Any) -> bool:
         # In a thread: a driver that is stuck must not keep the rest from being released.
         _aborting = threading.Thread(target=torch_internals.abort, args=(c10d,), daemon=True)
         _aborting.start()
-    _aborting.join(ABORT_S)
+    _aborting.join(NCCL_ABORT_TIMEOUT_S)
     return True
 
 
@@ -173,7 +181,7 @@ def state() -> dict[str, Any]:
         for group, name in list(torch_internals.group_names(c10d).items()):
             groups[str(name)] = torch_internals.collectives_so_far(c10d, group)
     if _aborting is not None:
-        _aborting.join(ABORTED_S)
+        _aborting.join(NCCL_STUCK_TIMEOUT_S)
     return {
         "stuck": _aborting is not None and _aborting.is_alive(),
         "on": bool(c10d.is_initialized()),
@@ -228,7 +236,7 @@ def settle(states: list[dict[str, Any]]) -> None:
         again = {"backend": asked[0]["backend"]}
     if len(asked) < len(states):
         # A restarted rank does not know the other arguments that its predecessor had passed.
-        again = {name: again[name] for name in _WITH_RESTARTED if name in again}
+        again = {name: again[name] for name in _ARGUMENTS_AFTER_RESTART if name in again}
     c10d.init_process_group(**again)
     _revive()
     if lost:
@@ -250,7 +258,7 @@ def _end_groups(c10d: Any) -> None:
     global _asked
     if torch_internals.uses_nccl(c10d) and _abort(c10d):
         if _aborting is not None:
-            _aborting.join(ABORTED_S)
+            _aborting.join(NCCL_STUCK_TIMEOUT_S)
             if _aborting.is_alive():
                 raise RuntimeError(_stuck([_world.rank if _world is not None else 0]))
         _asked = None
@@ -262,7 +270,7 @@ def _end_groups(c10d: Any) -> None:
 
 def _stuck(ranks: list[int]) -> str:
     """Return the message that NCCL is still running on the GPUs of these ranks, and what helps."""
-    return STUCK.format(whose=named(ranks), ranks=",".join(map(str, ranks)))
+    return NCCL_STUCK.format(whose=named(ranks), ranks=",".join(map(str, ranks)))
 
 
 def set_aside() -> Any:
@@ -317,14 +325,14 @@ def _wrap(module: Any, world: World) -> None:
                 "method": _own_method(given.get("init_method")),
                 "port": _free_port(),
             }
-        ranks = world.gather(TOPIC, mine)
+        ranks = world.gather(INIT_TOPIC, mine)
         if all(each["on"] for each in ranks):
             # The cell that initialized it has run again.
             return None
         if module.is_initialized():
             if instead and torch_internals.uses_nccl(module):
                 # What is still running has not failed: let it end.
-                torch_device.let_end(world.device, ABORT_S)
+                torch_device.let_end(world.device, NCCL_ABORT_TIMEOUT_S)
             _end_groups(module)
             if instead:
                 print(SET_UP_AGAIN.format(instead=instead), file=sys.stderr)
@@ -332,13 +340,13 @@ def _wrap(module: Any, world: World) -> None:
         if ranks[0]["method"] and given.get("init_method"):
             call.arguments["init_method"] = ranks[0]["method"]
         torch_internals.count_groups_anew(module)
-        check = functools.partial(world.check_meeting, TOPIC, world.meeting)
+        check = functools.partial(world.check_meeting, INIT_TOPIC, world.meeting)
         with _master(ranks[0]["address"], ranks[0]["port"]), _connecting.noting(_sockets, check):
             result = original(*call.args, **call.kwargs)
         _asked = {
             name: value
             for name, value in given.items()
-            if name not in _WIRING and value is not None
+            if name not in _SINGLE_USE_ARGUMENTS and value is not None
         }
         _fresh = False
         _made_for = world.size
@@ -356,9 +364,11 @@ def _wrap(module: Any, world: World) -> None:
     def noting_sockets(make: Any) -> Any:
         @functools.wraps(make)
         def make_group(*args: Any, **kwargs: Any) -> Any:
-            own = {name: os.environ.get(name) for name in _IN_CELLS}
+            own = {name: os.environ.get(name) for name in _NCCL_VARIABLES_IN_CELLS}
             if not (is_in_script or _is_copy()):
-                os.environ.update({name: _IN_CELLS[name] for name in own if own[name] is None})
+                os.environ.update(
+                    {name: _NCCL_VARIABLES_IN_CELLS[name] for name in own if own[name] is None}
+                )
             try:
                 with torch_connecting.making(), sockets.noting(_sockets):
                     return make(*args, **kwargs)
@@ -416,7 +426,7 @@ def _instead(module: Any, backend: Any) -> str:
     other = {device: name for device, name in asked.items() if used.get(device) != name}
     for name in other.values():
         if not module.is_backend_available(name):
-            raise RuntimeError(NOT_THERE.format(name=name))
+            raise RuntimeError(NO_SUCH_BACKEND.format(name=name))
     before = {used[device] for device in other if device in used}
     words = " instead of " + ", ".join(sorted(before)) if before else " as well"
     return ", ".join(sorted(set(other.values()))) + words if other else ""
@@ -459,11 +469,11 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-STUCK = (
+NCCL_STUCK = (
     "NCCL did not abort what runs on the GPU of {whose}: "
     "`%cluster restart --ranks {ranks}` frees it"
 )
-NOT_THERE = (
+NO_SUCH_BACKEND = (
     "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
 )
 SET_UP_AGAIN = (

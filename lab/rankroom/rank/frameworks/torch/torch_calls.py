@@ -25,9 +25,15 @@ from rankroom.rank.import_hooks import when_imported
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 
-_ASKING = ("get_", "is_", "destroy_", "supports_", "shrink_")  # these end or query a group
-_PEERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
-_MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
+_NOT_COLLECTIVE_PREFIXES = (
+    "get_",
+    "is_",
+    "destroy_",
+    "supports_",
+    "shrink_",
+)  # these end or query a group
+_PEER_PARAMETERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_GROUP_MAKERS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
 _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
 
@@ -46,7 +52,7 @@ def guard(c10d: Any, world: World) -> None:
     """Guard torch.distributed's own functions, in a module that has just been imported."""
     _guard_functions(c10d, world, c10d)
     torch_works.watch_works(c10d, world)
-    for name in _MAKING:
+    for name in _GROUP_MAKERS:
         if hasattr(c10d, name):
             setattr(c10d, name, _always(getattr(c10d, name), name, world))
     batch = c10d.batch_isend_irecv
@@ -115,9 +121,9 @@ def _guard_functions(module: Any, world: World, c10d: Any) -> None:
     is_tracing = torch_internals.tracing(module)
     for name, function in list(vars(module).items()):
         # Not isinstance: torch has objects that warn when their class is queried.
-        if type(function) is not FunctionType or name.startswith(("_", *_ASKING)):
+        if type(function) is not FunctionType or name.startswith(("_", *_NOT_COLLECTIVE_PREFIXES)):
             continue
-        if function.__module__ != module.__name__ or name in _MAKING:
+        if function.__module__ != module.__name__ or name in _GROUP_MAKERS:
             continue
         parameters = list(inspect.signature(function).parameters)
         if "group" in parameters:
@@ -141,8 +147,8 @@ def _guarded(
         if world.partial:
             group = args[position] if len(args) > position else kwargs.get("group")
             waits_for = _members(group, c10d, world)
-            if name in _PEERS:
-                peer = args[1] if len(args) > 1 else kwargs.get(_PEERS[name])
+            if name in _PEER_PARAMETERS:
+                peer = args[1] if len(args) > 1 else kwargs.get(_PEER_PARAMETERS[name])
                 if peer is not None and group is None:
                     waits_for = {int(peer)}
             if not waits_for <= set(world.present):

@@ -8,17 +8,17 @@ from typing import Any
 from rankroom.rank.import_hooks import when_imported
 
 # Modules whose functions read the clock; in compiled code, they would be traced.
-_HERE = __name__.rpartition(".")[0]
-_NOT_TRACED = (
+_PACKAGE = __name__.rpartition(".")[0]
+_UNTRACED_MODULES = (
     "rankroom.reporting.spans",
     "rankroom.rank.waiting",
-    f"{_HERE}.torch_connecting",
-    f"{_HERE}.torch_ddp",
-    f"{_HERE}.torch_ddp_group",
-    f"{_HERE}.torch_device",
-    f"{_HERE}.torch_internals",
-    f"{_HERE}.torch_spans",
-    f"{_HERE}.torch_works",
+    f"{_PACKAGE}.torch_connecting",
+    f"{_PACKAGE}.torch_ddp",
+    f"{_PACKAGE}.torch_ddp_group",
+    f"{_PACKAGE}.torch_device",
+    f"{_PACKAGE}.torch_internals",
+    f"{_PACKAGE}.torch_spans",
+    f"{_PACKAGE}.torch_works",
 )
 
 
@@ -41,5 +41,5 @@ def _know(module: Any) -> None:
 
 def _leave_out(module: Any) -> None:
     with contextlib.suppress(AttributeError, TypeError):
-        for name in _NOT_TRACED:
+        for name in _UNTRACED_MODULES:
             module.add(name)

@@ -22,7 +22,10 @@ from rankroom.rank import sockets
 from rankroom.rank.frameworks.torch import torch_internals
 
 _FAMILIES = socket.AF_INET, socket.AF_INET6
-_ANY = "0.0.0.0", "::"  # where other servers may listen; NCCL listens on one interface
+_WILDCARD_ADDRESSES = (
+    "0.0.0.0",
+    "::",
+)  # where other servers may listen; NCCL listens on one interface
 
 connected: set[Any] = set()  # keys for which `first` is not needed again
 _before: set[sockets.Socket] | None = None  # open when the current call began, if in one
@@ -76,5 +79,5 @@ def _host(descriptor: int, inode: int) -> tuple[str, bool]:
         if found.family in _FAMILIES and found.type == socket.SOCK_STREAM:
             listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             host = str(found.getsockname()[0])
-            return host, bool(listens) and host not in _ANY
+            return host, bool(listens) and host not in _WILDCARD_ADDRESSES
     return "", False

@@ -26,18 +26,21 @@ from rankroom.rank.frameworks.torch.torch_internals import patch
 from rankroom.rank.waiting import Waiting
 from rankroom.reporting.spans import recorder
 
-DDP = "DistributedDataParallel"
+DDP_CLASS = "DistributedDataParallel"
 # By model, the group that its reducer uses from C++ only: Python has to keep it alive.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # Collective functions that make a model, and what they exchange; the rest is done by each rank.
-_MAKING = {"_verify_param_shape_across_processes": "shapes", "_sync_module_states": "parameters"}
+_CONSTRUCTION_COLLECTIVES = {
+    "_verify_param_shape_across_processes": "shapes",
+    "_sync_module_states": "parameters",
+}
 
 
 def watch(module: Any) -> None:
     """Record the collectives of DDP models: of gradients, of buffers, and of making a model."""
-    patch(module, f"{DDP}._ddp_init_helper", _watched_reducer)
-    patch(module, f"{DDP}._distributed_broadcast_coalesced", _watched_buffers)
-    for name, what in _MAKING.items():
+    patch(module, f"{DDP_CLASS}._ddp_init_helper", _watched_reducer)
+    patch(module, f"{DDP_CLASS}._distributed_broadcast_coalesced", _watched_buffers)
+    for name, what in _CONSTRUCTION_COLLECTIVES.items():
         patch(module, name, functools.partial(_watched_making, what=what))
     _watch_hooks(module.DistributedDataParallel)
     autograd: Any = sys.modules["torch.autograd"]

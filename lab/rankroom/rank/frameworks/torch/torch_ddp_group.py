@@ -22,11 +22,11 @@ from rankroom.rank.frameworks.torch import (
     torch_internals,
     torch_spans,
 )
-from rankroom.rank.waiting import SHORTEST_S, Waiting
+from rankroom.rank.waiting import MIN_RECORDED_WAIT_S, Waiting
 from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import recorder
 
-WHAT = "dist.all_reduce of DistributedDataParallel"
+GRADIENT_ALLREDUCE = "dist.all_reduce of DistributedDataParallel"
 
 _main = threading.main_thread().ident
 
@@ -122,7 +122,7 @@ def watched_backward(original: Any) -> Any:
         except BaseException as error:
             left = True
             if isinstance(error, Exception) and _open and get_ident() == _main:
-                Waiting.broken = WHAT
+                Waiting.broken = GRADIENT_ALLREDUCE
             raise
         finally:
             if averaging is not None:
@@ -183,13 +183,13 @@ class Averaging:
             torch_device.miss()
             return
         followed, self._followed = self._followed, None
-        torch_device.end(followed, WHAT, _number(averaged))
+        torch_device.end(followed, GRADIENT_ALLREDUCE, _number(averaged))
 
     def leave(self) -> None:
         """Clean up after the pass; if it failed, the GPU may have been given one already."""
         followed, self._followed = self._followed, None
         if followed is not None and self._averaged():
-            torch_device.end(followed, WHAT, -1)
+            torch_device.end(followed, GRADIENT_ALLREDUCE, -1)
         elif followed is not None:
             torch_device.drop(followed)
         if self._hook is not None:
@@ -246,7 +246,7 @@ def in_flight() -> tuple[str, float] | None:
     with contextlib.suppress(IndexError):
         is_completed, start, *_ = _open[-1]
         if not is_completed():
-            return WHAT, (time_ns() - start) / 1e9
+            return GRADIENT_ALLREDUCE, (time_ns() - start) / 1e9
     return None
 
 
@@ -270,8 +270,8 @@ def _averaged(operations: list[Any], end: int, waits: bool) -> None:
     if waits:
         # The last bucket is full when the last gradient is computed: the rest is waiting.
         seconds = (end - operations[-1][0]) / 1e9
-        if seconds >= SHORTEST_S:
-            recorder.waited(WHAT, end, seconds)
+        if seconds >= MIN_RECORDED_WAIT_S:
+            recorder.waited(GRADIENT_ALLREDUCE, end, seconds)
 
 
 def _gradients(about: dict[str, Any], shape: Any, dtype: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rankroom.reporting.spans import recorder
 
 # After one of these errors, every CUDA call of this process fails with the same error. PyTorch ends
 # each CUDA error with a mention of "device-side assertions", which is not one of them.
-_STICKY = (
+_FATAL_CUDA_ERRORS = (
     "device-side assert triggered", "illegal memory access", "illegal instruction",
     "misaligned address", "unspecified launch failure", "uncorrectable", "hardware stack error",
     "invalid program counter", "launch timed out", "not supported on global/shared address space",
@@ -31,13 +31,13 @@ _STICKY = (
     "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_MISALIGNED", "CUDA_ERROR_HARDWARE_STACK",
     "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_ECC_UNCORRECTABLE",
 )  # fmt: skip
-MOST = 256  # collectives that are followed at a time: only the first matters
-PRUNED = 32  # completed ones are removed at each multiple of this count
-LAST_S = 0.5  # at the end of a cell, for those still running
+MAX_FOLLOWED = 256  # collectives that are followed at a time: only the first matters
+PRUNE_EVERY = 32  # completed ones are removed at each multiple of this count
+CELL_END_TIMEOUT_S = 0.5  # at the end of a cell, for those still running
 # How long a reading of the GPU's clock is used. CUDA only returns the time between two events, as
 # milliseconds in a 32-bit float: exact to a microsecond for this long.
-CLOCK_S = 10.0
-AGAIN_S = 0.5  # before the reading is retried if the stream was busy
+CLOCK_LIFETIME_S = 10.0
+CLOCK_RETRY_DELAY_S = 0.5  # before the reading is retried if the stream was busy
 
 
 class Followed:
@@ -64,7 +64,7 @@ class Clock:
         self.event.record(stream)  # which has nothing else to do
         self.event.synchronize()
         self.us = time.time_ns() // 1000
-        self.until = time.monotonic() + CLOCK_S
+        self.until = time.monotonic() + CLOCK_LIFETIME_S
 
 
 _begun: set[Followed] = set()  # whose calls have not returned
@@ -142,7 +142,7 @@ def begin(device: Any, is_given: Callable[[], bool] | None = None) -> Followed |
         if _captures or cuda.is_current_stream_capturing():
             _see_graph()
             return None
-        if len(_followed) >= MOST and not _has_room():
+        if len(_followed) >= MAX_FOLLOWED and not _has_room():
             miss()
             return None
         clock = _clock(cuda, device)
@@ -183,7 +183,7 @@ def end(each: Followed, what: str, number: int) -> None:
         with _lock:
             _followed.append(each)
             _begun.discard(each)
-            if len(_followed) % PRUNED == 0:
+            if len(_followed) % PRUNE_EVERY == 0:
                 _prune()
     except ReleasedError:
         raise
@@ -207,7 +207,7 @@ def miss() -> None:
 def finish() -> None:
     """Record the last collectives of a cell that is over, waiting for LAST_S at most."""
     global _missed
-    until = time.monotonic() + LAST_S
+    until = time.monotonic() + CELL_END_TIMEOUT_S
     try:
         with _lock:
             _prune()
@@ -278,7 +278,7 @@ def let_end(device: str, seconds: float) -> None:
 
 def is_lost(error: str) -> bool:
     """Return whether an error's text says that this process can no longer use its GPU."""
-    return any(sign in error for sign in _STICKY) and ("CUDA" in error or "HIP" in error)
+    return any(sign in error for sign in _FATAL_CUDA_ERRORS) and ("CUDA" in error or "HIP" in error)
 
 
 def forget() -> None:
@@ -304,7 +304,7 @@ def _see_graph() -> None:
 def _has_room() -> bool:
     with _lock:
         _prune()
-    return len(_followed) < MOST
+    return len(_followed) < MAX_FOLLOWED
 
 
 def _clock(cuda: Any, device: Any) -> Clock | None:
@@ -316,7 +316,7 @@ def _clock(cuda: Any, device: Any) -> Clock | None:
         if stream.query():
             clock = _clocks[device] = Clock(cuda, stream)
         elif clock is not None:
-            clock.until = now + AGAIN_S
+            clock.until = now + CLOCK_RETRY_DELAY_S
     return clock
 
 
@@ -343,7 +343,7 @@ def _give_up(error: Exception) -> None:
 
 
 NOT_FOLLOWED = "collectives on the GPU are no longer in the timeline: {error}"
-LOST = (
+GPU_LOST = (
     "rank {rank} has lost its GPU: whatever it tries there now fails with the same error. "
     "`%cluster restart --ranks {rank}` starts it again. The line at fault may be an earlier one, "
     "as calls do not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first "

@@ -19,10 +19,10 @@ from rankroom.rank.world import ReleasedError
 from rankroom.reporting.spans import recorder
 
 C10D = "torch.distributed.distributed_c10d"
-DDP = "torch.nn.parallel.distributed"
-_GRADIENTS = "the timeline lacks the gradients of DDP"
+DDP_MODULE = "torch.nn.parallel.distributed"
+_NO_GRADIENTS = "the timeline lacks the gradients of DDP"
 # Each name, by module, and what is lost without it.
-NAMES = {
+PRIVATE_NAMES = {
     C10D: {
         "_world.pg_map": "collectives of groups that are gone are not distinguished",
         "_world.pg_names": "groups have no names, and ranks that are out of step are not noticed",
@@ -33,15 +33,15 @@ NAMES = {
         "_new_process_group_helper": "a collective of Gloo is not released",
         "BackendConfig": "a group is kept where another backend is asked for",
         "ProcessGroup._get_sequence_number_for_group": "ranks that are out of step are not noticed",
-        "ProcessGroup._device_types": _GRADIENTS,
-        "ProcessGroup._get_backend": _GRADIENTS,
-        "ProcessGroup._set_group_name": _GRADIENTS,
-        "ProcessGroup._set_group_desc": _GRADIENTS,
-        "ProcessGroup._register_backend": _GRADIENTS,
-        "ProcessGroup._set_default_backend": _GRADIENTS,
+        "ProcessGroup._device_types": _NO_GRADIENTS,
+        "ProcessGroup._get_backend": _NO_GRADIENTS,
+        "ProcessGroup._set_group_name": _NO_GRADIENTS,
+        "ProcessGroup._set_group_desc": _NO_GRADIENTS,
+        "ProcessGroup._register_backend": _NO_GRADIENTS,
+        "ProcessGroup._set_default_backend": _NO_GRADIENTS,
     },
-    DDP: {
-        "DistributedDataParallel._ddp_init_helper": _GRADIENTS,
+    DDP_MODULE: {
+        "DistributedDataParallel._ddp_init_helper": _NO_GRADIENTS,
         "DistributedDataParallel._distributed_broadcast_coalesced": (
             "the timeline lacks the buffers of DDP"
         ),
@@ -59,8 +59,10 @@ def has(module: Any, name: str) -> bool:
     try:
         operator.attrgetter(name)(module)
     except AttributeError:
-        lost = NAMES[module.__name__][name]
-        recorder.note(LACKS.format(version=_version(), name=f"{module.__name__}.{name}", lost=lost))
+        lost = PRIVATE_NAMES[module.__name__][name]
+        recorder.note(
+            NAME_MISSING.format(version=_version(), name=f"{module.__name__}.{name}", lost=lost)
+        )
         return False
     return True
 
@@ -241,20 +243,20 @@ def forget_groups_of_deepspeed() -> None:
 
 def lacking() -> Iterator[str]:
     """Yield a sentence for each of NAMES that the installed PyTorch lacks."""
-    for module, names in NAMES.items():
+    for module, names in PRIVATE_NAMES.items():
         found = importlib.import_module(module)
         for name, lost in names.items():
             try:
                 operator.attrgetter(name)(found)
             except AttributeError:
-                yield LACKS.format(version=_version(), name=f"{module}.{name}", lost=lost)
+                yield NAME_MISSING.format(version=_version(), name=f"{module}.{name}", lost=lost)
 
 
 def _version() -> str:
     return str(getattr(sys.modules.get("torch"), "__version__", "?"))
 
 
-LACKS = "this PyTorch ({version}) has no {name}: {lost}"
+NAME_MISSING = "this PyTorch ({version}) has no {name}: {lost}"
 
 if __name__ == "__main__":
     found = list(lacking())

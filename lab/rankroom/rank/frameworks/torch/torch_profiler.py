@@ -11,7 +11,7 @@ from typing import Any
 from rankroom.rank.frameworks.torch import torch_internals
 
 Row = tuple[str, str, int, int, str]
-QUIET = "6"  # above the level of all of its library's messages
+KINETO_SILENT = "6"  # above the level of all of its library's messages
 
 
 class Torch:
@@ -21,9 +21,9 @@ class Torch:
         """Start profiling. Raises RuntimeError if the user's own profiler is running."""
         torch: Any = sys.modules["torch"]
         # Otherwise, its library writes to stderr whenever it starts and stops.
-        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+        os.environ.setdefault("KINETO_LOG_LEVEL", KINETO_SILENT)
         if torch_internals.profiler_is_on(torch):
-            raise RuntimeError(BUSY)  # starting another would end it
+            raise RuntimeError(PROFILER_RUNNING)  # starting another would end it
         activity = torch.profiler.ProfilerActivity
         activities = [activity.CPU]
         if torch.cuda.is_available():
@@ -44,7 +44,7 @@ class Torch:
         events = self._profiler.profiler.kineto_results.events()
         count = len(events)
         if not events:
-            raise RuntimeError(TAKEN)
+            raise RuntimeError(NO_EVENTS)
         if count > most:
             events = heapq.nlargest(most, events, key=lambda each: each.duration_ns())
         return map(_row, events), count
@@ -58,5 +58,5 @@ def _row(event: Any) -> Row:
     return cat, event.name(), event.start_ns(), event.duration_ns(), thread
 
 
-BUSY = "a profiler of the cell's own is on"
-TAKEN = "it saw nothing: did the cell start a profiler of its own?"
+PROFILER_RUNNING = "a profiler of the cell's own is on"
+NO_EVENTS = "it saw nothing: did the cell start a profiler of its own?"

@@ -27,11 +27,11 @@ from rankroom.rank.world import World
 from rankroom.reporting import call_line
 from rankroom.reporting.spans import recorder
 
-NUMBERED = 500  # calls of an operation in a group; later ones share a name
-MOST_PARTS = 64  # tensors of a list of which the sizes are added up
+MAX_NUMBERED_CALLS = 500  # calls of an operation in a group; later ones share a name
+MAX_SUMMED_TENSORS = 64  # tensors of a list of which the sizes are added up
 
 # The parameters that may hold what a rank contributes, in order of preference.
-_CONTRIBUTED = (
+_INPUT_PARAMETERS = (
     "input", "input_tensor", "input_list", "input_tensor_list", "inputs", "tensor", "tensors",
     "self",
 )  # fmt: skip
@@ -52,7 +52,7 @@ class Operation:
         self._called = name
         self._peer = "dst" if name in _SENDING else "src" if name in _RECEIVING else ""
         self._group_at = parameters.index("group")
-        given = [each for each in _CONTRIBUTED if each in parameters]
+        given = [each for each in _INPUT_PARAMETERS if each in parameters]
         self._tensor = given[0] if given else ""
         self._tensor_at = parameters.index(self._tensor) if given else 0
         self._c10d, self._world = c10d, world
@@ -140,7 +140,7 @@ class Operation:
             return what, -1, None, (name, peers)
         at = self._tensor_at
         tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
-        if count <= NUMBERED:
+        if count <= MAX_NUMBERED_CALLS:
             number = recorder.number(
                 (self, key, count), lambda: self._define(group, peers, count, tensor)
             )
@@ -168,7 +168,7 @@ class Operation:
         return self._c10d.get_global_rank(object_of(group, self._c10d), place)
 
     def _define(self, group: Any, peers: str, count: int, tensor: Any) -> dict[str, Any]:
-        label = f"#{count}" if count else f"after #{NUMBERED}"
+        label = f"#{count}" if count else f"after #{MAX_NUMBERED_CALLS}"
         label = f"{peers} {label}" if peers else label
         about: dict[str, Any] = {
             "name": f"{self.name} {label}",
@@ -205,7 +205,7 @@ def described(tensor: Any) -> dict[str, Any]:
 
 def _bytes(tensor: Any) -> int:
     if isinstance(tensor, (list, tuple)):
-        return sum(_bytes(each) for each in tensor[:MOST_PARTS])
+        return sum(_bytes(each) for each in tensor[:MAX_SUMMED_TENSORS])
     if not hasattr(tensor, "element_size"):
         return 0
     count = tensor.numel()

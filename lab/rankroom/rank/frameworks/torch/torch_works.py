@@ -16,9 +16,9 @@ from rankroom.rank.world import World
 from rankroom.reporting.spans import recorder
 from rankroom.reporting.wake import Wake
 
-LOOK_S = 0.002  # poll interval for pending works, at least
-LOOK_MOST_S = 0.05  # at most
-LOOK_SHARE = 0.1  # poll interval as a share of a work's age: its end is as exact
+MIN_POLL_INTERVAL_S = 0.002  # poll interval for pending works, at least
+MAX_POLL_INTERVAL_S = 0.05  # at most
+POLL_INTERVAL_SHARE = 0.1  # poll interval as a share of a work's age: its end is as exact
 BATCH = "dist.batch_isend_irecv"
 WAIT = "dist.Work.wait"
 
@@ -103,7 +103,9 @@ class Follower:
                 youngest = max((begun.start for _, begun in self._open[-8:]), default=0)
                 age = time.time() - youngest / 1e6
                 # A work that is waited for soon is over by then, and was never polled.
-                time.sleep(min(LOOK_MOST_S, max(LOOK_S, age * LOOK_SHARE)))
+                time.sleep(
+                    min(MAX_POLL_INTERVAL_S, max(MIN_POLL_INTERVAL_S, age * POLL_INTERVAL_SHARE))
+                )
                 self.look()
 
     def look(self, final: bool = False) -> None:
