@@ -1,4 +1,4 @@
-/** The only place that asks the server; every route is under `rankroom/`. */
+/** All requests to the server go through this module; every route is under `rankroom/`. */
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
@@ -8,22 +8,22 @@ import type { Profile, Prompt, Run, RunState } from './schema';
 import type { CollectivesAnswer } from './timeline/collectives';
 import { trans } from './translation';
 
-/** So many of the newest runs are looked at for some to compare with. */
+/** How many of the newest runs are searched for ones to compare with. */
 const COMPARABLE = 200;
-/** For the first of an answer to come; a server that is busy may take long. */
+/** Timeout until a reply begins; a busy server may be slow. */
 const PATIENCE_MS = 60_000;
-/** The same beyond what was to be waited for. */
+/** The same for a long poll, beyond the time that the server may wait. */
 const EXTRA_MS = 30_000;
 
 /** A piece of events.jsonl. */
 export interface Chunk {
   text: string;
-  /** The byte to read on from. */
+  /** Byte offset of the next piece. */
   next: number;
-  /** Bytes there were when this was read. */
+  /** Size of events.jsonl when this was read, in bytes. */
   size: number;
   state: RunState;
-  /** Differs whenever run.json was replaced; '' where the server does not tell. */
+  /** Changes whenever run.json is replaced; '' if the server does not send it. */
   changed: string;
 }
 
@@ -31,16 +31,16 @@ export interface Chunk {
 export type Step = 'interrupt' | 'release' | 'restart';
 
 interface Query {
-  /** What has several values is repeated. */
+  /** A parameter with several values is repeated. */
   [name: string]: string | number | readonly string[];
 }
 
 export class ApiError extends Error {
   constructor(
     message: string,
-    /** HTTP's number, or 0 when no answer came. */
+    /** The HTTP status, or 0 without a usable reply. */
     readonly status: number,
-    /** What is wrong with a form, by field. */
+    /** The errors of a form, by field. */
     readonly errors: { [field: string]: string } = {},
     readonly isLoggedOut = false
   ) {
@@ -49,60 +49,60 @@ export class ApiError extends Error {
 }
 
 export class Api {
-  /** `place` is where under `rankroom/` the routes are: those of runs are also where a teacher shows some. */
+  /** `place` is the path of the routes under `rankroom/`: runs that a teacher shows have routes of their own. */
   constructor(
     private settings: ServerConnection.ISettings,
     private place = ''
   ) {}
 
-  /** Milliseconds that the server's clock is ahead of this one, by its answers. */
+  /** Milliseconds that the server's clock is ahead of this one, estimated from its replies. */
   private ahead = 0;
 
-  /** Milliseconds since the epoch by the server's clock, as far as that is known. */
+  /** Milliseconds since the epoch by the server's clock, as far as it is known. */
   get now(): number {
     return Date.now() + this.ahead;
   }
 
-  /** The same server's routes in another place. */
+  /** Return a client for the same server's routes under another path. */
   at(place: string): Api {
     return new Api(this.settings, place);
   }
 
-  /** The run as the server knows it. */
+  /** Return the run as the server knows it. */
   async run(id: string, signal?: AbortSignal): Promise<Run> {
     return (await parsed(await this.get(['runs', id], {}, signal))) as Run;
   }
 
-  /** The newest runs that have metrics, or may come to have some. */
+  /** Return those of the newest runs that have metrics, or are running and may yet report some. */
   async comparable(): Promise<Run[]> {
     const answer = await this.get(['runs'], { limit: COMPARABLE, metrics: 1 });
     return ((await parsed(answer)) as { runs: Run[] }).runs;
   }
 
-  /** Where the time of the run went; of a live run, so far. */
+  /** Return where the run's time went; for a live run, so far. */
   async profile(id: string): Promise<Profile> {
     return (await parsed(await this.get(['runs', id, 'profile'], {}))) as Profile;
   }
 
-  /** A long run's timeline, coarse; '' of one that has none. */
+  /** Return a coarse timeline of a long run; '' if there is none. */
   async overview(id: string, signal?: AbortSignal): Promise<string> {
     return (await this.get(['runs', id, 'overview'], {}, signal)).text();
   }
 
-  /** Which spans belong together; of a live run, so far. */
+  /** Return which spans belong to the same collective; for a live run, so far. */
   async collectives(id: string): Promise<CollectivesAnswer> {
     return (await parsed(await this.get(['runs', id, 'collectives'], {}))) as CollectivesAnswer;
   }
 
-  /** Curves of what ranks reported, in a range; of a live run, so far. */
+  /** Return curves of the metrics that ranks reported, in a range; for a live run, so far. */
   async metrics(id: string, { axis, range, points, names }: Question): Promise<MetricsAnswer> {
     const query: Query = { axis, points, ...(range ?? {}), name: names };
     return (await parsed(await this.get(['runs', id, 'metrics'], query))) as MetricsAnswer;
   }
 
   /**
-   * Whole lines of events.jsonl from byte `after` on, some `limit` bytes; waits up to `wait` seconds for the first, or
-   * for a run.json other than the one that `changed` stands for.
+   * Return whole lines of events.jsonl from byte `after` on, about `limit` bytes. The server waits up to `wait` seconds
+   * for the first line, or for a run.json other than the version that `changed` identifies.
    */
   async events(
     id: string,
@@ -126,26 +126,26 @@ export class Api {
     return { text: await response.text(), next, size: number('X-Rankroom-Size'), state, changed: now };
   }
 
-  /** Take a step, for some ranks only where it is said; returns what was done, in a sentence. */
+  /** Take a step, for all ranks or only those given; return what was done, in a sentence. */
   async take(id: string, step: Step, ranks: readonly number[] = []): Promise<string> {
     const query: Query = ranks.length ? { rank: ranks.join(',') } : {};
     const response = await this.ask('POST', ['runs', id, step], query);
     return String(((await parsed(response)) as { message: unknown }).message);
   }
 
-  /** Answer what ranks ask; an error says that it was not taken. */
+  /** Answer prompts of ranks. Throws ApiError if the answer was not accepted. */
   async answer(id: string, text: string, prompts: readonly Prompt[]): Promise<void> {
     const asked = prompts.map(({ rank, number }) => `${rank}:${number}`).join();
     await this.ask('POST', ['runs', id, 'answer'], {}, undefined, { text, prompts: asked });
   }
 
-  /** What can follow in a line for the debugger of the first of these: from which character on, and what. */
+  /** Return completions of a line for a rank's debugger, and the index of the character at which they begin. */
   async complete(id: string, text: string, { rank, number }: Prompt): Promise<{ begin: number; matches: string[] }> {
     const response = await this.ask('POST', ['runs', id, 'complete'], {}, undefined, { text, prompts: `${rank}:${number}` });
     return (await parsed(response)) as { begin: number; matches: string[] };
   }
 
-  /** Where the threads of each rank are, as text. */
+  /** Return the stacks of each rank's threads, as text. */
   async stacks(id: string): Promise<Map<number, string>> {
     const { stacks } = (await parsed(await this.get(['runs', id, 'stacks'], {}))) as {
       stacks: { [rank: string]: string };
@@ -156,7 +156,7 @@ export class Api {
   /** Whether the server has Rankroom's routes. */
   async isThere(signal?: AbortSignal): Promise<boolean> {
     try {
-      // Where a teacher shows runs, there are routes for those only.
+      // The path where a teacher shows runs has routes for those only.
       await (this.place ? this.at('') : this).get(['version'], {}, signal);
       return true;
     } catch (error) {
@@ -167,17 +167,17 @@ export class Api {
     }
   }
 
-  /** Where the whole log can be downloaded from. */
+  /** Return the URL of the whole log, for a download. */
   logUrl(id: string, ranks: readonly number[] | null): string {
     return this.download(['runs', id, 'log'], ranks ? { rank: ranks.join(',') } : {});
   }
 
-  /** Where the timeline can be downloaded from, as compressed Chrome JSON, which Perfetto opens. */
+  /** Return the URL of the timeline as compressed Chrome JSON, which Perfetto opens. */
   traceUrl(id: string): string {
     return this.download(['runs', id, 'trace'], {});
   }
 
-  /** An address for a link, which carries no header with a token. */
+  /** Return a URL for a link, with the token as a parameter: a link sends no header with one. */
   private download(parts: string[], query: Query): string {
     const { appendToken, token } = this.settings;
     return this.url(parts, { ...query, ...(appendToken && token ? { token } : {}) });
@@ -196,8 +196,8 @@ export class Api {
   }
 
   /**
-   * Ask a route; ApiError when it refuses, or does not answer: what is only read, within `patience` milliseconds, as a
-   * connection may be cut without a word, with a laptop's lid.
+   * Send a request to a route. Throws ApiError if the server refuses it or does not reply. GET requests time out after
+   * `patience` milliseconds, as a connection may be cut silently, for example when a laptop's lid is closed.
    */
   async ask(
     method: 'GET' | 'POST',
@@ -229,7 +229,7 @@ export class Api {
       }
       throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
     } finally {
-      // Once an answer begins, all of it is read.
+      // Once a reply has begun, all of it is read.
       clearTimeout(late);
       signal?.removeEventListener('abort', end);
     }
@@ -241,8 +241,8 @@ export class Api {
   }
 
   /**
-   * `told` has whole seconds, and is from some time between the question and its answer, which may have waited for
-   * what is to come: what was known of the clock stays if it can be.
+   * Correct the estimate of the server's clock. `told` is in whole seconds, taken at some time between the request (at
+   * `asked`) and its reply, which a long poll may have delayed: the estimate stays if it is within these bounds.
    */
   private setClock(told: number, asked: number): void {
     if (Number.isFinite(told)) {
@@ -251,12 +251,12 @@ export class Api {
   }
 }
 
-/** What a route has answered; ApiError where that is none of its answers. */
+/** Return the JSON of a reply. Throws ApiError if it is not JSON, or breaks off. */
 export async function parsed(response: Response): Promise<unknown> {
   try {
     return await response.json();
   } catch (error) {
-    const isPage = error instanceof SyntaxError; // as that of a proxy that asks for a login
+    const isPage = error instanceof SyntaxError; // such as a proxy's login page
     throw new ApiError(isPage ? loggedOut() : trans.__('an answer of the Jupyter server broke off'), 0);
   }
 }
@@ -265,7 +265,7 @@ function loggedOut(): string {
   return trans.__('log in to the Jupyter server again, in another tab or by loading this page again');
 }
 
-/** What the server said was wrong. */
+/** Return the error that a reply describes. */
 async function refusal(response: Response): Promise<ApiError> {
   const text = await response.text();
   const { status, statusText } = response;
@@ -274,7 +274,7 @@ async function refusal(response: Response): Promise<ApiError> {
   }
   try {
     const { message, errors } = JSON.parse(text) as { message?: unknown; errors?: { [field: string]: string } };
-    // The server itself says no more than this to those it does not know, or not any more.
+    // This is all that the Jupyter server itself says to a client that is not, or no longer, logged in.
     if (status === 403 && message === 'Forbidden') {
       return new ApiError(loggedOut(), status, {}, true);
     }
@@ -282,7 +282,7 @@ async function refusal(response: Response): Promise<ApiError> {
       return new ApiError(message, status, errors);
     }
   } catch {
-    // Not from a route of ours; a proxy's page says less than its number.
+    // Not from a route of ours; a proxy's page says less than its status.
   }
   return new ApiError(trans.__('the server answered %1 %2', status, statusText), status);
 }

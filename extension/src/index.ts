@@ -1,4 +1,4 @@
-/** Rankroom in JupyterLab and Notebook 7: the view of a run under its cell, and in a panel; the Ranks sidebar; workshops. */
+/** Rankroom in JupyterLab and Notebook 7: a run's view under its cell and in a panel; the Ranks sidebar; workshops. */
 import {
   ILabShell,
   ILayoutRestorer,
@@ -15,7 +15,7 @@ import { addPanels } from './view/panel';
 import { MIME, RunRenderer } from './view/renderer';
 import { workshop } from './workshop/plugin';
 
-/** Before text/html, whose rank is 50 or so. */
+/** Preferred to text/html, whose rank is about 50. */
 const RANK = 0;
 
 const runView: JupyterFrontEndPlugin<void> = {
@@ -32,7 +32,7 @@ const runView: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null
   ) => {
     const parts = { api, runs: new Runs(api, tabMemories()), rendermime };
-    // Notebook 7 has one place in the middle, and the notebook is in it.
+    // Notebook 7 has a single main area, and the notebook takes it.
     const open = labShell ? addPanels(app, parts, restorer) : null;
     rendermime.addFactory(
       {

@@ -1,4 +1,4 @@
-/** What both plugins use, and other extensions may: one connection to the server, and what it knows of clusters. */
+/** What the plugins share, and other extensions may use: one connection to the server, and the clusters it reports. */
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ITranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
@@ -9,9 +9,9 @@ import { Clusters } from './sidebar/clusters';
 import { translateBy } from './translation';
 
 export interface IRankroom {
-  /** Runs, by their ids: what they recorded, and steps for those that are live. */
+  /** Runs by id: what they recorded, and steps for live ones. */
   readonly api: Api;
-  /** Clusters, told by its signal `changed` once `watch()` was called; and the newest runs, while the sidebar is seen. */
+  /** Clusters, followed once `watch()` is called (signal `changed`); the newest runs, while the sidebar is visible. */
   readonly clusters: Clusters;
 }
 
@@ -26,7 +26,7 @@ export const rankroom: JupyterFrontEndPlugin<IRankroom> = {
   provides: IRankroom,
   optional: [ITranslator],
   activate: (app: JupyterFrontEnd, translator: ITranslator | null) => {
-    // Before the other plugins, which need this one.
+    // This plugin is activated before the others, which require it.
     translateBy(translator);
     const api = new Api(app.serviceManager.serverSettings);
     return { api, clusters: new Clusters(new ClustersApi(api)) };

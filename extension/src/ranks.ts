@@ -1,10 +1,10 @@
-/** How ranks are named: `0,2-3` as typed, `0,2–3` as shown; and the colour each has. */
+/** How ranks are named: `0,2-3` as typed, `0,2–3` as shown; and the color of each. */
 import { trans } from './translation';
 
-/** So many colours there are; ranks share them. */
+/** The number of rank colors; with more ranks, they repeat. */
 export const COLOURS = 8;
 
-/** Runs become `0–3`, the rest is joined by commas. `ranks` ascend. */
+/** Format ascending ranks: consecutive ones as `0–3`, separated by commas. */
 export function formatRanks(ranks: readonly number[]): string {
   const parts: string[] = [];
   for (let i = 0; i < ranks.length; ) {
@@ -23,7 +23,7 @@ export function nameRanks(ranks: readonly number[]): string {
   return trans._n('rank %2', 'ranks %2', ranks.length, formatRanks(ranks));
 }
 
-/** The ranks that a text names, of those there are; a sentence if it names none or others. */
+/** Return the ranks in `there` that a text names, or a sentence on what is wrong with it. */
 export function parseRanks(text: string, there: readonly number[]): Set<number> | string {
   const chosen = new Set<number>();
   for (const part of text.split(/[\s,]+/).filter(word => word !== '')) {
@@ -42,7 +42,7 @@ export function parseRanks(text: string, there: readonly number[]): Set<number> 
   return chosen;
 }
 
-/** The class that gives a rank its colour, one of eight that colour-blind people tell apart. */
+/** The class that gives a rank its color, one of eight that color-blind people can tell apart. */
 export function rankClass(rank: number): string {
   return `rr-rank-${rank % COLOURS}`;
 }

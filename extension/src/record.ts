@@ -1,32 +1,32 @@
-/** Reading a record: JSON lines in, events out; what is not an event is counted and passed over. */
+/** Parse a record: JSON lines in, events out. Lines that are not events are for the caller to count and skip. */
 import { REQUIRED, type Event, type Run } from './schema';
 
 /** The newest record version this view reads. */
 export const VERSION = 1;
 
-/** Not JSON, but what some programs write among numbers. */
+/** NaN and Infinity are not JSON, but some programs write them among numbers. */
 const NO_NUMBER = /([[,:]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])/g;
 
-/** The event on one line; null for garbage, half a line, and kinds that a newer writer added. */
+/** Return the event on one line; 'unknown' for a kind that a newer writer added, null for garbage or half a line. */
 export function parseEvent(line: string): Event | 'unknown' | null {
   const value = parse(line);
   if (!isObject(value) || typeof value.kind !== 'string') {
     return null;
   }
   const isKnown = Object.prototype.hasOwnProperty.call(REQUIRED, value.kind);
-  // Those of the events that say least, which are those of all.
+  // An unknown kind must have the fields that all events have, and `sample` requires only these.
   if (!has(value, REQUIRED[isKnown ? value.kind : 'sample'])) {
     return null;
   }
   return isKnown ? (value as unknown as Event) : 'unknown';
 }
 
-/** Whether a line is an event of metrics, whose points are the server's to read: most of a long record may be such. */
+/** Whether a line is a metrics event, whose points only the server reads: most of a long record may be such lines. */
 export function isMetrics(line: string): boolean {
   return line.startsWith('{"kind":"metrics",') && line.endsWith(']}');
 }
 
-/** JSON, or undefined; among numbers a NaN becomes null, so that the numbers around it are kept. */
+/** Parse JSON; undefined if it is none. In spans, NaN and Infinity become null, so that the other numbers stay. */
 function parse(line: string): unknown {
   try {
     return JSON.parse(line);
@@ -52,7 +52,7 @@ export function* linesOf(text: string): Generator<string> {
   }
 }
 
-/** The run that a cell's output holds, or null if it holds none; `version` tells how to read it. */
+/** Return the run that a cell's output holds, and the record version needed to read it; null if it holds none. */
 export function parseBundle(value: unknown): { version: number; run: Run } | null {
   if (!isObject(value) || !isObject(value.run)) {
     return null;

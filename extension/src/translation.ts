@@ -1,4 +1,4 @@
-/** What people read, in their language where JupyterLab has a language pack with Rankroom in it. */
+/** Texts for users, translated if JupyterLab has a language pack that includes Rankroom. */
 import type { ITranslator } from '@jupyterlab/translation';
 
 /** The part of JupyterLab's bundles that is used here; `%1`, `%2`… stand for the arguments, `%%` for `%`. */
@@ -8,16 +8,16 @@ export interface Translation {
   _n(one: string, many: string, n: number, ...args: unknown[]): string;
 }
 
-/** The English that the code has; JupyterLab's own stand-in cannot be loaded outside of a browser. */
+/** The English of the code itself; JupyterLab's own null translator cannot be loaded outside a browser. */
 const ENGLISH: Translation = {
   __: (text, ...args) => filled(text, args),
   _n: (one, many, n, ...args) => filled(n === 1 ? one : many, [n, ...args])
 };
 
-/** To be asked when a text is shown, not when a module is loaded: that is before `translateBy`. */
+/** Call it when a text is shown, not when a module is loaded, which is before `translateBy`. */
 export let trans: Translation = ENGLISH;
 
-/** Take the words from here on. */
+/** Translate with this translator from now on; English without one. */
 export function translateBy(translator: ITranslator | null): void {
   trans = translator?.load('rankroom') ?? ENGLISH;
 }

@@ -1,10 +1,10 @@
-/** The phrases a run is described with; rankroom/display/words.py has the same. */
+/** The phrases that describe a run; rankroom/display/words.py has the same. */
 import { formatRanks, nameRanks } from './ranks';
 import type { Profile, RankState, Run, RunState } from './schema';
 import { percent } from './timeline/amounts';
 import { trans } from './translation';
 
-/** How a run stands, in a sign. */
+/** A sign for each state of a run. */
 export const SIGNS: { [state in RunState]: string } = { running: '●', done: '✓', failed: '✗', interrupted: '■', lost: '?' };
 
 /** The state in words, with the time it took: `done in 12.4 s`. `now` is in microseconds. */
@@ -28,7 +28,7 @@ export function how(run: Run, now: number): string {
   }
 }
 
-/** `ValueError: no such rank`; an error without a message is its name alone. */
+/** `ValueError: no such rank`; only the name if an error has no message. */
 export function errorWords({ ename, evalue }: { ename: string; evalue: string }, most: number): string {
   const said = evalue.trim().split('\n', 1)[0].slice(0, most);
   return said ? `${ename}: ${said}` : ename;
@@ -44,7 +44,7 @@ export function who(run: Run): string {
   return trans._n('%1 rank', '%1 ranks', count);
 }
 
-/** How a rank stands, in a word. */
+/** The state of a rank, in a word. */
 export function stateWord(state: RankState): string {
   const words: { [state in RankState]: string } = {
     running: trans.__('running'),
@@ -58,7 +58,7 @@ export function stateWord(state: RankState): string {
 }
 
 /**
- * Whom the others waited for: `slowest: rank 2, +41 % of a step`, or where there are no steps
+ * The ranks that the others waited for: `slowest: rank 2, +41 % of a step`, or without steps
  * `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out.
  */
 export function slowest(profile: Profile): string {
@@ -75,7 +75,7 @@ export function slowest(profile: Profile): string {
     : trans.__('slowest: %1, +%2 waiting caused', nameRanks(named), share);
 }
 
-/** Microseconds as a person says them: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */
+/** A duration in microseconds, for people: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */
 export function duration(micros: number): string {
   const ms = Math.max(micros, 0) / 1000;
   if (ms < 999.5) {
@@ -97,7 +97,7 @@ export function moment(micros: number): string {
   return micros < 60_000_000 ? `+${(micros / 1e6).toFixed(3)} s` : `+${duration(micros)}`;
 }
 
-/** A moment to the millisecond, or so finely that `fine` microseconds are told apart: `+0.042 s`, `+1:02:03.123`. */
+/** A moment to the millisecond, or finer to tell `fine` microseconds apart: `+0.042 s`, `+1:02:03.123`. */
 export function exactMoment(micros: number, fine = Infinity): string {
   const digits = Math.min(Math.max(Math.ceil(6 - Math.log10(fine)), 3), 6);
   const unit = 10 ** (6 - digits);
@@ -117,7 +117,7 @@ export function grouped(n: number): string {
   return n.toLocaleString('en');
 }
 
-/** How a run ended that is not done; as the record has it where a newer writer added it. */
+/** The state of a run that failed or was interrupted; one that only a newer writer knows stays as recorded. */
 function broken(state: RunState): string {
   switch (state) {
     case 'failed':
@@ -129,7 +129,7 @@ function broken(state: RunState): string {
   }
 }
 
-/** A time that goes on, in whole seconds. */
+/** A duration that still grows, in whole seconds. */
 function seconds(micros: number): string {
   const s = Math.max(0, Math.floor(micros / 1e6));
   return s < 60 ? `${s} s` : duration(s * 1e6);

@@ -1,9 +1,9 @@
-/** What the sidebar asks the server: clusters, what can be done to them, sites, and ssh's questions. */
+/** The sidebar's requests to the server: clusters, actions on them, sites, and ssh's questions. */
 import { type Api, parsed } from '../api';
 import type { ClusterStatus, ClusterList, DryRun, Load, Question, SiteChoice, StartRequest } from '../cluster_status';
 import type { Run } from '../schema';
 
-/** What a card's buttons ask for. */
+/** The actions of a card's buttons. */
 export type Act = 'stop' | 'restart' | 'resize' | 'interrupt';
 
 export class ClustersApi {
@@ -18,18 +18,18 @@ export class ClustersApi {
     return new Map(Object.entries(ranks ?? {}).map(([rank, load]) => [Number(rank), load]));
   }
 
-  /** What the cluster's job has written. */
+  /** Return the output of the cluster's job. */
   async log(name: string): Promise<string> {
     return (await this.api.ask('GET', ['clusters', name, 'log'], {})).text();
   }
 
-  /** Returns the name of the cluster that starts. */
+  /** Start a cluster; return its name. */
   async start(site: string, request: StartRequest): Promise<string> {
     const { name } = (await this.post(['clusters'], { ...request, site })) as { name: string };
     return name;
   }
 
-  /** Returns what was done, in a sentence. */
+  /** Act on a cluster; return what was done, in a sentence. */
   async act(name: string, act: Act, request: StartRequest = {}): Promise<string> {
     const { message } = (await this.post(['clusters', name, act], request)) as { message: string };
     return message;
@@ -39,7 +39,7 @@ export class ClustersApi {
     return ((await this.get(['sites'])) as { sites: SiteChoice[] }).sites;
   }
 
-  /** What a start would submit. */
+  /** Return the job script that a start would submit, or the errors of the request. */
   async dryRun(site: string, request: StartRequest): Promise<DryRun> {
     return (await this.post(['sites', site, 'script'], request)) as DryRun;
   }
@@ -48,12 +48,12 @@ export class ClustersApi {
     return ((await this.get(['questions'])) as { questions: Question[] }).questions;
   }
 
-  /** Without a text, ssh gets no answer. */
+  /** Answer a question of ssh; with null, ssh gets no answer. */
   async answer(question: string, text: string | null): Promise<void> {
     await this.post(['questions', question], text === null ? {} : { answer: text });
   }
 
-  /** The newest runs. */
+  /** Return the newest runs. */
   async runs(limit: number): Promise<Run[]> {
     return ((await parsed(await this.api.ask('GET', ['runs'], { limit }))) as { runs: Run[] }).runs;
   }

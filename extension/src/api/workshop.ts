@@ -1,4 +1,4 @@
-/** What a teacher's console and a learner's panel ask the server. */
+/** The requests of a teacher's console and of a learner's panel to the server. */
 import { type Api, parsed } from '../api';
 import type { Offer, OfferKind, Overview, Own } from '../workshop_answers';
 
@@ -7,18 +7,18 @@ type Body = { [name: string]: string };
 export class WorkshopApi {
   constructor(private api: Api) {}
 
-  /** The workshop as its teacher sees it, with how one exercise went; without a name the server chooses one. */
+  /** Return the workshop as its teacher sees it, with the results of one exercise; if '', the server chooses one. */
   async overview(folder: string, exercise: string): Promise<Overview> {
     const query = { ...(folder ? { folder } : {}), ...(exercise ? { exercise } : {}) };
     return (await parsed(await this.api.ask('GET', ['workshop'], query))) as Overview;
   }
 
-  /** The workshop that this server is a seat of; role '' without one. */
+  /** Return the workshop in which this server is a seat; role '' if there is none. */
   async own(): Promise<Own> {
     return (await parsed(await this.api.ask('GET', ['workshop', 'own'], {}))) as Own;
   }
 
-  /** The teacher says something to all, and is told who will see it, in a sentence. */
+  /** Send the teacher's message to all learners; return who will see it, in a sentence. */
   say(folder: string, text: string): Promise<string> {
     return this.post('say', { folder, text });
   }
@@ -27,22 +27,22 @@ export class WorkshopApi {
     return this.post('cell', { folder, source, title });
   }
 
-  /** No minutes: no timer any more. */
+  /** Start a timer; with '' for `minutes`, remove it. */
   timer(folder: string, minutes: string, title: string): Promise<string> {
     return this.post('timer', { folder, minutes, title });
   }
 
-  /** No run: none is shown any more. */
+  /** Show a run to all learners; with '', show none. */
   showRun(folder: string, run: string): Promise<string> {
     return this.post('show', { folder, run });
   }
 
-  /** Offer one learner to catch up as far as an exercise, or a reset. */
+  /** Offer one learner a catch-up as far as an exercise, or a reset. */
   offer(folder: string, user: string, what: OfferKind, exercise: string): Promise<string> {
     return this.post('offer', { folder, user, what, exercise });
   }
 
-  /** The learner's hand. */
+  /** Raise or lower the learner's hand. */
   hand(isUp: boolean): Promise<string> {
     return this.post('hand', { is_up: isUp ? 'yes' : 'no' });
   }
@@ -51,12 +51,12 @@ export class WorkshopApi {
     return this.post('share', { is_on: isOn ? 'yes' : 'no' });
   }
 
-  /** What became of an offer: it is not made again. */
+  /** Accept or decline an offer; either closes it. */
   answer(offer: Offer, isTaken: boolean): Promise<string> {
     return this.post('answer', { offer: offer.id, is_taken: isTaken ? 'yes' : 'no' });
   }
 
-  /** A fresh copy of a lesson takes the place of a notebook, which is kept under another name: which, in a sentence. */
+  /** Replace a notebook by a fresh copy of its lesson; return the name under which it is kept, in a sentence. */
   reset(notebook: string): Promise<string> {
     return this.post('reset', { notebook });
   }

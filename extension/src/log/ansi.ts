@@ -1,7 +1,7 @@
-/** ANSI colours: a line's text as spans with a style each; every other escape sequence is harmless. */
+/** ANSI colors: split a line's text into spans of one style each, and remove all other escape sequences. */
 
 export interface Style {
-  /** 0–15: a colour of the theme; otherwise a CSS colour. */
+  /** 0–15: a color of the theme; otherwise a CSS color. */
   fg?: number | string;
   bg?: number | string;
   bold?: boolean;
@@ -23,7 +23,7 @@ const ESCAPE =
   /\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?/g;
 // eslint-disable-next-line no-control-regex
 const SGR = /\x1b\[([0-9;:]*)m/y;
-// Control characters, and those that turn the direction of text or hide it. Tab stays.
+// Control characters except the tab, and those that change the direction of text or hide it.
 // eslint-disable-next-line no-control-regex
 const ODD = /[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
@@ -128,7 +128,7 @@ function apply(before: Style, codes: string): Style {
   return style;
 }
 
-/** One code as if it had no colons: the space of a colour is left out, as is the kind of an underline. */
+/** Return a code with colons as numbers without: the color space and the kind of an underline are left out. */
 function numbersOf(code: string): number[] {
   const [first, ...more] = code.split(':').map(part => Number(part) || 0);
   if (more.length && (first === 38 || first === 48)) {
@@ -137,7 +137,7 @@ function numbersOf(code: string): number[] {
   return [first === 4 && more[0] === 0 ? 24 : first];
 }
 
-/** A colour of 256, or of 16 million, and how many numbers named it. */
+/** Return a color of 256 or of 16 million, undefined if invalid, and how many numbers encode it. */
 function extended(numbers: number[]): [number | string | undefined, number] {
   if (numbers[0] === 2) {
     const [red, green, blue] = numbers.slice(1, 4).map(n => Math.min(n, 255));
@@ -176,7 +176,7 @@ function toSgr(style: Style): string {
 
 const NAMES = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
-/** JupyterLab's class for a theme colour, as `ansi-red-fg` or `ansi-red-intense-bg`. */
+/** JupyterLab's class for a theme color, such as `ansi-red-fg` or `ansi-red-intense-bg`. */
 export function colourClass(colour: number, where: 'fg' | 'bg'): string {
   return `ansi-${NAMES[colour % 8]}${colour < 8 ? '' : '-intense'}-${where}`;
 }

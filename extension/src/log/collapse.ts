@@ -1,7 +1,7 @@
 /**
- * Lines that several ranks wrote alike become one group, and no rank's lines change their order.
+ * Equal lines of several ranks become one group, and the order of each rank's own lines never changes.
  *
- * A line joins the earliest group of the same text and stream that stands after its rank's last
+ * A line joins the earliest group of the same text and stream that follows its rank's last
  * group. What only this rank wrote in between moves in front of that group, as a reader expects:
  *
  *     0–1 │ hello
@@ -9,10 +9,10 @@
  *     1   │ I am rank 1
  *     0–1 │ done
  *
- * A group is named by its first line. Its `key` is its place in the order: that line's number, or a
- * fraction below the key of the group that it was moved in front of. The result depends on the
- * order of the lines alone, not on how they came in pieces. Start-up messages of TensorFlow that a rank
- * wrote one after the other count as one line, which all ranks write alike.
+ * A group is identified by its first line. Its `key` is its position in the order: that line's number, or
+ * a fraction below the key of the group that it was moved in front of. The result depends only on the
+ * order of the lines, not on the pieces in which they arrived. Consecutive start-up messages of TensorFlow
+ * from one rank count as one line, which is equal on all ranks.
  */
 import { lowerBound } from '../lowerbound';
 import { NumberList } from './column';
@@ -21,30 +21,30 @@ import { STDERR, type Lines } from './lines';
 import { commonText } from './numbers';
 import { FOLD_MOST, isStartupMessage } from './startup';
 
-/** A group can be joined while at most so many lines came after it. */
+/** A group can be joined until this many lines have come after it. */
 export const WINDOW = 20_000;
-/** So many lines of one rank can move in front of a group that it joins. */
+/** The most groups of one rank alone that can move in front of a group that it joins. */
 const MOVABLE = 16;
-// Two levels of fractions, small enough that the keys of four billion lines stay exact.
+// The steps of two levels of fractions, coarse enough that the keys of four billion lines are exact.
 const STEP = 2 ** -10;
 const FINE_STEP = 2 ** -20;
 
-/** The lowest keys at which the order, or a group's members, changed; the watcher sets them back. */
+/** The lowest keys at which the order, or a group's members, changed; the watcher resets them to Infinity. */
 export interface Changes {
   order: number;
   members: number;
 }
 
-/** The text that start-up messages have in common; no line has it. */
+/** The common text of start-up messages; no line contains it. */
 const STARTUP = '\n';
 
-/** Where one rank stands in the order. */
+/** The position of one rank in the order. */
 class Place {
-  /** Key of the last group that does not move any more. */
+  /** Key of the last group that can no longer move. */
   fixed = -1;
-  /** Later groups of this rank alone: they may still move. */
+  /** Later groups of this rank alone, which may still move. */
   movable: number[] = [];
-  /** The fold that its last line is in, and its lines in there. */
+  /** The fold that holds its last line (-1 if none does), and the number of its lines there. */
   fold = -1;
   folded = 0;
 
@@ -66,7 +66,7 @@ export class Collapse extends Groups {
   private dirty = Infinity;
   private taken = 0;
 
-  /** `byNumbers` joins lines that differ only in numbers, too. */
+  /** `byNumbers` also joins lines that differ only in numbers. */
   constructor(
     lines: Lines,
     private byNumbers = false
@@ -92,12 +92,12 @@ export class Collapse extends Groups {
     }
   }
 
-  /** Whether lines have come that were not taken in yet. */
+  /** Whether the log has lines that were not added yet. */
   get isBehind(): boolean {
     return this.taken < this.lines.length;
   }
 
-  /** Take in so many lines that have come. */
+  /** Add at most `most` of the lines that were not added yet. */
   takeIn(most: number): void {
     const { gap } = this.lines;
     for (let i = 0; i < most && this.isBehind; i++) {
@@ -106,7 +106,7 @@ export class Collapse extends Groups {
     }
   }
 
-  /** Be told what changes from now on. */
+  /** Return a record of what changes from now on, which is updated until `unwatch`. */
   watch(): Changes {
     const changes = { order: Infinity, members: Infinity };
     this.watchers.add(changes);
@@ -125,10 +125,10 @@ export class Collapse extends Groups {
     this.dirty = Infinity;
   }
 
-  /** Let go of the lines `from` up to `to`, which the log no longer has. */
+  /** Drop the lines `from` up to `to`, which the log no longer has. */
   drop(from: number, to: number): void {
     this.settle();
-    // A line that is let go may have moved in front of one that stays.
+    // A dropped line may have been moved in front of one that stays.
     const start = this.position(from - WINDOW);
     const tail = this.order.tail(start);
     this.order.cut(start);
@@ -163,7 +163,7 @@ export class Collapse extends Groups {
     return place;
   }
 
-  /** What the line has in common with those of its group. */
+  /** Return the text that a line has in common with all lines of its group. */
   private common(text: string, line: number, rank: number): string {
     if (this.lines.flags(line) & STDERR && isStartupMessage(text)) {
       return STARTUP;
@@ -171,7 +171,7 @@ export class Collapse extends Groups {
     return this.byNumbers ? commonText(text, rank) : text;
   }
 
-  /** Have a start-up message join the one before it. */
+  /** Add a start-up message to the rank's current fold, or begin a new one. */
   private fold(line: number, rank: number, place: Place): void {
     if (place.fold >= 0 && place.folded < FOLD_MOST && place.fold + WINDOW >= line) {
       this.enter(place.fold, line);
@@ -182,7 +182,7 @@ export class Collapse extends Groups {
     }
   }
 
-  /** Join a group, or begin one. */
+  /** Join a group, or begin one; return the group. */
   private enterAny(common: string, line: number, rank: number, place: Place): number {
     const stream = this.groups[this.lines.flags(line) & STDERR];
     const same = stream.get(common);
@@ -213,7 +213,7 @@ export class Collapse extends Groups {
     return undefined;
   }
 
-  /** Move what this rank alone wrote in front of the group it joins; false if there is no room. */
+  /** Move what this rank alone wrote in front of the group it joins; return false if no keys are left there. */
   private moveInFrontOf(group: number, place: Place): boolean {
     const key = this.key(group);
     const moving = place.movable.filter(own => own > key);
@@ -246,12 +246,12 @@ export class Collapse extends Groups {
     place.movable = [];
     place.fixed = key;
     this.enter(group, line);
-    // It now stands for two ranks, so it stays where it is.
+    // The group now belongs to two ranks, so it can no longer move.
     const other = this.placeOf(this.lines.rank(group));
     other.settle(other.movable.filter(own => own <= group).length);
   }
 
-  /** Make the line one of the group's. */
+  /** Add the line to the group. */
   private enter(group: number, line: number): void {
     this.link(group, line);
     const key = this.key(group);
@@ -263,7 +263,7 @@ export class Collapse extends Groups {
     for (const changes of this.watchers) {
       changes.members = Math.min(changes.members, key);
       if (kind !== SAME) {
-        // Its row may have to be higher.
+        // Its row may need more height.
         changes.order = Math.min(changes.order, key);
       }
     }
@@ -279,7 +279,7 @@ export class Collapse extends Groups {
     }
   }
 
-  /** Put the moved groups to their new places. */
+  /** Put the moved groups in their new positions. */
   private merge(): void {
     const moved = new Set(this.moved);
     this.moved = [];
@@ -297,7 +297,7 @@ export class Collapse extends Groups {
     go.slice(next).forEach(group => this.order.push(group));
   }
 
-  /** Forget the groups before `oldest`, which can no longer be joined. */
+  /** Forget the groups before `oldest`: they can no longer be joined. */
   private sweep(oldest: number): void {
     for (const stream of this.groups) {
       for (const [text, same] of stream) {

@@ -1,7 +1,7 @@
 /**
  * A growing column of numbers in typed arrays: a million lines must not be a million objects.
  *
- * Blocks are small, so that a run of ten lines costs little, and can be let go from the middle.
+ * Blocks are small, so that a run with ten lines takes little memory, and any of them can be dropped.
  */
 
 type Numbers = Uint8Array | Uint16Array | Uint32Array | Float64Array;
@@ -29,7 +29,7 @@ export class Column<T extends Numbers = Uint32Array> {
     block[index & MASK] = value;
   }
 
-  /** Let go of the numbers from `from` up to `to`; both are multiples of BLOCK. They read as 0. */
+  /** Drop the numbers `from` up to `to`, both multiples of BLOCK; they read as 0 from then on. */
   drop(from: number, to: number): void {
     for (let block = from >>> BITS; block < to >>> BITS; block++) {
       this.blocks[block] = undefined;

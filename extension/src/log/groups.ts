@@ -1,4 +1,4 @@
-/** Which lines make up a group. It is named by its first line, and has a key: its place in the order. */
+/** Which lines form a group. It is identified by its first line, and has a key: its position in the order. */
 import { Column } from './column';
 import type { Lines } from './lines';
 
@@ -11,12 +11,12 @@ export class Groups {
   protected keys = new Column(Float64Array);
   protected kinds = new Column(Uint8Array);
   private leaders = new Column(Uint32Array);
-  // Members as a list: from the group to its newest line, and on to the older ones; 0 ends it.
+  // Members as a linked list: from the group to its newest line, and on to older ones; 0 ends it.
   private nexts = new Column(Uint32Array);
 
   constructor(protected lines: Lines) {}
 
-  /** The group's place in the order. */
+  /** The group's position in the order. */
   key(group: number): number {
     return this.keys.get(group);
   }
@@ -31,13 +31,13 @@ export class Groups {
     return this.kinds.get(group);
   }
 
-  /** The ranks that wrote the group's line, ascending. */
+  /** The ranks that wrote the group's lines, ascending, each once. */
   ranks(group: number): number[] {
     const ranks = this.members(group).map(line => this.lines.rank(line));
     return ranks.filter((rank, i) => rank !== ranks[i - 1]);
   }
 
-  /** The group's lines, by rank. */
+  /** The group's lines, in the order of ranks. */
   members(group: number): number[] {
     const gap = this.lines.gap;
     const members = [group];
@@ -49,7 +49,7 @@ export class Groups {
     return members.sort((a, b) => this.lines.rank(a) - this.lines.rank(b) || a - b);
   }
 
-  /** Whether one of these ranks wrote the group's line. */
+  /** Whether one of these ranks wrote a line of the group. */
   isOf(group: number, ranks: ReadonlySet<number>): boolean {
     for (let line = group, first = true; line || first; line = this.nexts.get(line)) {
       if (ranks.has(this.lines.rank(line))) {
@@ -70,7 +70,7 @@ export class Groups {
     this.nexts.set(line, 0);
   }
 
-  /** Make the line one of the group's. */
+  /** Add the line to the group. */
   protected link(group: number, line: number): void {
     this.keys.set(line, this.key(group));
     this.leaders.set(line, group);
@@ -78,7 +78,7 @@ export class Groups {
     this.nexts.set(group, line);
   }
 
-  /** Let go of the lines `from` up to `to`. */
+  /** Drop the lines `from` up to `to`. */
   protected forget(from: number, to: number): void {
     for (const column of [this.keys, this.leaders, this.kinds, this.nexts]) {
       column.drop(from, to);

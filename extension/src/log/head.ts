@@ -1,4 +1,4 @@
-/** What stands in a row for lines that are not equal, and can be opened to see each of them. */
+/** The head of a group whose lines are not equal: one row, which can be opened to show each of them. */
 import { trans } from '../translation';
 import { grouped } from '../words';
 import type { Lines } from './lines';
@@ -8,7 +8,7 @@ import { columnsOf } from './width';
 export interface Head {
   /** The rank of each line. */
   ranks: readonly number[];
-  /** What stands in the row; a piece that is a list has a number of each line. */
+  /** The row's text; a piece that is a list has one number per line. */
   pieces: readonly Piece[];
   /** Whether it stands for start-up messages. */
   isFold: boolean;
@@ -17,19 +17,19 @@ export interface Head {
 /** Columns of the button that opens it. */
 export const OPENER = 2;
 
-/** Of these lines, start-up messages or lines that differ in numbers. */
+/** Return the head of these lines: start-up messages (`isFold`), or lines that differ in numbers. */
 export function headOf(lines: Lines, members: readonly number[], isFold: boolean): Head {
   const ranks = members.map(line => lines.rank(line));
   const pieces = isFold ? [foldWords(members.length)] : piecesOf(members.map(line => lines.text(line)));
   return { ranks, pieces, isFold };
 }
 
-/** Columns it takes. */
+/** Columns that a head takes. */
 export function headWidth({ pieces }: Head): number {
   return OPENER + columnsOf(headText(pieces));
 }
 
-/** Its pieces as one text. */
+/** The pieces of a head as one text. */
 export function headText(pieces: readonly Piece[]): string {
   return pieces.map(pieceText).join('');
 }

@@ -1,8 +1,8 @@
 /**
  * All lines of a run, compact: texts as a few long strings, everything else in typed arrays.
  *
- * Lines are numbered from 0 in the order in which they were completed. Beyond `most` lines the
- * middle is let go: the head and the newest stay, and `gap` says what is missing.
+ * Lines are numbered from 0 in the order in which they were completed. Beyond the bounds `most`, lines in
+ * the middle are dropped: the head and the newest stay, and `gap` says which are missing.
  */
 import { trans } from '../translation';
 import { BLOCK, Column } from './column';
@@ -10,11 +10,11 @@ import { columnsOf } from './width';
 import { plain } from './ansi';
 
 export const STDERR = 1;
-/** Holds escape sequences or control characters. */
+/** The line contains escape sequences or control characters. */
 export const STYLED = 2;
-/** A line of ours that says where a rank raised. */
+/** A line that the view added: the error that a rank raised. */
 export const ERROR = 4;
-/** A line of ours that says what became of a rank. */
+/** A line that the view added: the note of a rank's status. */
 export const NOTE = 8;
 
 const PAGE = 1 << 16;
@@ -37,7 +37,7 @@ export interface Spot {
 
 export class Lines {
   length = 0;
-  /** Lines `from` up to `to` were let go. */
+  /** Lines `from` up to `to` were dropped. */
   readonly gap = { from: 0, to: 0 };
 
   private page = new Column(Uint32Array);
@@ -50,12 +50,12 @@ export class Lines {
   private pages: Array<string | undefined> = [''];
   private cuts = new Map<number, number>();
   private chars = 0;
-  /** Pages before this one, up to the head's, were let go. */
+  /** Pages between those of the head and this one were dropped. */
   private freed = 0;
 
   constructor(private most: Bounds = { lines: 1_000_000, chars: 100_000_000 }) {}
 
-  /** Add one line. `cut` characters at its end were left out. */
+  /** Add one line and return its number. `cut` characters at its end were left out. */
   add(text: string, rank: number, flags: number, t: number, cut = 0): number {
     const odd = ODD.test(text);
     const width = columnsOf(odd ? plain(text) : text) + (cut ? cutNote(cut).length : 0);
@@ -66,7 +66,7 @@ export class Lines {
     return this.row(at, 0, text.length, rank, flags | (odd ? STYLED : 0), t, width);
   }
 
-  /** Keep a text of many lines; `row` then says where in it each line is. */
+  /** Store a text of many lines; `row` then adds each line by its position in the text. */
   put(text: string): Spot {
     this.chars += text.length;
     const page = this.pages.length - 1;
@@ -78,7 +78,7 @@ export class Lines {
     return { page: this.pages.push(text) - 1, start: 0 };
   }
 
-  /** Add a line that is `size` characters long and begins `from` characters after a spot. */
+  /** Add a line of `size` characters, `from` characters after a spot; return its number. `width` is in columns. */
   row(
     spot: Spot,
     from: number,
@@ -137,7 +137,10 @@ export class Lines {
     return -1;
   }
 
-  /** The line whose time is nearest; of this rank if it wrote any. -1 if there is none. `offset` is how far a rank's clock is ahead. */
+  /**
+   * Return the line nearest in time to `t`, of this rank if it wrote any; -1 if there are no lines. Microseconds;
+   * `offset` is how far a rank's clock is ahead.
+   */
   nearest(t: number, rank: number | null, offset: (rank: number) => number): number {
     let [best, nearest] = [-1, Infinity];
     for (let line = 0; line < this.length; line++) {
@@ -154,24 +157,24 @@ export class Lines {
     return best < 0 && rank !== null ? this.nearest(t, null, offset) : best;
   }
 
-  /** Lines that are here. */
+  /** The number of lines in memory. */
   get kept(): number {
     return this.length - (this.gap.to - this.gap.from);
   }
 
-  /** Characters that are here. */
+  /** The number of characters in memory. */
   get weight(): number {
     return this.chars;
   }
 
-  /** Let the oldest after the head go if there are too many; returns whether it did. */
+  /** Drop the oldest lines after the head if there are too many; return whether any were dropped. */
   trim(): boolean {
     const head = this.gap.from || this.headEnd();
     const from = this.gap.to || head;
     let to = from;
     let over = this.kept - this.most.lines;
     while ((over > 0 || this.chars > this.most.chars) && to + 2 * BLOCK < this.length) {
-      // Some more than needed, so that this is rare.
+      // Drop more than needed, so that this is rare.
       const next = Math.min(to + 32 * BLOCK, this.length - (this.length % BLOCK) - BLOCK);
       this.free(to, next);
       over -= next - to;
@@ -185,7 +188,7 @@ export class Lines {
     return true;
   }
 
-  /** A fifth of what may be kept is the head. */
+  /** Return where the head ends: it is a fifth of what may be kept. */
   private headEnd(): number {
     const lines = Math.min(this.length, this.most.lines / 5);
     const share = Math.min(1, this.most.chars / 5 / (this.chars || 1));
@@ -213,7 +216,7 @@ export class Lines {
   }
 }
 
-/** What stands at the end of a line that is not shown whole. */
+/** The note at the end of a line that is not shown in full. */
 export function cutNote(cut: number): string {
   return ` ${trans._n('… %2 more character in the whole log', '… %2 more characters in the whole log', cut, cut.toLocaleString('en'))}`;
 }

@@ -1,4 +1,4 @@
-/** The log of a run: from what ranks wrote, in pieces, to lines and groups of lines. */
+/** The log of a run: turns the ranks' output, which arrives in pieces, into lines and groups of lines. */
 import type { LogEvent } from '../schema';
 import { Collapse } from './collapse';
 import { Lines, STDERR, type Bounds, type ERROR, type NOTE } from './lines';
@@ -34,13 +34,13 @@ export class Log {
     this.collapse = new Collapse(this.lines);
   }
 
-  /** Groups of lines that differ at most in numbers; who asks for them has it take in the lines. */
+  /** Groups of lines that differ at most in numbers; the caller must make it take in lines (`takeIn`). */
   get byNumbers(): Collapse {
     this.numbers ??= new Collapse(this.lines, true);
     return this.numbers;
   }
 
-  /** Take in what a rank wrote; every step takes a fraction of a millisecond. */
+  /** Add what a rank wrote; each step takes a fraction of a millisecond. */
   *write(event: LogEvent): Generator<void> {
     const flags = event.stream === 'stderr' ? STDERR : 0;
     const stream = this.stream(event.rank, flags, event.t);
@@ -59,7 +59,7 @@ export class Log {
     this.trim();
   }
 
-  /** Add a line of ours to what a rank wrote. */
+  /** Add a line that the rank did not write, about its error or status. */
   remark(text: string, rank: number, kind: typeof ERROR | typeof NOTE, t: number): void {
     this.add(text, rank, kind, t, 0);
   }
@@ -74,7 +74,7 @@ export class Log {
     this.streams.clear();
   }
 
-  /** The lines that are being written, by rank. */
+  /** The lines that ranks have not ended yet, in the order of ranks; those of stderr last. */
   get unfinished(): Unfinished[] {
     return this.unfinishedStreams().flatMap(({ rank, flags, screen }) =>
       screen.current.map(line => ({ rank, flags, ...line }))
@@ -116,7 +116,7 @@ export class Log {
     this.collapse.add(line, text);
   }
 
-  /** The quick way for most output: whole lines of plain characters stay where they are. */
+  /** The fast path for most output: whole lines of plain characters, stored as one text without copying each line. */
   private *cutLines(stream: Stream, text: string, t: number): Generator<void> {
     const { rank, flags } = stream;
     const spot = this.lines.put(text);

@@ -1,13 +1,13 @@
 /**
- * Lines that differ only in their numbers: what they have in common, and all in one text. The rules are those of
- * Python's `display/differing_numbers.py`; tests/support/collapse.json holds both to them.
+ * Lines that differ only in their numbers: what they have in common, and all of them in one text. Python's
+ * `display/differing_numbers.py` has the same rules, and tests/support/collapse.json tests both.
  */
 import { plain } from './ansi';
 
-/** A piece of such lines: a word that all have, or one number of each, as far as they differ. */
+/** A piece of such lines: text or a number that all share, or, where their numbers differ, the number of each line. */
 export type Piece = string | readonly string[];
 
-/** So many ranks' numbers stand side by side; of more, the lowest and the highest. */
+/** Up to this many ranks' numbers are shown side by side; of more, the lowest and the highest. */
 const SIDE_BY_SIDE = 4;
 const NUMBER = new RegExp(
   '(?<![0-9A-Za-z_])0x[0-9a-fA-F]+' +
@@ -17,10 +17,10 @@ const NUMBER = new RegExp(
 );
 const WHOLE = /^[-+]?[0-9]+$/;
 const RANK_BEFORE = /(?:rank|gpu|cuda|device|worker|process|proc|replica|task)[ :=#_-]{0,3}$/i;
-/** The longest word of a rank, and what may stand between it and the number. */
+/** Characters before a number in which a word such as `rank` is searched for. */
 const BEFORE = 10;
 
-/** Equal for lines that differ only in numbers; `rank` wrote this one. */
+/** Return a text that is equal for lines that differ only in numbers; `rank` wrote this one. */
 export function commonText(text: string, rank: number): string {
   const shown = plain(text);
   let counted = 0;
@@ -28,7 +28,7 @@ export function commonText(text: string, rank: number): string {
   let numbers = 0;
   const common = shown.replace(NUMBER, (number: string, at: number) => {
     numbers += 1;
-    // Which number is a rank's matters for the first that is not.
+    // What matters is the first number that is not a rank's, and whether there is a second.
     if (counted < 2 && !isOfRank(shown, number, at, rank)) {
       first = counted++ ? first : number;
     }
@@ -37,11 +37,11 @@ export function commonText(text: string, rank: number): string {
   if (!numbers) {
     return text;
   }
-  // Numbers are padded to columns.
+  // Numbers may be padded to columns.
   return `${common.replace(/ +/g, ' ').replace(/ $/, '')}\0${counted > 1 && WHOLE.test(first) ? first : ''}`;
 }
 
-/** The pieces of such lines. */
+/** Split lines that differ only in numbers into pieces. */
 export function piecesOf(texts: readonly string[]): Piece[] {
   const shown = texts.map(plain);
   const numbers = shown.map(text => text.match(NUMBER) ?? []);
@@ -56,7 +56,7 @@ export function piecesOf(texts: readonly string[]): Piece[] {
   return pieces;
 }
 
-/** A piece in words: `0.41|0.43`, or `0.39…0.45` of many. */
+/** Return a piece as text: `0.41|0.43`, or `0.39…0.45` for many numbers. */
 export function pieceText(piece: Piece): string {
   if (typeof piece === 'string') {
     return piece;
@@ -69,7 +69,7 @@ export function pieceText(piece: Piece): string {
   return `${best((a, b) => a < b)}…${best((a, b) => a > b)}`;
 }
 
-/** `rank 1`, `cuda:1`, or the rank's own number at the line's start: `[1]`, `1:`. */
+/** Whether a number names a rank: `rank 1`, `cuda:1`, or the rank's own at the line's start: `[1]`, `1:`. */
 function isOfRank(text: string, number: string, at: number, rank: number): boolean {
   const before = text.slice(Math.max(at - BEFORE, 0), at);
   if (RANK_BEFORE.test(before)) {

@@ -1,8 +1,8 @@
-/** A line that is being written: it may come in pieces, be overwritten, or never end. */
+/** A line that is being written: it may arrive in pieces, be overwritten, or never end. */
 import { carried } from './ansi';
 import { moves, overprint } from './overprint';
 
-/** Characters of one line that are kept; the rest is counted. */
+/** Characters of one line that are kept; the rest is only counted. */
 export const LONGEST = 10_000;
 const COMPACT = 2_000;
 
@@ -16,38 +16,38 @@ export class OpenLine {
   private raw = '';
   private cut = 0;
 
-  /** `colour` is in force where the line begins; it does not make an empty line a line. */
+  /** `colour` is the SGR sequence in force where the line begins; it alone does not make the line non-empty. */
   constructor(readonly colour = '') {}
 
-  /** Whether nothing stands in the line. */
+  /** Whether the line holds nothing. */
   get isEmpty(): boolean {
     return this.raw === '' && this.cut === 0;
   }
 
-  /** The line as it stands now. */
+  /** The line as a terminal shows it now. */
   get current(): LineText {
     return { text: this.colour + shown(this.raw), cut: this.cut };
   }
 
-  /** The colour in force at its end. */
+  /** The SGR sequence in force at the line's end; '' if there is none. */
   get colourAfter(): string {
     const text = this.colour + this.raw;
     return text.includes('\x1b') ? carried(text) : '';
   }
 
-  /** Whether what is written next is written at the line's begin. */
+  /** Whether the next character goes to the line's start. */
   get isAtBegin(): boolean {
     const last = this.raw.slice(this.raw.lastIndexOf('\r') + 1);
     // eslint-disable-next-line no-control-regex
     return this.cut === 0 && last.replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, '') === '';
   }
 
-  /** Go on at the line's begin. */
+  /** Move back to the line's start. */
   back(): void {
     this.raw += this.isEmpty ? '' : '\r';
   }
 
-  /** Write the characters of `text` from `from` up to `to`; no line end is among them. */
+  /** Write the characters `from` up to `to` of `text`, which include no line end. */
   append(text: string, from: number, to: number): void {
     if (this.cut) {
       const back = text.includes('\r') ? text.lastIndexOf('\r', to - 2) : -1;

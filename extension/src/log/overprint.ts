@@ -10,18 +10,18 @@ const MOVES = /[\r\b]|\x1b\[\d*[CDGK]/;
 const TOKEN =
   // eslint-disable-next-line no-control-regex
   /\x1b\[([0-?]*)[ -/]*([@-~])|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|[^\x1b]/gu;
-// No line is longer than the terminal it was written for.
+// Columns at most: such a line is no wider than the terminal it was written for.
 const MOST = 16_384;
 const PASSES = 8;
 
 export interface Overprinted {
-  /** The line as shown; colours stay as SGR sequences. */
+  /** The line as shown; colors stay as SGR sequences. */
   text: string;
-  /** What to put in place of all that was written so far, so that writing can go on after it. */
+  /** What replaces all that was written so far, so that further output can be appended. */
   resume: string;
 }
 
-/** Whether the line must be resolved before it is shown. */
+/** Whether a line must be resolved before it is shown, because it moves the cursor or erases. */
 export function moves(text: string): boolean {
   return MOVES.test(text);
 }
@@ -33,7 +33,7 @@ export function overprint(line: string): Overprinted {
     return { text: last, resume: line.endsWith('\r') ? `${last}\r` : last };
   }
   const chars: string[] = [];
-  // The colour in force stands with each character, so that overwriting takes it along.
+  // The color in force is stored with each character, so that overwriting replaces both.
   const colours: string[] = [];
   let colour = '';
   let column = 0;
@@ -66,7 +66,7 @@ export function overprint(line: string): Overprinted {
   return { text, resume: text + back + colour };
 }
 
-/** Of a thousand passes of a progress bar, those that can still be seen. */
+/** Reduce the passes of a progress bar to those that may still be visible: the last ones and the longest other. */
 function recent(line: string): string {
   const passes = line.split('\r');
   if (passes.length > PASSES + 2) {
@@ -76,7 +76,7 @@ function recent(line: string): string {
   return passes.map(pass => pass.slice(-MOST)).join('\r');
 }
 
-/** The usual bar: nothing but carriage returns, and the last pass covers the earlier ones. */
+/** Return the last pass of the usual bar: only carriage returns, and it covers the earlier passes; else null. */
 function lastPass(text: string): string | null {
   // eslint-disable-next-line no-control-regex
   if (/[\b\x1b]/.test(text)) {

@@ -1,6 +1,6 @@
 /**
- * The lines that are to be seen, in order, and how high each is: filtered by rank and text,
- * collapsed or not. Work is done in steps, so that a browser stays quick with a million lines.
+ * The rows of the log, in order, and the height of each: lines filtered by rank and text, collapsed
+ * or not. Work is done in steps, so that the browser stays responsive with a million lines.
  */
 import { lowerBound } from '../lowerbound';
 import { WINDOW, type Changes, type Collapse } from './collapse';
@@ -12,11 +12,11 @@ import type { Log } from './log';
 import { plain } from './ansi';
 
 export interface Filter {
-  /** Ranks to be seen, or null for all. */
+  /** Ranks to show, or null for all. */
   ranks: ReadonlySet<number> | null;
-  /** Whether a line's text is to be seen, or null for all. */
+  /** Whether to show a line with this text, or null for all. */
   text: ((text: string) => boolean) | null;
-  /** Whether lines that several ranks wrote alike stand once. */
+  /** Whether equal lines of several ranks are shown once. */
   collapsed: boolean;
   /** Whether lines that differ only in numbers count as alike. */
   byNumbers: boolean;
@@ -24,13 +24,13 @@ export interface Filter {
 
 export const EVERYTHING: Filter = { ranks: null, text: null, collapsed: true, byNumbers: false };
 
-/** Stands for the lines that were let go. */
+/** Stands for the lines that were dropped. */
 export const GAP = 0xffffffff;
 const STEP = 500;
-/** Of lines that are compared by their numbers, which takes longer. */
+/** Lines per step if those that differ only in numbers count as alike, which takes longer. */
 const SMALL_STEP = 100;
 
-/** What a row is: a line with all ranks that wrote it, one of a group, or what stands for a group. */
+/** What a row is: a line with all ranks that wrote it, a single line of a group, or the head of a group. */
 const LINE = 0;
 const MEMBER = 1;
 const HEAD = 2;
@@ -66,12 +66,12 @@ export class Rows {
     return this.ids.at(row);
   }
 
-  /** Whether the row is one line of a group that has other rows, too. */
+  /** Whether the row is a single line of a group that has other rows as well. */
   isMember(row: number): boolean {
     return this.kinds.at(row) === MEMBER;
   }
 
-  /** The ranks that the row is of, as far as they are to be seen. */
+  /** The ranks that wrote the row, as far as the filter shows them. */
   ranks(row: number): number[] {
     const line = this.ids.at(row);
     const isOne = !this.filter.collapsed || this.isMember(row);
@@ -80,7 +80,7 @@ export class Rows {
     return ranks ? all.filter(rank => ranks.has(rank)) : all;
   }
 
-  /** What stands in the row for lines that are not equal; null where the line itself does. */
+  /** The row's head, which stands for lines that are not equal; null if the row is a line itself. */
   head(row: number): Head | null {
     return this.kinds.at(row) === HEAD ? this.headOf(this.ids.at(row)) : null;
   }
@@ -89,7 +89,7 @@ export class Rows {
     return this.opened.has(group);
   }
 
-  /** Show the lines of a group below the row that stands for them, or no more. */
+  /** Show the lines of a group below its head, or hide them again. */
   toggle(group: number): void {
     if (!this.opened.delete(group)) {
       this.opened.add(group);
@@ -102,13 +102,13 @@ export class Rows {
     return row < this.length ? this.tops.at(row) : this.height;
   }
 
-  /** Text rows of all. */
+  /** Text rows of all rows together. */
   get height(): number {
     const last = this.length - 1;
     return last < 0 ? 0 : this.tops.at(last) + this.rowHeight(last);
   }
 
-  /** The row at a text row. */
+  /** The row that covers a text row. */
   at(top: number): number {
     return Math.max(0, lowerBound(this.length, row => this.tops.at(row), Math.floor(top) + 1) - 1);
   }
@@ -124,7 +124,7 @@ export class Rows {
     return this.filter.collapsed ? this.collapse.group(line) : line;
   }
 
-  /** Columns to wrap at. */
+  /** Set the columns to wrap at. */
   wrap(columns: number): void {
     if (columns !== this.columns) {
       this.columns = columns;
@@ -147,7 +147,7 @@ export class Rows {
     this.restart(0);
   }
 
-  /** Take in what is new; every step takes a fraction of a millisecond. */
+  /** Process what is new; each step takes a fraction of a millisecond. */
   *update(): Generator<void> {
     const step = this.filter.byNumbers ? SMALL_STEP : STEP;
     for (;;) {
@@ -171,12 +171,12 @@ export class Rows {
     return this.filter.collapsed ? this.collapse.order.length : this.log.lines.length;
   }
 
-  /** Go back to where the log changed since the last step. */
+  /** Go back to where the log has changed since the last step. */
   private heed(): void {
     const { gap } = this.log.lines;
     if (this.gapEnd !== gap.to) {
       this.gapEnd = gap.to;
-      // Groups before the gap may have lost lines that joined them: these came in the window.
+      // Groups before the gap may have lost lines that joined them, at most WINDOW lines later.
       this.restart(this.filter.collapsed ? Math.max(0, gap.from - 3 * WINDOW) : gap.from);
     }
     const changes = this.changes;
@@ -253,7 +253,7 @@ export class Rows {
     return text(lines.flags(id) & STYLED ? plain(shown) : shown);
   }
 
-  /** Lines that are not equal: what stands for them, or those that have the text that is looked for. */
+  /** Append a group whose lines are not equal: its head, or those lines that match the text filter. */
   private appendGroup(group: number): void {
     const { lines } = this.log;
     const members = this.membersOf(group);

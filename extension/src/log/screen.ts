@@ -1,24 +1,24 @@
 /**
- * The lines that one stream of one rank may still change: the one it is writing and, for bars below
- * one another (tqdm's, with a position), those it goes back up to. The summary does alike
- * (`lab/rankroom/display/screen.py`).
+ * The lines that one stream of one rank may still change: the one being written and, for progress
+ * bars below one another (tqdm's, with a position), those above to which the cursor moves back. The
+ * summary does the same (`lab/rankroom/display/screen.py`).
  */
 import { OpenLine, type LineText } from './openline';
 
 const UP = '\x1b\\[(\\d*)A';
-/** Lines that a stream can go back up. */
+/** Lines that a stream can move back up. */
 const HIGHEST = 20;
 
 export class Screen {
   private lines = [new OpenLine()];
   /** The line that is being written. */
   private at = 0;
-  /** How far up the stream is known to go. */
+  /** How far up the stream is known to move. */
   private height = 0;
-  /** Lines that were ended since it last went up. */
+  /** Lines ended since it last moved up. */
   private sinceUp = 0;
 
-  /** Take more output; returns the lines that are final by it. */
+  /** Take more output; yield the lines that become final. */
   *feed(text: string): Generator<LineText> {
     if (text.includes('\x1b[') && new RegExp(UP).test(text)) {
       for (const line of text.split('\n')) {
@@ -39,7 +39,7 @@ export class Screen {
     }
   }
 
-  /** Whether nothing stands in it, and what comes begins in the default colour. */
+  /** Whether nothing is pending, and further output begins in the default color. */
   get isFresh(): boolean {
     return this.isEmpty && this.lines.length === 1 && this.lines[0].colour === '';
   }
@@ -64,7 +64,7 @@ export class Screen {
     this.lines[this.at].append(text, from, text.length);
   }
 
-  /** The column stays as it is: what rich writes at a line's begin is so above, too. */
+  /** Move up. The column stays: at a line's start, where rich moves up, output goes on at the upper line's start. */
   private up(count: number): void {
     const { isAtBegin } = this.lines[this.at];
     this.at = Math.max(0, this.at - count);
@@ -74,7 +74,7 @@ export class Screen {
     }
   }
 
-  /** Go to the begin of the next line. */
+  /** Move to the start of the next line; yield the lines that become final. */
   private *down(): Generator<LineText> {
     const { colourAfter } = this.lines[this.at];
     this.at += 1;
@@ -85,7 +85,7 @@ export class Screen {
       this.lines.push(new OpenLine(colourAfter));
     }
     if (this.sinceUp > this.height + 1) {
-      // No bars any more: lines are final at once again.
+      // No more bars: lines become final at once again.
       this.height = 0;
     }
     while (this.lines.length > this.height + 1 && this.at > 0) {
@@ -95,7 +95,7 @@ export class Screen {
   }
 }
 
-/** Lines that a text goes up in which none ends. */
+/** The number of lines that a text without line ends moves up. */
 function climbed(text: string): number {
   return [...text.matchAll(new RegExp(UP, 'g'))].reduce((sum, [, count]) => sum + (Number(count) || 1), 0);
 }

@@ -1,9 +1,9 @@
 /**
- * The messages with which TensorFlow starts on every rank: the same ones as Python's
- * `display/startup_messages.py` has, which says which and why; tests/support/collapse.json holds both to it.
+ * TensorFlow's start-up messages on every rank. Python's `display/startup_messages.py` has the same ones, and says
+ * which they are and why; tests/support/collapse.json tests both.
  */
 
-/** Start-up messages of one rank that are folded into one line. */
+/** Start-up messages of one rank that are folded into one line, at most. */
 export const FOLD_MOST = 64;
 
 const STAMP =
@@ -31,7 +31,7 @@ const WHOLE = [
 ];
 const KNOWN = new RegExp(`^(?:${STAMP}(?:${FROM.join('|')})|(?:${WHOLE.join('|')})$)`);
 
-/** Whether a line of stderr is one of them. */
+/** Whether a line of stderr is a start-up message. */
 export function isStartupMessage(text: string): boolean {
   return KNOWN.test(text);
 }

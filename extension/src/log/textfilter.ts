@@ -1,7 +1,7 @@
-/** What is typed into the filter box, as a test of a line's text. */
+/** The text typed into the filter box, as a test of a line's text. */
 import { trans } from '../translation';
 
-/** A test for the typed text, null for all, or a sentence on what is wrong with it. */
+/** Return a test for the typed text, null if all lines match, or a sentence on what is wrong with it. */
 export function textFilter(typed: string): ((text: string) => boolean) | null | string {
   if (typed === '') {
     return null;

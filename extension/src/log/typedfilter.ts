@@ -1,4 +1,4 @@
-/** Which lines are to be seen, as the reader has chosen and typed it. */
+/** Which lines to show, as the user has chosen and typed it. */
 import { textFilter } from './textfilter';
 import type { Filter } from './rows';
 
@@ -12,7 +12,7 @@ export interface TypedFilter {
 
 export const UNFILTERED: TypedFilter = { ranks: null, text: '', collapsed: true, byNumbers: false };
 
-/** The filter, without a text that is no regular expression. */
+/** Return the filter; a text that is an invalid regular expression is ignored. */
 export function filterOf({ ranks, text, collapsed, byNumbers }: TypedFilter): Filter {
   const test = textFilter(text);
   return { ranks: ranks && new Set(ranks), text: typeof test === 'string' ? null : test, collapsed, byNumbers };

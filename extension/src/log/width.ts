@@ -2,7 +2,7 @@
 
 const TAB = 8;
 const PLAIN = /^[\x20-\x7e]*$/;
-// Scripts and pictures that take two columns; combining marks take none.
+// Scripts and emoji that take two columns; combining marks take none.
 const WIDE =
   /[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\ua960-\ua97c\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
 // eslint-disable-next-line no-misleading-character-class -- these stand for themselves, each

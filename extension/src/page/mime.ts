@@ -1,4 +1,4 @@
-/** Rich outputs of ranks in a page of its own: pictures, text, and HTML that runs nothing. */
+/** Rich outputs of ranks in a standalone page: pictures, text, and HTML that runs no scripts. */
 import { Widget } from '@lumino/widgets';
 
 import { ansiNodes } from '../view/ansitext';
@@ -7,10 +7,10 @@ import { h } from '../view/dom';
 type Draw = (data: unknown) => Node;
 const HIGHEST = 600;
 const PLAIN = 'text/plain';
-/** What an object says of itself that has no better text. */
+/** The default repr of an object, which says nothing. */
 const OBJECT = /^<[\w.]+ object( at 0x[0-9a-f]+)?>$/;
 
-/** In the order in which they are preferred. */
+/** In order of preference. */
 const DRAW = new Map<string, Draw>([
   ['image/svg+xml', data => picture(`data:image/svg+xml;charset=utf-8,${encodeURIComponent(text(data))}`)],
   ...['image/png', 'image/jpeg', 'image/gif', 'image/webp'].map((type): [string, Draw] => [
@@ -24,7 +24,7 @@ const DRAW = new Map<string, Draw>([
   ['application/json', data => h('pre', '', {}, JSON.stringify(data, null, 2))]
 ]);
 
-/** As much of JupyterLab's registry as the view uses. */
+/** The part of JupyterLab's rendermime registry that the view uses. */
 export const registry = {
   preferredMimeType(data: { [type: string]: unknown }): string | undefined {
     const types = [...DRAW.keys()].filter(type => type in data);
@@ -51,7 +51,7 @@ function picture(src: string): Node {
   return h('img', 'rr-page-picture', { src, alt: '' });
 }
 
-/** No script of it runs, and nothing is loaded, by the frame's sandbox and the page's own policy. */
+/** Show HTML in a frame. Its sandbox and the page's content security policy prevent scripts and loading. */
 function framed(html: string): Node {
   const frame = h('iframe', 'rr-page-frame', { sandbox: 'allow-same-origin', srcdoc: html });
   frame.addEventListener('load', () => {

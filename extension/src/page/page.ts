@@ -1,4 +1,4 @@
-/** A run as a page of its own: the view that JupyterLab has, over the record that the page holds. */
+/** A run as a standalone page: the view that JupyterLab has, of the record that the page holds. */
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { ServerConnection } from '@jupyterlab/services';
 import { Widget } from '@lumino/widgets';
@@ -13,7 +13,7 @@ import { RunView } from '../view/runview';
 import { registry } from './mime';
 import { Recorded } from './recorded';
 
-/** As display/run_page.py writes them. */
+/** Return a part of the record, as display/run_page.py writes it into the page; '' if it is missing. */
 const part = (name: string): string => document.getElementById(`part-${name || 'run'}`)?.textContent ?? '';
 
 async function show(): Promise<void> {
@@ -36,7 +36,7 @@ async function show(): Promise<void> {
   document.addEventListener('click', event => save(event, recorded));
 }
 
-/** Light or dark as the reader's system is, in JupyterLab's terms. */
+/** Follow the system's light or dark theme, in JupyterLab's terms. */
 function followTheme(): void {
   const dark = window.matchMedia('(prefers-color-scheme: dark)');
   const follow = (): void => void (document.body.dataset.jpThemeLight = String(!dark.matches));
@@ -44,7 +44,7 @@ function followTheme(): void {
   follow();
 }
 
-/** What would be downloaded from a server comes out of the page. */
+/** Serve a download from the page instead of from a server. */
 function save(event: MouseEvent, recorded: Recorded): void {
   const link = (event.target as Element).closest?.('a[download]') as HTMLAnchorElement | null;
   if (!link || link.protocol === 'blob:') {

@@ -1,10 +1,10 @@
-/** A record that is in the page itself: answers what a run's view asks a Jupyter server for. */
+/** A record inside the page: answers the requests that a run's view sends to a Jupyter server. */
 import type { MetricsAnswer } from '../metrics/answer';
 import { trans } from '../translation';
 
 /** Runs that the page's run is compared with at most, as in metrics/comparison.ts. */
 const MOST_OTHERS = 4;
-/** The routes of a run that are there whole, by their last part; the run itself is ''. */
+/** Content types of the run's routes that the page answers, by the last part of the path; '' is the run itself. */
 const TYPES: { [route: string]: string } = {
   '': 'application/json',
   profile: 'application/json',
@@ -20,15 +20,15 @@ const NEWLINE = 10;
 export class Recorded {
   private whole = new Map<string, Promise<Uint8Array>>();
 
-  /** `part(name)` is a part of the record, compressed by gzip, as base64; '' of one that is not there. */
+  /** `part(name)` returns a part of the record, gzip-compressed, as base64; '' if it is missing. */
   constructor(private part: (name: string) => string) {}
 
-  /** What `ServerConnection` is given, so that it asks here. */
+  /** Settings that make `ServerConnection` send its requests here. */
   get settings(): { baseUrl: string; appendToken: boolean; token: string; fetch: (url: unknown) => Promise<Response> } {
     return { baseUrl: '/', appendToken: false, token: '', fetch: url => this.answer(String(url)) };
   }
 
-  /** The answer to a question for `url`, whose path ends with `runs/ID/ROUTE`. */
+  /** Return the response to a request for `url`, whose path ends with `runs/ID/ROUTE`. */
   async answer(url: string): Promise<Response> {
     const { pathname, searchParams } = new URL(url, 'http://page/');
     const [, id = '', route = ''] = /\/runs\/([^/]+)\/?([^/]*)$/.exec(pathname) ?? [];
@@ -56,13 +56,13 @@ export class Recorded {
     return answered(ranks ? linesOf(data, ranks) : data, TYPES[route]);
   }
 
-  /** Whole lines from a byte on, as the server's route has it. */
+  /** Return whole lines from a byte on, as the server's route does. */
   private async events(query: URLSearchParams): Promise<Response> {
     const data = await this.get('events');
     const { state } = JSON.parse(new TextDecoder().decode(await this.get(''))) as { state: string };
     const after = Math.min(Number(query.get('after') ?? 0), data.length);
     const limit = Math.max(1, Number(query.get('limit') ?? data.length));
-    // A line that is longer than the limit is given whole.
+    // A line longer than the limit is returned whole.
     let next = data.lastIndexOf(NEWLINE, after + limit - 1) + 1;
     if (next <= after) {
       next = data.indexOf(NEWLINE, after) + 1 || data.length;
@@ -75,20 +75,23 @@ export class Recorded {
     });
   }
 
-  /** The runs whose metrics are here as well. */
+  /** Return the other runs whose metrics are in the page. */
   private async runs(): Promise<Response> {
     const parts = await Promise.all(Array.from({ length: MOST_OTHERS }, (_, i) => this.get(`run_${i + 1}`)));
     const runs = parts.filter(part => part.length).map(part => JSON.parse(new TextDecoder().decode(part)) as unknown);
     return answered(new TextEncoder().encode(JSON.stringify({ runs })), TYPES['']);
   }
 
-  /** Which of those that the run is compared with this one is, from 1 on; 0 for the run itself. */
+  /** Return the position of a run, from 1, among those that the page's run is compared with; 0 for the page's run. */
   private async numberOf(id: string): Promise<number> {
     const { compare = [] } = JSON.parse(new TextDecoder().decode(await this.get(''))) as { compare?: string[] };
     return compare.indexOf(id) + 1;
   }
 
-  /** Of another run there are the metrics, unless it was gone when the page was made. */
+  /**
+   * Return a response about a compared run: the page has only the run and its metrics, or nothing if it was gone when
+   * the page was made.
+   */
   private async ofOther(other: number, route: string, query: URLSearchParams): Promise<Response> {
     const run = await this.get(`run_${other}`);
     if (run.length === 0 || !['', 'metrics'].includes(route)) {
@@ -97,7 +100,7 @@ export class Recorded {
     return route ? this.metrics(query, `_${other}`) : answered(run, TYPES['']);
   }
 
-  /** Curves of some names in a range: in no more points than the page has. */
+  /** Return curves of some names in a range, with only the points that the page holds. */
   private async metrics(query: URLSearchParams, suffix: string): Promise<Response> {
     const data = await this.get(`metrics_${query.get('axis') === 'time' ? 'time' : 'step'}${suffix}`);
     const found = JSON.parse(new TextDecoder().decode(data)) as MetricsAnswer;
@@ -125,7 +128,7 @@ export class Recorded {
   }
 }
 
-/** These places of a curve. */
+/** Return the columns of a curve at these indices. */
 function columns<T extends MetricsAnswer['over_ranks'][number]>(
   { x, mean, low, high, count }: T,
   at: number[]
@@ -142,7 +145,7 @@ function refused(status: number, message: string): Response {
   return new Response(JSON.stringify({ message }), { status });
 }
 
-/** The lines of these ranks, of a log in which each line begins with its rank. */
+/** Return the lines of these ranks from a log in which each line begins with its rank. */
 function linesOf(log: Uint8Array, ranks: string): Uint8Array {
   const wanted = new Set(ranks.split(','));
   const lines = new TextDecoder().decode(log).split('\n');

@@ -1,6 +1,6 @@
 /**
- * What the view takes of JupyterLab's packages, for a page that has none of them: scripts/page.mjs puts this in their
- * place, as the packages themselves would be two MB.
+ * Stand-ins for what the view uses of JupyterLab's packages, for the standalone page: scripts/page.mjs substitutes this
+ * module for the packages, which would add two MB.
  */
 
 export const ServerConnection = {
@@ -15,7 +15,7 @@ export const Clipboard = {
   copyToSystem: (text: string): void => void navigator.clipboard?.writeText(text)
 };
 
-/** Nothing of a run that is over is asked about. */
+/** A run that has ended has no actions to confirm. */
 export const Dialog = { cancelButton: (): null => null, warnButton: (): null => null };
 
 export async function showDialog(): Promise<{ button: { accept: boolean } }> {

@@ -1,8 +1,8 @@
-/** Errors of several ranks of which the same is to be said. */
+/** Errors of several ranks that are described alike. */
 import type { ErrorEvent } from '../schema';
 
 export interface AlikeErrors {
-  /** Stands for them while more are added. */
+  /** Identifies the group, also when more errors join it. */
   key: string;
   words: string;
   /** The first of them. */
@@ -11,7 +11,7 @@ export interface AlikeErrors {
   ranks: number[];
 }
 
-/** Those in the same words, at the same line of the cell. */
+/** Group the errors with the same words and the same line of the cell. */
 export function alike(errors: readonly ErrorEvent[], wordsOf: (error: ErrorEvent) => string): AlikeErrors[] {
   const groups = new Map<string, { words: string; error: ErrorEvent; ranks: Set<number> }>();
   for (const error of errors) {

@@ -1,15 +1,15 @@
-/** What follows from a run's record: made while somebody looks, and again, after a rest, when there is more. */
+/** A value computed from a run's record: while its view is visible, and again, after a pause, when the record grows. */
 import { Signal, type ISignal } from '@lumino/signaling';
 
-/** Milliseconds between two times, how often longer than one of them took, and after one that failed. */
+/** The pause between two computations: at least REST ms (RETRY after a failure), and SHARE times what the last took. */
 const REST = 1_000;
 const SHARE = 5;
 const RETRY = 5_000;
 
 export interface Source<T> {
-  /** Stands for all that it follows from. */
+  /** Identifies everything that the value is computed from. */
   key(): string;
-  /** Whether no more will come. */
+  /** Whether nothing more will arrive. */
   isComplete(): boolean;
   make(): Promise<T>;
 }
@@ -28,17 +28,17 @@ export class Derived<T> {
 
   constructor(private source: Source<T>) {}
 
-  /** There is a new value, or it is time to ask for one. */
+  /** Emitted when there is a new value or error, or when `refresh` may compute one. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Whether everything that is here is in the value. */
+  /** Whether the value was computed from everything that is available. */
   get isUpToDate(): boolean {
     return this.made === this.source.key();
   }
 
-  /** Make it again soon if there is more. To be called while it is seen. */
+  /** Compute the value again if there is more, after the pause. Call this while the view is visible. */
   refresh(): void {
     if (this.isWorking || this.isUpToDate) {
       return;
@@ -54,7 +54,7 @@ export class Derived<T> {
     }
   }
 
-  /** Let go of it. */
+  /** Drop the value. */
   forget(): void {
     this.value = null;
     this.trouble = '';
@@ -69,7 +69,7 @@ export class Derived<T> {
     this.isWorking = true;
     try {
       const value = await this.source.make();
-      // Unless all was let go of meanwhile.
+      // Unless `forget` was called meanwhile.
       if (generation === this.generation) {
         this.value = value;
         this.made = key;

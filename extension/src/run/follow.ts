@@ -1,4 +1,4 @@
-/** Reading a record up to its moving end, while somebody looks. */
+/** Read a record up to its moving end, while a view of it is visible. */
 import { type Api, ApiError, type Chunk } from '../api';
 import { VERSION } from '../record';
 import { Overview } from '../timeline/overview';
@@ -6,12 +6,12 @@ import { trans } from '../translation';
 import type { RunModel } from './model';
 import { inSlices } from './slices';
 
-/** Seconds the server may wait for more; proxies cut idle requests at a minute or so. */
+/** Timeout of a long poll in seconds; proxies cut idle requests after about a minute. */
 const WAIT = 25;
-/** A browser has six connections to a server; others need some as well. */
+/** The most long polls at once: a browser has six connections to a server, and other requests need some too. */
 const WAITING_AT_ONCE = 2;
 const TURN = 1_000;
-/** Between two looks at a run that is lost, or not here. */
+/** Milliseconds between two checks of a run that is lost, or whose record is not here yet. */
 const LOST_PAUSE = 10_000;
 const LONGEST_PAUSE = 30_000;
 
@@ -25,35 +25,35 @@ const NEWER = (version: number): string =>
     version, VERSION
   ) + ` ${SUMMARY()}`;
 
-/** Bytes of a piece: large enough for a long record, small enough to be taken in while the next comes. */
+/** Bytes per piece: large enough for a long record, small enough to be processed while the next one is transferred. */
 const PIECE = 4 << 20;
-/** The first tells how long the record is: one that is longer than this may have an overview, which is read before it. */
+/** The first reply tells the size of the record: if longer than LONG, it may have an overview, which is read first. */
 const FIRST_PIECE = 256 << 10;
 const LONG = 4 << 20;
 
 let waiting = 0;
 
-/** How far the reading is. */
+/** How far the record has been read. */
 interface Place {
-  /** Nothing more was there when the last piece was read. */
+  /** Whether the last piece reached the end of the record. */
   isCaughtUp: boolean;
-  /** Stands for the run.json that the model has; '' if that is not known. */
+  /** Identifies the version of run.json that the model has; '' if unknown. */
   changed: string;
-  /** The next piece, asked for while the one before it is taken in. */
+  /** The next piece, requested while the one before it is processed. */
   ahead: Promise<Chunk> | null;
 }
 
-/** Whether there is nothing more to read: who writes the record of a lost run may come back. */
+/** Whether there is nothing more to read. A lost run may go on: the process that writes its record may come back. */
 export function isRead({ isComplete, run }: RunModel): boolean {
   return isComplete && run.state !== 'lost';
 }
 
-/** Whether the record stays out of reach. That of a run that goes on at a site may come: a line was slow, a disk full. */
+/** Whether the refusal is final. The record of a live run may still arrive, after a slow connection or a full disk. */
 function isRefused({ refusal, run, isLive }: RunModel): boolean {
   return refusal !== '' && (!isLive || run.version > VERSION);
 }
 
-/** Follow the run until it is complete, or `signal` says that it is no longer shown. */
+/** Follow the run until it is complete or refused, or until `signal` aborts because it is no longer shown. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
   let place: Place = { isCaughtUp: false, changed: '', ahead: null };
@@ -88,7 +88,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
       }
       failures += 1;
       place.ahead = null;
-      // Whether it works again is to be known at once, not when there is something new.
+      // No long poll next: learn at once whether the server replies again, not when there is something new.
       place.isCaughtUp = false;
       await explain(error, model, api, failures, signal);
     }
@@ -96,7 +96,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
   }
 }
 
-/** Read the next piece, and the run itself when it is another by now. */
+/** Read the next piece, and the run itself if run.json has changed. */
 async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSignal): Promise<void> {
   if (place.isCaughtUp && waiting >= WAITING_AT_ONCE) {
     await rest(TURN, signal);
@@ -111,10 +111,10 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   }
   if (chunk.next < chunk.size) {
     place.ahead = api.events(model.id, chunk.next, 0, chunk.changed, PIECE, signal);
-    // Rejects what waits for it; nothing does when the reading ends before.
+    // The next call awaits it and gets its error; if reading ends before, the rejection must not be unhandled.
     place.ahead.catch(() => undefined);
   }
-  // From here on nothing is aborted: what was taken in is counted as read.
+  // Nothing is aborted from here on: what the model takes in must be counted as read.
   await inSlices(model.take(chunk.text));
   model.read = chunk.next;
   model.size = chunk.size;
@@ -130,7 +130,7 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   }
 }
 
-/** Have something to show soon; it can be done without, and servers of earlier versions have none. */
+/** Read a coarse timeline, to show something soon. It is optional: servers of earlier versions have none. */
 async function readOverview(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   try {
     model.overview = await inSlices(Overview.read(await api.overview(model.id, signal)));
@@ -142,7 +142,7 @@ async function readOverview(model: RunModel, api: Api, signal: AbortSignal): Pro
   }
 }
 
-/** Say what keeps the record away, and wait before it is tried again. */
+/** Report why the record cannot be read, and wait before the next attempt. */
 async function explain(
   error: unknown,
   model: RunModel,
@@ -159,7 +159,7 @@ async function explain(
     return;
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
-  // What is cut off within an answer is an error of the browser's, or of what parses it.
+  // A reply that breaks off raises an error of the browser or of the parser.
   const why = error instanceof ApiError ? error.message : trans.__('an answer of the Jupyter server broke off');
   model.trouble = trans.__('%1: trying again every %2 s', why, Math.ceil(pause / 1000));
   model.notify();
@@ -174,7 +174,7 @@ async function isThere(api: Api, signal: AbortSignal): Promise<boolean> {
   }
 }
 
-/** Resolves after a time, or at once when the signal comes. */
+/** Resolve after a time, or as soon as the signal aborts. */
 function rest(milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
     const end = (): void => {

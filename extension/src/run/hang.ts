@@ -1,7 +1,7 @@
-/** What is to be known of a run that is stuck, beside what its record says. */
+/** What can be concluded about a stuck run from its record and its ranks' stacks. */
 import type { Hang } from '../schema';
 
-/** The ranks that keep others from going on, ascending: restarting them would help. */
+/** Return the ranks that block the others, ascending: those whose restart would help. */
 export function awaited({ places = [] }: Hang): number[] {
   const isHeldUp = places.some(({ state }) => state === 'waits' || state === 'ended');
   return places
@@ -10,7 +10,7 @@ export function awaited({ places = [] }: Hang): number[] {
     .sort((a, b) => a - b);
 }
 
-/** Ranks whose stacks read the same, in the order of the first of them. */
+/** Group ranks with equal stacks, in the order of each group's first rank. */
 export function alikeStacks(stacks: ReadonlyMap<number, string>): Array<[number[], string]> {
   const found = new Map<string, number[]>();
   for (const [rank, text] of [...stacks].sort(([a], [b]) => a - b)) {

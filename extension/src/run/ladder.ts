@@ -1,17 +1,17 @@
-/** What a reader can do for a run that is stuck: interrupt, release, stacks, restart. */
+/** The steps that a user can take for a stuck run: interrupt, release, stacks, restart. */
 import type { Api, Step } from '../api';
 import { nameRanks } from '../ranks';
 import { trans } from '../translation';
 import type { RunModel } from './model';
 
-/** An interrupt has ended nearly everything by then. */
+/** Milliseconds after which an interrupt has ended nearly every run. */
 const PATIENCE = 2_000;
 
 export class Ladder {
-  /** What the last step did, or why it could not; '' before there was one. */
+  /** What the last step did, or why it failed; '' before the first. */
   said = '';
   isTrouble = false;
-  /** Where the threads of each rank were at `seenAt`; null when it is not shown. */
+  /** The stacks of each rank's threads at `seenAt`; null if they are not shown. */
   stacks: ReadonlyMap<number, string> | null = null;
   seenAt = new Date();
 
@@ -24,17 +24,17 @@ export class Ladder {
     private now: () => number = Date.now
   ) {}
 
-  /** Whether a step that was taken has not been answered yet. */
+  /** Whether the server has not yet replied to this step. */
   isUnderWay(step: Step | 'stacks', ranks: readonly number[] = []): boolean {
     return this.underWay.has(keyOf(step, ranks));
   }
 
-  /** The run goes on although it was interrupted: the next steps are wanted. */
+  /** Whether the run goes on although it was interrupted, so that further steps are needed. */
   get isOutlived(): boolean {
     return this.model.isLive && this.now() - this.interrupted > PATIENCE;
   }
 
-  /** Take a step; it is never taken twice at once. */
+  /** Take a step, unless the same one is in progress. */
   async take(step: Step, ranks: readonly number[] = []): Promise<void> {
     await this.once(keyOf(step, ranks), DOING[step](ranks), async () => {
       const said = await this.api.take(this.model.id, step, ranks);

@@ -1,4 +1,4 @@
-/** How a reader looks at the runs that are shown, which is kept while the page is loaded again. */
+/** The view state of each run that is shown, kept when the page is reloaded. */
 import { UNFILTERED, type TypedFilter } from '../log/typedfilter';
 import { Choice } from '../metrics/choice';
 import { Look } from '../timeline/look';
@@ -11,7 +11,7 @@ export interface Memory {
   tab: Tab;
   filter: TypedFilter;
   look: Look;
-  /** Of the metrics. */
+  /** What is chosen in the Metrics tab. */
   choice: Choice;
 }
 
@@ -23,20 +23,20 @@ interface SavedMemory {
 }
 
 const KEY = 'rankroom:views';
-/** So many places are kept, those that were made last. */
+/** View states that are stored at most: the newest. */
 const MOST = 200;
 
 export class Memories {
   private memories = new Map<string, Memory>();
-  /** Of places that are not there yet, since the page was loaded. */
+  /** View states from storage that no view has used since the page was loaded. */
   private saved: Map<string, SavedMemory>;
 
-  /** `storage` is what outlives the page; null for nothing. */
+  /** `storage` outlives the page; with null, nothing does. */
   constructor(private storage: Pick<Storage, 'getItem' | 'setItem'> | null = null) {
     this.saved = read(storage);
   }
 
-  /** What a place where a run is shown remembers of it, though its views come and go. */
+  /** Return the view state of a run at one place, such as a panel; it outlives the views there. */
   at(id: string, place: string): Memory {
     const key = `${place} ${id}`;
     let memory = this.memories.get(key);
@@ -64,11 +64,11 @@ function read(storage: Pick<Storage, 'getItem'> | null): Map<string, SavedMemory
   try {
     return new Map(JSON.parse(storage?.getItem(KEY) ?? '[]') as Array<[string, SavedMemory]>);
   } catch {
-    return new Map(); // what is there is not ours
+    return new Map(); // what is stored is not ours
   }
 }
 
-/** Those of the browser's tab; where it keeps nothing, of the page. */
+/** Return the memories of the browser's tab, or only of the page if the browser stores nothing. */
 export function tabMemories(): Memories {
   let storage: Storage | null = null;
   try {

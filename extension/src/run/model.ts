@@ -15,14 +15,14 @@ import { Derived } from './derived';
 import { Outputs } from './outputs';
 import { inSlices } from './slices';
 
-/** Who works out what follows from a record: the server. */
+/** What computes results from a record: the server. */
 export interface Analyst {
   profile(id: string): Promise<Profile>;
   collectives(id: string): Promise<CollectivesAnswer>;
 }
 
-/** How often, and how long after, the server is asked again when it knows more spans, or fewer, than are here. */
 const SPAN_BYTES = 20;
+/** How many times, and after how long, the server is asked while it knows more spans, or fewer, than the model. */
 const TRIES = 5;
 const PAUSE_MS = 200;
 
@@ -34,24 +34,24 @@ export class RunModel {
   outputs = new Outputs();
   spans = new Spans();
   samples = new Samples();
-  /** Pieces of metrics that ranks have reported; their points stay with the server. */
+  /** The number of metrics events; their points stay on the server. */
   metricEvents = 0;
-  /** What is shown of a long run until all of its spans are here. */
+  /** The coarse timeline of a long run, shown until all of its spans are loaded. */
   overview: Overview | null = null;
-  /** Which spans belong to one collective, for the picture; those that came since are not in it. */
+  /** Which spans belong to the same collective, for the timeline; without spans that arrived since. */
   readonly collectives: Derived<Collectives>;
   /** Where the time went, as the server computes it. */
   readonly profile: Derived<Profile>;
   /** In the order in which ranks raised. */
   errors: ErrorEvent[] = [];
-  /** Lines of the record that are no events. */
+  /** Lines of the record that are not events. */
   damaged = 0;
-  /** Whether all of the record is here and nothing more will come. */
+  /** Whether the whole record is loaded and nothing more will arrive. */
   isComplete = false;
-  /** Bytes of the record that are here, and that there are. */
+  /** Bytes of the record that are loaded, and its size. */
   read = 0;
   size = 0;
-  /** Counts up when everything begins again. */
+  /** Increases whenever the record is dropped, to be read again from its start. */
   generation = 0;
   /** What keeps the view from being up to date, in a sentence; '' if nothing does. */
   trouble = '';
@@ -59,7 +59,7 @@ export class RunModel {
   refusal = '';
 
   private remarks = 0;
-  /** How often a rank said where it stands. */
+  /** The number of status events. */
   private statuses = 0;
   private states = new Map<number, RankState>();
   private releases = new Map<number, string>();
@@ -118,36 +118,36 @@ export class RunModel {
     return this.run.ranks.map(({ rank }) => rank).sort((a, b) => a - b);
   }
 
-  /** Where a rank stands. */
+  /** The state of a rank. */
   stateOf(rank: number): RankState {
     const known = this.run.ranks.find(info => info.rank === rank)?.state;
     return this.states.get(rank) ?? known ?? 'running';
   }
 
-  /** The error that explains the failure, and the others: all of them if the rank at fault was killed. */
+  /** The error that explains the failure, null if the rank at fault was killed; and all other errors. */
   get failures(): { first: ErrorEvent | null; others: ErrorEvent[] } {
     const cause = this.run.failure?.rank ?? this.errors[0]?.rank;
     const first = this.errors.find(error => error.rank === cause) ?? null;
     return { first, others: this.errors.filter(error => error !== first) };
   }
 
-  /** Why the run is stuck, if that is so. */
+  /** Why the run is stuck; null if it is not. */
   get hang(): Hang | null {
     return (this.isLive && this.run.hang) || null;
   }
 
-  /** What ranks ask now, by rank. */
+  /** The open prompts of ranks, in the order of ranks. */
   get prompts(): Prompt[] {
     return (this.isLive && this.run.prompts) || [];
   }
 
-  /** What the rank was released from, as another one had failed: `released from allreduce x`. */
+  /** What the rank was released from because another one had failed: `released from allreduce x`; else null. */
   releaseOf(error: ErrorEvent): string | null {
     const { released } = error;
     return released ? trans.__('released from %1', String(released)) : (this.releases.get(error.rank) ?? null);
   }
 
-  /** Take in a piece of the record; every step takes about a millisecond at most. */
+  /** Take in a piece of the record; each step takes at most about a millisecond. */
   *take(text: string): Generator<void> {
     for (const line of linesOf(text)) {
       if (isMetrics(line)) {
@@ -165,18 +165,18 @@ export class RunModel {
     }
   }
 
-  /** The record is whole. */
+  /** Note that the record is complete. */
   complete(): void {
     this.log.end();
     this.isComplete = true;
   }
 
-  /** About how much memory it takes: characters of log and outputs, and bytes of spans. */
+  /** Approximate memory use: characters of log and outputs, and bytes of spans. */
   get weight(): number {
     return this.log.lines.weight + this.outputs.weight + SPAN_BYTES * this.spans.count;
   }
 
-  /** Let go of all that the record holds; it is read again when it is needed. */
+  /** Drop all that was read from the record; it is read again when needed. */
   forget(): void {
     this.log = new Log();
     this.outputs = new Outputs();
@@ -231,7 +231,7 @@ export class RunModel {
     }
   }
 
-  /** What the server says of spans that came meanwhile, or are under way, fits the next time. */
+  /** Match the server's reply with the spans here. If one side is ahead of the other, another try may fit. */
   private async match(api: Analyst): Promise<Collectives> {
     for (let tries = 0; tries < TRIES; tries++) {
       const found = await inSlices(Collectives.of(await api.collectives(this.id), this.spans));
@@ -243,7 +243,7 @@ export class RunModel {
     throw new Error(trans.__('the server knows other spans than there are here'));
   }
 
-  /** Stands for the spans that are here, on the clocks that are known. */
+  /** Identifies the loaded spans and the clock offsets that are known. */
   private get spansKey(): string {
     const ranks = this.run.ranks.map(({ rank, clock }) => `${rank} ${clock?.offset ?? 0}`).join();
     return `${this.spans.version}:${ranks}`;
@@ -256,7 +256,7 @@ export class RunModel {
 
   private remark(text: string, event: Event, kind: typeof ERROR | typeof NOTE): void {
     this.remarks += 1;
-    // That a rank is lost is said by another process: its line is to stand at that moment, too.
+    // `lost` is reported by another process: convert its time to the rank's clock, which the rank's lines have.
     const isOthers = event.kind === 'status' && event.state === 'lost';
     this.log.remark(text, event.rank, kind, event.t + (isOthers ? this.spans.offset(event.rank) : 0));
   }

@@ -1,4 +1,4 @@
-/** Rich outputs and results of the ranks: what is to be shown of them, equal ones once. */
+/** Rich outputs and results of the ranks, as they are shown: equal ones once. */
 import type { DisplayEvent } from '../schema';
 
 export interface Output {
@@ -10,7 +10,7 @@ export interface Output {
   key: string;
 }
 
-/** An output, and all ranks that have the same. */
+/** An output, and all ranks with an equal one. */
 export interface SameOutput extends Output {
   ranks: number[];
 }
@@ -20,9 +20,9 @@ interface Kept extends Output {
 }
 
 export class Outputs {
-  /** Counts up whenever there is something else to be shown. */
+  /** Increases whenever what is shown changes. */
   version = 0;
-  /** Characters of all of them, about. */
+  /** The approximate number of characters of all outputs. */
   weight = 0;
   private items: Kept[] = [];
   private clearNext = new Set<number>();
@@ -61,17 +61,17 @@ export class Outputs {
     return this.items.length;
   }
 
-  /** All outputs in order, results last; equal ones of several ranks once, or each by itself. */
+  /** Return the outputs of `ranks` in order, results last; if `collapsed`, equal ones of several ranks are merged. */
   grouped(ranks: ReadonlySet<number> | null, collapsed: boolean): SameOutput[] {
     const groups: SameOutput[] = [];
     const byKey = new Map<string, SameOutput[]>();
-    const firsts = new Map<string, number>(); // of a key and a rank: how many of the groups the rank is in
+    const firsts = new Map<string, number>(); // by rank and key: how many of the key's groups the rank is in
     for (const output of this.items) {
       if (ranks && !ranks.has(output.rank)) {
         continue;
       }
       const same = byKey.get(output.key) ?? [];
-      // A rank's n-th output of a kind joins the n-th group of these.
+      // A rank's n-th output with a key joins the n-th group with that key.
       const place = collapsed ? `${output.rank}:${output.key}` : output.key;
       const nth = firsts.get(place) ?? 0;
       firsts.set(place, nth + 1);
@@ -85,7 +85,7 @@ export class Outputs {
       }
     }
     groups.forEach(group => group.ranks.sort((a, b) => a - b));
-    // Ranks finish in any order; their values are compared, and so stand in the order of ranks.
+    // Ranks finish in any order, but users compare their results: show them in the order of ranks.
     const results = groups.filter(group => group.isResult).sort((a, b) => a.ranks[0] - b.ranks[0]);
     return [...groups.filter(group => !group.isResult), ...results];
   }
@@ -117,6 +117,6 @@ function keyOf(event: DisplayEvent): string {
   for (let i = 0; i < text.length; i++) {
     hash = (Math.imul(hash, 31) + text.charCodeAt(i)) | 0;
   }
-  // A figure may take megabytes: two of the same length and hash are taken for the same.
+  // A figure may take megabytes: two with the same length and hash are considered equal.
   return `${event.result ? 'result' : 'display'}:${text.length < 1_000 ? text : `${text.length}:${hash}`}`;
 }

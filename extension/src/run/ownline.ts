@@ -1,4 +1,4 @@
-/** Finding the user's own line among those of libraries. */
+/** Find the user's own line among those of libraries. */
 import { plain } from '../log/ansi';
 
 const CELL = /^Cell\b/;
@@ -6,8 +6,8 @@ const FRAME = /^(?:Cell|File)\b/;
 const ARROW = /^-+> ?(\d+)\b/;
 
 /**
- * Which of a traceback's lines is the cell's own, nearest to the error; -1 if none is. IPython
- * points with an arrow at a line of every frame; `cellLine` is the number of the one meant.
+ * Return the index of the traceback's line that shows the cell's own line, nearest to the error; -1 if
+ * there is none. IPython marks a line of every frame with an arrow; `cellLine` is the number to find.
  */
 export function ownLine(lines: readonly string[], cellLine: number | null): number {
   let isInCell = false;

@@ -1,28 +1,28 @@
-/** What ranks of a live run ask: commands for their debuggers, and input(); and the reader's answers. */
+/** The prompts of a live run's ranks, from debuggers and input(), and the user's answers. */
 import type { Api } from '../api';
 import { nameRanks } from '../ranks';
 import type { Prompt } from '../schema';
 import { trans } from '../translation';
 import type { RunModel } from './model';
 
-/** A debugger asks again soon after an answer: the line stays meanwhile. */
+/** Milliseconds after an answer during which the input line stays, as a debugger soon prompts again. */
 const GRACE = 1_500;
 const MOST_HISTORY = 200;
 const PLACE = /^cell line (\d+)$/;
 
-/** What was typed in this page, the newest last; a run is often tried again. */
+/** What was typed in this page, newest last; shared by all runs, as a cell is often run again. */
 const history: string[] = [];
 
 export class Prompts {
-  /** Why the last answer was not taken; '' if it was. */
+  /** Why the last answer was not accepted; '' if it was. */
   trouble = '';
 
   private chosen: number | null = null;
   private given = new Map<number, number>();
-  /** The prompt that what is being typed was begun for. */
+  /** The prompt for which the pending text was begun. */
   private begun: Prompt | undefined;
   private answered = -Infinity;
-  /** What of the history is shown; its length stands for what is being typed. */
+  /** The index in the history of the entry that is shown; its length stands for the pending text. */
   private at = history.length;
   private typed = '';
 
@@ -32,14 +32,14 @@ export class Prompts {
     private now: () => number = Date.now
   ) {}
 
-  /** What is asked and was not answered here, by rank. */
+  /** The open prompts that were not answered here, in the order of ranks. */
   get asked(): Prompt[] {
     return this.model.prompts.filter(({ rank, number }) => this.given.get(rank) !== number);
   }
 
   /**
-   * What the next answer is for: the chosen rank's prompt, or all that are like the first. What is being typed is for
-   * those alone that are like the one it was begun for: it may be a password.
+   * The prompts that the next answer is for: the chosen rank's, or all that are like the first. Pending text is only
+   * for prompts like the one for which it was begun: it may be a password.
    */
   get targets(): Prompt[] {
     const { answerable, begun } = this;
@@ -47,22 +47,22 @@ export class Prompts {
     return answerable.filter(prompt => isAlike(prompt, first));
   }
 
-  /** The prompt that what is being typed was begun for, while that is not asked any more and others are. */
+  /** The prompt for which the pending text was begun, if it is no longer open but others are. */
   get missed(): Prompt | undefined {
     return this.answerable.length > 0 && this.targets.length === 0 ? this.begun : undefined;
   }
 
-  /** The rank that is asked alone, or null for all that ask. */
+  /** The only rank to answer, or null for all that prompt. */
   get choice(): number | null {
     return this.chosen;
   }
 
-  /** Whether the chosen rank has run on for a while, and others ask. */
+  /** Whether the chosen rank has run on without a prompt for a while, and others have one. */
   get isAway(): boolean {
     return this.asked.length > 0 && this.answerable.length === 0 && this.now() - this.answered >= GRACE;
   }
 
-  /** Choose whom to answer, with what stands in the line. */
+  /** Choose the rank to answer, null for all; `text` is what the input line holds. */
   choose(rank: number | null, text = ''): void {
     this.chosen = rank;
     this.begun = undefined;
@@ -70,7 +70,7 @@ export class Prompts {
     this.model.notify();
   }
 
-  /** What stands in the line now: other prompts that come up before Enter are not answered by it. */
+  /** Note what the input line holds; it does not answer other prompts that come up before Enter. */
   typing(text: string): void {
     this.begun = text ? (this.begun ?? this.targets[0]) : undefined;
   }
@@ -80,7 +80,7 @@ export class Prompts {
     return this.model.isLive && (this.asked.length > 0 || this.now() - this.answered < GRACE);
   }
 
-  /** Give an answer; the prompts that it is for are asked no more. */
+  /** Answer the targets, which are no longer open then, unless the request fails. */
   async answer(text: string): Promise<void> {
     const { targets } = this;
     if (targets.length === 0) {
@@ -106,13 +106,13 @@ export class Prompts {
     }
   }
 
-  /** What is asked of the chosen rank, or of all. */
+  /** The open prompts of the chosen rank, or of all. */
   private get answerable(): Prompt[] {
     const { asked, chosen } = this;
     return chosen === null ? asked : asked.filter(({ rank }) => rank === chosen);
   }
 
-  /** A line for a debugger with what all that can follow begins with, and all that can. */
+  /** Return a debugger line extended by what all its completions have in common, and the completions. */
   async complete(line: string): Promise<{ line: string; matches: string[] }> {
     const first = this.targets[0];
     if (first?.kind !== 'debugger') {
@@ -126,7 +126,7 @@ export class Prompts {
     }
   }
 
-  /** What was typed before (-1) or after (1) what is shown now. */
+  /** Return the history entry before (-1) or after (1) the current one; `shown` is what the input line holds. */
   recall(by: 1 | -1, shown: string): string {
     if (this.at === history.length) {
       this.typed = shown;
@@ -136,7 +136,7 @@ export class Prompts {
   }
 }
 
-/** Who waits for an answer, and where: `rank 2 is in the debugger at cell line 5`. */
+/** Describe which ranks wait for an answer, and where: `rank 2 is in the debugger at cell line 5`. */
 export function askingWords(prompts: readonly Prompt[]): string {
   const groups = new Map<string, Prompt[]>();
   for (const prompt of prompts) {
@@ -150,7 +150,7 @@ function isAlike(one: Prompt, other: Prompt | undefined): boolean {
   return one.kind === other?.kind && one.text === other?.text;
 }
 
-/** What all of these begin with. */
+/** The longest common prefix. */
 function shared(words: readonly string[]): string {
   return words.reduce((a, b) => {
     let i = 0;

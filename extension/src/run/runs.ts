@@ -1,21 +1,21 @@
-/** The runs that are open, each once, however many views show it; read only while one is seen. */
+/** The open runs: one model for all views of a run, read only while one of them is visible. */
 import type { Api } from '../api';
 import type { Run } from '../schema';
 import { follow, isRead } from './follow';
 import { Memories } from './memories';
 import { RunModel } from './model';
 
-/** Characters of logs and outputs, and bytes of spans, that runs out of view may keep in memory. */
+/** Characters of logs and outputs, and bytes of spans, that hidden runs together may keep in memory. */
 const UNSEEN = 50_000_000;
 
 interface Open {
   model: RunModel;
   views: number;
   seen: number;
-  /** Ends the reading; null while nothing is read. */
+  /** Aborts reading; null while nothing is read. */
   reading: AbortController | null;
   work: Promise<void>;
-  /** When it was last seen, as a count. */
+  /** When it was last visible, in terms of `clock`. */
   last: number;
 }
 
@@ -23,13 +23,13 @@ export class Runs {
   private open = new Map<string, Open>();
   private clock = 0;
 
-  /** `memories` is how the reader looks at each of them. */
+  /** `memories` holds the view state of each run. */
   constructor(
     private api: Api,
     readonly memories = new Memories()
   ) {}
 
-  /** The model of a run, for a view that says `close` when it is gone. */
+  /** Return the model of a run, for a view that calls `release` when it is closed. */
   acquire(run: Run): RunModel {
     let open = this.open.get(run.id);
     if (!open) {
@@ -48,7 +48,7 @@ export class Runs {
     }
   }
 
-  /** A view of this run came into sight, or went out of it. */
+  /** Note that a view of this run became visible or hidden. */
   see(model: RunModel, isSeen: boolean): void {
     const open = this.open.get(model.id);
     if (!open) {
@@ -71,18 +71,18 @@ export class Runs {
     }
     const reading = new AbortController();
     open.reading = reading;
-    // One after the other: the last reader may still be taking in what it read.
+    // One after the other: the last reader may still be processing what it read.
     open.work = open.work
       .then(() => follow(open.model, this.api, reading.signal))
       .catch(error => {
-        console.error(error); // it is tried again when a view comes into sight
+        console.error(error); // the next view that becomes visible tries again
       })
       .finally(() => {
         open.reading = open.reading === reading ? null : open.reading;
       });
   }
 
-  /** Let go of the runs that were not seen for longest. */
+  /** Drop the records of complete runs that have been hidden for longest. */
   private lighten(): void {
     const unseen = [...this.open.values()].filter(open => open.seen === 0);
     unseen.sort((a, b) => b.last - a.last);

@@ -1,18 +1,18 @@
 /**
  * Long work in slices, so that the browser can paint and react in between.
  *
- * A worker would not do: it has no modules that JupyterLab shares, the view would wait for it with
- * each scroll, and copying a million spans to it blocks the page longer than any slice.
+ * A web worker would not help: it cannot use the modules that JupyterLab shares, the view would wait for
+ * it at each scroll, and copying a million spans to it blocks the page longer than any slice.
  */
 
 /** Milliseconds a slice may take. */
 const SLICE = 8;
 
-/** Open only while somebody waits: an open channel keeps Node, where tests run, from ending. */
+/** Open only while something waits: an open channel keeps Node, which runs the tests, from exiting. */
 let channel: MessageChannel | null = null;
 const waiting: Array<() => void> = [];
 
-/** Let the browser do what waits. A timer would wait 4 ms or more each time. */
+/** Let the browser process what is pending. A timer would take at least 4 ms each time. */
 function breathe(): Promise<void> {
   if (!channel) {
     channel = new MessageChannel();
@@ -31,7 +31,7 @@ function breathe(): Promise<void> {
   });
 }
 
-/** Run all steps, and breathe between slices. */
+/** Run all steps, letting the browser work between slices; return the result. */
 export async function inSlices<T>(steps: Iterator<void, T>): Promise<T> {
   for (;;) {
     const last = runSlice(steps);
@@ -42,7 +42,7 @@ export async function inSlices<T>(steps: Iterator<void, T>): Promise<T> {
   }
 }
 
-/** Run steps for a slice; returns the last of them, which holds the result when all are done. */
+/** Run steps for one slice; return the last one, which holds the result if all are done. */
 export function runSlice<T>(steps: Iterator<void, T>, milliseconds = SLICE): IteratorResult<void, T> {
   const end = performance.now() + milliseconds;
   let step = steps.next();

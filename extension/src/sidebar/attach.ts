@@ -1,7 +1,7 @@
-/** The cell that lets a notebook use a cluster which runs already. */
+/** The cell that attaches a notebook to a cluster that is already running. */
 import type { ICell } from '@jupyterlab/nbformat';
 
-/** What cells are called when they are dragged; notebooks take such. */
+/** The MIME type of dragged cells, which notebooks accept. */
 export const CELLS = 'application/vnd.jupyter.cells';
 
 export function attachSource(cluster: string): string {

@@ -1,4 +1,4 @@
-/** One cluster in the sidebar: how it stands, its ranks, and what can be done to it. */
+/** One cluster in the sidebar: its state, its ranks, and the actions on it. */
 import type { Act } from '../api/clusters';
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
@@ -10,9 +10,9 @@ import { Grid } from './grid';
 import { expectedAt, isLive, isOver, secondsLeft, sign, stands, stateName, timeLeft, where } from './phrases';
 import { type Doing, DOINGS, isOffered, isPossible } from './possible';
 
-/** What a card leaves to others. */
+/** The actions that a card leaves to its owner. */
 export interface CardActions {
-  /** Do something to the cluster, after asking where variables would go. */
+  /** Act on the cluster, after a confirmation if variables would be lost. */
   act(card: ClusterStatus, act: Act, ranks?: string): Promise<void>;
   openLog(card: ClusterStatus): void;
   insertCell(card: ClusterStatus): void;
@@ -98,7 +98,7 @@ export class CardView {
     this.tick();
   }
 
-  /** The time that is left counts down. */
+  /** Update the time left, which counts down. */
   tick(): void {
     const { now } = this.clusters;
     const left = secondsLeft(this.card, now);

@@ -1,4 +1,4 @@
-/** The clusters as the server last told, and what was asked of them; nothing of it is kept here. */
+/** The clusters as the server last reported them, and the actions on them; nothing is persisted here. */
 import { Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -10,7 +10,7 @@ import { trans } from '../translation';
 import { isLive, isMoving } from './phrases';
 
 const SOON_MS = 1_000;
-/** After something was asked for. */
+/** How long after a request its effect may take to show. */
 const AWAITED_MS = 5_000;
 const LOOK_MS = 2_000;
 const SLOWEST_MS = 30_000;
@@ -19,14 +19,14 @@ const RUNS = 40;
 export class Clusters {
   /** Newest first. */
   all: readonly ClusterStatus[] = [];
-  /** False until the server has told for the first time. */
+  /** False until the server's first reply. */
   isKnown = false;
-  /** Why nothing is heard from the server; '' if all is well. */
+  /** Why the clusters cannot be fetched; '' if they can. */
   trouble = '';
-  /** The newest, as of when the sidebar was last in sight. */
+  /** The newest runs, as of when the sidebar was last visible. */
   runs: readonly Run[] = [];
   areRunsKnown = false;
-  /** Why the runs are not told; '' if all is well. */
+  /** Why the runs cannot be fetched; '' if they can. */
   runsTrouble = '';
   questions: readonly Question[] = [];
   private loads = new Map<string, Map<number, Load>>();
@@ -35,7 +35,7 @@ export class Clusters {
   /** Seconds that the server's clock is ahead of this one. */
   private ahead = 0;
   private intervalMs = 3_000;
-  /** Until then, something that was asked for may begin. */
+  /** Until then, the effect of a request may yet show; milliseconds since the epoch. */
   private awaitedUntil = 0;
   private poll: Poll;
   private looks: Poll;
@@ -58,7 +58,7 @@ export class Clusters {
     });
   }
 
-  /** Something of it all has changed. */
+  /** Emitted when anything here has changed. */
   get changed(): ISignal<this, void> {
     return this.changedSignal;
   }
@@ -72,23 +72,23 @@ export class Clusters {
     return this.loads.get(card.name) ?? new Map<number, Load>();
   }
 
-  /** What is being done to a cluster, by this window. */
+  /** The action on a cluster that is in progress in this window; null if there is none. */
   actOn(card: ClusterStatus): Act | null {
     return this.underWay.get(card.name) ?? null;
   }
 
-  /** What could not be done to a cluster; '' if nothing. */
+  /** Which action on a cluster failed, and why; '' if none did. */
   complaintOf(card: ClusterStatus): string {
     return this.complaints.get(card.name) ?? '';
   }
 
-  /** How often the server is asked. */
+  /** Set how often the server is polled. */
   setInterval(seconds: number): void {
     this.intervalMs = seconds * 1000;
     this.pace();
   }
 
-  /** Begin to follow the server. */
+  /** Start to poll the server. */
   watch(): void {
     void this.poll.start();
   }
@@ -97,12 +97,12 @@ export class Clusters {
     return this.poll.refresh();
   }
 
-  /** Whether somebody looks at the ranks: how busy they are is asked for only then. */
+  /** Set whether the sidebar is visible: loads of ranks and runs are fetched only then. */
   setSeen(isSeen: boolean): void {
     void (isSeen ? this.looks.start() : this.looks.stop());
   }
 
-  /** Start ranks; the cluster's name. Throws what the server says is wrong. */
+  /** Start ranks; return the cluster's name. Throws ApiError with what the server says is wrong. */
   async start(site: string, request: StartRequest): Promise<string> {
     const name = await this.api.start(site, request);
     this.complaints.delete(name);
@@ -111,7 +111,7 @@ export class Clusters {
     return name;
   }
 
-  /** Do something to a cluster; what goes wrong is kept until it is done again or put away. */
+  /** Act on a cluster; an error is kept until the next action on it, or until it is dismissed. */
   async act(card: ClusterStatus, act: Act, request: StartRequest = {}): Promise<void> {
     if (this.underWay.has(card.name)) {
       return;
@@ -136,17 +136,17 @@ export class Clusters {
     this.tell();
   }
 
-  /** Whether the answer has come there, or is not needed any more. */
+  /** Answer a question of ssh; return whether the answer arrived, or is no longer needed. */
   async answer(question: Question, text: string | null): Promise<boolean> {
     let isDone = true;
     try {
       await this.api.answer(question.id, text);
     } catch (error) {
-      // If the server has said no, another window was quicker; who is logged out has not asked it yet.
+      // A refusal means that another window was quicker, unless this one was only logged out.
       isDone = error instanceof ApiError && error.status >= 400 && error.status < 500 && !error.isLoggedOut;
     }
     if (!isDone) {
-      // Whether it still waits is not known until the server tells.
+      // Whether the question is still open is unknown until the server's next reply.
       this.questions = this.questions.filter(each => each.id !== question.id);
     }
     await this.refresh();
@@ -159,7 +159,7 @@ export class Clusters {
       this.ahead = now - Date.now() / 1000;
       this.all = clusters;
       this.questions = questions;
-      // Another of the same name may come, and does not answer for this one.
+      // A later cluster of the same name must not inherit the complaint.
       const names = new Set(clusters.map(card => card.name));
       [...this.complaints.keys()].filter(name => !names.has(name)).forEach(name => this.complaints.delete(name));
       this.isKnown = true;
@@ -175,19 +175,19 @@ export class Clusters {
         )
         : trans.__('%1: trying again.', message(error));
       this.tell();
-      throw error; // the poll waits longer then
+      throw error; // makes the poll back off
     }
   }
 
   private async look(): Promise<void> {
     const live = this.all.filter(card => isLive(card) && card.state !== 'lost');
     const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
-    // What does not answer does not keep the others from being shown.
+    // A cluster whose load cannot be fetched does not keep the others from being shown.
     const [seen] = await Promise.all([Promise.allSettled(looks), this.fetchRuns()]);
     this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
     this.tell();
     if (this.runsTrouble) {
-      throw new Error(this.runsTrouble); // the poll waits longer then
+      throw new Error(this.runsTrouble); // makes the poll back off
     }
   }
 
@@ -203,7 +203,7 @@ export class Clusters {
     this.tell();
   }
 
-  /** While something is under way it is looked at more often. */
+  /** Poll more often while something is in progress. */
   private pace(): void {
     const isAwaited = this.all.some(isMoving) || Date.now() < this.awaitedUntil;
     const interval = isAwaited ? Math.min(SOON_MS, this.intervalMs) : this.intervalMs;

@@ -1,8 +1,8 @@
 /**
  * The commands: in the palette, the launcher, the menu Kernel → Ranks and the context menus (schema/ranks.json).
  *
- * Arguments are `cluster`, a cluster's name, `rank`, and `run`, a run's id. Without `cluster`, a command is about the
- * newest cluster with ranks; with `here`, about what was clicked on.
+ * Arguments are `cluster`, a cluster's name, `rank`, and `run`, a run's id. Without `cluster`, a command applies to the
+ * newest cluster with ranks; with `here`, to what was clicked on.
  */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { type ICommandPalette, showErrorMessage } from '@jupyterlab/apputils';
@@ -134,13 +134,13 @@ export function addCommands(
   );
   commands.addCommand('rankroom:open-run-here', {
     label: trans.__('Open in a Panel'),
-    // The entry of a `%%scaling` is no run.
+    // The entry of a `%%scaling` is not a run.
     isEnabled: args => given({ ...args, here: true }, 'run') !== undefined,
     execute: args => commands.execute(OPEN, { id: given({ ...args, here: true }, 'run') }).catch(sayWhy)
   });
   addForRun('interrupt', trans.__('Interrupt the Run'));
   addForRun('release', trans.__('Release Its Collectives'));
   whenPossibleChanges(clusters, () => commands.notifyCommandChanged());
-  // Without a category it is in JupyterLab's own “Other”, whatever that is called.
+  // Without a category it is in JupyterLab's own “Other”, whatever its translation.
   launcher?.add({ command: SHOW, rank: 10 });
 }

@@ -5,13 +5,13 @@ import { Drag } from '@lumino/dragdrop';
 import { h } from '../view/dom';
 import { attachCell, attachSource, CELLS } from './attach';
 
-/** Pixels that the pointer goes before it is a drag. */
+/** Pixels that the pointer must move to begin a drag. */
 const BEGIN = 5;
 
 /** Make a node the handle by which its cluster is dragged. */
 export function dragCell(handle: HTMLElement, cluster: () => string): void {
   handle.addEventListener('pointerdown', down => {
-    // A finger scrolls the sidebar.
+    // Touch scrolls the sidebar.
     if (down.button !== 0 || down.pointerType === 'touch') {
       return;
     }
@@ -29,7 +29,7 @@ export function dragCell(handle: HTMLElement, cluster: () => string): void {
     document.addEventListener('pointermove', move);
     document.addEventListener('pointerup', end);
     document.addEventListener('pointercancel', end);
-    // No text is selected on the way.
+    // Do not select text on the way.
     down.preventDefault();
   });
 }

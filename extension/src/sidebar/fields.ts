@@ -6,10 +6,10 @@ import { h, setText } from '../view/dom';
 interface Kind {
   name: string;
   label: string;
-  /** What to write, shown where nothing is. */
+  /** The placeholder of an empty field. */
   hint: string;
   title: string;
-  /** Kept under “More”. */
+  /** Whether the field is under “More”. */
   isRare?: boolean;
 }
 
@@ -49,7 +49,7 @@ function nameKind(): Kind {
 
 let forms = 0;
 
-/** One labelled field and what is wrong with it. */
+/** One labeled field and its error. */
 class Field {
   readonly node: HTMLElement;
   readonly input: HTMLInputElement;
@@ -103,7 +103,7 @@ export class Fields {
     return Object.fromEntries([...typed.filter(([, value]) => value), ...(this.back.checked ? [['auto_restart', 'true']] : [])]) as StartRequest;
   }
 
-  /** Put back what was typed into fields like these. */
+  /** Restore what was typed into earlier fields. */
   fill(request: StartRequest): void {
     for (const { input } of this.fields) {
       input.value = request[input.name] ?? '';
@@ -111,7 +111,7 @@ export class Fields {
     this.back.checked = request.auto_restart === 'true';
   }
 
-  /** Say at each field what is wrong with it; false if an error belongs to none of them. */
+  /** Show each error at its field; return false if an error belongs to no field. */
   complain(errors: { [field: string]: string }): boolean {
     for (const field of this.fields) {
       const text = errors[field.kind.name] ?? '';

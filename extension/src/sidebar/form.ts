@@ -9,14 +9,14 @@ import { setUnderWay, stepButton } from '../view/step';
 import { type Clusters, message } from './clusters';
 import { Fields } from './fields';
 
-/** After the last key, until the server is asked what is wrong. */
+/** Delay between the last key and the server's check of the form. */
 const PAUSE_MS = 300;
 
 export class StartForm {
   readonly node: HTMLFormElement;
   private sites: SiteChoice[] = [];
   private fields: Fields | null = null;
-  /** What the fields were made from. */
+  /** The site from which the fields were made, as JSON. */
   private profile = '';
   private place = h('select', 'rr-input', { 'aria-label': trans.__('where'), onchange: () => this.choose(this.place.value) });
   private about = h('div', 'rr-about');
@@ -40,7 +40,7 @@ export class StartForm {
     );
   }
 
-  /** Ask which sites there are, and show the form of one. */
+  /** Fetch the sites, and show the form of one: the one shown before, else `preferred`, else the first. */
   async load(preferred: string): Promise<void> {
     try {
       this.sites = await this.clusters.api.sites();
@@ -96,11 +96,11 @@ export class StartForm {
 
   private change(): void {
     this.complain('');
-    // A newer key takes the place of the older one's check.
+    // A newer key replaces the pending check of an older one.
     void this.checking.invoke().catch(() => undefined);
   }
 
-  /** Have the server say what is wrong, before anything is started. */
+  /** Ask the server what is wrong before anything is started; return whether nothing is. */
   private async check(): Promise<boolean> {
     const { site, fields } = this;
     if (!site || !fields) {
@@ -112,7 +112,7 @@ export class StartForm {
       if (fields !== this.fields) {
         return false;
       }
-      // What was asked later is answered sooner at times.
+      // A later request may have been answered first.
       if (check === this.checks) {
         const isAtFields = fields.complain(errors);
         this.complain(isAtFields ? '' : Object.values(errors).join('; '));
@@ -145,7 +145,7 @@ export class StartForm {
       return;
     }
     setUnderWay(this.start, true);
-    // What a check would say now is of before the start.
+    // The result of a pending check would be outdated.
     void this.checking.stop();
     this.checks += 1;
     try {

@@ -1,11 +1,11 @@
-/** The ranks of a cluster: where each is, how it stands, and how busy it is. */
+/** The ranks of a cluster: the host, state and load of each. */
 import type { ClusterStatus, RankStatus, Load } from '../cluster_status';
 import { rankClass } from '../ranks';
 import { trans } from '../translation';
 import { h, setChildren, setText } from '../view/dom';
 import { shown } from './phrases';
 
-/** More ranks than these are shown when asked for. */
+/** Ranks shown at first; the others are shown on request. */
 const FIRST = 16;
 
 const SIGNS: { [state in RankStatus['state']]: string } = { starting: '◌', ready: '●', restarting: '↻', down: '✗' };
@@ -22,7 +22,7 @@ export class Grid {
 
   refresh(card: ClusterStatus, load: ReadonlyMap<number, Load>): void {
     this.last = { card, load };
-    // Those that are not as they should be are always among them.
+    // Ranks that are not ready are always shown.
     const seen = card.ranks.filter(rank => this.isWhole || rank.rank < FIRST || rank.state !== 'ready');
     const nodes: HTMLElement[] = [];
     let host = '';

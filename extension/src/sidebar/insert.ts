@@ -1,4 +1,4 @@
-/** Putting a cell into the notebook that is open. */
+/** Insert a cell into the open notebook. */
 import { Clipboard, Notification } from '@jupyterlab/apputils';
 import type { ICell } from '@jupyterlab/nbformat';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -6,15 +6,15 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { trans } from '../translation';
 import { attachCell, attachSource } from './attach';
 
-/** Below the active cell, and selected; without a notebook it is offered to be copied. */
+/** Insert the cell that attaches to a cluster, as `insertCell` does. */
 export async function insertAttachCell(notebooks: INotebookTracker | null, cluster: string): Promise<void> {
   await insertCell(notebooks, attachCell(cluster), attachSource(cluster));
 }
 
-/** The same of any cell; returns the notebook that has it now. */
+/** Insert a cell below the active one and select it; return the notebook. Without one, offer to copy `source`. */
 export async function insertCell(notebooks: INotebookTracker | null, cell: ICell, source: string): Promise<NotebookPanel | null> {
   const panel = notebooks?.currentWidget ?? null;
-  // What is read from disk takes the place of all cells that are there before.
+  // Reading the notebook from disk replaces all cells that were there before.
   await panel?.context.ready;
   const notebook = panel?.content;
   const cells = notebook?.model?.sharedModel;

@@ -1,4 +1,4 @@
-/** What a cluster's job has written, in a panel, followed while somebody looks. */
+/** The output of a cluster's job in a panel, followed while the panel is visible. */
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { Poll } from '@lumino/polling';
 import { Widget } from '@lumino/widgets';
@@ -11,7 +11,7 @@ import { message } from './clusters';
 import { ranksIcon } from './icon';
 
 const AGAIN_MS = 3_000;
-/** Pixels from the end that still count as its being in sight. */
+/** The view counts as being at the end up to this many pixels above it. */
 const NEAR = 30;
 
 class LogView extends Widget {
@@ -57,7 +57,7 @@ class LogView extends Widget {
         text.scrollTop = text.scrollHeight;
       }
     } catch (error) {
-      // What was read before stays.
+      // Keep showing what was read before.
       setText(this.wrong, message(error));
       this.wrong.hidden = false;
       throw error;

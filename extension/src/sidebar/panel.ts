@@ -1,4 +1,4 @@
-/** The sidebar: what ranks there are, a form to start some, and the newest runs. */
+/** The sidebar: the clusters, a form to start ranks, and the newest runs. */
 import { Widget } from '@lumino/widgets';
 
 import type { ClusterStatus } from '../cluster_status';
@@ -73,16 +73,16 @@ export class RanksPanel extends Widget {
     }
   }
 
-  /** Show the form, at the site that is set. */
+  /** Show the form, for the site from the settings. */
   openForm(): void {
     if (this.start.open) {
       this.loadForm();
     }
-    this.start.open = true; // which loads it if it was closed
+    this.start.open = true; // loads the form if it was closed
     this.start.querySelector<HTMLElement>('select, input')?.focus();
   }
 
-  /** One click: as many ranks as fit on this machine. */
+  /** Start ranks on this machine, as many as by default. */
   async startHere(): Promise<void> {
     if (this.isStarting) {
       return;

@@ -1,4 +1,4 @@
-/** How clusters are described: in words, without a browser. */
+/** The phrases that describe clusters; usable without a browser. */
 import type { Act } from '../api/clusters';
 import type { ClusterStatus, ClusterState, Load } from '../cluster_status';
 import { size } from '../timeline/amounts';
@@ -6,7 +6,7 @@ import { trans } from '../translation';
 
 /** States in which something will change soon. */
 const MOVING: ReadonlySet<ClusterState> = new Set(['connecting', 'asks', 'submitting', 'starting', 'ending']);
-/** States that have ranks, or the job of which counts down. */
+/** States in which there are ranks, or a job whose time counts down. */
 const LIVE: ReadonlySet<ClusterState> = new Set(['starting', 'running', 'lost']);
 const OVER: ReadonlySet<ClusterState> = new Set(['ended', 'failed']);
 
@@ -31,7 +31,7 @@ export function isLive(card: ClusterStatus): boolean {
   return LIVE.has(card.state) && !isUnreadable(card);
 }
 
-/** Whether all that is known of a cluster is that its file cannot be read. */
+/** Whether a cluster's file cannot be read, so that nothing else is known of it. */
 export function isUnreadable(card: ClusterStatus): boolean {
   return card.state === 'lost' && !card.is_remote && card.size === 0;
 }
@@ -44,7 +44,7 @@ export function sign(state: ClusterState): string {
   return SIGNS[state] ?? '·';
 }
 
-/** How a cluster stands, in a word or two. */
+/** The state of a cluster, in a word or two. */
 export function stands(card: ClusterStatus): string {
   return isUnreadable(card) ? trans.__('cannot be read') : stateName(card.state);
 }
@@ -68,7 +68,7 @@ export function stateName(state: ClusterState): string {
 /** `perlmutter · job 1234 · 2 nodes × 4 GPUs`. */
 export function where(card: ClusterStatus): string {
   const hosts = new Set(card.ranks.map(rank => rank.host));
-  // With spaces at which no line ends.
+  // With non-breaking spaces.
   const solid = (text: string): string => text.replace(/ /g, '\u00a0');
   const nodes = solid(trans._n('%1 node', '%1 nodes', card.nodes));
   const gpus = card.gpus_per_node ? solid(trans._n('%1 GPU', '%1 GPUs', card.gpus_per_node)) : '';
@@ -78,7 +78,7 @@ export function where(card: ClusterStatus): string {
   return [trans.__('this machine'), ...(hosts.size ? [gpus || trans.__('CPU')] : [])].join(' · ');
 }
 
-/** When a job that waits may start, in the reader's time zone; '' if that is unknown. Times in seconds. */
+/** When a pending job may start, in the user's time zone; '' if unknown. Times are in seconds since the epoch. */
 export function expectedAt(card: ClusterStatus, now: number, zone?: string): string {
   if (card.state !== 'pending' || !card.expected) {
     return '';
@@ -94,12 +94,12 @@ export function expectedAt(card: ClusterStatus, now: number, zone?: string): str
   return trans.__('expected to start on %1 at %2', date.replace(',', ''), time);
 }
 
-/** Seconds that a cluster has left; null where that is not known or it does not run. */
+/** Seconds that a cluster has left; null if that is unknown or it is not running. */
 export function secondsLeft(card: ClusterStatus, now: number): number | null {
   return card.until && (isLive(card) || card.state === 'ending') ? Math.max(0, card.until - now) : null;
 }
 
-/** `0:41 left`, or `9 min 30 s left` when that is short; '' where no time is set. */
+/** `0:41 left` (hours and minutes), or `9 min 30 s left` when that is short; '' if there is no limit. */
 export function timeLeft(card: ClusterStatus, now: number): string {
   const left = secondsLeft(card, now);
   if (left === null) {
@@ -134,7 +134,7 @@ export function summary(cards: readonly ClusterStatus[], now: number): string {
   return [...words, first ? timeLeft(first, now) : ''].filter(Boolean).join(' · ');
 }
 
-/** What is asked before variables go: a title, what goes, and the button's label; null if nothing does. */
+/** The confirmation before variables are lost: title, what is lost, the button's label; null if none is needed. */
 export function question(card: ClusterStatus, act: Act, ranks: string): [string, string, string] | null {
   const { name, size, job } = card;
   if (isOver(card) || act === 'interrupt' || (act === 'restart' && !card.is_supervised)) {
@@ -165,7 +165,7 @@ export function question(card: ClusterStatus, act: Act, ranks: string): [string,
   return [title, body, trans.__('Restart')];
 }
 
-/** What a stop ends; how many ranks a job will have may not be known yet. */
+/** What a stop ends; `size` is 0 while the number of ranks is not yet known. */
 function ending(size: number, job: string): string {
   if (size === 0) {
     return trans.__('This ends its ranks and its job; variables on the ranks are gone then.');
@@ -184,12 +184,12 @@ function ending(size: number, job: string): string {
     );
 }
 
-/** A rank's load as shown: a share of 1 for the bar, and in words. */
+/** A rank's load as shown: as a fraction for the bar, and in words. */
 export interface Shown {
   share: number;
   percent: string;
   memory: string;
-  /** All that is known, for a tip. */
+  /** All that is known, for a tooltip. */
   title: string;
 }
 

@@ -48,7 +48,7 @@ export const ranks: JupyterFrontEndPlugin<void> = {
     const actions: CardActions = {
       act: async (card, act, text = '') => {
         if (await isMeant(card, act, text)) {
-          // A site gives whole nodes.
+          // A site allocates whole nodes.
           const option = act === 'resize' && card.is_remote ? 'nodes' : 'ranks';
           await clusters.act(card, act, text ? { [option]: text } : {});
         }

@@ -1,4 +1,4 @@
-/** What can be done to a cluster as it stands: the same on its card, in menus and in the palette. */
+/** The actions that a cluster allows in its state: the same on its card, in menus and in the palette. */
 import type { Act } from '../api/clusters';
 import type { ClusterStatus } from '../cluster_status';
 import type { Clusters } from './clusters';
@@ -7,7 +7,7 @@ import { isLive, isOver, isUnreadable } from './phrases';
 export const DOINGS = ['insert', 'interrupt', 'log', 'restart', 'resize', 'stop'] as const;
 export type Doing = (typeof DOINGS)[number];
 
-/** Whether it makes sense for such a cluster. */
+/** Whether an action makes sense for a cluster in this state. */
 export function isOffered(card: ClusterStatus, what: Doing): boolean {
   switch (what) {
     case 'insert':
@@ -24,15 +24,15 @@ export function isOffered(card: ClusterStatus, what: Doing): boolean {
   }
 }
 
-/** Whether it can be done now: `under` is what is being done already, which all but a cell and the log wait for. */
+/** Whether an action is possible now. `under` is one in progress, for which all but `insert` and `log` must wait. */
 export function isPossible(card: ClusterStatus, what: Doing, under: Act | null): boolean {
   const mayWait = what !== 'insert' && what !== 'log';
   return isOffered(card, what) && !(mayWait && (under !== null || card.state === 'ending'));
 }
 
 /**
- * Call `tell` when what commands say or allow has changed, and not with every answer of the server: each time, the
- * palette forgets which command is selected.
+ * Call `tell` when the labels or the availability of commands have changed, not at every reply of the server: each call
+ * makes the palette forget which command is selected.
  */
 export function whenPossibleChanges(clusters: Clusters, tell: () => void): void {
   let told = '';

@@ -1,4 +1,4 @@
-/** What ssh asks, as a dialog in every window, until one of them answers. */
+/** Questions of ssh, as a dialog in every window until one of them answers. */
 import { Dialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
 
@@ -32,7 +32,7 @@ class Body extends Widget implements Dialog.IBodyWidget<string> {
 
 export class Questions {
   private open: { id: string; dialog: Dialog<string> } | null = null;
-  /** Those answered here, which the server may still tell of for a moment. */
+  /** Ids of questions answered here, which the server may still report for a moment. */
   private done = new Set<string>();
 
   constructor(private clusters: Clusters) {

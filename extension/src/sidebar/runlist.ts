@@ -5,7 +5,7 @@ import { h, setChildren, setText } from '../view/dom';
 import { how, SIGNS, who } from '../words';
 import type { Clusters } from './clusters';
 
-/** So many entries at most. */
+/** Entries shown at most. */
 const MOST = 15;
 /** How `%%scaling` names its runs. */
 const SCALING = /^scaling: (\d+) ranks?, (to warm up|\d+ of \d+)$/;
@@ -32,7 +32,7 @@ export class RunList {
       if (scalingOf(entry[0]) === null) {
         return made[0];
       }
-      // Its first run stays, while there may be more.
+      // The key is the first run, which stays the same as more runs are added.
       const key = entry[entry.length - 1].id;
       const group = this.groups.get(key) ?? new Group(entry[0]);
       groups.set(key, group);
@@ -40,7 +40,7 @@ export class RunList {
     });
     this.rows = rows;
     this.groups = groups;
-    // A server that answers nothing is said once, above the clusters.
+    // That the server does not reply is said once, above the clusters.
     setText(this.wrong, trouble ? '' : runsTrouble);
     const first = this.wrong.textContent ? [this.wrong] : areRunsKnown && nodes.length === 0 ? [this.none] : [];
     setChildren(this.node, [...first, ...nodes]);
@@ -55,7 +55,7 @@ export function entriesOf(runs: readonly Run[]): Run[][] {
     const isSame =
       last !== undefined && scalingOf(run) !== null && scalingOf(last[0]) !== null &&
       run.title === last[0].title && run.cluster === last[0].cluster &&
-      // The same run again is of another `%%scaling` of the same cell.
+      // A name that occurs again is that of another `%%scaling` of the same cell.
       !last.some(({ name }) => name === run.name);
     if (isSame) {
       last.push(run);
@@ -66,7 +66,7 @@ export function entriesOf(runs: readonly Run[]): Run[][] {
   return entries;
 }
 
-/** On how many ranks a run of a `%%scaling` was; null for other runs. */
+/** The number of ranks of a `%%scaling`'s run; null for other runs. */
 function scalingOf(run: Run): number | null {
   const found = SCALING.exec(run.name ?? '');
   return found && Number(found[1]);
@@ -78,7 +78,7 @@ class Row {
   private node: HTMLElement;
 
   constructor(run: Run, open: () => void) {
-    // Of a scaling its entry says the rest.
+    // For the run of a scaling, the entry says the rest.
     const title = SCALING.exec(run.name ?? '')?.[2] ?? (run.name || run.title || run.id);
     const when = new Date(run.start / 1000).toLocaleString();
     const tip = `${run.name || title}\n${trans.__('%1, %2: open in a panel', run.id, when)}`;
@@ -99,7 +99,7 @@ class Row {
   }
 }
 
-/** The runs of one `%%scaling`, folded until somebody wants to see them. */
+/** The runs of one `%%scaling`, folded until the user opens them. */
 class Group {
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-run-words');

@@ -30,7 +30,7 @@ export class StatusItem extends Widget {
     return this.activeChanged;
   }
 
-  /** The time left counts down. */
+  /** Update the text, in which the time left counts down. */
   tick(): void {
     const was = this.isActive;
     setText(this.button, summary(this.clusters.all, this.clusters.now));

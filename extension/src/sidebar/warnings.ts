@@ -1,4 +1,4 @@
-/** Who is to be warned that a cluster's time is nearly over; once for each limit. */
+/** Warnings that a cluster's time is nearly over, once for each limit. */
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
 import { isOver, secondsLeft } from './phrases';
@@ -14,16 +14,16 @@ export interface Warning {
 }
 
 export class Warnings {
-  /** The most urgent limit that was told, by cluster and when its time ends. */
+  /** The most urgent limit already warned of, by cluster and end time. */
   private told = new Map<string, number>();
 
-  /** What is to be told now. */
+  /** Return the warnings that are due now. */
   due(cards: readonly ClusterStatus[], now: number): Warning[] {
     const found: Warning[] = [];
     for (const card of cards) {
       const left = secondsLeft(card, now);
       const limit = left === null ? undefined : LIMITS.find(each => left <= each);
-      // A resized cluster of the same name has another end.
+      // A resized cluster of the same name has another end time.
       const key = `${card.name} ${card.until}`;
       if (limit === undefined || left === 0 || (this.told.get(key) ?? Infinity) <= limit) {
         continue;
@@ -35,7 +35,7 @@ export class Warnings {
   }
 }
 
-/** Whether a warning of this limit still holds: its cluster may be over by now, or have got more time. */
+/** Whether a warning of this limit still holds: its cluster may have ended by now, or have been given more time. */
 export function holds(card: ClusterStatus | undefined, limit: number, now: number): boolean {
   return card !== undefined && !isOver(card) && card.until > 0 && card.until - now <= limit;
 }

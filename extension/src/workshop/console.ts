@@ -1,4 +1,4 @@
-/** A workshop as the server last told its teacher, and what the teacher asks for. */
+/** A workshop as the server last reported it to its teacher, and the teacher's requests. */
 import { Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -8,15 +8,15 @@ import { message } from '../sidebar/clusters';
 import type { OfferKind, Overview } from '../workshop_answers';
 import { trans } from '../translation';
 
-/** A seat is written 2.5 s after a change at the latest, and a teacher sees it within 3 s. */
+/** A seat is written at most 2.5 s after a change, and the teacher is to see it within 3 s. */
 const LOOK_MS = 500;
 const SLOWEST_MS = 10_000;
 
 export class Console {
   overview: Overview | null = null;
-  /** Why nothing is seen of the workshop, or not any more; '' if all is well. */
+  /** Why the workshop cannot be fetched, or no longer; '' if it can. */
   trouble = '';
-  /** Whether the trouble will not pass by itself: another folder is to be chosen. */
+  /** Whether the trouble will not pass by itself, so that another folder must be chosen. */
   isRefused = false;
   private ahead = 0;
   private poll: Poll;
@@ -59,10 +59,10 @@ export class Console {
     void this.poll.refresh();
   }
 
-  /** The exercise whose results are shown; '' is the one that most are at. */
+  /** The exercise whose results are shown; '' is the one that most learners tried last. */
   exercise = '';
 
-  /** Whether somebody looks at it: nothing is asked for otherwise. */
+  /** Set whether the console is visible: the server is polled only then. */
   setSeen(isSeen: boolean): void {
     void (isSeen ? this.poll.start() : this.poll.stop());
   }
@@ -72,7 +72,7 @@ export class Console {
     void this.poll.refresh();
   }
 
-  /** Tell everybody something; what is returned is a sentence, of what was done. Throws what was wrong. */
+  /** Send a message to all learners; return what was done, in a sentence. Throws ApiError with what is wrong. */
   async say(text: string): Promise<string> {
     return this.then(this.api.say(this.openFolder, text));
   }
@@ -89,7 +89,7 @@ export class Console {
     return this.then(this.api.showRun(this.openFolder, run));
   }
 
-  /** To catch up means: as far as the exercise whose results are shown. */
+  /** Offer something to one learner; a catch-up goes as far as the exercise whose results are shown. */
   async offer(user: string, what: OfferKind): Promise<string> {
     const exercise = what === 'catch up' ? this.exercise || (this.overview?.results.exercise ?? '') : '';
     return this.then(this.api.offer(this.openFolder, user, what, exercise));
@@ -100,7 +100,7 @@ export class Console {
     Signal.clearData(this);
   }
 
-  /** The folder that is shown, also where the server had chosen it. */
+  /** The folder that is shown, even if the server chose it. */
   private get openFolder(): string {
     return this.overview?.folder ?? this.folderAsked;
   }
@@ -129,7 +129,7 @@ export class Console {
         this.trouble = this.isRefused ? message(error) : trans.__('%1: trying again.', message(error));
         this.changedSignal.emit();
       }
-      throw error; // the poll waits longer then
+      throw error; // makes the poll back off
     }
   }
 }

@@ -15,7 +15,7 @@ import { TileView } from './tile';
 import { attendance, counts, isShown, timeOf } from './words';
 
 const TICK_MS = 1_000;
-/** Narrower than that, the column beside the tiles is above them, and folded. */
+/** In a narrower panel, the column beside the tiles is above them, and folded. */
 const NARROW_PX = 720;
 const OPEN = 'rankroom workshop open FILE';
 
@@ -107,7 +107,7 @@ export class ConsolePanel extends Widget {
     }
   }
 
-  /** Another folder was chosen. */
+  /** Emitted when another folder is chosen. */
   get folderChanged(): ISignal<this, void> {
     return this.folderSignal;
   }
@@ -122,7 +122,7 @@ export class ConsolePanel extends Widget {
   private refresh(): void {
     const { overview, trouble, isRefused, folder } = this.model;
     setText(this.trouble, trouble);
-    // Without a folder there is nothing wrong yet: it is asked for.
+    // Without a folder nothing is wrong yet: the user is asked for one.
     this.trouble.hidden = trouble === '' || (isRefused && folder === '' && !overview);
     this.choose.hidden = !isRefused;
     this.node.dataset.known = String(overview !== null || trouble !== '');
@@ -130,7 +130,7 @@ export class ConsolePanel extends Widget {
       this.place.value = folder;
     }
     this.body.hidden = this.counts.hidden = !overview;
-    // What was known last stays, and looks like it.
+    // The last known state stays, and is marked as stale.
     this.body.classList.toggle('rr-is-stale', trouble !== '');
     setText(this.name, overview?.name ?? trans.__('Workshop'));
     setText(this.where, overview ? whereOf(overview) : '');
@@ -177,9 +177,9 @@ export class ConsolePanel extends Widget {
     }
   }
 
-  /** Somebody points at a tile, by pointer or by keyboard, or does not any more. */
+  /** Note whether the user points at a tile, by pointer or by keyboard. */
   private point(): void {
-    // A button that was clicked keeps the focus, and points at nothing.
+    // A clicked button keeps the focus, but does not count as pointing.
     this.isPointedAt = this.grid.matches(':hover') || this.grid.querySelector(':focus-visible') !== null;
     if (!this.isPointedAt && this.model.overview) {
       this.fill(this.model.overview);
@@ -212,13 +212,13 @@ export class ConsolePanel extends Widget {
   }
 }
 
-/** Where everybody should be, and that it is over. */
+/** The current lesson, or that the workshop is over; and warnings. */
 function whereOf({ lesson_now: lesson, is_over: isOver, warnings }: Overview): string {
   const now = isOver ? trans.__('the workshop is over') : lesson ? trans.__('now: %1', lesson) : '';
   return [now, ...warnings].filter(Boolean).join(' · ');
 }
 
-/** A chip for each kind, kept from the last time where it is the same. */
+/** Return a chip for each kind, and reuse those in the box. */
 function countsOf(overview: Overview, box: HTMLElement): HTMLElement[] {
   const before = new Map([...box.children].map(node => [(node as HTMLElement).dataset.need, node as HTMLElement]));
   const chips = [{ need: 'all', text: attendance(overview) }, ...counts(overview.tiles)];

@@ -1,4 +1,4 @@
-/** A hand that is raised, and a teacher's board. */
+/** A raised hand, and a teacher's board. */
 import { LabIcon } from '@jupyterlab/ui-components';
 
 const HAND = `<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24">

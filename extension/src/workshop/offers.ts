@@ -1,4 +1,4 @@
-/** What a learner does with what the teacher offers; nothing of it happens without a click. */
+/** Carry out what the teacher offers to a learner; nothing happens without the learner's click. */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 import { PathExt } from '@jupyterlab/coreutils';
@@ -13,9 +13,9 @@ import type { Lesson, Message, Offer } from '../workshop_answers';
 import type { Seat } from './seat';
 import { catchUpSource } from './words';
 
-/** The cluster that all lessons share, as notebook/course_ranks.py has it. */
+/** The cluster that all lessons share, as notebook/course_ranks.py names it. */
 const COURSE = 'course';
-/** HTTP's number for a cluster that there is not. */
+/** The HTTP status for a cluster that does not exist. */
 const GONE = 410;
 
 export class Offers {
@@ -26,12 +26,12 @@ export class Offers {
     private clusters: ClustersApi
   ) {}
 
-  /** Below the active cell; it is not run. */
+  /** Insert the offered cell below the active one, without running it. */
   async insert({ source = '' }: Message): Promise<void> {
     await insertCell(this.notebooks, codeCell(source), source);
   }
 
-  /** Do what is offered, and put the offer away if that could be done. Throws what is wrong. */
+  /** Do what is offered, and close the offer if that succeeds. Throws an Error that says what is wrong. */
   async take(offer: Offer): Promise<void> {
     const { lesson } = offer;
     if (!lesson) {
@@ -43,7 +43,7 @@ export class Offers {
     }
   }
 
-  /** By a cell in the learner's notebook, which says what it does. */
+  /** Insert the cell that catches up into the learner's notebook, and run it; return false without a notebook. */
   private async catchUp(offer: Offer): Promise<boolean> {
     const source = catchUpSource(offer);
     const panel = await insertCell(this.notebooks, codeCell(source), source);
@@ -51,12 +51,12 @@ export class Offers {
       return false;
     }
     await panel.sessionContext.ready;
-    // Not awaited: what comes of it is under the cell.
+    // Not awaited: the cell shows its result.
     void NotebookActions.run(panel.content, panel.sessionContext);
     return true;
   }
 
-  /** The notebook that there is gets another name, and a fresh one its own; the course's ranks restart. */
+  /** Rename the lesson's notebook, put a fresh one in its place, and restart the course's ranks. */
   private async reset(lesson: Lesson): Promise<boolean> {
     const panel = this.notebookOf(lesson);
     if (!panel) {
@@ -79,7 +79,7 @@ export class Offers {
     try {
       await this.clusters.act(COURSE, 'restart');
     } catch (error) {
-      // Without ranks there are none to restart: the lesson's first cell starts some.
+      // There are no ranks to restart: the lesson's first cell starts some.
       if (!(error instanceof ApiError && error.status === GONE)) {
         throw error;
       }

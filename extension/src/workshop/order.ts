@@ -1,8 +1,8 @@
-/** The order of tiles: by who needs help, but never under somebody's pointer. */
+/** The order of tiles: those who need help first, but unchanged while the user points at one. */
 
 /**
- * In which order to show `wanted`, which comes sorted. While it `isHeld`, what is shown stays where it is: who left goes,
- * who came is appended.
+ * Return the order in which to show `wanted`, which is sorted. If `isHeld`, the tiles that are shown keep their order:
+ * those that left are removed, new ones are appended.
  */
 export function arrange(shown: readonly string[], wanted: readonly string[], isHeld: boolean): string[] {
   if (!isHeld) {
@@ -13,7 +13,7 @@ export function arrange(shown: readonly string[], wanted: readonly string[], isH
   return [...shown.filter(key => there.has(key)), ...wanted.filter(key => !before.has(key))];
 }
 
-/** Whether the order that is held differs from the one that is due. */
+/** Whether the order that is shown differs from the one wanted. */
 export function isStale(shown: readonly string[], wanted: readonly string[]): boolean {
   return shown.length !== wanted.length || shown.some((key, place) => key !== wanted[place]);
 }

@@ -24,9 +24,9 @@ const ID = 'rankroom:workshop';
 export const CONSOLE = 'rankroom:workshop-console';
 const PANEL = 'rankroom:workshop-panel';
 const HAND = 'rankroom:workshop-hand';
-/** Runs that a teacher chooses from. */
+/** Runs from which a teacher can choose. */
 const RUNS = 30;
-/** Below the Ranks. */
+/** Below the Ranks sidebar. */
 const PLACE = 260;
 
 export const workshop: JupyterFrontEndPlugin<void> = {
@@ -58,7 +58,7 @@ export const workshop: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** The command that opens a workshop's console, `folder` of which may be given; it is there again after a reload. */
+/** Add the command that opens a workshop's console, with an optional `folder`; the console survives a reload. */
 function addConsole(
   app: JupyterFrontEnd, api: Api, clusters: Clusters, notebooks: INotebookTracker | null, restorer: ILayoutRestorer | null
 ): void {
@@ -88,7 +88,7 @@ function addConsole(
   void restorer?.restore(tracker, {
     command: CONSOLE,
     args: ({ content }) => ({ folder: content.folder }),
-    // It stays though another folder is chosen: the saved layout knows the panel by it.
+    // The same for any folder: the saved layout identifies the panel by it.
     name: () => 'console'
   });
 }
@@ -102,7 +102,7 @@ function consolePanel(content: ConsolePanel): MainAreaWidget<ConsolePanel> {
   return panel;
 }
 
-/** The learner's side, if the server is a seat; whether it is. */
+/** Add the learner's side if the server is a seat; return whether it is. */
 async function addSeat(
   app: JupyterFrontEnd,
   api: Api,

@@ -1,4 +1,4 @@
-/** How an exercise went: a bar for those who passed, by the tries that it took, and for those who have not. */
+/** The results of an exercise: bars for those who passed, by number of tries, and for those who have not. */
 import { trans } from '../translation';
 import { h, setChildren, setText } from '../view/dom';
 import type { Overview, Results } from '../workshop_answers';

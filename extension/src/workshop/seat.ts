@@ -1,4 +1,4 @@
-/** The workshop as a learner has it: what is shared, what the teacher said and offers. */
+/** The workshop as a learner sees it: what is shared, and what the teacher says and offers. */
 import { Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -11,7 +11,7 @@ import type { Message, Offer, Own } from '../workshop_answers';
 const LOOK_MS = 1_500;
 const SLOWEST_MS = 15_000;
 
-/** The server's first answer, which is waited for while it does not come; null where it refuses, or has no such route. */
+/** Return the server's first reply, after retries if it does not respond; null if it refuses or lacks the route. */
 export async function firstAnswer(api: WorkshopApi, waitMs = LOOK_MS): Promise<Own | null> {
   try {
     return await api.own();
@@ -25,9 +25,9 @@ export async function firstAnswer(api: WorkshopApi, waitMs = LOOK_MS): Promise<O
 }
 
 export class Seat {
-  /** Why the server does not tell; '' if it does. */
+  /** Why the server does not reply, or the teacher does not see the seat; '' if all is well. */
   trouble = '';
-  /** Why what was asked for last could not be done; '' if it was. */
+  /** Why the last request failed; '' if it did not. */
   complaint = '';
   private answer: Own;
   private ahead: number;
@@ -36,7 +36,7 @@ export class Seat {
   private newsSignal = new Signal<this, Message | Offer>(this);
   private told: Set<string>;
 
-  /** `own` is the first answer: what it has is no news. */
+  /** `own` is the first reply: its messages and offers are not news. */
   constructor(
     readonly api: WorkshopApi,
     own: Own
@@ -64,7 +64,7 @@ export class Seat {
     return this.changedSignal;
   }
 
-  /** What the teacher has said or offered since the page was opened, each once. */
+  /** Emits each message and offer of the teacher since the page was opened, once. */
   get news(): ISignal<this, Message | Offer> {
     return this.newsSignal;
   }
@@ -81,7 +81,7 @@ export class Seat {
     return this.ask(this.api.share(isOn));
   }
 
-  /** An offer was taken or not: it goes from the list. */
+  /** Accept or decline an offer; either removes it from the list. */
   close(offer: Offer, isTaken: boolean): Promise<void> {
     return this.ask(this.api.answer(offer, isTaken));
   }
@@ -120,7 +120,7 @@ export class Seat {
     } catch (error) {
       this.trouble = trans.__('%1: trying again.', message(error));
       this.changedSignal.emit();
-      throw error; // the poll waits longer then
+      throw error; // makes the poll back off
     }
   }
 }

@@ -1,4 +1,4 @@
-/** JupyterLab’s notifications of what the teacher says and offers, where the panel is folded away. */
+/** JupyterLab’s notifications of what the teacher says and offers, while the panel is hidden. */
 import { Notification } from '@jupyterlab/apputils';
 
 import { trans } from '../translation';
@@ -7,7 +7,7 @@ import type { Seat } from './seat';
 import { clock, offerWords } from './words';
 
 const MOST = 240;
-/** A message stays in the panel. */
+/** How long the notification of a message stays; the message remains in the panel. */
 const STAYS_MS = 20_000;
 
 export class SeatNotices {
@@ -15,7 +15,7 @@ export class SeatNotices {
 
   constructor(
     private seat: Seat,
-    /** Whether the panel is in sight, which says the same. */
+    /** Whether the panel, which says the same, is visible. */
     private isSeen: () => boolean,
     private open: () => void
   ) {
@@ -32,7 +32,7 @@ export class SeatNotices {
     Notification.info(text, { autoClose: 'what' in told ? false : STAYS_MS, actions });
   }
 
-  /** Once, when the end is near. */
+  /** Warn once when the end is near. */
   private warn(): void {
     const { ends } = this.seat.own;
     if (ends && !this.isEnding) {

@@ -1,4 +1,4 @@
-/** The learner's panel: the hand, what the teacher says and offers, and what of the learner is shared. */
+/** The learner's panel: the hand, what the teacher says and offers, and what the learner shares. */
 import { Widget } from '@lumino/widgets';
 
 import { trans } from '../translation';
@@ -105,7 +105,7 @@ export class SeatPanel extends Widget {
       : trans.__('your teacher sees again what is listed here');
   }
 
-  /** A name, or the value of that name. */
+  /** Return the list's cell for a name, or for its value. */
   private cell(kind: 'dt' | 'dd', name: string, text: string): HTMLElement {
     const key = `${kind} ${name}`;
     const cell = this.cells.get(key) ?? h(kind, '');
@@ -124,7 +124,7 @@ export class SeatPanel extends Widget {
     setText(this.handWords, isHandUp ? trans.__('Your hand is up since %1.', clock(since)) : '');
   }
 
-  /** What was made before for the same thing: what is selected in it, or under way, stays. */
+  /** Return the node already made for this id, if any, so that a selection or an action in progress in it stays. */
   private viewOf(id: string, make: () => HTMLElement): HTMLElement {
     const view = this.views.get(id) ?? make();
     this.views.set(id, view);

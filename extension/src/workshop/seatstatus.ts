@@ -1,4 +1,4 @@
-/** The status bar's item of a learner: the hand, the timer, and what of the teacher's was not looked at. */
+/** The learner's status bar item: the hand, the timer, open offers, and whether the learner does not share. */
 import { Widget } from '@lumino/widgets';
 
 import { trans } from '../translation';

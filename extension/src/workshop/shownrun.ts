@@ -1,4 +1,4 @@
-/** A run that the teacher shows, in a panel: the teacher's record, read where it lies, and nothing to press. */
+/** A run that the teacher shows, in a panel: a read-only view of the teacher's record. */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, Notification } from '@jupyterlab/apputils';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
@@ -12,7 +12,7 @@ import { RunView } from '../view/runview';
 export class ShownRuns {
   private runs: Runs;
 
-  /** `api` is of the place where the teacher's runs are. */
+  /** `api` uses the routes of the runs that the teacher shows. */
   constructor(
     private app: JupyterFrontEnd,
     private api: Api,
@@ -38,7 +38,7 @@ export class ShownRuns {
   private async make(id: string, panelId: string): Promise<MainAreaWidget<RunView>> {
     const { api, runs, rendermime } = this;
     const run = await api.run(id);
-    // What others' ranks wrote may bring scripts along, which do not run here.
+    // Output of another user's ranks may contain scripts, which must not run here.
     const content = new RunView({ api, runs, rendermime, run, isTrusted: false, isInline: false, open: null, fallback: null });
     content.addClass('rr-shown');
     const panel = new MainAreaWidget({ content });

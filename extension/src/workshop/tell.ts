@@ -10,7 +10,7 @@ import type { Console } from './console';
 import { clock } from './words';
 
 export interface TellParts {
-  /** The source of the active cell of the notebook that was used last; null without one. */
+  /** The source of the active cell in the notebook last used; null if there is none. */
   activeCell(): string | null;
   /** The newest runs. */
   runs(): Promise<Run[]>;
@@ -67,14 +67,14 @@ export class Tell {
     );
   }
 
-  /** What learners have been told, newest first. */
+  /** Show what learners have been told, newest first. */
   refresh(messages: readonly Message[]): void {
     const nodes = messages.map(each => this.lines.get(each.id) ?? lineOf(each));
     this.lines = new Map(messages.map(({ id }, i) => [id, nodes[i]]));
     setChildren(this.told, nodes);
   }
 
-  /** Say what came of it. */
+  /** Show the result of an action. */
   report(sentence: string, isWrong = false): void {
     setText(this.said, sentence);
     this.said.classList.toggle('rr-said-wrong', isWrong);
@@ -116,7 +116,7 @@ export class Tell {
   }
 
   private async startTimer(): Promise<string> {
-    // The browser gives '' for what is no number, which would clear the timer.
+    // The browser returns '' for what is not a number, which would clear the timer.
     if (!this.minutes.value || !this.minutes.checkValidity()) {
       throw new Error(trans.__('Give the number of minutes, from %1 to %2.', this.minutes.min, this.minutes.max));
     }

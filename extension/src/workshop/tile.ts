@@ -1,4 +1,4 @@
-/** A learner's tile: how they stand, in signs and words, and what may be offered to them. */
+/** A learner's tile: their state in signs and words, and what the teacher can offer them. */
 import { trans } from '../translation';
 import { h, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
@@ -75,7 +75,7 @@ export class TileView {
     this.tick(now);
   }
 
-  /** How long the hand is up grows. */
+  /** Update how long the learner has waited. */
   tick(now: number): void {
     setText(this.waiting, waitingOf(this.tile, now));
   }

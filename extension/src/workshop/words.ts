@@ -1,8 +1,8 @@
-/** How learners and what they share are described, without a browser. */
+/** The phrases that describe learners and what they share; usable without a browser. */
 import { trans } from '../translation';
 import type { Need, Offer, Overview, Shared, Tile, Timer } from '../workshop_answers';
 
-/** Of the states that a tile can be in; each comes with its word. */
+/** Signs of the states of a tile; each is shown with the state's word. */
 const SIGNS: { [look in Look]: string } = {
   'not started': '◌',
   idle: '○',
@@ -16,7 +16,7 @@ const SIGNS: { [look in Look]: string } = {
 
 export type Look = Shared['state'] | 'silent' | 'not shared';
 
-/** What a tile shows of a learner's state: of one who is not heard from, or does not share, nothing else is known. */
+/** The state that a tile shows: of learners who are silent or do not share, nothing else is known. */
 export function lookOf({ shared, silent_s: silent }: Tile): Look {
   return silent > 0 ? 'silent' : shared.shares ? shared.state : 'not shared';
 }
@@ -54,7 +54,7 @@ export function lasting(seconds: number): string {
   return minutes < 60 ? trans.__('%1 min', minutes) : trans.__('%1 h %2 min', Math.floor(minutes / 60), rest);
 }
 
-/** `03 Ring all-reduce`; what is to be read before the first lesson has begun. */
+/** `03 Ring all-reduce`, or a note before the first lesson has begun. */
 export function lessonOf(shared: Shared): string {
   return shared.lesson_title || trans.__('no lesson begun yet');
 }
@@ -73,7 +73,7 @@ export function ranksOf({ ranks }: Shared): string {
   return ranks ? trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks.of, ranks.alive) : '';
 }
 
-/** Since when the hand is up, or nothing was heard, and whether the others are further; '' if none of it. */
+/** How long the hand has been up, or the learner away, and whether they are behind; '' if none of these. */
 export function waitingOf({ need, shared, silent_s: silent, away_s: away }: Tile, now: number): string {
   const hand = shared.hand_since ? trans.__('hand up for %1', lasting(now - shared.hand_since)) : '';
   const closed = away > 0 ? trans.__('no notebook open for %1', lasting(away)) : '';
@@ -82,7 +82,7 @@ export function waitingOf({ need, shared, silent_s: silent, away_s: away }: Tile
   return [hand, heard, behind].filter(Boolean).join(' · ');
 }
 
-/** How many learners there are of each kind, those first who need help. */
+/** The number of learners of each kind, those who need help first. */
 export function counts(tiles: readonly Tile[]): Array<{ need: Need; text: string }> {
   const of = (need: Need): number => tiles.filter(tile => tile.need === need).length;
   const all: Array<[Need, (n: number) => string]> = [
@@ -96,7 +96,7 @@ export function counts(tiles: readonly Tile[]): Array<{ need: Need; text: string
   return all.map(([need, text]) => ({ need, n: of(need), text })).filter(({ n }) => n > 0).map(({ need, n, text }) => ({ need, text: text(n) }));
 }
 
-/** `38 learners`, or `38 of 40 learners` where the plan says who comes. */
+/** `38 learners`, or `38 of 40 learners` if the plan lists them. */
 export function attendance({ tiles, absent, is_open: isOpen }: Overview): string {
   const there = tiles.length;
   return isOpen
@@ -104,7 +104,7 @@ export function attendance({ tiles, absent, is_open: isOpen }: Overview): string
     : trans._n('%2 of %1 learner', '%2 of %1 learners', there + absent.length, there);
 }
 
-/** `Exercise ring.2: 4:05 left`; what it was for, once it is over. */
+/** `Exercise ring.2: 4:05 left`, or `Exercise ring.2: time is up`. */
 export function timeOf({ title, until }: Timer, now: number): string {
   const s = Math.ceil(until - now);
   if (s <= 0) {
@@ -114,20 +114,20 @@ export function timeOf({ title, until }: Timer, now: number): string {
   return title ? `${title}: ${left}` : left;
 }
 
-/** How long an ended timer still says so. */
+/** How long a timer is still shown after its end. */
 export const TIMER_STAYS_S = 60;
 
 export function isShown(timer: Timer | null, now: number): timer is Timer {
   return timer !== null && now < timer.until + TIMER_STAYS_S;
 }
 
-/** The time of day, on the reader's clock. */
+/** The time of day, in the user's time zone unless `zone` is given. */
 export function clock(seconds: number, zone?: string): string {
   const form: Intl.DateTimeFormatOptions = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23', timeZone: zone };
   return new Date(seconds * 1000).toLocaleTimeString('en-GB', form);
 }
 
-/** What leaves the learner's account, as names and the values of now. */
+/** What leaves the learner's account, as names and current values. */
 export function sharedList(shared: Shared, now: number): Array<[string, string]> {
   const hand: [string, string] = [
     trans.__('Hand'),
@@ -155,17 +155,17 @@ export function sharedList(shared: Shared, now: number): Array<[string, string]>
   ];
 }
 
-/** The cell that catches up; it can be read before it runs, and stays in the notebook. */
+/** The source of the cell that catches up, which stays in the notebook. */
 export function catchUpSource({ lesson, exercise }: Offer): string {
   return `%load_ext rankroom\n%course ${lesson?.number ?? 0} --catch-up${exercise ? ` ${exercise}` : ''}`;
 }
 
-/** Tells an offer from what it was before the learner went on to another lesson or exercise. */
+/** A key of an offer, which changes when the learner goes on to another lesson or exercise. */
 export function offerKey({ id, lesson, exercise }: Offer): string {
   return `${id} ${lesson?.number ?? ''} ${exercise}`;
 }
 
-/** What is offered, and what happens if it is taken. */
+/** What is offered, and what happens if it is accepted. */
 export function offerWords({ what, lesson, exercise }: Offer): [string, string] {
   if (what === 'reset') {
     return [
