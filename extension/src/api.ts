@@ -119,7 +119,7 @@ export class Api {
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
     if (!Number.isFinite(next) || state === null) {
       const isPage = response.headers.get('Content-Type')?.startsWith('text/html');
-      const words = isPage ? loggedOut() : trans.__('the answer lacks the X-Rankroom headers: does a proxy drop them?');
+      const words = isPage ? loggedOut() : trans.__('the reply lacks the X-Rankroom headers: does a proxy remove them?');
       throw new ApiError(words, 502);
     }
     const now = response.headers.get('X-Rankroom-Changed') ?? '';
@@ -157,7 +157,8 @@ export class Api {
   async isThere(signal?: AbortSignal): Promise<boolean> {
     try {
       // The path where a teacher shows runs has routes for those only.
-      await (this.place ? this.at('') : this).get(['version'], {}, signal);
+      const response = await (this.place ? this.at('') : this).get(['version'], {}, signal);
+      await response.text();
       return true;
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
@@ -197,7 +198,8 @@ export class Api {
 
   /**
    * Send a request to a route. Throws ApiError if the server refuses it or does not reply. GET requests time out after
-   * `patience` milliseconds, as a connection may be cut silently, for example when a laptop's lid is closed.
+   * `patience` milliseconds, and their replies once nothing arrives for a minute, as a connection may be cut silently,
+   * for example when a laptop's lid is closed.
    */
   async ask(
     method: 'GET' | 'POST',
@@ -227,12 +229,13 @@ export class Api {
       if (signal?.aborted) {
         throw error;
       }
-      throw new ApiError(trans.__('the Jupyter server does not answer'), 0);
+      throw new ApiError(trans.__('the Jupyter server does not respond'), 0);
     } finally {
       // Once a reply has begun, all of it is read.
       clearTimeout(late);
       signal?.removeEventListener('abort', end);
     }
+    response = method === 'GET' ? watched(response, end) : response;
     this.setClock(Date.parse(response.headers.get('Date') ?? ''), asked);
     if (!response.ok) {
       throw await refusal(response);
@@ -251,18 +254,35 @@ export class Api {
   }
 }
 
+/** End a reply of which nothing more arrives: a connection may be cut silently within it, too. */
+function watched(response: Response, end: () => void): Response {
+  if (!response.body) {
+    return response;
+  }
+  let late = setTimeout(end, PATIENCE_MS);
+  const watch = new TransformStream<Uint8Array, Uint8Array>({
+    transform: (part, stream) => {
+      clearTimeout(late);
+      late = setTimeout(end, PATIENCE_MS);
+      stream.enqueue(part);
+    },
+    flush: () => clearTimeout(late)
+  });
+  return new Response(response.body.pipeThrough(watch), response);
+}
+
 /** Return the JSON of a reply. Throws ApiError if it is not JSON, or breaks off. */
 export async function parsed(response: Response): Promise<unknown> {
   try {
     return await response.json();
   } catch (error) {
     const isPage = error instanceof SyntaxError; // such as a proxy's login page
-    throw new ApiError(isPage ? loggedOut() : trans.__('an answer of the Jupyter server broke off'), 0);
+    throw new ApiError(isPage ? loggedOut() : trans.__('a reply from the Jupyter server was cut off'), 0);
   }
 }
 
 function loggedOut(): string {
-  return trans.__('log in to the Jupyter server again, in another tab or by loading this page again');
+  return trans.__('log in to the Jupyter server again, in another tab or by reloading this page');
 }
 
 /** Return the error that a reply describes. */

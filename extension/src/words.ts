@@ -59,7 +59,7 @@ export function stateWord(state: RankState): string {
 
 /**
  * The ranks that the others waited for: `slowest: rank 2, +41 % of a step`, or without steps
- * `slowest: rank 2, +18 % waiting caused`; '' if no rank stands out.
+ * `slowest: rank 2, others waited 18 % of the run`; '' if no rank stands out.
  */
 export function slowest(profile: Profile): string {
   const { named, loop, phases } = profile;
@@ -72,7 +72,7 @@ export function slowest(profile: Profile): string {
   const share = percent(Math.min(cost, wall), wall);
   return steps
     ? trans.__('slowest: %1, +%2 of a step', nameRanks(named), share)
-    : trans.__('slowest: %1, +%2 waiting caused', nameRanks(named), share);
+    : trans.__('slowest: %1, others waited %2 of the run', nameRanks(named), share);
 }
 
 /** A duration in microseconds, for people: `85 ms`, `12.4 s`, `2 min 05 s`, `1 h 02 min`. */

@@ -44,8 +44,8 @@ test('a question that nothing answers ends, but for one that does something', as
     });
   const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch };
   const api = new Api(settings as unknown as ServerConnection.ISettings);
-  const ends = assert.rejects(api.run('1'), /the Jupyter server does not answer/);
-  const waits = assert.rejects(api.events('1', 0, 50, '', 1), /the Jupyter server does not answer/);
+  const ends = assert.rejects(api.run('1'), /the Jupyter server does not respond/);
+  const waits = assert.rejects(api.events('1', 0, 50, '', 1), /the Jupyter server does not respond/);
   void api.take('1', 'restart');
   await Promise.resolve();
   t.mock.timers.tick(61_000);
@@ -55,6 +55,40 @@ test('a question that nothing answers ends, but for one that does something', as
   await waits;
   t.mock.timers.tick(600_000);
   assert.equal(asked[2].aborted, false);
+});
+
+test('an answer that stops in the middle ends, however long the whole takes', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  let writer: ReadableStreamDefaultController<Uint8Array> | undefined;
+  const fetch = (request: Request): Promise<Response> => {
+    const body = new ReadableStream<Uint8Array>({ start: stream => void (writer = stream) });
+    request.signal.addEventListener('abort', () => writer?.error(new Error('aborted')));
+    return Promise.resolve(new Response(body));
+  };
+  const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch };
+  const api = new Api(settings as unknown as ServerConnection.ISettings);
+  const turns = async (): Promise<void> => {
+    for (let i = 0; i < 50; i++) {
+      await new Promise(resolve => setImmediate(resolve));
+    }
+  };
+  const ends = assert.rejects(api.run('1'), /was cut off/);
+  for (const part of ['{"id"', ': "1', '0"']) {
+    await turns();
+    t.mock.timers.tick(40_000);
+    writer?.enqueue(new TextEncoder().encode(part));
+  }
+  await turns();
+  t.mock.timers.tick(61_000);
+  await ends;
+  const whole = api.run('1');
+  await turns();
+  t.mock.timers.tick(40_000);
+  writer?.enqueue(new TextEncoder().encode('{}'));
+  await turns();
+  t.mock.timers.tick(40_000);
+  writer?.close();
+  await whole.catch(error => assert.doesNotMatch(String(error), /was cut off|does not respond/));
 });
 
 test('whether there are routes is asked where there are some', async () => {

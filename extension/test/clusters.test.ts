@@ -101,7 +101,7 @@ test('a question whose answer does not reach the server is asked again once that
   api.questions = () => Promise.resolve([question]);
   await refreshed(clusters);
   assert.deepEqual(clusters.questions, [question]);
-  api.answer = () => Promise.reject(new ApiError('the Jupyter server does not answer', 0));
+  api.answer = () => Promise.reject(new ApiError('the Jupyter server does not respond', 0));
   assert.equal(await clusters.answer(question, 'x'), false);
   assert.deepEqual(clusters.questions, []);
   await refreshed(clusters);
@@ -125,7 +125,7 @@ test('runs that cannot be listed are said, and how busy ranks are is told all th
   clusters.setSeen(true);
   await loaded;
   clusters.setSeen(false);
-  assert.equal(clusters.runsTrouble, 'Stale file handle: trying again.');
+  assert.equal(clusters.runsTrouble, 'Stale file handle: retrying.');
   assert.equal(clusters.areRunsKnown, false);
 });
 

@@ -75,8 +75,8 @@ test('what is looked at is asked of each of the others; what they lack is said u
   assert.deepEqual(comparison.others.map(({ id }) => id), ['same', 'else', 'gone', 'none']);
   assert.deepEqual(new Set(server.asked.map(([id]) => id)), new Set(['same', 'else', 'none']));
   assert.deepEqual(comparison.notes(new Set(['loss', 'lr'])), [
-    'B, run else, has none of this run’s metrics: it has acc',
-    'not compared with C, run gone: there is no record of it here',
+    'B, run else, shares no metric with this run; its metrics include acc',
+    'not compared with C, run gone: its record was not found',
     'D, run none, has no metrics'
   ]);
   assert.deepEqual(comparison.infos(new Set(['loss'])).map(({ steps }) => steps), [[0, 2]]);

@@ -91,10 +91,10 @@ test('a failure is said, what was there stays, and it is not tried again at once
   await next(derived);
   source.amount = 2;
   source.isOver = true;
-  source.failure = 'the Jupyter server does not answer';
+  source.failure = 'the Jupyter server does not respond';
   derived.refresh();
   await next(derived);
-  assert.equal(derived.trouble, 'the Jupyter server does not answer');
+  assert.equal(derived.trouble, 'the Jupyter server does not respond');
   assert.equal(derived.value, 1);
   assert.ok(!derived.isUpToDate);
   derived.refresh();

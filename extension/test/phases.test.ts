@@ -33,11 +33,11 @@ test('a run without a loop has one part, and so has a profile of an earlier vers
 
 test('how fast a loop is, and what is not counted in it', () => {
   assert.deepEqual(loopFacts(profileOf('imports').loop!).filter(Boolean), [
-    '38 steps/s', '26.3 ms a step', '4,859 samples/s', 'a step ends with SGD.step in line 3'
+    '38 steps/s', '26.3 ms per step', '4,859 samples/s', 'a step ends with SGD.step in line 3'
   ]);
   assert.deepEqual(loopFacts(profileOf('validation').loop!).filter(Boolean), [
-    '71.4 steps/s', '14.0 ms a step', 'a step ends with Adam.step in line 4',
-    'without 2 steps in which all ranks did something else as well', 'ranks did from 29 to 30 steps',
+    '71.4 steps/s', '14.0 ms per step', 'a step ends with Adam.step in line 4',
+    'not counting 2 steps in which all ranks also did something else', 'ranks did between 29 and 30 steps',
     'another loop, with SGD.step in line 9: 24 steps in 336 ms'
   ]);
 });

@@ -169,6 +169,14 @@ test('what was typed comes back, but no password', async () => {
   assert.equal(shown, 'half');
 });
 
+test('what was typed under another cell comes back first', async () => {
+  const { prompts } = answered(run(command(0)));
+  const other = answered(run(command(0)));
+  await other.prompts.answer('p step');
+  assert.equal(prompts.recall(-1, 'half'), 'p step');
+  assert.equal(prompts.recall(1, 'p step'), 'half');
+});
+
 test('who waits, in words', () => {
   assert.equal(
     askingWords([command(0), command(1), command(3, 1, 9), ASKS_NAME]),

@@ -15,7 +15,7 @@ test('a cell says how its rank stands, and how long it waited once that is known
   const stateOf = (rank: number): 'ok' | 'lost' => (rank === 6 ? 'lost' : 'ok');
   assert.deepEqual(rankCells([4, 6], stateOf, null).map(cellWords), ['rank 4: ok', 'rank 6: lost']);
   assert.deepEqual(rankCells([4, 6, 9], stateOf, profile).map(cellWords), [
-    'rank 4: ok, waited for others for 34 %', 'rank 6: lost, waited for others for 0 %', 'rank 9: ok'
+    'rank 4: ok, waited for others for 34 % of the run', 'rank 6: lost, waited for others for 0 % of the run', 'rank 9: ok'
   ]);
   const empty = rankCells([4], stateOf, { ...profile, wall: 0 });
   assert.equal(empty[0].waiting, null);

@@ -36,7 +36,7 @@ test('the run, and what there is of it', async () => {
   assert.equal((await ask('/log')).text, PARTS.log);
   const refused = await ask('/interrupt');
   assert.equal(refused.answer.status, 404);
-  assert.match(refused.text, /no ranks to ask/);
+  assert.match(refused.text, /there are no live ranks/);
 });
 
 test('the runs that it is compared with: those that are in the page', async () => {
@@ -47,7 +47,7 @@ test('the runs that it is compared with: those that are in the page', async () =
   assert.deepEqual(await of('?limit=200&metrics=1'), [200, `{"runs":[${PARTS.run_1}]}`]);
   assert.deepEqual(await of('/with'), [200, PARTS.run_1]);
   assert.deepEqual(await of('/with/metrics?axis=step'), [200, PARTS.metrics_step_1]);
-  assert.deepEqual(await of('/gone'), [404, '{"message":"it is not in this page"}']);
+  assert.deepEqual(await of('/gone'), [404, '{"message":"the run is not in this page"}']);
   assert.equal((await of('/with/log'))[0], 404);
 });
 

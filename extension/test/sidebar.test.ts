@@ -36,7 +36,7 @@ test('the time left counts down, and is told in words when it is short', () => {
   const left = (seconds: number): string => timeLeft(card({ until: NOW + seconds }), NOW);
   assert.deepEqual(
     [90_000, 2_500, 600, 599, 61, 59.9, 0, -5].map(left),
-    ['25:00 left', '0:41 left', '0:10 left', '9 min 59 s left', '1 min 01 s left', '59 s left', 'its time is over', 'its time is over']
+    ['25:00 left', '0:41 left', '0:10 left', '9 min 59 s left', '1 min 01 s left', '59 s left', 'its time is up', 'its time is up']
   );
   assert.equal(timeLeft(card(), NOW), '');
   assert.equal(secondsLeft(card({ state: 'pending', until: NOW + 5 }), NOW), null);
@@ -138,7 +138,7 @@ test('what can be done to a cluster, by its state', () => {
 
 test('what is asked before variables go', () => {
   const body = (act: 'stop' | 'resize', more: Partial<ClusterStatus>, ranks = ''): string => question(card(more), act, ranks)![1];
-  assert.match(body('stop', {}), /^This ends its 2 ranks; variables on the ranks are gone then. Records of runs stay.$/);
+  assert.match(body('stop', {}), /^This ends its 2 ranks; variables on the ranks are lost. Records of runs are kept.$/);
   assert.match(body('stop', { size: 1, job: '7' }), /^This ends its rank and job 7;/);
   assert.match(body('stop', { size: 0, state: 'connecting', is_remote: true }), /^This ends its ranks and its job;/);
   assert.match(body('resize', { is_remote: true }, '1'), / Then a job for 1 node is submitted.$/);

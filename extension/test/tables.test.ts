@@ -53,9 +53,9 @@ test('as text, aligned', () => {
   assert.equal(
     asText(stragglerTable(profile)),
     [
-      'rank         arrives last in  costs (any other waits)',
-      '─────────────────────────────────────────────────────',
-      '1     11,900 of 12,001  99 %           900.0 ms  45 %',
+      'rank         arrives last in  cost (another rank waits)',
+      '───────────────────────────────────────────────────────',
+      '1     11,900 of 12,001  99 %             900.0 ms  45 %',
       ''
     ].join('\n')
   );
@@ -72,20 +72,20 @@ test('as CSV, for other programs', () => {
 });
 
 test('whom the others waited for, for the header', () => {
-  assert.equal(slowest(profile), 'slowest: rank 1, +45 % waiting caused');
+  assert.equal(slowest(profile), 'slowest: rank 1, others waited 45 % of the run');
   assert.equal(slowest({ ...profile, named: [] }), '');
   const three = [3, 2, 0].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
-  assert.equal(slowest({ ...profile, named: [2, 3], stragglers: three }), 'slowest: ranks 2–3, +40 % waiting caused');
+  assert.equal(slowest({ ...profile, named: [2, 3], stragglers: three }), 'slowest: ranks 2–3, others waited 40 % of the run');
 });
 
 test('memory: the peak, and a rise that goes on', () => {
   const row = { first: 1e9, last: 1e9, peak: 1e9, rise: 0, gpu_peak: null };
   const rows = [{ ...row, rank: 0 }, { ...row, rank: 1, last: 2e9, peak: 2e9, rise: 7e8 }];
   assert.deepEqual(memoryFacts(rows, undefined), [
-    'peak memory 1.0 GB to 2.0 GB a rank', 'memory of rank 1 rises all through the run, by 700.0 MB on rank 1'
+    'peak memory 1.0 GB to 2.0 GB per rank', 'memory of rank 1 rises throughout the run, by 700.0 MB on rank 1'
   ]);
   assert.deepEqual(memoryFacts([{ ...row, rank: 0, rise: 31e6, gpu_peak: 3e9 }], undefined), [
-    'peak memory 1.0 GB a rank', '3.0 GB of its GPU'
+    'peak memory 1.0 GB per rank', '3.0 GB on its GPU'
   ]);
   assert.deepEqual(memoryFacts([], undefined), []);
   assert.equal(

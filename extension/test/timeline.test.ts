@@ -16,7 +16,8 @@ import { partRows, TRANSFER, WAIT } from '../src/timeline/parts';
 import { arrivals, droppedWords, who } from '../src/timeline/phrases';
 import { inside, lasting, panned, showing, ticks, TimeScale, zoomed } from '../src/timeline/range';
 import { marked, Row, stack } from '../src/timeline/row';
-import { Spans } from '../src/timeline/spans';
+import { Samples } from '../src/timeline/samples';
+import { FARTHEST, Spans } from '../src/timeline/spans';
 import { Strip } from '../src/timeline/strip';
 import { summary } from '../src/timeline/summary';
 import { totals } from '../src/timeline/totals';
@@ -316,7 +317,7 @@ test('of a collective that was given up it is said that its ranks waited in vain
 
 test('dropped spans are told by reason', () => {
   assert.equal(droppedWords(new Map()), '');
-  assert.equal(droppedWords(new Map([['negative', 2], ['rank', 1]])), '3 spans dropped: 2 × a negative duration, 1 × of a rank that is not in the run');
+  assert.equal(droppedWords(new Map([['negative', 2], ['rank', 1]])), '3 spans dropped: 2 × a negative duration, 1 × a rank that is not in the run');
 });
 
 test('the span nearest to a moment', () => {
@@ -435,4 +436,22 @@ test('of more bands than there may be, the widest are painted', () => {
   const others = all.filter(i => !few.includes(i));
   assert.ok(Math.min(...few.map(width)) >= Math.max(...others.map(width)));
   assert.deepEqual(wideBands(collectives, new TimeScale({ from, to }, 1), 5), [], 'narrower than can be seen');
+});
+
+test('an offset of more than ten years is no clock’s: spans and samples stay where they are', () => {
+  const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
+  const far = [{ ...info, clock: { offset: FARTHEST + 1, error: 1 } }];
+  const spans = new Spans();
+  spans.setClocks(far);
+  spans.take({ kind: 'spans', seq: 1, rank: 0, t: 0, cat: 'user', define: [{ name: 'a' }], name: [0], start: [500], dur: [7] });
+  assert.deepEqual([spans.offset(0), spans.extent], [0, { from: 500, to: 507 }]);
+  spans.setClocks([{ ...info, clock: { offset: 300, error: 1 } }]);
+  spans.setClocks(far);
+  assert.deepEqual([spans.offset(0), spans.extent], [0, { from: 500, to: 507 }]);
+
+  const samples = new Samples();
+  samples.setClocks(far);
+  samples.take({ kind: 'sample', seq: 2, rank: 0, t: 1_000, cpu: 50 });
+  samples.take({ kind: 'sample', seq: 3, rank: 0, t: 2_000, cpu: 60 });
+  assert.deepEqual(samples.of(0).map(([meter, { t }]) => [meter, t]), [['cpu', [1_000, 2_000]]]);
 });

@@ -58,5 +58,5 @@ test('what is typed into the filter is text, or a regular expression between sla
   assert.ok(matches('/^a.b$/', 'axb'));
   assert.ok(!matches('/A/', 'a') && matches('/A/i', 'a'));
   assert.ok(matches('/tmp', 'in /tmp/x'));
-  assert.match(String(textFilter('/(/')), /no regular expression/);
+  assert.match(String(textFilter('/(/')), /not a valid regular expression/);
 });

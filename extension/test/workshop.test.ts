@@ -115,7 +115,7 @@ test('an offer is another one once the learner is at another lesson or exercise'
 });
 
 test('a server that does not answer at first is asked again, and one without our routes is no seat', async () => {
-  const answers = [new ApiError('the Jupyter server does not answer', 0), new ApiError('busy', 503), { role: 'learner' }];
+  const answers = [new ApiError('the Jupyter server does not respond', 0), new ApiError('busy', 503), { role: 'learner' }];
   const own = (): Promise<unknown> => {
     const next = answers.shift();
     return next instanceof Error ? Promise.reject(next) : Promise.resolve(next);

@@ -1,4 +1,4 @@
-/** After all tests: the records and notebooks they made go. */
+/** After all tests, remove the records and notebooks that they have made. */
 import { rmSync } from 'node:fs';
 
 export default function clean(): void {

@@ -22,7 +22,7 @@ interface Lab {
 test.use({ kernels: null });
 test.setTimeout(420_000);
 
-/** A lesson as a reader leaves it who has opened each solution and typed it in. */
+/** Return a lesson with each solution typed in, and the index of each cell by its id. */
 function solved(name: string): { text: string; places: Map<string, number> } {
   const notebook = JSON.parse(readFileSync(join(LESSONS, name), 'utf8')) as { cells: Cell[] };
   const places = new Map<string, number>();
@@ -47,7 +47,7 @@ class Lesson {
     const { text, places } = solved(name);
     await page.contents.uploadContent(text, 'text', name);
     await page.evaluate(async path => {
-      // Else JupyterLab asks which one.
+      // Otherwise, JupyterLab asks which kernel to use.
       const kernel = { name: 'python3' };
       await (window as unknown as Lab).jupyterapp.commands.execute('docmanager:open', { path, kernel });
     }, name);
@@ -55,7 +55,7 @@ class Lesson {
     return new Lesson(page, places);
   }
 
-  /** Run all cells, which goes on past those that fail on purpose. */
+  /** Start to run all cells; this continues past those that fail on purpose. */
   async runAll(): Promise<void> {
     await this.page.evaluate(() => {
       // Not awaited: it returns when the last cell has ended.
@@ -71,7 +71,7 @@ class Lesson {
     return this.page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell').nth(place);
   }
 
-  /** Bring a cell into sight: JupyterLab makes those far below only then. */
+  /** Scroll a cell into view; JupyterLab renders cells far below only then. */
   async seen(id: string): Promise<Locator> {
     await this.page.notebook.selectCells(this.places.get(id) ?? 0);
     const cell = this.cell(id);
@@ -79,7 +79,7 @@ class Lesson {
     return cell;
   }
 
-  /** A picture of the page with this cell in it. */
+  /** Take a screenshot of the page with this cell in view. */
   async picture(id: string, name: string): Promise<void> {
     await this.seen(id);
     await this.page.screenshot({ path: join(__dirname, 'test-results', 'pictures', `${name}.png`) });
@@ -93,7 +93,7 @@ async function dark(page: Page): Promise<void> {
 test('lesson 1: a rank fails, and checks tell right from wrong', async ({ page }) => {
   const lesson = await Lesson.open(page, '01_hello_ranks.ipynb');
   await lesson.runAll();
-  await expect(await lesson.seen('start')).toContainText('all it needs is here', { timeout: 120_000 });
+  await expect(await lesson.seen('start')).toContainText('everything it needs is available', { timeout: 120_000 });
   await expect(await lesson.seen('hello-3')).toContainText('✓ hello.3', { timeout: 240_000 });
   await expect(await lesson.seen('hello-1')).toContainText('✓ hello.1');
   const failed = (await lesson.seen('fail')).locator('.rr-view');
@@ -113,7 +113,7 @@ test('lesson 4: one network on all ranks, and three that are not', async ({ page
   const toPrint = async (id: string, count: number): Promise<void> => {
     const view = (await lesson.seen(id)).locator('.rr-view');
     await whole(view);
-    // A view that comes into sight is painted frames later.
+    // A view is painted some frames after it is scrolled into view.
     await expect.poll(async () => new Set((await view.innerText()).match(/\b[0-9a-f]{8}\b/g)).size).toBe(count);
   };
   await toPrint('train', 1);
@@ -129,7 +129,7 @@ test('lesson 10: without warm-up at chance, with it not', async ({ page }) => {
   const number = async (id: string): Promise<number> => {
     const view = (await lesson.seen(id)).locator('.rr-view');
     await whole(view);
-    // A view that comes into sight is painted frames later.
+    // A view is painted some frames after it is scrolled into view.
     const text = await still(page, () => view.innerText());
     return Math.max(...(text.match(/\b0\.\d+/g) ?? []).map(Number).filter(n => n < 1));
   };

@@ -1,4 +1,4 @@
-/** Ranks that ask: in the debugger, or by input(). */
+/** Ranks that wait for an answer: in the debugger, or in input(). */
 import type { Locator } from '@playwright/test';
 
 import { ALWAYS, expect, kernelReady, LiveRecord, openRuns, picture, rows, test, whole, type Json, type Page } from './rankroom';
@@ -16,7 +16,7 @@ function command(rank: number, number = 1): Json {
   return { rank, number, kind: 'debugger', text: 'ipdb> ', since: 0, place: 'cell line 5' };
 }
 
-/** Note the answers that are given to a run; the server takes them, or says why not. */
+/** Return the answers that are sent to a run, as they come; the server accepts them, or refuses with a reason. */
 async function answers(page: Page, id: string, refusal = ''): Promise<string[]> {
   const given: string[] = [];
   await page.route(new RegExp(`/rankroom/runs/${id}/answer`), route => {
@@ -34,7 +34,7 @@ async function execute(page: Page, command: string, args: Json = {}): Promise<vo
   }, { command, args });
 }
 
-/** A notebook with these cells, and a kernel; `begin` runs one of them, and does not wait for its end. */
+/** Open a notebook with these cells and a kernel; `begin` runs a cell without waiting for its end. */
 async function openCells(page: Page, path: string, sources: string[]): Promise<{
   cell: (index: number) => Locator;
   begin: (index: number) => Promise<Locator>;
@@ -69,7 +69,7 @@ test('ranks in the debugger are answered under the log, one or all', ALWAYS, asy
   await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
   await expect(view.locator('.rr-prompt-mark')).toHaveText('ranks 0–2 ipdb>');
 
-  // Letters, arrows and Enter are the line's, not the notebook's.
+  // Letters, arrows and Enter go to the line, not to the notebook.
   await line(view).click();
   await page.keyboard.type('p loss');
   await page.keyboard.press('Enter');
@@ -81,9 +81,9 @@ test('ranks in the debugger are answered under the log, one or all', ALWAYS, asy
   await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
   expect(given).toHaveLength(1);
 
-  await view.getByLabel('whom to answer').selectOption('rank 2');
-  // In the notebook it would cut the cell.
-  await view.getByLabel('whom to answer').press('x');
+  await view.getByLabel('ranks to answer').selectOption('rank 2');
+  // In the notebook, this key would cut the cell.
+  await view.getByLabel('ranks to answer').press('x');
   await expect(view.locator('.rr-prompt-mark')).toHaveText('rank 2 ipdb>');
   await line(view).press('ArrowUp');
   await expect(line(view)).toHaveValue('p loss');
@@ -93,7 +93,7 @@ test('ranks in the debugger are answered under the log, one or all', ALWAYS, asy
   await expect.poll(() => given).toEqual(['p loss → 0:1,1:1,2:1', 'n → 2:2']);
   await expect(status).toHaveText('ranks 0–1 are in the debugger at cell line 5');
 
-  // The rank that was chosen asks again, and the focus has stayed.
+  // The chosen rank asks again, and the line still has the focus.
   await line(view).focus();
   record.save('running', { prompts: [command(0, 2), command(1, 2), command(2, 3)] });
   await expect(status).toHaveText('ranks 0–2 are in the debugger at cell line 5');
@@ -111,13 +111,13 @@ test('an answer that was not taken says why; a password is not seen', async ({ p
   record.print(0, 'here\n');
   const asks = (kind: string, text: string): Json => ({ prompts: [{ rank: 0, number: 1, kind, text, since: 0, place: 'train.py:12' }] });
   record.save('running', asks('input', 'your name? '));
-  const given = await answers(page, 'debugger-late', 'that was answered already, or is not asked any more');
+  const given = await answers(page, 'debugger-late', 'this prompt was already answered, or is no longer open');
   const view = await openRuns(page, ['debugger-late']);
   await expect(view.locator('.rr-prompt-words')).toHaveText('rank 0 waits for input at train.py:12');
   await expect(view.getByRole('button', { name: 'Next' })).toBeHidden();
   await line(view).fill('<b>Ada</b>');
   await line(view).press('Enter');
-  await expect(view.locator('.rr-prompt').getByRole('alert')).toHaveText(/answered already/);
+  await expect(view.locator('.rr-prompt').getByRole('alert')).toHaveText(/already answered/);
   expect(given).toEqual(['<b>Ada</b> → 0:1']);
   record.save('running', asks('password', 'Password: '));
   await expect(line(view)).toHaveAttribute('type', 'password');
@@ -136,7 +136,7 @@ test('what was typed for a prompt that is gone goes to no other', async ({ page 
   await page.keyboard.type('yes');
   record.save('running', { prompts: [asks(1, 'delete checkpoints? ')] });
   const alert = view.locator('.rr-prompt').getByRole('alert');
-  await expect(alert).toHaveText(/^rank 0 does not ask for this any more, so it is not sent/);
+  await expect(alert).toHaveText(/^rank 0 no longer asks for this, so it was not sent/);
   await page.keyboard.press('Enter');
   await expect(line(view)).toHaveValue('yes');
   await page.setViewportSize({ width: 900, height: 600 });
@@ -159,7 +159,7 @@ test('64 ranks at once, one that others wait for; narrow and wide, light and dar
   many.save('running', { prompts: Array.from({ length: 64 }, (_, rank) => command(rank)) });
   const view = await openRuns(page, ['debugger-many']);
   await expect(view.locator('.rr-prompt-words')).toHaveText('ranks 0–63 are in the debugger at cell line 5');
-  await expect(view.getByLabel('whom to answer').locator('option')).toHaveCount(65);
+  await expect(view.getByLabel('ranks to answer').locator('option')).toHaveCount(65);
   many.save('done');
   await whole(view);
 
@@ -186,7 +186,7 @@ test('64 ranks at once, one that others wait for; narrow and wide, light and dar
   record.save('done');
 });
 
-// Galata's stand-ins for kernels run nothing.
+// Galata's mock kernels run nothing.
 test.describe('with real ranks', () => {
   test.use({ kernels: null });
 
@@ -266,7 +266,7 @@ test.describe('with real ranks', () => {
     await page.debugger.waitForVariables();
     const variables = await page.debugger.getVariablesPanelLocator();
     await expect(variables).toContainText(/m\s*5\s+n\s*11/);
-    // The line of the cell that it stands at.
+    // The line of the cell at which the rank has stopped.
     await expect(cell(2).locator('.jp-DebuggerEditor-highlight')).toHaveText('    return m');
     await picture(page, 'debugger-panel');
     await page.theme.setDarkTheme();

@@ -36,7 +36,7 @@ test('two ranks: what is the same stands once, values at the end', ALWAYS, async
   await expect(view.locator('.rr-row')).toHaveCount(2);
   await expect(view.getByRole('alert')).toBeHidden();
   await view.getByPlaceholder('filter').fill('/[/');
-  await expect(view.getByRole('alert')).toContainText('no regular expression');
+  await expect(view.getByRole('alert')).toContainText('not a valid regular expression');
 });
 
 test('a failure: the cause first and whole, the others in one line, and the way to it', ALWAYS, async ({ page }) => {
@@ -134,7 +134,7 @@ test('a fit of Keras: start-up messages in one line that opens, numbers of the r
   expect(all).toHaveLength(20);
   await picture(page, 'keras-folded');
 
-  // With keys alone: into the log, to the button, and back.
+  // By keyboard alone: into the log, to the button, and back.
   const opener = view.locator('.rr-opener').first();
   await view.getByRole('log').focus();
   await page.keyboard.press('Tab');
@@ -184,7 +184,7 @@ test('a damaged record shows what is sound, and says so', ALWAYS, async ({ page 
   const view = await openRuns(page, ['corrupt']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText('lost');
-  await expect(view.locator('.rr-notes')).toContainText('3 damaged lines of the record passed over');
+  await expect(view.locator('.rr-notes')).toContainText('3 damaged lines of the record skipped');
   expect((await rows(view)).length).toBeGreaterThan(3);
   await picture(page, 'corrupt-light');
 });
@@ -199,13 +199,13 @@ test('a record of a newer version is refused with the remedy, and the summary sh
 test('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
   const gone = { version: 1, id: 'gone', state: 'done', start: 1, end: 2_000_001, cluster: 'local', size: 2, ranks: [], lines: 5 };
   const view = await openRuns(page, [gone]);
-  await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
+  await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'. Below is the summary");
   await expect(view.locator('.rr-fallback')).toContainText('static summary of gone');
   await picture(page, 'gone-light');
   // The output changes: while the cell runs, at its end, and when the notebook is trusted.
   await change(page, 'running', 'what it printed');
   await expect(view.locator('.rr-fallback')).toContainText('what it printed');
-  await expect(view.locator('.rr-words')).toHaveText('2 ranks · running when this output was written · 5 lines');
+  await expect(view.locator('.rr-words')).toHaveText('2 ranks · was running when this output was saved · 5 lines');
   await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
   await change(page, 'done', 'and all the rest');
   await expect(view.locator('.rr-fallback')).toHaveText('and all the rest');
@@ -233,7 +233,7 @@ interface Lab {
   jupyterapp: { shell: { currentWidget: { content: { widgets: Array<{ model: { outputs: Outputs } }> } } } };
 }
 
-/** Exchange the output of the first cell in sight, as a kernel does it. */
+/** Replace the output of the first visible cell, as a kernel does. */
 async function change(page: Page, state: string, html: string): Promise<void> {
   await page.evaluate(({ state, html }) => {
     const { outputs } = (window as unknown as Lab).jupyterapp.shell.currentWidget.content.widgets[0].model;

@@ -1,15 +1,15 @@
-/** A live run that is stuck: why, and what the reader can do, each step a button. */
+/** A live run that is stuck: the explanation, and a button for each step that the reader can take. */
 import type { Locator } from '@playwright/test';
 
 import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
 
-/** A hang of four ranks that lasts for so many seconds. */
+/** Return a hang of four ranks that has lasted for this many seconds. */
 function hang(seconds: number): Json {
   const golden = readRun('hang').hang as Json;
   return { ...golden, text: String(golden.text).replace('for 6 s', `for ${seconds} s`) };
 }
 
-/** Answer a route of the run; returns the requests that came. */
+/** Answer a route of the run; return the requests for it, as they come. */
 async function answer(page: Page, path: string, status: number, body: Json): Promise<string[]> {
   const asked: string[] = [];
   await page.route(new RegExp(`/rankroom/runs/${path}`), route => {
@@ -33,15 +33,15 @@ test('it is explained while it lasts, at most seconds after it began, and gone w
   await expect(banner).toBeHidden();
   record.save('running', { hang: hang(5) });
   await expect(view.getByRole('alert')).toHaveText(
-    'ranks 0–1,3 wait in allreduce #12 (cell line 7) for 5 s; rank 2 stands at cell line 9: time.sleep(600)'
+    'ranks 0–1,3 wait in allreduce #12 (cell line 7) for 5 s; rank 2 is stuck at cell line 9: time.sleep(600)'
   );
   await expect(banner.getByRole('listitem')).toHaveText([
     'ranks 0–1,3wait in allreduce #12 (cell line 7)dist.all_reduce(torch.ones(3))',
-    'rank 2stands at cell line 9time.sleep(600)'
+    'rank 2is stuck at cell line 9time.sleep(600)'
   ]);
   await expect(banner.getByRole('button')).toHaveText(['■ Interrupt', 'Release', 'Show all stacks', 'Restart rank 2']);
 
-  // The seconds go on in the same alert, which is not announced again, and the focus stays.
+  // The seconds count on in the same alert, which is not announced again, and the focus stays.
   const alert = (await view.getByRole('alert').elementHandle())!;
   await step(view, 'Release').focus();
   record.save('running', { hang: hang(6) });
@@ -108,7 +108,7 @@ test('a step is taken once, however often its button is pressed before the answe
     await answered;
     await route.fulfill({ json: { message: 'every rank was sent an interrupt' } });
   });
-  // A run that gets on has this button as well, in its header.
+  // A run that is not stuck has this button as well, in its header.
   const button = view.getByRole('button', { name: 'Interrupt' });
   await button.click();
   await expect(button).toBeDisabled();
@@ -119,8 +119,8 @@ test('a step is taken once, however often its button is pressed before the answe
   await expect(view.locator('.rr-said')).toHaveText('every rank was sent an interrupt');
   await expect(button.first()).toBeEnabled();
   expect(count).toBe(1);
-  // The run goes on: the next steps of the ladder are there.
-  await expect(view.getByRole('alert')).toHaveText('The run goes on although it was interrupted.');
+  // The run continues, so the next steps of the ladder are offered.
+  await expect(view.getByRole('alert')).toHaveText('The run is still running although it was interrupted.');
   await expect(step(view, 'Release')).toBeVisible();
   record.save('interrupted');
   await whole(view);
@@ -155,7 +155,7 @@ test('64 ranks: places are told together, and so are restarts', async ({ page })
   const every = (by: number, first: number): number[] => Array.from({ length: Math.ceil((64 - first) / by) }, (_, i) => first + i * by);
   const places = [
     ...Array.from({ length: 8 }, (_, i) => ({ ranks: every(9, i), state: 'waits', words: `wait in broadcast weights.${i} (cell line 7)` })),
-    { ranks: every(9, 8), state: 'silent', words: 'do not answer' }
+    { ranks: every(9, 8), state: 'silent', words: 'do not respond' }
   ];
   const record = new LiveRecord('hang-many', 64);
   record.save('running', { hang: { since: 0, text: '57 ranks wait', places } });

@@ -1,4 +1,4 @@
-/** Output that no one wants, and that must not freeze the page. */
+/** Hostile output, which must not freeze the page. */
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
 
 test('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
@@ -18,7 +18,7 @@ test('a line of 12 MB is shown in part, said so, and the page goes on', async ({
   await expect(view.getByText('before')).toBeVisible();
   await view.getByPlaceholder('filter').fill('xxx');
   await expect(view.locator('.rr-row')).toHaveCount(1);
-  // The row takes as much room as was counted for it, so that the list's height is true.
+  // The row is as high as was computed for it, so that the list's height is correct.
   const heights = await view.locator('.rr-row').evaluate(row => {
     const space = row.closest('.rr-space')!;
     return [row.getBoundingClientRect().height, space.getBoundingClientRect().height];
@@ -38,7 +38,7 @@ test('markup, scripts and links in a log stay text', ALWAYS, async ({ page }) =>
   const view = await openRuns(page, ['markup']);
   await whole(view);
   expect((await rows(view)).slice(0, 2)).toEqual([`0│${evil}`, `0│${evil}`]);
-  // The notebook is not trusted, so what a rank showed is cleaned.
+  // The notebook is not trusted, so the rank's rich output is sanitized.
   await expect(view.locator('.rr-display b')).toHaveText('bold');
   await expect(view.locator('.rr-display script')).toHaveCount(0);
   expect(await page.evaluate(() => 'evil' in window)).toBe(false);

@@ -3,7 +3,7 @@ import { expect, test } from '@playwright/test';
 
 const HUB = process.env.RANKROOM_UI_HUB ?? '';
 const USER = process.env.RANKROOM_UI_USER ?? '';
-/** For a job to be granted, and JupyterLab to start in it. */
+/** The time for a job to be granted, and for JupyterLab to start in it. */
 const GRANTED = { timeout: 240_000 };
 
 test.skip(HUB === '', 'there is no hub: tests/slurm starts this with one');
@@ -16,13 +16,13 @@ test('from the login page to a cell on two ranks', async ({ page }) => {
   await page.waitForURL(new RegExp(`/user/${USER}/lab`), GRANTED);
   await expect(page.locator('#jupyterlab-splash')).toBeHidden();
 
-  // The lesson is open: nobody had to look for it. What runs before the kernel has begun is lost.
+  // The lesson is open already. Wait for the kernel, as cells that run before it has started are lost.
   await expect(page.locator('#jp-main-statusbar').getByText('| Idle')).toBeVisible(GRANTED);
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
   const begins = cells.filter({ hasText: '%course 1' }).first();
   await begins.locator('.cm-content').click();
   await page.keyboard.press('Shift+Enter');
-  await expect(begins).toContainText('all it needs is here', GRANTED);
+  await expect(begins).toContainText('everything it needs is available', GRANTED);
   const first = cells.filter({ hasText: 'I am rank' }).first();
   await first.locator('.cm-content').click();
   await page.keyboard.press('Shift+Enter');

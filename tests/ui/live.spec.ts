@@ -1,4 +1,4 @@
-/** Runs that go on while somebody looks, or does not. */
+/** Live runs, while their views are visible or hidden. */
 import type { Request } from '@playwright/test';
 
 import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test, whole, type Page } from './rankroom';
@@ -39,7 +39,7 @@ test('a line is on the screen soon after it is in the record', async ({ page }) 
       });
       observer.observe(list, { subtree: true, childList: true, characterData: true });
     }), `line ${i}.`);
-    // The observer is there once the page has answered something that was asked later.
+    // The observer is installed once the page has answered a later request.
     await page.evaluate(() => 0);
     const written = Date.now();
     record.print(0, `line ${i}.\n`);
@@ -68,7 +68,7 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   print(200, 1_000);
   await expect(view.locator('.rr-words')).toContainText('1,200 lines');
   expect((await rows(view))[0]).toBe(top);
-  // As slow as a finger: frames pass before the button is let go.
+  // As slow as a finger: frames pass before the button is released.
   await view.getByRole('button', { name: 'to the end' }).click({ delay: 100 });
   await expect(view.getByText('line 1199.')).toBeVisible();
   await expect(list).toBeFocused();
@@ -105,13 +105,13 @@ test('no one looks: nothing is asked; then everything is there', async ({ page }
   await expect(view.getByText('early')).toBeVisible();
   await page.evaluate(() => (window as unknown as Lab).jupyterapp.commands.execute('launcher:create').then(() => null));
   await expect(view).toBeHidden();
-  // A frame later the view knows; what it was asking for then comes, or is given up.
+  // A frame later, the view knows that it is hidden; its pending requests then end or are aborted.
   await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
   await expect.poll(() => asked.all.every(request => asked.ended.has(request))).toBe(true);
   const before = asked.all.length;
   record.print(0, 'late\n');
   record.save('done');
-  // Something else is asked and answered meanwhile.
+  // Another request is answered in the meantime.
   await page.evaluate(() => fetch('/api/status').then(answer => answer.json()));
   expect(asked.all.length).toBe(before);
   await page.getByRole('tab', { name: /runs-/ }).click();
@@ -162,10 +162,10 @@ test('a server that does not answer: it is said, tried again, and nothing is los
   await expect(view.getByText('one')).toBeVisible();
   await page.route(/live-down/, route => route.abort());
   record.print(0, 'two\n');
-  await expect(view.getByText('does not answer: trying again')).toBeVisible();
+  await expect(view.getByText('does not respond: retrying in')).toBeVisible();
   await page.unroute(/live-down/);
   await expect(view.locator('.rr-row')).toHaveText(['0│one', '0│two']);
-  await expect(view.getByText('does not answer')).toBeHidden();
+  await expect(view.getByText('does not respond')).toBeHidden();
   record.save('done');
   await whole(view);
 });
@@ -186,7 +186,7 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string): Promise<unknown> } };
 }
 
-/** The requests for a run from now on, and those of them that have ended. */
+/** Return the requests for a run from now on, as they come, and those of all that have ended. */
 function requests(page: Page, id: string): { all: Request[]; ended: Set<Request> } {
   const all: Request[] = [];
   const ended = new Set<Request>();

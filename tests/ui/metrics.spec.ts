@@ -1,4 +1,4 @@
-/** The metrics of a run: plots of what ranks reported, and what can be done with them. */
+/** The metrics of a run: plots of what ranks reported, and how to use them. */
 import { readFileSync } from 'node:fs';
 
 import type { Locator } from '@playwright/test';
@@ -7,7 +7,7 @@ import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page }
 
 const STEPS = 400;
 
-/** A loss that falls, noisily, and differently on each rank. */
+/** Return a loss that falls, with noise, and differently on each rank. */
 function loss(rank: number, steps = STEPS, first = 0): number[] {
   return Array.from({ length: steps }, (_, i) => {
     const step = first + i;
@@ -15,7 +15,7 @@ function loss(rank: number, steps = STEPS, first = 0): number[] {
   });
 }
 
-/** A run of ranks that report a loss, so many times worse than usual, an accuracy and a learning rate. */
+/** Write a run of ranks that report a loss (`worse` times the usual one), an accuracy and a learning rate. */
 function reported(id: string, ranks = 2, steps = STEPS, worse = 1): LiveRecord {
   const record = new LiveRecord(id, ranks);
   for (let rank = 0; rank < ranks; rank++) {
@@ -48,7 +48,7 @@ async function range(tab: Locator): Promise<{ from: number; to: number }> {
   return tab.evaluate(node => ({ from: Number((node as HTMLElement).dataset.from), to: Number((node as HTMLElement).dataset.to) }));
 }
 
-/** Where a place of the axis is in a plot. */
+/** Return where a value of the horizontal axis is on the page. */
 async function place(tab: Locator, name: string, x: number): Promise<{ x: number; y: number }> {
   const area = plot(tab, name).locator('.rr-mt-area');
   await area.scrollIntoViewIfNeeded();
@@ -57,7 +57,7 @@ async function place(tab: Locator, name: string, x: number): Promise<{ x: number
   return { x: box.x + ((x - from) / (to - from)) * box.width, y: box.y + box.height / 2 };
 }
 
-/** How many pixels of a plot have a rank's colour, or nearly. */
+/** Count the pixels of a plot that have a rank's color, or nearly. */
 async function pixels(tab: Locator, name: string, rank: number): Promise<number> {
   return plot(tab, name).locator('canvas').first().evaluate((node, rank) => {
     const canvas = node as HTMLCanvasElement;
@@ -74,7 +74,7 @@ async function pixels(tab: Locator, name: string, rank: number): Promise<number>
   }, rank);
 }
 
-/** The questions to the server about a run's metrics, as they come. */
+/** Return the requests for a run's metrics, as they come. */
 function questions(page: Page, id: string): URL[] {
   const asked: URL[] = [];
   page.on('request', request => {
@@ -171,7 +171,7 @@ test('zoom by wheel, drag and keys; what is near is asked for, and all is shown 
   await picture(page, 'metrics-drag');
   await page.mouse.up();
   await expect.poll(async () => { const { from, to } = await range(tab); return to - from; }).toBeLessThan(500);
-  // Close enough, each bucket is a point: the curve is as it was reported.
+  // When zoomed in enough, each bucket is a point: the curve is as it was reported.
   await expect(tab).toHaveAttribute('data-ready', 'true');
   const near = await range(tab);
   const at = await place(tab, 'train/loss', 10_000);
@@ -247,7 +247,7 @@ test('a live run is followed while its metrics are looked at, at most once a sec
   }
   await expect(plot(tab, 'loss')).toHaveAttribute('data-points', '160');
   expect(asked.length - before).toBeLessThanOrEqual(1 + (Date.now() - begin) / 1000);
-  // Out of sight nothing is asked for.
+  // While hidden, nothing is requested.
   await view.getByRole('tab', { name: 'Logs' }).click();
   const hidden = asked.length;
   add(160);
@@ -303,9 +303,9 @@ test('of many metrics the first are shown; others are found, and added', async (
   await expect(tab.locator('.rr-mt-title > b').first()).toHaveText('layer.29/norm');
   await expect(tab.locator('.rr-mt-plot')).toHaveCount(11);
   await find.fill('/[/');
-  await expect(tab.locator('.rr-complaint').filter({ hasText: 'no regular expression' })).toBeVisible();
+  await expect(tab.locator('.rr-complaint').filter({ hasText: 'not a valid regular expression' })).toBeVisible();
   await find.fill('nothing like it');
-  await expect(tab.locator('.rr-mt-empty')).toHaveText('No metric of the ranks shown has this text.');
+  await expect(tab.locator('.rr-mt-empty')).toHaveText('No metric of the ranks shown matches the filter.');
   await find.fill('');
   await tab.locator('.rr-mt-others > summary').click();
   const add = tab.getByRole('group', { name: 'metrics to add' }).getByRole('button', { name: 'layer.77/norm' });
@@ -336,7 +336,7 @@ test('other runs under this one: told apart, said under the pointer, removed and
   const tab = await metrics(view);
   const legend = tab.getByRole('list', { name: 'runs that are compared' }).getByRole('listitem');
   await expect(legend).toHaveText([/^this run$/, /^Abaseline · .* · 4 ranks×$/, /^Btrain\(lr=0\.4\) · .* · 1 rank×$/, /^Cmt-gone×$/]);
-  await expect(tab.locator('.rr-mt-notes')).toHaveText('not compared with C, run mt-gone: there is no record of it here');
+  await expect(tab.locator('.rr-mt-notes')).toHaveText('not compared with C, run mt-gone: its record was not found');
   await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');
   await expect(plot(tab, 'train/loss')).toHaveAttribute('data-others', 'AB');
   await expect(plot(tab, 'train/loss').locator('.rr-mt-last')).toHaveText(/^mean 0\.\d+ · A 0\.\d+ · B 0\.\d+$/);
@@ -382,7 +382,7 @@ test('a server that does not answer: it is said, and tried again', async ({ page
   await whole(view);
   await view.getByRole('tab', { name: 'Metrics' }).click();
   await expect(view.locator('.rr-mt-empty')).toHaveText(
-    'The metrics cannot be shown now: the Jupyter server does not answer; trying again.'
+    'The metrics cannot be shown now: the Jupyter server does not respond; retrying.'
   );
   await picture(page, 'metrics-unanswered');
   await page.unroute(/mt-away\/metrics/);

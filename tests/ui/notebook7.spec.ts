@@ -1,4 +1,4 @@
-/** The same view in Notebook 7, where that is installed. */
+/** The same view in Notebook 7, if it is installed. */
 import { ALWAYS, expect, LiveRecord, picture, rows, saveRuns, test, whole, type Page } from './rankroom';
 
 test.use({ autoGoto: false });
@@ -9,7 +9,7 @@ test('the run under its cell, live; the log grows in place', ALWAYS, async ({ pa
   const record = new LiveRecord('notebook7');
   record.print(0, Array.from({ length: 100 }, (_, i) => `line ${i}.\n`).join(''));
   const path = await saveRuns(lab, ['notebook7']);
-  // A page without the helpers for JupyterLab, which wait for what is not there.
+  // A page without the helpers for JupyterLab, which would wait for elements that are not there.
   const page = (await lab.context().newPage()) as Page;
   await page.goto(`${baseURL}/notebooks/${path}`);
   const view = page.locator('.rr-view');

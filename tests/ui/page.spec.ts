@@ -1,4 +1,4 @@
-/** A run as a page of its own, as `rankroom runs show --html` writes it: opened from disk, without a server. */
+/** A run as a page of its own, as `rankroom runs show --html` writes it, opened from disk without a server. */
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { ALWAYS, LiveRecord } from './rankroom';
 const HOME = join(process.env.RANKROOM_UI_HOME ?? '', 'home');
 const PYTHON = process.env.RANKROOM_PYTHON ?? join(__dirname, '..', '..', '.venv', 'bin', 'python');
 
-/** The page of a run, opened; all that the browser complained of, and all that was asked of a network. */
+/** Write and open the page of a run; return all errors in the browser, and all requests to a network. */
 async function open(page: Page, run: string): Promise<string[]> {
   const file = test.info().outputPath(`${run}.html`);
   execFileSync(PYTHON, ['-m', 'rankroom', 'runs', 'show', run, '--html', '-o', file], {

@@ -1,5 +1,5 @@
 /**
- * Browser tests: a real JupyterLab in headless Chromium, with the golden records at home.
+ * Browser tests: a real JupyterLab in headless Chromium, with the golden records in its RANKROOM_HOME.
  *
  * RANKROOM_PYTHON names the Python that has JupyterLab (default: .venv's), RANKROOM_CHROMIUM the
  * browser, RANKROOM_TEST_PORT the port on loopback.
@@ -14,7 +14,7 @@ import { serverCommand } from './server';
 
 const port = Number(process.env.RANKROOM_TEST_PORT ?? 8899);
 
-// Workers read this file as well, and must find what its first reader made.
+// Workers read this file as well, and must use the folder that the first process has created.
 process.env.RANKROOM_UI_HOME ??= mkdtempSync(join(tmpdir(), 'rankroom-ui-'));
 
 export default defineConfig({
@@ -22,7 +22,7 @@ export default defineConfig({
   globalTeardown: './clean.ts',
   outputDir: join(__dirname, 'test-results'),
   reporter: [['list']],
-  // One JupyterLab, one browser: two cores carry no more, and ranks run besides.
+  // One JupyterLab and one browser: two cores cannot carry more, as ranks run as well.
   workers: 1,
   timeout: 300_000,
   expect: { timeout: 60_000 },
@@ -43,7 +43,7 @@ export default defineConfig({
       ]
     }
   },
-  // What a test of pytest's has started, or a page from disk, needs none.
+  // A hub that a pytest test has started, or a page from disk, needs no server.
   webServer: process.env.RANKROOM_UI_HUB || process.env.RANKROOM_UI_SLIDES ? undefined : {
     ...serverCommand(port, true),
     timeout: 120_000,

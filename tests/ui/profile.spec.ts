@@ -1,4 +1,4 @@
-/** The profile under a cell: what it says of golden traces, and how it is used. */
+/** The profile under a cell: what it says about golden traces, and how to use it. */
 import type { Locator } from '@playwright/test';
 
 import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
@@ -16,7 +16,7 @@ function section(tab: Locator, title: string): Locator {
   return tab.getByRole('region', { name: title });
 }
 
-/** What stands in a column, from above. */
+/** Return the texts of a column, from top to bottom. */
 function column(table: Locator, key: string): Promise<string[]> {
   return table.locator(`tbody .rr-col-${key}`).allInnerTexts();
 }
@@ -27,7 +27,7 @@ test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async
   const ranks = section(tab, 'Time of each rank');
   await expect(ranks.locator('tbody tr')).toHaveCount(4);
   await expect(ranks.locator('tbody tr').nth(2).locator('.rr-stack')).toHaveAttribute('aria-label', /^computing \d+ %, data loading \d+ %/);
-  await expect(section(tab, 'Who the others waited for').locator('tbody tr')).toHaveCount(1);
+  await expect(section(tab, 'Ranks that the others waited for').locator('tbody tr')).toHaveCount(1);
   await expect(section(tab, 'Collectives').locator('tbody .rr-col-collective')).toHaveText(['hvd.torch allreduce']);
   await expect(tab.locator('xpath=ancestor::*[contains(@class,"rr-view")]').locator('.rr-words')).toContainText(
     /slowest: rank 2, \+35 % of a step/
@@ -49,7 +49,7 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   const pressed = phases.locator('[aria-pressed="true"]');
   await expect(pressed).toHaveText('steps 3–40 1.0 s');
   await expect(tab.locator('.rr-facts')).toHaveText(
-    '38 steps/s · 26.3 ms a step · 4,859 samples/s · a step ends with SGD.step in line 3 · 76 collectives'
+    '38 steps/s · 26.3 ms per step · 4,859 samples/s · a step ends with SGD.step in line 3 · 76 collectives'
   );
   const ranks = section(tab, 'Time of each rank');
   await expect(ranks.locator('tbody .rr-col-waiting').first()).toContainText('61 %');
@@ -71,7 +71,7 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
   const two = await openProfile(page, 'trace-validation');
   await expect(two.locator('.rr-facts')).toContainText(
-    'without 2 steps in which all ranks did something else as well · ranks did from 29 to 30 steps · another loop, with SGD.step in line 9: 24 steps in 336 ms'
+    'not counting 2 steps in which all ranks also did something else · ranks did between 29 and 30 steps · another loop, with SGD.step in line 9: 24 steps in 336 ms'
   );
 });
 
@@ -86,7 +86,7 @@ test('the memory of each rank, and one whose memory rises', async ({ page }) => 
   record.save('done');
   const tab = await openProfile(page, 'profile-memory');
   await expect(tab.locator('.rr-facts')).toContainText(
-    'peak memory 1.2 GB to 2.1 GB a rank · 9.0 GB to 9.1 GB of its GPU · memory of rank 1 rises all through the run, by 750.0 MB on rank 1'
+    'peak memory 1.2 GB to 2.1 GB per rank · 9.0 GB to 9.1 GB on its GPU · memory of rank 1 rises throughout the run, by 750.0 MB on rank 1'
   );
   const memory = section(tab, 'Memory of each rank');
   await expect(memory.locator('tbody tr')).toHaveCount(2);
@@ -121,7 +121,7 @@ test('the tables are copied as text and as CSV', async ({ page }) => {
   await tab.getByRole('button', { name: 'whole run' }).click();
   const copied = async (title: string, button: string): Promise<string> => {
     await section(tab, title).getByRole('button', { name: button }).click();
-    // What a paste would bring.
+    // Return what would be pasted.
     return page.evaluate(() => new Promise<string>(done => {
       const area = document.createElement('textarea');
       document.body.append(area);
@@ -193,7 +193,7 @@ test('a profile that the server does not answer for: it is said, and tried again
   await view.getByRole('tab', { name: 'Profile' }).click();
   const words = view.locator('.rr-diagnosis');
   await expect(words).toHaveText(
-    'The profile cannot be shown now: the Jupyter server does not answer; trying again.'
+    'The profile cannot be shown now: the Jupyter server does not respond; retrying.'
   );
   await expect(view.locator('.rr-profile').getByRole('region')).toHaveCount(0);
   await picture(page, 'profile-unanswered');
@@ -238,7 +238,7 @@ test('a live run is followed', ALWAYS, async ({ page }) => {
   step(2);
   await expect(tab.locator('.rr-diagnosis')).toContainText('100 % of 3 allreduces');
   await expect(view.locator('.rr-words')).not.toContainText('slowest');
-  // Out of sight it stays as it is.
+  // While hidden, it does not change.
   await view.getByRole('tab', { name: 'Logs' }).click();
   await expect(tab).toBeHidden();
   step(3);
@@ -248,7 +248,7 @@ test('a live run is followed', ALWAYS, async ({ page }) => {
   await view.getByRole('tab', { name: 'Profile' }).click();
   await expect(tab.locator('.rr-diagnosis')).toContainText('of 4 allreduces');
   // Rank 0 has waited 320 ms of 480, and of 960 ms once they have passed without a collective.
-  const share = section(tab, 'Who the others waited for').locator('tbody .rr-col-cost .rr-share').first();
+  const share = section(tab, 'Ranks that the others waited for').locator('tbody .rr-col-cost .rr-share').first();
   await expect(share).toHaveText('67 %');
   record.add('spans', 0, { t: 2 * end, cat: 'collective', name: [], start: [], dur: [] });
   await expect(share).toHaveText('33 %');
@@ -256,5 +256,5 @@ test('a live run is followed', ALWAYS, async ({ page }) => {
   record.save('done');
   await expect(tab).toHaveAttribute('data-ready', 'true');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(/^rank 1 arrives last/);
-  await expect(view.locator('.rr-words')).toContainText('slowest: rank 1, +67 % waiting caused');
+  await expect(view.locator('.rr-words')).toContainText('slowest: rank 1, others waited 67 % of the run');
 });

@@ -1,4 +1,4 @@
-/** What the browser tests have in common: records on the server's disk, notebooks that hold runs. */
+/** Helpers for the browser tests: records on the server's disk, notebooks that hold runs. */
 import { appendFileSync, mkdirSync, readFileSync, renameSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import type { Locator, Page as AnyPage } from '@playwright/test';
 export { expect };
 
 type Wait = (condition: () => Promise<boolean> | boolean, timeout?: number) => Promise<void>;
-// Galata gives a page 15 s to start, which is too short for a machine that is busy.
+// Galata gives a page 15 s to start, which is too short on a busy machine.
 const galataUtils: { waitForCondition: Wait } = utils;
 const wait: Wait = galataUtils.waitForCondition;
 galataUtils.waitForCondition = (condition, timeout = 90_000) => wait(condition, timeout);
@@ -22,7 +22,7 @@ const MIME = 'application/vnd.rankroom.run+json';
 
 const THEMES = '@jupyterlab/apputils-extension:themes';
 
-/** Tests in a JupyterLab with its own fonts, and the sidebars closed: widths are the notebook's. */
+/** Tests in a JupyterLab with its own fonts, and with the sidebars closed, so that the notebook has the whole width. */
 export const test = base.extend({
   mockSettings: {
     ...galata.DEFAULT_SETTINGS,
@@ -37,7 +37,7 @@ export const test = base.extend({
   }
 });
 
-/** For tests that `make test` runs as well: one of each kind of thing that a part of the extension does. */
+/** Marks the tests that `make test` runs as well: one for each kind of thing that a part of the extension does. */
 export const ALWAYS = { tag: '@always' };
 
 export type Json = { [key: string]: unknown };
@@ -46,7 +46,7 @@ export function readRun(id: string): Json {
   return JSON.parse(readFileSync(join(HOME, id, 'run.json'), 'utf8')) as Json;
 }
 
-/** A record that a test writes as it goes, as a kernel would. */
+/** A record that a test writes piece by piece, as a supervisor would. */
 export class LiveRecord {
   private seq = new Map<number, number>();
   private names = new Map<number, string[]>();
@@ -69,11 +69,11 @@ export class LiveRecord {
     const run = {
       version: 1, id: this.id, state, start, cluster: 'local', size: this.size, ranks,
       end: state === 'running' ? null : start + 1_000_000,
-      // This process writes the record, and lives.
+      // This process is the record's writer, and it is alive.
       owner: { host: hostname(), pid: process.pid },
       ...more
     };
-    // In one step, as a kernel does it: a reader never sees half of it.
+    // Atomically, as a supervisor does, so that a reader never sees half of the file.
     const file = join(HOME, this.id, 'run.json');
     writeFileSync(`${file}.new`, JSON.stringify(run));
     renameSync(`${file}.new`, file);
@@ -90,7 +90,7 @@ export class LiveRecord {
     this.add('log', rank, { stream, text });
   }
 
-  /** Report values of a metric, a step and `every` microseconds apart. */
+  /** Report values of a metric, which are one step and `every` microseconds apart. */
   report(rank: number, name: string, values: ReadonlyArray<number | string>, first = 0, every = 10_000): void {
     const names = this.names.get(rank) ?? [];
     const isNew = !names.includes(name);
@@ -106,7 +106,7 @@ export class LiveRecord {
     });
   }
 
-  /** Let the record be untouched for so many seconds. */
+  /** Make the record look as if it was written last this many seconds ago. */
   age(seconds: number): void {
     const then = Date.now() / 1000 - seconds;
     utimesSync(join(HOME, this.id, 'events.jsonl'), then, then);
@@ -116,7 +116,7 @@ export class LiveRecord {
     appendFileSync(join(HOME, this.id, 'events.jsonl'), text);
   }
 
-  /** Write an overview of the events that there are, as a supervisor does when a run ends. */
+  /** Write an overview of the events so far, as a supervisor does when a run ends. */
   addOverview(spans: number, lanes: Json[]): void {
     const read = statSync(join(HOME, this.id, 'events.jsonl')).size;
     const lines = [{ rules: 2, read, spans, dropped: {} }, ...lanes].map(line => `${JSON.stringify(line)}\n`);
@@ -130,7 +130,7 @@ interface Lab {
 
 let notebooks = 0;
 
-/** Open a notebook with a cell for each of these runs, as it was saved after they ran. */
+/** Open a notebook with a cell for each of these runs, as saved after they ran; return their views. */
 export async function openRuns(page: Page, runs: Array<string | Json>): Promise<Locator> {
   const path = await saveRuns(page, runs);
   await page.evaluate(async path => {
@@ -139,7 +139,7 @@ export async function openRuns(page: Page, runs: Array<string | Json>): Promise<
   return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .rr-view');
 }
 
-/** Save such a notebook; returns its path. */
+/** Save a notebook with a cell for each of these runs; return its path. */
 export async function saveRuns(page: Page, runs: Array<string | Json>): Promise<string> {
   const cells = runs.map((run, i) => {
     const info = typeof run === 'string' ? readRun(run) : run;
@@ -167,12 +167,12 @@ export async function whole(view: Locator): Promise<void> {
   await frames(view.page());
 }
 
-/** Let the page paint what it knows. */
+/** Wait until the page has painted its current state. */
 async function frames(page: AnyPage): Promise<void> {
   await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 
-/** What `look` gives once it gives the same twice: scrolling and layout take some frames. */
+/** Return the result of `look` once it is the same twice in a row, as scrolling and layout take some frames. */
 export async function still<T>(page: AnyPage, look: () => Promise<T>): Promise<T> {
   let last = await look();
   await expect
@@ -186,13 +186,13 @@ export async function still<T>(page: AnyPage, look: () => Promise<T>): Promise<T
   return last;
 }
 
-/** Wait until the notebook in sight has a kernel that takes cells: it looks idle also before. */
+/** Wait until the visible notebook has a kernel that accepts cells; a kernel looks idle even before that. */
 export async function kernelReady(page: Page): Promise<void> {
   await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator[data-status=idle]').waitFor();
   await expect(page.locator('#jp-main-statusbar')).toContainText('Python 3 (ipykernel) | Idle');
 }
 
-/** The rows in sight, each as `ranks│text`. */
+/** Return the visible rows, each as `ranks│text`. */
 export async function rows(view: Locator): Promise<string[]> {
   return view.locator('.rr-row').evaluateAll(nodes =>
     nodes.map(node => {
@@ -202,7 +202,7 @@ export async function rows(view: Locator): Promise<string[]> {
   );
 }
 
-/** Take a picture of the whole page, for people to look at. */
+/** Take a screenshot of the whole page, for people to look at. */
 export async function picture(page: Page, name: string): Promise<void> {
   await page.screenshot({ path: join(__dirname, 'test-results', 'pictures', `${name}.png`) });
 }

@@ -1,4 +1,4 @@
-/** Real ranks behind a real notebook: what a user types, and what is on the screen then. */
+/** Real ranks behind a real notebook: what a user types, and what is then on the screen. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -28,7 +28,7 @@ for epoch in range(1, 6):
 right = (model(x).argmax(1) == y).float().mean()
 f"accuracy {hvd.allreduce(right):.3f}"`;
 
-// Rank 1 is late by more than a busy machine holds rank 0 up.
+// Rank 1 is late by more than a busy machine can delay rank 0.
 const STRAGGLER = `%%distributed
 import time
 import torch, horovod.torch as hvd
@@ -40,7 +40,7 @@ for step in range(40):
             time.sleep(0.1)
     hvd.allreduce(torch.tensor([float(step)]), name="loss")`;
 
-// A network that learns, and one that is asked how well it does by then.
+// A network that is trained, and reports its loss, accuracy and learning rate in each step.
 const REPORTING = `%%distributed
 import rankroom
 import torch
@@ -64,19 +64,19 @@ for step in range(200):
     right = (model(x).argmax(1) == y).float().mean()
     rankroom.log(loss=loss.item(), accuracy=right.item(), lr=decay.get_last_lr()[0], step=step)`;
 
-// Galata's stand-ins for kernels do not know how to be interrupted.
+// Galata's mock kernels cannot be interrupted.
 test.use({ kernels: null });
 
 interface Lab {
   jupyterapp: { commands: { execute(id: string, args: { path: string }): Promise<unknown> } };
 }
 
-/** What takes long once: a picture of a run is to show what it does, not how long Python imports. */
+/** What takes long only once: a screenshot of a run should show what it does, not how long the imports take. */
 const WARM = '%%distributed\nimport horovod.torch, torch, torch.nn, numpy\nhorovod.torch.init()';
 
 let notebooks = 0;
 
-/** Open a notebook with these cells, after a first one that starts two ranks, and run that. */
+/** Open a notebook with these cells after a first one that starts two ranks, and run the first one. */
 async function notebookWith(page: Page, ...sources: string[]): Promise<void> {
   const all = ['%load_ext rankroom\n%cluster start --ranks 2', ...sources, '%cluster stop'];
   const cells = all.map((source, i) => ({
@@ -115,7 +115,7 @@ test('training on two ranks, as the README shows it', async ({ page }) => {
   await page.setViewportSize({ width: 1000, height: 860 });
   await notebookWith(page, TRAINING, WARM);
   await page.notebook.runCell(2);
-  // The test's JupyterLab names fonts that few machines have.
+  // The test's JupyterLab uses fonts that few machines have.
   await page.addStyleTag({ content: ":root { --jp-code-font-family: 'DejaVu Sans Mono', monospace; }" });
   await page.notebook.runCell(1);
   const view = cell(page, 1).locator('.rr-view');
@@ -131,7 +131,7 @@ test('training on two ranks, as the README shows it', async ({ page }) => {
 });
 
 test('lines come live, and a reload of the page in mid-run loses none', async ({ page }) => {
-  // It goes on while the page is loaded, but not to its end before that was seen.
+  // The run continues while the page is loaded, but does not end before the test has seen it running.
   const seen = join(process.env.RANKROOM_UI_HOME ?? '', 'reloaded');
   const steps = `%%distributed
 import os, time
@@ -182,7 +182,7 @@ else:
     time.sleep(600)`;
   await notebookWith(page, hang, '%%distributed\nkept + 1');
   const view = await begin(page, 1);
-  // Within five seconds of the hang; before it, torch has to be imported.
+  // Within five seconds of the hang; before that, torch has to be imported.
   await expect(view.getByRole('alert')).toContainText(/rank 0 waits in .*reduce.*rank 1/i, { timeout: 60_000 });
   const places = view.locator('.rr-places li');
   await expect(places.first()).toContainText('dist.all_reduce(torch.ones(3))');
@@ -198,11 +198,11 @@ else:
   await step('Release').click();
   await expect(view.locator('.rr-said')).toContainText('released');
   await expect(view.locator('.rr-cause')).toContainText('rank 0');
-  // Rank 1 sleeps on, as it waits in no collective.
+  // Rank 1 continues to sleep, as it does not wait in a collective.
   await view.getByRole('button', { name: 'Interrupt' }).first().click();
   await whole(view);
   await expect(view.locator('.rr-hang')).toBeHidden();
-  // A cell that is sent before the kernel has said that this one failed would be dropped.
+  // A cell that is sent before the kernel has reported the failure of this one would be dropped.
   await expect(cell(page, 1)).toContainText("the ranks' variables are kept");
   await page.notebook.runCell(2);
   await expect(cell(page, 2).locator('.rr-displays')).toHaveText(/rank 0:41.*rank 1:42/s);
@@ -233,7 +233,7 @@ train(torch.ones(3))`;
 test('who waits for whom: said in a line, drawn, and in numbers', async ({ page }) => {
   await notebookWith(page, STRAGGLER, STRAGGLER);
   await page.notebook.runCell(1);
-  // Not with what importing and the first init() take.
+  // The second run is without the time of imports and of the first init().
   await page.notebook.runCell(2);
   const view = cell(page, 2).locator('.rr-view');
   await whole(view);
@@ -258,7 +258,7 @@ test('what ranks report: a curve for each rank, in the run’s own colours', asy
   await view.getByRole('tab', { name: 'Metrics' }).click();
   const tab = view.locator('.rr-metrics');
   await expect(tab.locator('.rr-mt-title > b')).toHaveText(['loss', 'accuracy', 'lr']);
-  // What is out of sight is not drawn.
+  // Plots are drawn only in view.
   await tab.locator('.rr-mt-plot').last().scrollIntoViewIfNeeded();
   await expect(tab).toHaveAttribute('data-ready', 'true');
   await expect(tab.locator('.rr-mt-plot').first()).toHaveAttribute('aria-label', /^loss, from step 0 to step 199; last: 0\.\d+/);

@@ -1,4 +1,4 @@
-/** Reaching everything: by keyboard alone, in a panel, and where the server part is missing. */
+/** Access to everything: by keyboard alone, in a panel, and without the server extension. */
 import { spawn } from 'node:child_process';
 
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
@@ -31,7 +31,7 @@ test('with the keyboard alone', ALWAYS, async ({ page }) => {
   await expect(view.getByText('line 21.')).toBeVisible();
   await page.keyboard.press('End');
   await expect(view.getByText('of two')).toBeVisible();
-  // The cell below or above was not chosen meanwhile, and rank 2 can be.
+  // Meanwhile, no cell above or below was selected, and rank 2 can be chosen.
   await view.getByRole('button', { name: '2', exact: true }).focus();
   await page.keyboard.press('Enter');
   await expect(view.locator('.rr-row')).toHaveText(['2│of two']);
@@ -59,9 +59,9 @@ test('of many ranks some are chosen in a strip or typed, and each says how it st
   const cells = strip.getByRole('option');
   await expect(cells).toHaveCount(64);
   await expect(cells.nth(40)).toHaveAttribute('aria-label', /^rank 40: error/);
-  await expect(cells.first()).toHaveAttribute('aria-label', /^rank 0: ok, waited for others for 70 %$/);
+  await expect(cells.first()).toHaveAttribute('aria-label', /^rank 0: ok, waited for others for 70 % of the run$/);
   await cells.nth(12).hover();
-  await expect(view.locator('.rr-strip-said')).toHaveText(/^rank 12: ok, waited for others for 57 %$/);
+  await expect(view.locator('.rr-strip-said')).toHaveText(/^rank 12: ok, waited for others for 57 % of the run$/);
   const field = view.getByRole('searchbox', { name: 'ranks to show' });
   await expect(field).toHaveAttribute('placeholder', 'all (0–63)');
 
@@ -115,7 +115,7 @@ test('the wheel moves the notebook, until the log has the focus', async ({ page 
   await expect(last).toBeVisible();
   await view.getByRole('log').click();
   await expect(view.locator('.rr-foot')).toBeEmpty();
-  // A wheel that turns before the browser's compositor knows that the log scrolls now moves the notebook.
+  // Until the browser's compositor knows that the log can scroll, the wheel moves the notebook.
   await expect(async () => {
     await page.mouse.wheel(0, -2_000);
     await expect(last).toBeHidden({ timeout: 1_000 });
@@ -128,7 +128,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);
   await expect(view.getByText('line 299.')).toBeVisible();
-  // The answer, not only the request: a reload would cut it off.
+  // Wait for the response, not only the request: a reload would abort it.
   const saved = page.waitForResponse(response => {
     const request = response.request();
     return request.url().includes('/api/workspaces') && (request.postData() ?? '').includes('rankroom:panel');
@@ -146,7 +146,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   record.save('done');
   await whole(panel);
   await saved;
-  // What is looked at, and how, is as it was: in the panel, and under the cell.
+  // The tab and the filters are as before: in the panel, and under the cell.
   await panel.getByRole('searchbox', { name: 'show only lines' }).fill('both');
   await view.getByRole('button', { name: '1', exact: true }).click();
   await expect(panel.locator('.rr-row')).toHaveCount(1);
@@ -158,7 +158,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
   await expect(view.getByRole('button', { name: '1', exact: true })).toHaveAttribute('aria-pressed', 'true');
 });
 
-/** A second server, and its process group: the shell and the server. */
+/** The process group of a second server: the shell and the server; 0 if there is none. */
 let second = 0;
 
 test('the server extension is not enabled: the summary, and how to have more', async ({ page }) => {
@@ -174,7 +174,7 @@ test('the server extension is not enabled: the summary, and how to have more', a
   await picture(page, 'server-missing-light');
 });
 
-// Not in the test: what it leaves in the page still talks to the server when it is over.
+// Not in the test: when it is over, its page still talks to the server.
 test.afterAll(async () => {
   if (!second) {
     return;

@@ -1,4 +1,4 @@
-/** `%%scaling` in JupyterLab, on two real ranks: its table and its plot can be read in both themes. */
+/** `%%scaling` in JupyterLab, on two real ranks: its table and its plot are readable in both themes. */
 import { expect, picture, test, type Page } from './rankroom';
 import { openRanks } from './sidebar';
 
@@ -38,7 +38,7 @@ test('the table and the plot of %%scaling fit and can be read, light and dark', 
     await page.theme.setDarkTheme();
     await plot.scrollIntoViewIfNeeded();
     await picture(page, 'scaling-dark');
-    // A number and its unit stay together; from-to may take two lines.
+    // A number and its unit stay on one line; a range may take two lines.
     const lines = (): Promise<number[]> => output.locator('td').filter({ hasNotText: '–' }).evaluateAll(cells =>
       cells.map(cell => {
         const text = document.createRange();
@@ -49,7 +49,7 @@ test('the table and the plot of %%scaling fit and can be read, light and dark', 
     await expect.poll(lines).toEqual(Array(18).fill(1));
     await page.setViewportSize({ width: 620, height: 800 });
     await picture(page, 'scaling-narrow');
-    // In the list of runs it is one entry; golden records would come first, as their names are no dates.
+    // It is one entry in the list of runs. Leave out golden records: they would come first, as their ids are no dates.
     await page.route(/rankroom\/runs\?limit/, async route => {
       const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
       const { runs } = (await all.json()) as { runs: Array<{ id: string }> };

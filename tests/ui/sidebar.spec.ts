@@ -1,4 +1,4 @@
-/** The Ranks sidebar: real ranks of this machine, and made-up clusters of a site. */
+/** The Ranks sidebar: real ranks on this machine, and made-up clusters at a site. */
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 
@@ -10,12 +10,12 @@ import {
   writeCluster, writeRemote
 } from './sidebar';
 
-// Galata's stand-ins for kernels would run nothing.
+// Galata's mock kernels would run nothing.
 test.use({ kernels: null });
 test.afterEach(() => endAll());
 
 const HOSTS = ['nid001234', 'nid001235'];
-/** For ranks to start: as long as RANKROOM_START_SECONDS lets them take. */
+/** The time for ranks to start, as RANKROOM_START_SECONDS allows. */
 const STARTED = { timeout: 120_000 };
 const READY = { size: 8, ranks: ranksOn(HOSTS, 4), ready: [0, 1, 2, 3, 4, 5, 6, 7] };
 
@@ -41,7 +41,7 @@ async function startTwo(panel: Locator, name: string): Promise<Locator> {
   return made;
 }
 
-/** The process of a rank, as its tip tells. */
+/** Return the pid of a rank, from its tooltip. */
 async function pidOf(made: Locator, rank: number): Promise<number> {
   const tip = (await made.getByRole('listitem').nth(rank).getAttribute('title')) ?? '';
   return Number(/pid (\d+)/.exec(tip)?.[1]);
@@ -53,7 +53,7 @@ async function agree(page: Page, label: string): Promise<void> {
 
 test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
-  // Of this cluster only: the golden records would come first, as their names are no dates.
+  // Runs of this cluster only: the golden records would come first, as their ids are no dates.
   await page.route(/rankroom\/runs\?limit/, async route => {
     const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
     const { runs } = (await all.json()) as { runs: Array<{ cluster: string }> };
@@ -75,7 +75,7 @@ test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) =
   await two.getByRole('button', { name: 'Insert cell' }).click();
   const inserted = codeCells(page).filter({ hasText: 'attach two' });
   await expect(inserted.locator('.cm-line')).toHaveText(['%load_ext rankroom', '%cluster attach two']);
-  // The notebook takes the focus a little later than the cell is there.
+  // The notebook takes the focus shortly after the cell appears.
   await expect(page.locator('.jp-Notebook:focus-within .jp-CodeCell.jp-mod-active')).toContainText('attach two');
   await page.keyboard.press('Shift+Enter');
   await expect(inserted).toContainText('two: 2 ranks on', { timeout: 60_000 });
@@ -96,7 +96,7 @@ test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) =
   await picture(page, 'sidebar-log');
 
   await two.getByRole('button', { name: 'Stop…' }).click();
-  await expect(page.locator('.jp-Dialog')).toContainText('variables on the ranks are gone');
+  await expect(page.locator('.jp-Dialog')).toContainText('variables on the ranks are lost');
   await agree(page, 'Stop');
   await expect(panel.locator('.rr-empty')).toBeVisible({ timeout: 60_000 });
   await expect(page.locator('.rr-status-button')).toBeHidden();
@@ -114,7 +114,7 @@ test('one click is enough; two windows and a reload see the same', async ({ page
   const name = (await first.getAttribute('data-cluster')) ?? '';
   await expect(card(otherPanel, name)).toHaveAttribute('data-state', 'running');
 
-  // What one window does, the other one shows.
+  // What is done in one window is shown in the other.
   await other.bringToFront();
   const pid = await pidOf(first, 1);
   await card(otherPanel, name).getByRole('button', { name: 'restart rank 1, without its variables' }).click();
@@ -145,7 +145,7 @@ test('a card is dragged into a notebook', async ({ page }) => {
   writeRemote('dragged', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await openNotebook(page);
-  // Cards of the tests before go away, and this one moves up.
+  // The cards of earlier tests disappear, and this one moves up.
   await expect(panel.locator('.rr-card')).toHaveCount(1);
   const from = (await card(panel, 'dragged').locator('.rr-card-head').boundingBox())!;
   const to = (await page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook').boundingBox())!;
@@ -214,21 +214,21 @@ test('a job that waits, and one whose time is nearly over', async ({ page }) => 
   await page.setViewportSize({ width: 1200, height: 900 });
   const now = Date.now() / 1000;
   const expected = new Date((now + 1800) * 1000);
-  writeRemote('waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 1800 });
+  writeRemote('waits', { state: 'pending', reason: 'Priority: higher-priority jobs are ahead of it', expected: now + 1800 });
   const panel = await openRanks(page);
   const waits = card(panel, 'waits');
   const clock = await page.evaluate(
     at => new Date(at).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' }),
     expected.getTime()
   );
-  await expect(waits.locator('.rr-card-words')).toContainText(`waits in the queue (Priority: others are before it), expected to start`);
+  await expect(waits.locator('.rr-card-words')).toContainText(`is waiting in the queue (Priority: higher-priority jobs are ahead of it), expected to start`);
   await expect(waits.locator('.rr-card-words')).toContainText(clock);
   await expect(waits.locator('.rr-where')).toHaveText('perlmutter · job 4711 · 2 nodes × 4 GPUs');
   await expect(waits.getByRole('button', { name: 'Cancel job…' })).toBeVisible();
   await expect(waits.getByRole('button', { name: 'Interrupt' })).toBeHidden();
   await expect(page.locator('.rr-status-button')).toHaveText('ranks wait in the queue');
 
-  // The job runs at last, for another 119 s.
+  // The job is running now, for another 119 s.
   writeRemote('waits', { state: 'running', until: Date.now() / 1000 + 119 }, READY);
   await expect(waits).toHaveAttribute('data-state', 'running');
   await expect(waits.locator('.rr-left')).toHaveText(/^(1 min )?\d\d s left$/);
@@ -244,13 +244,13 @@ test('ssh asks: in every window, until one answers', ALWAYS, async ({ page }) =>
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
-  // The asking process gives up after a while: the window is there before.
+  // The process that asks gives up after a while, so open the window before.
   await labReady(other);
   await other.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
   await page.bringToFront();
   const secret = ask('perlmutter.nersc.gov', 'One-time code for user:', 'secret');
   const dialog = page.locator('.jp-Dialog');
-  await expect(dialog).toContainText('ssh asks on the way to perlmutter.nersc.gov');
+  await expect(dialog).toContainText('ssh asks while connecting to perlmutter.nersc.gov');
   await expect(dialog.locator('input')).toHaveAttribute('type', 'password');
   await expect(dialog.locator('input')).toBeFocused();
   await picture(page, 'sidebar-question');
@@ -282,10 +282,10 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
   await panel.getByText('Start ranks…').click();
   const form = panel.getByRole('form', { name: 'start ranks' });
   await form.getByLabel('Ranks', { exact: true }).fill('100000');
-  await expect(form.locator('.rr-wrong:not([hidden])')).toHaveText(/^is a number from 1 to \d+ on this machine, not '100000'$/);
+  await expect(form.locator('.rr-wrong:not([hidden])')).toHaveText(/^must be a number from 1 to \d+ on this machine, not '100000'$/);
   await expect(panel.locator('.rr-card')).toHaveCount(0);
-  // By keyboard: what moves above the form, as a line about a busy server, would make a click miss.
-  // Again where JupyterLab took the focus out of the sidebar, as it may while it is loading.
+  // By keyboard: if the form moves, as when a line about a busy server appears above it, a click would miss.
+  // Retry if JupyterLab takes the focus out of the sidebar, as it may while it is loading.
   const focused = (): Promise<string> => page.evaluate(() => {
     const input = document.activeElement as HTMLInputElement | null;
     return input?.closest('.rr-sidebar') ? input.name : 'elsewhere';
@@ -310,7 +310,7 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
 test('every state, narrow and wide, light and dark', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1300 });
   const now = Date.now() / 1000;
-  writeRemote('pm-waits', { state: 'pending', reason: 'Priority: others are before it', expected: now + 4000 });
+  writeRemote('pm-waits', { state: 'pending', reason: 'Priority: higher-priority jobs are ahead of it', expected: now + 4000 });
   writeRemote('pm-runs', { state: 'running', until: now + 2500, job: '4710' }, { ...READY, ready: [0, 1, 2, 3, 4, 5, 7], exits: { '6': 'was ended by signal 9 (SIGKILL)' } });
   writeRemote('pm-lost', { state: 'lost', until: now + 400, words: 'the connection to perlmutter.nersc.gov is lost; the ranks go on' });
   writeRemote('pm-ended', { state: 'ended', words: 'the time of job 4709 is over' });
@@ -343,18 +343,18 @@ test('a server that does not answer: it is said, and what was known stays', ALWA
   const panel = await openRanks(page);
   await expect(card(panel, 'stays')).toBeVisible();
   await page.route(/rankroom\/(clusters|questions)/, route => route.abort());
-  await expect(panel.locator('.rr-trouble')).toContainText('does not answer: trying again');
+  await expect(panel.locator('.rr-trouble')).toContainText('does not respond: retrying');
   await expect(card(panel, 'stays')).toBeVisible();
   await page.unroute(/rankroom\/(clusters|questions)/);
   await expect(panel.locator('.rr-trouble')).toBeHidden({ timeout: 60_000 });
   removeCluster('stays');
 });
 
-/** Ask as ssh does; what it is told. */
+/** Ask a question as ssh does; return what the process prints about the answer. */
 function ask(host: string, text: string, kind: string): Promise<string> {
   const asking = spawn(python(), ['-c', ASK, host, text, kind], { env: pythonEnv() });
   let said = '';
   asking.stdout.on('data', data => (said += String(data)));
-  // Not when it has ended: what it said may come later.
+  // Not on `exit`, as the output may come later.
   return new Promise(resolve => asking.on('close', () => resolve(said.trim())));
 }

@@ -1,4 +1,4 @@
-/** What the tests of the sidebar have in common: made-up clusters and questions on the server's disk. */
+/** Helpers for the tests of the sidebar: made-up clusters and questions on the server's disk. */
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname } from 'node:os';
@@ -22,15 +22,15 @@ export async function execute(page: Page, command: string, args: Json = {}): Pro
   }, [command, args] as const);
 }
 
-/** Wait until JupyterLab and the sidebar's plugin are there, and what was open before is put back. */
+/** Wait until JupyterLab and the sidebar's plugin are loaded, and the previous layout is restored. */
 export async function labReady(page: Page): Promise<void> {
   await page.waitForFunction(() => (window as unknown as Partial<Lab>).jupyterapp?.commands.hasCommand('rankroom:show-ranks'));
   await page.evaluate(() => (window as unknown as Lab).jupyterapp.restored.then(() => null));
 }
 
-/** Open the sidebar; what it shows comes from the server. */
+/** Open the sidebar, and wait until it shows what the server has sent. */
 export async function openRanks(page: Page, width = 300): Promise<Locator> {
-  // What is put back later might hide it.
+  // A layout that is restored later might hide it.
   await labReady(page);
   await execute(page, 'rankroom:show-ranks');
   const panel = page.locator('.rr-sidebar');
@@ -39,7 +39,7 @@ export async function openRanks(page: Page, width = 300): Promise<Locator> {
   return panel;
 }
 
-/** Drag the sidebar's edge until it is so wide. */
+/** Drag the sidebar's edge until the sidebar has this width. */
 export async function setWidth(page: Page, width: number): Promise<void> {
   const handle = page.locator('#jp-main-split-panel > .lm-SplitPanel-handle:not(.lm-mod-hidden)').first();
   const [box, at] = await still(page, async () => [
@@ -53,9 +53,9 @@ export async function setWidth(page: Page, width: number): Promise<void> {
   await page.mouse.up();
 }
 
-/** Type into the last of these cells and run it: what was typed stands there, and the kernel has got it. */
+/** Type into the last of these cells and run it; wait until the text is there and the kernel has received it. */
 export async function runTyped(page: Page, cells: Locator, lines: string[]): Promise<void> {
-  // By its number, as it is not the last one when it runs.
+  // By its index, as it is no longer the last one when it runs.
   const cell = cells.nth((await cells.count()) - 1);
   const editor = cell.locator('.cm-content');
   await editor.click();
@@ -70,11 +70,11 @@ export function card(panel: Locator, name: string): Locator {
   return panel.locator(`.rr-card[data-cluster="${name}"]`);
 }
 
-/** A cluster's file as a supervisor would write it; one that is not of this world and never begins. */
+/** Write the file of a made-up cluster, as a supervisor would; the cluster never starts. */
 export function writeCluster(name: string, fields: Json): void {
   const folder = join(HOME, 'clusters', name);
   mkdirSync(folder, { recursive: true });
-  // Made in the future: no one misses its supervisor.
+  // Created in the future, so that its missing supervisor is not noticed.
   const info = { name, size: 0, state: 'starting', created: Date.now() / 1000 + 86_400, host: hostname(), ...fields };
   writeFileSync(join(folder, 'cluster.json.new'), JSON.stringify(info));
   renameSync(join(folder, 'cluster.json.new'), join(folder, 'cluster.json'));
@@ -85,7 +85,7 @@ export function writeRemote(name: string, remote: Json, fields: Json = {}): void
   writeCluster(name, { ...fields, remote: { ...site, ...remote } });
 }
 
-/** Ranks with GPUs on some hosts. */
+/** Return ranks with GPUs on these hosts. */
 export function ranksOn(hosts: string[], perHost: number): Json[] {
   return Array.from({ length: hosts.length * perHost }, (_, rank) => ({
     rank, local_rank: rank % perHost, host: hosts[Math.floor(rank / perHost)], pid: 1000 + rank, device: `cuda:${rank % perHost}`
@@ -96,7 +96,7 @@ export function removeCluster(name: string): void {
   rmSync(join(HOME, 'clusters', name), { recursive: true, force: true });
 }
 
-/** Ask as ssh does; resolves to what it is told. */
+/** A Python script that asks a question as ssh does, and prints the answer. */
 export const ASK = `
 import sys
 from rankroom.ssh import questions
@@ -112,9 +112,9 @@ export function pythonEnv(): NodeJS.ProcessEnv {
   return { ...process.env, RANKROOM_HOME: HOME, PYTHONPATH: join(__dirname, '../../lab') };
 }
 
-/** End whatever clusters a test has left. */
+/** Stop all clusters that a test has left. */
 export function endAll(): void {
-  // Made-up ones have no job to be ended.
+  // Made-up clusters have no job to stop.
   const source = `
 import shutil
 from rankroom.cluster import actions, cluster_status

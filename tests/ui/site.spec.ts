@@ -1,9 +1,9 @@
-/** The sidebar and a real site: its ranks are on compute nodes that a scheduler grants (tests/slurm/test_sidebar.py). */
+/** The sidebar and a real site, with ranks on compute nodes granted by a scheduler (tests/slurm/test_sidebar.py). */
 import { expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
 import { card, execute, openRanks, runTyped } from './sidebar';
 
 const SITE = process.env.RANKROOM_UI_SITE ?? '';
-/** For a job to be granted and its ranks to start. */
+/** The time for a job to be granted and its ranks to start. */
 const GRANTED = { timeout: 180_000 };
 
 test.use({ kernels: null });
@@ -35,16 +35,16 @@ test('from the form to ranks on two nodes, and back', async ({ page }) => {
   await expect(there.getByRole('listitem').nth(1).locator('.rr-memory')).toHaveText(/^\d+\.\d MB$/, { timeout: 60_000 });
   await expect(page.locator('.rr-status-button')).toHaveText(/^2 ranks · \d min \d\d s left$/);
 
-  // A second one finds two nodes free only, and is cancelled while it waits.
+  // A second job finds too few free nodes, and is canceled while it waits.
   await submit(page, 'waits', { Nodes: '4' });
   const waits = card(panel, 'waits');
-  await expect(waits.locator('.rr-card-words')).toContainText('waits in the queue (', GRANTED);
+  await expect(waits.locator('.rr-card-words')).toContainText('is waiting in the queue (', GRANTED);
   await picture(page, 'sidebar-site');
   await waits.getByRole('button', { name: 'Cancel job…' }).click();
   await page.locator('.jp-Dialog').getByRole('button', { name: 'Cancel the job' }).click();
   await expect(waits).toBeHidden({ timeout: 60_000 });
 
-  // One that cannot be is told with what the scheduler said, and put away.
+  // An impossible job fails with the scheduler's message, and is removed.
   await submit(page, 'never', { Partition: 'nonesuch' });
   const never = card(panel, 'never');
   await expect(never).toHaveAttribute('data-state', 'failed', GRANTED);

@@ -4,7 +4,7 @@ import { expect, test, type Page } from '@playwright/test';
 const FILE = process.env.RANKROOM_UI_SLIDES ?? '';
 const TITLES = JSON.parse(process.env.RANKROOM_UI_TITLES ?? '[]') as string[];
 
-/** What the tests use of reveal.js. */
+/** The part of reveal.js that the tests use. */
 interface IDeck {
   isReady(): boolean;
   slide(h: number, v: number): void;
@@ -20,7 +20,7 @@ declare const Reveal: IDeck;
 
 test.skip(FILE === '', 'there are no slides: tests/dist starts this with some');
 
-/** The page, and all that was asked of a network or went wrong. */
+/** Open the page; return all errors, and all requests to a network. */
 async function open(page: Page): Promise<string[]> {
   const complaints: string[] = [];
   page.on('console', message => message.type() === 'error' && complaints.push(message.text()));

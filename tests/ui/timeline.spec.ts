@@ -1,4 +1,4 @@
-/** The timeline of a run: what is painted, and what can be done with it. */
+/** The timeline of a run: what is painted, and how to use it. */
 import { readFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 
@@ -18,7 +18,7 @@ async function range(body: Locator): Promise<{ from: number; to: number }> {
   return body.evaluate(node => ({ from: Number(node.dataset.from), to: Number(node.dataset.to) }));
 }
 
-/** Where a moment is in the lane with this name, the `nth` of that name, once the page does not move any more. */
+/** Return where a moment is in the `nth` lane with this name, once the page no longer moves. */
 async function place(body: Locator, lane: string, nth: number, t: number): Promise<{ x: number; y: number }> {
   const name = body.locator('.rr-tl-name', { hasText: lane }).nth(nth);
   await name.scrollIntoViewIfNeeded();
@@ -30,7 +30,7 @@ async function place(body: Locator, lane: string, nth: number, t: number): Promi
   });
 }
 
-/** Pixels of the picture that are not background, as a share. */
+/** Return the share of the timeline's pixels that are not background. */
 async function painted(body: Locator): Promise<number> {
   return body.locator('.rr-tl-canvas').evaluate(node => {
     const canvas = node as HTMLCanvasElement;
@@ -42,7 +42,7 @@ async function painted(body: Locator): Promise<number> {
   });
 }
 
-/** Errors that the page tells in its console. */
+/** Return the page's errors, as they come. */
 function complaints(page: Page): string[] {
   const found: string[] = [];
   page.on('pageerror', error => found.push(String(error)));
@@ -54,7 +54,7 @@ function complaints(page: Page): string[] {
   return found;
 }
 
-/** A run of two ranks with spans, output and samples: rank 1 comes 30 ms late to each allreduce. */
+/** Write a run of two ranks with spans, output and samples: rank 1 comes 30 ms late to each allreduce. */
 function trained(id: string): LiveRecord {
   const record = new LiveRecord(id);
   for (const rank of [0, 1]) {
@@ -131,7 +131,7 @@ test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own whee
 
   // A plain wheel moves the notebook.
   const scroller = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer');
-  // Again and again: it is high enough to be moved only once the other runs are there.
+  // Repeatedly, as the notebook is high enough to scroll only once the other runs are shown.
   await expect
     .poll(async () => {
       await page.mouse.wheel(0, 200);
@@ -141,7 +141,7 @@ test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own whee
   expect(await range(body)).toEqual(near);
   await scroller.evaluate(node => (node.scrollTop = 0));
 
-  // Without the focus keys are the notebook's; with it, they are the picture's, and no cell is added.
+  // Without the focus, keys go to the notebook; with it, they go to the timeline, and no cell is added.
   const cells = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell');
   const count = await cells.count();
   await body.focus();
@@ -166,7 +166,7 @@ test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own whee
   await expect.poll(() => range(body)).toEqual(all);
 });
 
-/** Whether the picture of the whole run has the colour that the legend explains so. */
+/** Whether the minimap has the color that the legend shows for this label. */
 async function isInMinimap(view: Locator, label: string): Promise<boolean> {
   const swatch = view.locator('.rr-tl-legend > *').filter({ hasText: label }).locator('.rr-tl-swatch');
   const colour = await swatch.evaluate(node => getComputedStyle(node).backgroundColor.match(/\d+/g)!.slice(0, 3).map(Number));
@@ -187,11 +187,11 @@ test('a run that is over opens with some steps of its loop, and F shows everythi
   expect(first.to - first.from).toBeGreaterThan(100_000);
   expect(first.to - first.from).toBeLessThan(160_000);
   const note = view.locator('.rr-tl-note');
-  await expect(note).toHaveText('some steps of the loop: F shows everything');
+  await expect(note).toHaveText('showing the first steps of the loop; press F to show everything');
   await picture(page, 'timeline-loop-light');
   await page.theme.setDarkTheme();
   await picture(page, 'timeline-loop-dark');
-  // Choosing ranks changes nothing of that.
+  // Choosing ranks does not change that.
   await view.getByRole('button', { name: '2', exact: true }).click();
   await expect(body.locator('.rr-tl-name.rr-tl-rank')).toHaveCount(1);
   expect(await range(body)).toEqual(first);
@@ -253,7 +253,7 @@ test('a click on a collective: who came last and by how much, and each rank’s 
   await page.mouse.click(at.x, at.y);
   const details = view.locator('.rr-tl-details');
   await expect(details.locator('.rr-tl-who')).toHaveText(
-    'allreduce grad.0 #3: Rank 1 came last, 30.0 ms after rank 0, the first. The ranks waited 30.0 ms together, then it took 20.0 ms.'
+    'allreduce grad.0 #3: Rank 1 arrived last: 30.0 ms after rank 0, the first. The ranks waited 30.0 ms in total; the transfer then took 20.0 ms.'
   );
   await expect(details.locator('tbody tr')).toHaveText([/rank 0\s*first\s*30\.0 ms\s*20\.0 ms/, /rank 1\s*\+30\.0 ms\s*0 µs\s*20\.0 ms\s*← last/]);
   await picture(page, 'timeline-collective-light');
@@ -438,7 +438,7 @@ test('a live run grows while one looks, and a part of it stays where it is', ALW
   expect(all.to).toBeGreaterThan(50_000);
   await body.focus();
   await page.keyboard.press('w');
-  // It is zoomed with the next frame.
+  // The zoom takes effect in the next frame.
   await expect.poll(() => range(body)).not.toEqual(all);
   const near = await range(body);
   add(90_000);
@@ -493,7 +493,7 @@ test('a long run is seen before all of it is read', async ({ page }) => {
     dur: blocks.map(() => long), busy: blocks.map(() => 0.8 * long)
   })));
   record.save('done', { end: Number(readRun('tl-long').start) + 30_000_000 });
-  // What comes after the first piece has to wait.
+  // Hold back everything after the first piece.
   let release = (): void => undefined;
   const released = new Promise<void>(done => (release = done));
   await page.route(/runs\/tl-long\/events\?after=[1-9]/, async route => {
@@ -505,7 +505,7 @@ test('a long run is seen before all of it is read', async ({ page }) => {
   const body = view.locator('.rr-tl-body');
   await expect(body).toHaveAttribute('data-spans', String(all));
   await expect(body).toHaveAttribute('data-exact', 'false');
-  await expect(view.locator('.rr-tl-note')).toHaveText(/^an overview, until all spans are read: \d %$/);
+  await expect(view.locator('.rr-tl-note')).toHaveText(/^showing an overview until all spans are read \(\d %\)$/);
   expect(await painted(body)).toBeGreaterThan(0.01);
   await picture(page, 'timeline-overview');
   await page.theme.setDarkTheme();

@@ -1,4 +1,4 @@
-/** What a reader sees goes through JupyterLab's translator, which marks here what it was asked for. */
+/** All visible text goes through JupyterLab's translator, which here marks what it has translated. */
 import { galata } from '@jupyterlab/galata';
 import type { Locator } from '@playwright/test';
 
@@ -12,14 +12,14 @@ test.use({
     ...galata.DEFAULT_SETTINGS,
     '@jupyterlab/translation-extension:plugin': { displayStringsPrefix: true, stringsPrefix: MARK }
   },
-  // The menus, by which others close the sidebars, have marks as well.
+  // Other tests close the sidebars by the menus, which are marked here as well.
   waitForApplication: async ({ baseURL }, use) => {
     void baseURL;
     await use(async page => page.locator('#jupyterlab-splash').waitFor({ state: 'detached' }));
   }
 });
 
-/** Words in a part of the page, as text or for a tip or a screen reader, that the translator was not asked for. */
+/** Return words in a part of the page, as text, titles or labels, that did not go through the translator. */
 function unmarked(part: Locator, without: string): Promise<string[]> {
   return part.evaluate((node, { MARK, without }) => {
     const words = (text: string | null): boolean => /\p{L}{3}/u.test(text ?? '');
@@ -49,11 +49,11 @@ test('the sidebar and its form', ALWAYS, async ({ page }) => {
   const form = panel.getByRole('form');
   await expect(form.locator('.rr-field').first()).toBeVisible();
   await form.locator('summary').click();
-  // The names of sites and runs are the server's.
+  // The names of sites and runs come from the server.
   expect(await unmarked(panel, 'option, .rr-run-row')).toEqual([]);
   await form.locator('select').selectOption('perlmutter');
   await expect(form.getByRole('button').first()).toContainText(MARK);
-  // And so is what a site's profile asks for.
+  // And so do the fields that a site's profile defines.
   expect(await unmarked(panel, 'option, .rr-run-row, .rr-about, .rr-field > input')).toEqual([]);
   await picture(page, 'translated-sidebar');
 });
@@ -61,7 +61,7 @@ test('the sidebar and its form', ALWAYS, async ({ page }) => {
 test('the run view: log, timeline and profile', async ({ page }) => {
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
-  // What ranks wrote, and sentences that the server makes.
+  // The ranks' output, and sentences that the server composes.
   const given = '.rr-list, .rr-diagnosis, .rr-words, .rr-col-collective';
   expect(await unmarked(view, given)).toEqual([]);
   for (const [tab, isThere] of [[1, '[data-matched=true]'], [2, '[data-ready=true]']] as const) {
@@ -84,7 +84,7 @@ test('the metrics of a run', async ({ page }) => {
   await expect(view.locator('.rr-metrics')).toHaveAttribute('data-ready', 'true');
   await view.locator('.rr-mt-others > summary').click();
   await view.locator('.rr-mt-area').first().hover();
-  // Names are the user's.
+  // Names of metrics come from the user.
   expect(await unmarked(view, '.rr-mt-title > b, .rr-list, .rr-words')).toEqual([]);
   expect(await unmarked(page.locator('.rr-tl-tip'), 'b')).toEqual([]);
   await picture(page, 'translated-metrics');

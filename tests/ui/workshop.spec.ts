@@ -1,4 +1,4 @@
-/** A workshop: the teacher's console over forty seats, and the panel of a learner on a server of their own. */
+/** A workshop: the teacher's console with forty seats, and the panel of a learner who has a server of their own. */
 import { execFileSync, spawn } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,11 +12,11 @@ import { execute, labReady, python, pythonEnv } from './sidebar';
 
 const SEATS = join(__dirname, '../support/made_up_seats.py');
 const COUNT = 40;
-/** Where learners' accounts could enter: Playwright's own folders may be closed. */
+/** A folder that learners' accounts can enter; Playwright's own folders may be closed to them. */
 let PLACE = '';
 
 test.skip(process.getuid?.() !== 0, 'seats belong to accounts of learners: only root can make some up');
-// Galata's stand-ins for kernels would run nothing.
+// Galata's mock kernels would run nothing.
 test.use({ kernels: null });
 
 let workshops = 0;
@@ -30,7 +30,7 @@ function seats(what: string, folder: string, ...more: string[]): void {
   execFileSync(python(), [SEATS, what, folder, ...more], { env: pythonEnv(), timeout: 60_000 });
 }
 
-/** A workshop with so many learners; its folder. */
+/** Open a workshop with this many learners; return its folder. */
 function openWorkshop(count = COUNT): string {
   const folder = join(PLACE, `w${++workshops}`);
   seats('open', folder, String(count));
@@ -82,7 +82,7 @@ test('forty learners: those first who need help, in words and signs', ALWAYS, as
   const silent = tileOf(panel, 'learner32');
   await expect(silent).toContainText('only the name and the hand are shared');
   await expect(silent).not.toContainText('ring');
-  // How the exercise went that most are at.
+  // The results of the exercise that most learners are at.
   await expect(panel.getByLabel('exercise')).toHaveValue('ring.2');
   const counted = await panel.locator('.rr-ws-count').allTextContents();
   expect(counted.map(Number).reduce((sum, n) => sum + n, 0)).toBe(COUNT);
@@ -119,16 +119,16 @@ test('the order is kept while the teacher points at a tile, and forty tiles stay
   const before = await users(panel);
   await tileOf(panel, before[2]).hover();
   seats('hand', folder, 'learner40');
-  // It is told at once, in its place.
+  // The change is shown at once, without moving the tile.
   await expect(tileOf(panel, 'learner40')).toHaveAttribute('data-need', 'hand');
-  await expect(panel.getByText('The order is kept while you point at a learner.')).toBeVisible();
+  await expect(panel.getByText('Tiles keep their order while you point at a learner.')).toBeVisible();
   expect(await users(panel)).toEqual(before);
   await page.mouse.move(700, 5);
   await expect.poll(async () => (await users(panel)).slice(0, 3)).toEqual(['learner04', 'learner08', 'learner40']);
-  // What was selected in a tile stays so while the others change.
+  // The new hand is counted.
   await expect(panel.locator('.rr-ws-chip').nth(1)).toHaveText('3 hands up');
 
-  // Between two frames there is no more than the browser needs to answer a teacher at once.
+  // The time between two frames is short enough for the browser to respond at once.
   const gaps = page.evaluate(() => new Promise<number[]>(done => {
     const found: number[] = [];
     let last = performance.now();
@@ -158,7 +158,7 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', a
   await panel.getByRole('button', { name: 'Open' }).click();
   await expect(panel.getByRole('alert')).toContainText('there is no workshop in');
   await panel.getByLabel('folder of the workshop').fill(folder);
-  // The answer, not only the request: a reload would cut it off.
+  // Wait for the response, not only the request: a reload would abort it.
   const saved = page.waitForResponse(response => {
     const request = response.request();
     return request.url().includes('/api/workspaces') && (request.postData() ?? '').includes(folder);
@@ -167,7 +167,7 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', a
   await expect(panel.getByText('No learners yet')).toBeVisible();
   await expect(panel.locator('.rr-empty code')).toHaveText(`rankroom workshop join ${folder}`);
   await picture(page, 'workshop-console-empty');
-  // It is there again after the page was loaded again.
+  // The console is restored after a reload.
   await saved;
   await page.reload();
   await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
@@ -177,17 +177,17 @@ test('no learners yet, no folder, not the teacher, and a folder that is gone', a
   await expect(panel.getByRole('alert')).toContainText('who alone sees its learners');
   rmSync(folder, { recursive: true });
   await expect(panel.getByRole('alert')).toContainText('there is no workshop in');
-  // Another one can be opened.
+  // Another workshop can be opened.
   await panel.getByLabel('folder of the workshop').fill(openWorkshop(1));
   await page.keyboard.press('Enter');
   await expect(tiles(panel)).toHaveCount(1);
   await expect(panel.getByRole('alert')).toBeHidden();
 });
 
-/** A learner's JupyterLab: its process group, the shell and the server, and where it is. */
+/** A learner's JupyterLab: its process group (the shell and the server), its address, and its folders. */
 let learnerServer: { group: number; url: string; copies: string; folder: string } | null = null;
 
-/** Start it, as the job of a seat does, once. */
+/** Start the learner's JupyterLab as the job of a seat does, unless it is running already. */
 async function startLearner(): Promise<NonNullable<typeof learnerServer>> {
   if (!learnerServer) {
     const folder = openWorkshop(0);
@@ -205,11 +205,11 @@ async function startLearner(): Promise<NonNullable<typeof learnerServer>> {
   return learnerServer;
 }
 
-/** The learner's page with a notebook open, and the panel, which is folded away at first. */
+/** Open the learner's page with a notebook; return it and the panel, which is collapsed at first. */
 async function openLearner(page: Page, notebook: string): Promise<{ learner: Page; panel: Locator }> {
   const { url } = await startLearner();
   const learner = (await page.context().newPage()) as Page;
-  // JupyterLab asks this once, in front of what is to be seen.
+  // JupyterLab asks this once, in front of what the test looks at.
   await learner.addLocatorHandler(learner.getByText('notified about official Jupyter news'), async () => {
     await learner.getByRole('button', { name: 'No', exact: true }).click();
   });
@@ -225,7 +225,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   const record = new LiveRecord('20260514-100000-abcdef');
   record.save('running', { title: 'train(model, batches)' });
   record.print(0, 'from the teacher\n');
-  // Of this run only: the golden records would come first, as their names are no dates.
+  // This run only: the golden records would come first, as their ids are no dates.
   await page.route(/rankroom\/runs\?limit/, route => route.fulfill({ json: { runs: [readRun(record.id)] } }));
   const teacher = await openConsole(page, folder);
   const { learner, panel } = await openLearner(page, '01_hello_ranks.ipynb');
@@ -236,7 +236,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   const hand = learner.locator('.rr-ws-status-hand');
   await hand.click();
   await expect(hand).toHaveText('hand up');
-  await expect(panel).toContainText('Your hand is up since');
+  await expect(panel).toContainText('Your hand has been up since');
   await page.bringToFront();
   await expect(tiles(teacher)).toHaveCount(1);
   await expect(tiles(teacher)).toHaveAttribute('data-need', 'hand');
@@ -292,9 +292,9 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await teacher.getByLabel('message').fill('<b>bold</b>');
   await teacher.getByRole('button', { name: 'Send' }).click();
   await learner.bringToFront();
-  // As text, whatever is in it.
+  // Shown as text, whatever it contains.
   await expect(messages.first()).toContainText('<b>bold</b>');
-  await panel.getByRole('button', { name: 'Share how I stand' }).click();
+  await panel.getByRole('button', { name: 'Share my progress' }).click();
   await panel.getByRole('button', { name: 'Lower your hand' }).click();
   await execute(learner, 'apputils:change-theme', { theme: 'JupyterLab Dark' });
   await learner.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
@@ -312,13 +312,13 @@ test('catch up and reset are done by the learner’s click, and nothing is lost'
   await tiles(teacher).getByRole('button', { name: 'Offer to catch up' }).click();
   await expect(tiles(teacher)).toContainText('offered to catch up at');
   await learner.bringToFront();
-  // Nobody looks at the panel: a notification tells, and leads there.
+  // The panel is hidden, so a notification announces the offer, and opens it.
   const toast = learner.locator('.Toastify__toast').filter({ hasText: 'Your teacher offers to let you catch up' });
   await expect(panel).toBeHidden();
   await toast.getByRole('button', { name: 'Show' }).click();
   await expect(panel).toBeVisible();
   const catchUp = panel.locator('.rr-ws-offer[data-offer="catch up"]');
-  await expect(catchUp).toContainText('The solutions of 01 Hello, ranks up to hello.2');
+  await expect(catchUp).toContainText('the solutions of 01 Hello, ranks up to hello.2');
   await catchUp.getByRole('button', { name: 'Do it' }).click();
   const cell = learner.locator('.jp-CodeCell').filter({ hasText: '--catch-up hello.2' });
   await expect(cell).toContainText('hello.2: solved on your ranks', { timeout: 180_000 });
@@ -342,7 +342,7 @@ test('catch up and reset are done by the learner’s click, and nothing is lost'
   await expect(panel.locator('dl')).toContainText('2 of 2 ranks', { timeout: 180_000 });
 });
 
-// Not in a test: what it leaves in the page still talks to the server when it is over.
+// Not in a test: when it is over, its page still talks to the server.
 test.afterAll(async () => {
   const group = learnerServer?.group;
   if (group) {

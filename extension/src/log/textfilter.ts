@@ -15,6 +15,6 @@ export function textFilter(typed: string): ((text: string) => boolean) | null | 
     const pattern = new RegExp(expression[1], expression[2]);
     return text => pattern.test(text);
   } catch (error) {
-    return trans.__('%1 is no regular expression: %2', typed, error instanceof Error ? error.message : error);
+    return trans.__('%1 is not a valid regular expression: %2', typed, error instanceof Error ? error.message : error);
   }
 }

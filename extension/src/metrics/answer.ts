@@ -1,15 +1,15 @@
-/** What the server answers about the metrics of a run, made ready for drawing: columns of numbers, NaN for gaps. */
+/** The server's reply about the metrics of a run, converted for drawing: columns of numbers, NaN for gaps. */
 import type { RunState } from '../schema';
 
-/** A metric that some rank reported. */
+/** A metric that at least one rank reported. */
 export interface NameInfo {
   name: string;
   ranks: number[];
-  /** The most that one rank has. */
+  /** The largest number of points that one rank has. */
   points: number;
-  /** The first and the last. */
+  /** The first and the last step. */
   steps: [number, number];
-  /** Microseconds since the run's start. */
+  /** The first and the last time, in microseconds since the run's start. */
   t: [number, number];
 }
 
@@ -21,45 +21,45 @@ interface Columns {
   mean: Values;
   low: Values;
   high: Values;
-  /** Points in each bucket, finite or not; of several ranks, how many each has. */
+  /** Points in each bucket, finite or not; over several ranks, points per rank. */
   count: number[];
 }
 
 export type BadValue = 'NaN' | 'Infinity' | '-Infinity';
 
-/** A value that is no finite number, and where. */
+/** A value that is not finite, and its place on the x axis. */
 export interface Bad {
   x: number;
   value: BadValue;
 }
 
-/** The answer as it comes. */
+/** The reply as it is received. */
 export interface MetricsAnswer {
   state: RunState;
-  /** Every metric that there is. */
+  /** All metrics of the run. */
   names: NameInfo[];
-  /** Of a curve at most: fewer than were asked for where there are many curves. */
+  /** Maximum points per curve: fewer than requested if there are many curves. */
   points: number;
   curves: Array<Columns & { rank: number; bad?: Bad[] }>;
   over_ranks: Columns[];
   notes: string[];
-  /** False where only a coarse copy was used and there is finer data. */
+  /** False if only a coarse copy was used although there is finer data. */
   exact: boolean;
 }
 
-/** Buckets of points that followed one another; where there are few, each is a point. */
+/** A curve as buckets of consecutive points; with few points, each bucket is one point. */
 export interface Curve {
   /** Steps, or microseconds. */
   x: Float64Array;
   mean: Float64Array;
   low: Float64Array;
   high: Float64Array;
-  /** Points in each bucket; of several ranks, how many each has, which may be a part of one. */
+  /** Points in each bucket; over several ranks, points per rank, which may be a fraction. */
   count: Float64Array;
   bad: readonly Bad[];
-  /** As the server has them; the steps of other records may go back. */
+  /** Whether `x` ascends, as it does in the server's replies; steps from elsewhere may go back. */
   isAscending: boolean;
-  /** Whether each bucket is a point. */
+  /** Whether each bucket is a single point. */
   isEachPoint: boolean;
 }
 
@@ -67,13 +67,13 @@ export interface RankCurve extends Curve {
   rank: number;
 }
 
-/** What is known of one metric, in a range. */
+/** The data of one metric in a range. */
 export interface Metric {
   /** Ascending by rank. */
   ranks: readonly RankCurve[];
-  /** Mean, lowest and highest of all ranks; null where only one has it. */
+  /** Mean, lowest and highest of all ranks; null if only one has the metric. */
   over: Curve | null;
-  /** Whether a closer look would show no more. */
+  /** Whether zooming in would show no more detail. */
   isFinest: boolean;
 }
 
@@ -91,7 +91,7 @@ export function readAnswer(answer: MetricsAnswer): Map<string, Metric> {
   return found;
 }
 
-/** Columns of one length, whatever came. */
+/** Convert columns to a curve whose columns all have the same length, even if the received ones do not. */
 export function curveOf({ x, mean, low, high, count }: Omit<Columns, 'name'>, bad: readonly Bad[]): Curve {
   const length = Math.min(x.length, mean.length);
   const places = Float64Array.from(x.slice(0, length));

@@ -1,4 +1,4 @@
-/** The axes of a plot: where a value is, and ticks that are easy to read. */
+/** The axes of a plot: mapping of values to pixels, and ticks that are easy to read. */
 import { grouped } from '../words';
 import type { Range } from '../timeline/range';
 
@@ -7,7 +7,7 @@ export interface Tick {
   label: string;
 }
 
-/** From values to pixels, upwards; logarithmic if need be. */
+/** Maps values to pixels from the start of the axis, on a linear or logarithmic scale. */
 export class Axis {
   private from: number;
   private perPixel: number;
@@ -21,7 +21,7 @@ export class Axis {
     this.perPixel = (this.of(range.to) - this.from) / Math.max(1, length);
   }
 
-  /** Pixels from the beginning; NaN for what a logarithmic axis cannot show. */
+  /** Return the pixels from the start; NaN for a value that a logarithmic axis cannot show. */
   pixel(value: number): number {
     return (this.of(value) - this.from) / this.perPixel;
   }
@@ -31,13 +31,13 @@ export class Axis {
   }
 }
 
-/** What of the values is shown, with some air: never empty, and of a logarithmic axis above 0. Null for no value. */
+/** Return the range to show, with padding: never empty, and above 0 if logarithmic. Null if there is no value. */
 export function shownValues(least: number, most: number, isLog: boolean): Range | null {
   if (!(least <= most)) {
     return null;
   }
   if (isLog) {
-    // Their quotient may be larger than numbers get.
+    // Their quotient may overflow, so use the difference of the logarithms.
     const [low, high] = [Math.log10(least), Math.log10(most)];
     const air = Math.max((high - low) * 0.05, 0.02);
     return { from: Math.max(10 ** (low - air), Number.MIN_VALUE), to: Math.min(10 ** (high + air), Number.MAX_VALUE) };
@@ -46,7 +46,7 @@ export function shownValues(least: number, most: number, isLog: boolean): Range 
   return { from: least - air, to: most + air };
 }
 
-/** Round numbers of a range, at most so many; `least` is the smallest step. */
+/** Return ticks at round numbers in a range, about `most` at most; `least` is the smallest step. */
 export function linearTicks({ from, to }: Range, most: number, least = 0): Tick[] {
   const step = Math.max(roundStep((to - from) / Math.max(1, most)), least);
   if (!(step > 0) || !Number.isFinite(step)) {
@@ -60,7 +60,7 @@ export function linearTicks({ from, to }: Range, most: number, least = 0): Tick[
   return found;
 }
 
-/** Powers of ten; between them 2 and 5 where there are few, and round numbers where there is none. */
+/** Return ticks at powers of ten, with 2 and 5 between them if there are few; if fewer than two, at round numbers. */
 export function logTicks(range: Range, most: number): Tick[] {
   const [low, high] = [Math.log10(range.from), Math.log10(range.to)];
   const decades = high - low;
@@ -70,7 +70,7 @@ export function logTicks(range: Range, most: number): Tick[] {
   for (let power = Math.floor(low); power <= Math.ceil(high); power++) {
     for (const factor of power % every === 0 ? factors : []) {
       const place = power + Math.log10(factor);
-      // Logarithms are computed, and may be a little off.
+      // Computed logarithms may be slightly off.
       if (place >= low - 1e-9 && place <= high + 1e-9) {
         const at = factor * 10 ** power;
         found.push({ at, label: reading(at) });
@@ -80,14 +80,14 @@ export function logTicks(range: Range, most: number): Tick[] {
   return found.length > 1 ? found : linearTicks(range, most);
 }
 
-/** The next round number that is no smaller: 1, 2 or 5 times a power of ten. */
+/** Return the smallest round number (1, 2 or 5 times a power of ten) that is not below `least`. */
 export function roundStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
-  // What computing has added must not make it the next one.
+  // A rounding error must not lead to the next one.
   return power * ([1, 2, 5].find(factor => factor * power >= least * (1 - 1e-9)) ?? 10);
 }
 
-/** A tick with the digits that its neighbours need to be told apart. */
+/** Format a tick with the digits that tell it from its neighbors. */
 function tickLabel(value: number, step: number, largest: number): string {
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   if (Math.abs(value) < step / 2) {
@@ -100,7 +100,7 @@ function tickLabel(value: number, step: number, largest: number): string {
   return signed(digits ? value.toFixed(digits) : grouped(Math.round(value)));
 }
 
-/** A value as one reads it, with four digits: `0.4123`, `1,200`, `3.1e-5`. */
+/** Format a value for reading, with four digits: `0.4123`, `1,200`, `3.1e-5`. */
 export function reading(value: number): string {
   const size = Math.abs(value);
   if (!Number.isFinite(value)) {
@@ -115,7 +115,7 @@ export function reading(value: number): string {
   return signed(size >= 1e4 ? grouped(Math.round(value)) : String(Number(value.toPrecision(4))));
 }
 
-/** `3.1e-5`, without zeros that say nothing. */
+/** Format a value as `3.1e-5`, without trailing zeros. */
 function exponential(value: number, digits: number): string {
   const [number, power] = value.toExponential(digits).split('e');
   return `${String(Number(number))}e${power.replace('+', '')}`;

@@ -1,21 +1,21 @@
-/** How one looks at the metrics of a run: what is drawn, and over which steps or which time. */
+/** The view options for a run's metrics: what is drawn, and over which steps or which time. */
 import type { Look } from '../timeline/look';
 import { inside, panned, zoomed, type Range } from '../timeline/range';
 
 export type XAxis = 'step' | 'time';
 
-/** Room at each end when all is shown. */
+/** Padding at each end when all is shown, as a share of the range. */
 const AIR = 0.02;
-/** A plot of fewer steps than this says nothing. */
+/** The shortest range of steps that can be shown. */
 const FEWEST_STEPS = 1e-3;
-/** Microseconds. */
+/** The shortest range of time that can be shown, in microseconds. */
 const SHORTEST_TIME = 10;
 
-/** What the plots show along x, and can be moved. */
+/** The visible range along x, which can be moved. */
 export abstract class Window {
-  /** A part that is selected just now. */
+  /** The range that is being selected. */
   part: Range | null = null;
-  /** All points. */
+  /** The range of all points, with padding. */
   protected all: Range = { from: 0, to: 1 };
 
   abstract get range(): Range;
@@ -49,7 +49,7 @@ export abstract class Window {
   }
 }
 
-/** A range of its own: of steps, or of times that are not the timeline's. */
+/** A range that is independent of the timeline: of steps, or of the times of compared runs. */
 class OwnWindow extends Window {
   chosen: Range | null = null;
 
@@ -79,7 +79,7 @@ class OwnWindow extends Window {
   }
 }
 
-/** The timeline's range, unless that shows all: then the plots show all points. */
+/** The timeline's range; if the timeline shows the whole run, the range of all points. */
 class TimeWindow extends Window {
   protected shortest = SHORTEST_TIME;
 
@@ -109,7 +109,7 @@ class TimeWindow extends Window {
   }
 }
 
-/** What of it outlives a page. */
+/** The options that survive a page reload. */
 export interface SavedChoice {
   axis: XAxis;
   isLog: boolean;
@@ -118,7 +118,7 @@ export interface SavedChoice {
   text: string;
   pinned: readonly string[];
   compared: readonly string[] | null;
-  /** The steps, and the times since each run's start, that are shown; null for all. */
+  /** The visible ranges of steps, and of time since each run's start; null for all. */
   steps: Range | null;
   sinceStart: Range | null;
 }
@@ -126,17 +126,17 @@ export interface SavedChoice {
 export class Choice {
   axis: XAxis = 'step';
   isLog = false;
-  /** What one more point leaves of those before it; 0 for no smoothing. */
+  /** The weight that one more point leaves to the points before it; 0 for no smoothing. */
   smoothing = 0;
-  /** Mean and spread instead of a curve for each rank; null until the reader says so. */
+  /** Whether mean and spread replace the curves of the ranks; null until the reader chooses. */
   isMean: boolean | null = null;
-  /** What names are filtered by. */
+  /** The filter for names. */
   text = '';
-  /** Names that are shown besides the first. */
+  /** Names that are shown in addition to the first ones. */
   readonly pinned: Set<string> = new Set();
-  /** The runs that it is compared with; null for those that its record names. */
+  /** Ids of the runs to compare with; null for those that the record names. */
   compared: readonly string[] | null = null;
-  /** Whether there are such: each has its own start then, and the timeline shows only one of them. */
+  /** Whether there are compared runs: time then counts from each run's start, apart from the timeline's range. */
   isComparing = false;
   private steps = new OwnWindow(FEWEST_STEPS);
   private sinceStart = new OwnWindow(SHORTEST_TIME);

@@ -1,4 +1,4 @@
-/** The runs that a run is compared with: each has a letter, and its curves are asked for as this run's are. */
+/** The runs that a run is compared with: each has a letter, and its curves are requested like this run's. */
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { Run } from '../schema';
@@ -9,45 +9,45 @@ import type { Metric, NameInfo } from './answer';
 import type { XAxis } from './choice';
 import { MetricsSource, type MetricsServer, type Sought } from './source';
 
-/** More lines are not told apart. */
+/** Maximum number of compared runs, as more lines could not be told apart. */
 export const MOST_COMPARED = 4;
-/** Characters of a run's name. */
+/** Maximum characters of a run's title. */
 const TITLE = 40;
-/** Metrics of a run that has none of those that are shown. */
+/** Maximum number of metrics named in the note about a run that has none of this run's. */
 const NAMED = 5;
-/** Milliseconds until a server that did not answer is asked again. */
+/** Milliseconds until a failed request is repeated. */
 const RETRY = 5_000;
 const NOT_FOUND = 404;
 
 export interface RunsServer extends MetricsServer {
   run(id: string): Promise<Run>;
-  /** The newest runs that have metrics, or may come to have some. */
+  /** Return the newest runs that have metrics, or may still get some. */
   comparable(): Promise<Run[]>;
 }
 
-/** The name of a run among those that are compared. */
+/** Return the letter of a compared run. */
 export function letterOf(other: number): string {
   return String.fromCharCode('A'.charCodeAt(0) + other);
 }
 
-/** `baseline · Nov 25, 14:03 · 2 ranks`; it may have ended since. */
+/** Describe a run: `baseline · Nov 25, 14:03 · 2 ranks`. `isOn`: whether it is still running, if known better. */
 export function runWords(run: Run, isOn = run.state === 'running'): string {
   const when = new Date(run.start / 1000).toLocaleString(undefined, {
     month: 'short', day: 'numeric', hour: '2-digit', minute: '2-digit'
   });
   const state = isOn ? [trans.__('still running')] : [];
   const title = run.name || run.title || run.id;
-  // Cut here: when it was tells runs of one cell apart.
+  // Cut only the title: the time tells runs of one cell apart.
   const short = title.length > TITLE ? `${title.slice(0, TITLE - 1)}…` : title;
   return [short, when, who(run), ...state].join(' · ');
 }
 
 export class OtherRun {
-  /** Null until the server has said what it is. */
+  /** Null until the server has replied. */
   run: Run | null = null;
-  /** Why it cannot be shown, in a sentence. */
+  /** Why the run cannot be shown, in a sentence; '' if it can. */
   refusal = '';
-  /** Its record is not read here, so never again either. */
+  /** Constant, as the run's record is not read here. */
   readonly generation = 0;
   private source: MetricsSource;
   private isAsking = false;
@@ -71,7 +71,7 @@ export class OtherRun {
     return this.source.state === 'running';
   }
 
-  /** Its events are not read here: while it is on, every answer may be followed by another. */
+  /** The run's events are not read here, so count replies: while the run is live, each makes another request due. */
   get metricEvents(): number {
     return this.source.version;
   }
@@ -106,7 +106,7 @@ export class OtherRun {
       this.run = await this.server.run(this.id);
     } catch (error) {
       if ((error as { status?: unknown }).status === NOT_FOUND) {
-        this.refusal = trans.__('there is no record of it here');
+        this.refusal = trans.__('its record was not found');
       } else {
         this.refusal = error instanceof Error ? error.message : String(error);
         this.timer = setTimeout(() => {
@@ -127,7 +127,7 @@ export class Comparison {
 
   constructor(private server: RunsServer) {}
 
-  /** Another run's metrics are there, or something is to be said of them. */
+  /** Emitted when another run's metrics arrive, or a note about them changes. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -137,7 +137,7 @@ export class Comparison {
     Signal.clearData(this);
   }
 
-  /** Compare with these, and no others; of those that stay all is kept that is known. */
+  /** Set the runs to compare with; those that stay keep their data. */
   set(ids: readonly string[]): void {
     const wanted = [...new Set(ids)].slice(0, MOST_COMPARED);
     if (wanted.length === this.others.length && wanted.every((id, i) => id === this.others[i].id)) {
@@ -156,12 +156,12 @@ export class Comparison {
     return this.others.every(other => other.isReady(sought));
   }
 
-  /** What the others have of these metrics. */
+  /** Return what the compared runs have of these metrics. */
   infos(names: ReadonlySet<string>): NameInfo[] {
     return this.others.flatMap(other => other.names?.filter(({ name }) => names.has(name)) ?? []);
   }
 
-  /** What is to be said of the others; `names` are this run's metrics. */
+  /** Return notes about the compared runs; `names` are this run's metrics. */
   notes(names: ReadonlySet<string>): string[] {
     return this.others.flatMap((other, i) => noteOn(other, letterOf(i), names));
   }
@@ -172,14 +172,14 @@ function noteOn({ id, refusal, names, trouble, isLive }: OtherRun, letter: strin
     return [trans.__('not compared with %1, run %2: %3', letter, id, refusal)];
   }
   if (trouble) {
-    return [trans.__('%1, run %2, is not up to date: %3; trying again', letter, id, trouble)];
+    return [trans.__('%1, run %2, is not up to date: %3; retrying', letter, id, trouble)];
   }
   if (names?.length === 0) {
     return [isLive ? trans.__('%1, run %2, has no metrics yet', letter, id) : trans.__('%1, run %2, has no metrics', letter, id)];
   }
   if (names && !names.some(({ name }) => ours.has(name))) {
     const has = names.slice(0, NAMED).map(({ name }) => name).join(', ');
-    return [trans.__('%1, run %2, has none of this run’s metrics: it has %3', letter, id, has)];
+    return [trans.__('%1, run %2, shares no metric with this run; its metrics include %3', letter, id, has)];
   }
   return [];
 }

@@ -1,16 +1,16 @@
-/** Metrics as comma-separated values: every point, in as many questions as that takes. */
+/** Metrics as comma-separated values: every point, in as many requests as that takes. */
 import type { Range } from '../timeline/range';
 import { quoted } from '../timeline/tables';
 import type { MetricsAnswer } from './answer';
 import type { XAxis } from './choice';
 import type { MetricsServer } from './source';
 
-/** More than the server answers at once. */
+/** Points to request: more than the server returns at once. */
 const MOST = 1_000_000;
-/** Where a range is not divided any more, though points share a bucket. */
+/** Ranges up to this length are not divided further, even if points share a bucket. */
 const SHORTEST: { [axis in XAxis]: number } = { step: 1e-3, time: 1 };
 
-/** The lines of a file: of each run, each metric for itself. */
+/** Return the text of a CSV file: for each run, one metric after the other. */
 export async function metricsCsv(server: MetricsServer, ids: readonly string[], axis: XAxis, names: readonly string[]): Promise<string> {
   const head = axis === 'time' ? 'seconds' : 'step';
   const lines = [`name,rank,${head},value,lowest,highest,points,run\n`];
@@ -21,17 +21,17 @@ export async function metricsCsv(server: MetricsServer, ids: readonly string[], 
     const about = whole.names.find(each => each.name === name);
     if (about) {
       const [from, to] = axis === 'time' ? about.t : about.steps;
-      // Where it was answered from a coarse copy, a part is answered from every point.
+      // If the reply is from a coarse copy: a request with a range is answered from every point.
       const answer = whole.exact ? whole : await ask({ from, to });
       const found = await linesIn({ from, to }, answer, axis, ask);
-      // One by one: an engine takes some hundred thousand arguments at most.
+      // One by one: a call takes some hundred thousand arguments at most.
       found.forEach(each => lines.push(`${each},${quoted(id)}\n`));
     }
   }
   return lines.join('');
 }
 
-/** What an answer says, or of buckets of several points what its two halves say. */
+/** Return the lines of a reply; if some buckets have several points, request both halves of the range instead. */
 async function linesIn(
   { from, to }: Range,
   answer: MetricsAnswer,
@@ -46,7 +46,7 @@ async function linesIn(
     return answer.curves.flatMap(curve => curve.x.map((x, i) => line(curve, x, i, axis)));
   }
   const middle = (from + to) / 2;
-  // A point on the edge would be in both.
+  // A point on the boundary must not be in both.
   const halves: Range[] = [{ from, to: middle }, { from: next(middle), to }];
   const lines: string[] = [];
   for (const half of halves) {
@@ -56,7 +56,7 @@ async function linesIn(
   return lines;
 }
 
-/** The smallest number that is larger. */
+/** Return the smallest number that is larger. */
 function next(x: number): number {
   const bits = new DataView(new ArrayBuffer(8));
   bits.setFloat64(0, x === 0 ? 0 : x);

@@ -1,11 +1,11 @@
-/** What can be computed from curves: smoothing, mean and spread over ranks, extents, and what is nearest to a place. */
+/** Computations on curves: smoothing, mean and spread over ranks, visible parts, and the nearest bucket. */
 import { lowerBound } from '../lowerbound';
 import type { Range } from '../timeline/range';
 import type { Bad, Curve } from './answer';
 
 /**
- * An exponential moving average with its bias corrected, so that it does not begin at 0; `weight` is what one more
- * point leaves of those before it. A bucket counts as its points do, so a coarse curve is as smooth as a fine one.
+ * Return an exponential moving average with bias correction, so that it does not begin at 0. `weight` is what one
+ * more point leaves of those before it. A bucket counts as its points do, so a coarse curve is as smooth as a fine one.
  */
 export function smoothed({ mean, count }: Pick<Curve, 'mean' | 'count'>, weight: number): Float64Array {
   const out = new Float64Array(mean.length);
@@ -25,7 +25,7 @@ export function smoothed({ mean, count }: Pick<Curve, 'mean' | 'count'>, weight:
   return out;
 }
 
-/** Mean, lowest and highest of some ranks at the places of the one that has most of them; NaN where none has a value. */
+/** Return mean, lowest and highest of several ranks at the places of the longest curve; NaN where none has a value. */
 export function overRanks(curves: readonly Curve[]): Curve {
   const [first] = [...curves].sort((a, b) => b.x.length - a.x.length);
   const { x } = first;
@@ -49,7 +49,7 @@ export function overRanks(curves: readonly Curve[]): Curve {
   return { x, mean, low, high, count: first.count, bad, isAscending: first.isAscending, isEachPoint: first.isEachPoint };
 }
 
-/** The value at a place, on the line between its neighbours; the server answers the same for all ranks along time. */
+/** Return the value at a place, interpolated between its neighbors, as the server does along time. */
 function between(curve: Curve, at: number): number {
   const { x, mean, isAscending } = curve;
   const last = x.length - 1;
@@ -63,7 +63,7 @@ function between(curve: Curve, at: number): number {
   return x[i] === at ? mean[i] : mean[i - 1] + ((mean[i] - mean[i - 1]) * (at - x[i - 1])) / (x[i] - x[i - 1]);
 }
 
-/** The first and one beyond the last bucket that a range shows, with a neighbour on each side. */
+/** Return the first bucket that a range shows and one past the last, with a neighbor on each side. */
 export function inSight({ x, isAscending }: Curve, { from, to }: Range): [number, number] {
   if (!isAscending) {
     return [0, x.length];
@@ -73,7 +73,7 @@ export function inSight({ x, isAscending }: Curve, { from, to }: Range): [number
   return [Math.max(0, first - 1), Math.min(x.length, last + 1)];
 }
 
-/** The bucket nearest to a place, or -1 of a curve that has none. */
+/** Return the bucket nearest to a place; -1 if the curve is empty. */
 export function nearest({ x, isAscending }: Curve, at: number): number {
   if (x.length === 0) {
     return -1;
@@ -84,18 +84,18 @@ export function nearest({ x, isAscending }: Curve, at: number): number {
     const before = Math.max(0, i - 1);
     return Math.abs(x[before] - at) <= Math.abs(x[after] - at) ? before : after;
   }
-  // Of those that are equally near the last one: it replaced the others.
+  // Of equally near buckets, take the last: it replaced the others.
   return x.reduce((best, place, i) => (Math.abs(place - at) <= Math.abs(x[best] - at) ? i : best), 0);
 }
 
-/** How far a bucket's place stands for: half way to its neighbours. */
+/** Return how far a bucket reaches from its place: half way to the more distant neighbor. */
 export function reach({ x }: Curve, i: number): number {
   const left = i > 0 ? Math.abs(x[i] - x[i - 1]) : 0;
   const right = i + 1 < x.length ? Math.abs(x[i + 1] - x[i]) : 0;
   return Math.max(left, right) / 2;
 }
 
-/** The last value that was reported: its place, and the value or what stands for it; null if there is none. */
+/** Return the last reported value, finite or not, and its place; null if there is none. */
 export function lastOf({ x, mean, bad }: Curve): { x: number; value: number | Bad['value'] } | null {
   const i = x.length - 1;
   if (i < 0) {
@@ -104,7 +104,7 @@ export function lastOf({ x, mean, bad }: Curve): { x: number; value: number | Ba
   return { x: x[i], value: Number.isFinite(mean[i]) ? mean[i] : (badAt(bad, x[i]) ?? 'NaN') };
 }
 
-/** What a gap stands for; what was not reported of many is like the last that was. */
+/** Return the non-finite value behind a gap; as not all of many are listed, the last one listed up to there. */
 export function badAt(bad: readonly Bad[], at: number): Bad['value'] | null {
   const before = bad.filter(({ x }) => x <= at);
   return (before[before.length - 1] ?? bad[0])?.value ?? null;

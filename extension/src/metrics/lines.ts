@@ -3,18 +3,18 @@ import type { Range } from '../timeline/range';
 import type { Curve, Metric } from './answer';
 import { inSight, overRanks, smoothed } from './curves';
 
-/** Mean and spread are shown of more ranks than these, unless the reader wants otherwise. */
+/** With more ranks than this, mean and spread are shown, unless the reader chooses otherwise. */
 export const CURVES = 16;
 
 export interface Line {
-  /** Null for the mean of several ranks, and of other runs. */
+  /** Null for the mean of several ranks, and for compared runs. */
   rank: number | null;
-  /** Which of the runs that this one is compared with; none for this run. */
+  /** Index of the compared run; undefined for this run. */
   other?: number;
   curve: Curve;
-  /** Drawn instead of the mean of each bucket, which is pale then. */
+  /** Smoothed values, drawn over the means, which are then pale; null for no smoothing. */
   smooth: Float64Array | null;
-  /** Whether lowest and highest say more than the line does. */
+  /** Whether the band from lowest to highest is drawn. */
   hasBand: boolean;
 }
 
@@ -38,7 +38,7 @@ export function linesOf(metric: Metric, { ranks, isMean, smoothing }: LineChoice
   return chosen.map(curve => line(curve.rank, curve, !curve.isEachPoint && chosen.length <= CURVES));
 }
 
-/** The lines of the runs that this one is compared with: of each the mean of its ranks, and their spread. */
+/** Return the lines of the compared runs: for each, the mean of its ranks and their spread. */
 export function linesOfOthers(metrics: ReadonlyArray<Metric | null>, smoothing: number): Line[] {
   return metrics.flatMap((metric, other) => {
     const lines = metric ? linesOf(metric, { ranks: null, isMean: true, smoothing }) : [];
@@ -46,7 +46,7 @@ export function linesOfOthers(metrics: ReadonlyArray<Metric | null>, smoothing: 
   });
 }
 
-/** The lowest and the highest value to be seen in a range; Infinity and -Infinity if there is none. */
+/** Return the lowest and the highest visible value in a range; Infinity and -Infinity if there is none. */
 export function extremes(lines: readonly Line[], range: Range, isLog: boolean): [number, number] {
   let [least, most] = [Infinity, -Infinity];
   for (const { curve, smooth, hasBand } of lines) {
@@ -65,13 +65,13 @@ export function extremes(lines: readonly Line[], range: Range, isLog: boolean): 
   return [least, most];
 }
 
-/** The next place after this one, or before it, of places that ascend; the last that way where there is none. */
+/** Return the next of the ascending places after `from` (for step -1, before it), or the last one in that direction. */
 export function nextPlace(places: readonly number[], from: number | null, step: 1 | -1): number | undefined {
   const ahead = step > 0 ? places : [...places].reverse();
   return ahead.find(place => from === null || step * (place - from) > 0) ?? ahead[ahead.length - 1];
 }
 
-/** The place nearest to this one where any of the lines has a bucket; null if none has. */
+/** Return the place nearest to `at` where any of the lines has a bucket; null if none has. */
 export function snap(lines: readonly Line[], at: number, nearest: (curve: Curve, at: number) => number): number | null {
   let best: number | null = null;
   for (const { curve } of lines) {

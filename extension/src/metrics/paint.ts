@@ -1,4 +1,4 @@
-/** A plot on its canvas: axes, bands, curves with gaps, and marks where a value is no finite number. */
+/** Paints a plot on its canvas: axes, bands, curves with gaps, and marks for values that are not finite. */
 import { ticks, TimeScale } from '../timeline/range';
 import { Axis, linearTicks, logTicks, shownValues } from './axis';
 import { inSight } from './curves';
@@ -6,15 +6,15 @@ import { extremes, type Line } from './lines';
 import { paintLetter, paintMarks } from './paintmarks';
 import { colourOf, dashOf, DASHES, MARGIN, type Context, type Plot } from './plotstyle';
 
-/** Pixels between labels. */
+/** Minimum pixels between labels. */
 const APART = { x: 64, y: 28 };
-/** Points that are farther apart than this are dots as well. */
+/** Points that are at least this many pixels apart are drawn as dots as well. */
 const DOTTED = 14;
 const PALE = 0.3;
 const BAND = 0.16;
 const OTHERS_BAND = 0.1;
 
-/** Paint it; returns whether there is any value to be seen. */
+/** Paint the plot; return whether any value is visible. */
 export function paintPlot(context: Context, plot: Plot): boolean {
   const { width, height, ratio, colours } = plot;
   const { x, y, inner } = placesOf(plot);
@@ -41,9 +41,9 @@ export function paintPlot(context: Context, plot: Plot): boolean {
 
 interface Places {
   x: Axis;
-  /** Null where there is no value. */
+  /** Null if there is no value. */
   y: Axis | null;
-  /** Without the margins. */
+  /** The size without the margins. */
   inner: { width: number; height: number };
 }
 
@@ -78,7 +78,7 @@ function paintAxes(context: Context, plot: Plot, x: Axis, y: Axis | null, inner:
   for (const { at, label } of xTicks(plot, x)) {
     const place = crisp(x.pixel(at));
     const half = context.measureText(label).width / 2;
-    // The last one must not be cut off, nor any touch the one before it.
+    // The last label must not be cut off, and no label may touch the one before it.
     const middle = Math.min(place, inner.width + MARGIN.right - half);
     context.fillRect(place - 0.5 / ratio, inner.height, 1 / ratio, 3);
     if (middle - half >= free) {
@@ -126,7 +126,7 @@ function paintLine(context: Context, line: Line, plot: Plot, x: Axis, y: Axis): 
   context.globalAlpha = 1;
 }
 
-/** A line with gaps where there is no value; a point between gaps, and points with room around them, are dots. */
+/** Draw a line with gaps where there is no value; a point between gaps, and sparse points, are drawn as dots. */
 function stroke(
   context: Context,
   xs: Float64Array,
@@ -165,7 +165,7 @@ function stroke(
   }
 }
 
-/** From lowest to highest, piece by piece between gaps. */
+/** Fill the band from lowest to highest, piece by piece between gaps. */
 function fillBand(
   context: Context,
   { curve }: Line,
@@ -186,7 +186,7 @@ function fillBand(
       context.lineTo(x.pixel(curve.x[back]), place(low[back]));
     }
     context.closePath();
-    // To the next piece, past what has no value.
+    // Go to the next piece, past the bucket without a value.
     i = Math.max(i, begin) + 1;
     if (i < last) {
       context.moveTo(x.pixel(curve.x[i]), place(high[i]));
@@ -195,7 +195,7 @@ function fillBand(
   context.fill();
 }
 
-/** Paint on a canvas of its own where the pointer is, and what is being selected. */
+/** Paint the cursor and the range that is being selected, on a canvas of their own. */
 export function paintOver(context: Context, plot: Plot): void {
   const { part, cursor, colours, lines, others, ratio } = plot;
   const { x, y, inner } = placesOf(plot);

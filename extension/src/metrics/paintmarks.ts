@@ -1,4 +1,4 @@
-/** Marks of a plot: values that are no finite numbers, and the letters of other runs. */
+/** Marks in a plot: values that are not finite, and the letters of compared runs. */
 import type { BadValue } from './answer';
 import type { Axis } from './axis';
 import { letterOf } from './comparison';
@@ -7,7 +7,7 @@ import { colourOf, MARGIN, type Context, type Plot } from './plotstyle';
 
 const MARK = 3.5;
 
-/** What cannot be drawn at its value has a mark at the edge: × for NaN, and triangles for infinities. */
+/** Mark values that are not finite at the edge of the plot: × for NaN, triangles for infinities. */
 export function paintMarks(context: Context, line: Line, { range, colours }: Plot, x: Axis, height: number): void {
   const drawn = new Set<string>();
   context.strokeStyle = context.fillStyle = colourOf(line, colours);
@@ -40,7 +40,7 @@ function paintMark(context: Context, value: BadValue, left: number, height: numb
   context.fill();
 }
 
-/** The letter of another run, where its line ends. */
+/** Paint the letter of a compared run where its line ends. */
 export function paintLetter(context: Context, line: Line, plot: Plot, x: Axis, y: Axis): void {
   const { curve, smooth, other = 0 } = line;
   const ys = smooth ?? curve.mean;

@@ -1,4 +1,4 @@
-/** What is said of metrics: under the pointer, beside a plot's name, and to those who do not see the plots. */
+/** Texts about metrics: in the tooltip, beside a plot's name, and for screen readers. */
 import { trans } from '../translation';
 import { exactMoment, grouped } from '../words';
 import type { Curve, NameInfo, RankCurve } from './answer';
@@ -8,25 +8,25 @@ import { letterOf } from './comparison';
 import { badAt, lastOf, nearest, reach } from './curves';
 import type { Line } from './lines';
 
-/** The values of more ranks than these are summed up. */
+/** With more ranks than this, their values are summarized. */
 const EACH = 8;
 
 export interface TipRow {
-  /** Whose colour it has; null for none. */
+  /** The rank whose color the row has; null for none. */
   rank: number | null;
-  /** Which of the other runs it is about. */
+  /** Index of the compared run that the row is about. */
   other?: number;
   text: string;
 }
 
 interface Reading {
   rank: number | null;
-  /** As it is drawn: smoothed, if that is chosen. */
+  /** As it is drawn: smoothed if smoothing is on. */
   value: number;
   text: string;
 }
 
-/** `step 41` or `+1.200 s`; what stands for several points is near it. `fine` is as for `exactMoment`. */
+/** Describe a place: `step 41` or `+1.200 s`; `near step 41` for several points. `fine` is as for `exactMoment`. */
 export function placeWords(axis: XAxis, x: number, isEachPoint = true, fine = Infinity): string {
   if (axis === 'step' && !isEachPoint) {
     return trans.__('near step %1', grouped(Math.round(x)));
@@ -34,7 +34,7 @@ export function placeWords(axis: XAxis, x: number, isEachPoint = true, fine = In
   return axis === 'time' ? exactMoment(x, fine) : trans.__('step %1', Number.isInteger(x) ? grouped(x) : reading(x));
 }
 
-/** What the lines say at a place. */
+/** Return the tooltip's rows about the lines at a place. */
 export function tipRows(lines: readonly Line[], ranks: readonly RankCurve[], x: number): TipRow[] {
   const rows = lines.flatMap(line => {
     const said = readingAt(line, x);
@@ -52,7 +52,7 @@ export function tipRows(lines: readonly Line[], ranks: readonly RankCurve[], x: 
   return rows.map(({ rank, text }) => ({ rank, text: trans.__('rank %1: %2', rank, text) }));
 }
 
-/** What the lines of other runs say at a place, and how far this run's are from that. */
+/** Return the tooltip's rows about compared runs at a place, with the difference of this run. */
 export function otherRows(lines: readonly Line[], others: readonly Line[], x: number): TipRow[] {
   const ours = lines.flatMap(line => readingAt(line, x)?.value ?? []).filter(Number.isFinite);
   const mean = ours.reduce((sum, value) => sum + value, 0) / ours.length;
@@ -70,7 +70,7 @@ export function otherRows(lines: readonly Line[], others: readonly Line[], x: nu
   });
 }
 
-/** Which ranks have the lowest and the highest value, and if need be the mean. */
+/** Return rows with the lowest and the highest value and their ranks, and the mean if requested. */
 function spread(ranks: readonly RankCurve[], x: number, withMean = false): TipRow[] {
   const values = ranks.flatMap(curve => {
     const i = at(curve, x);
@@ -108,13 +108,13 @@ function readingAt({ rank, curve, smooth }: Line, x: number): Reading | null {
   return { rank, value: smooth ? smooth[i] : value, text: more.length ? `${raw} (${more.join('; ')})` : raw };
 }
 
-/** The bucket that stands for a place, or -1. */
+/** Return the bucket that covers a place, or -1. */
 function at(curve: Curve, x: number): number {
   const i = nearest(curve, x);
   return i >= 0 && Math.abs(curve.x[i] - x) <= reach(curve, i) ? i : -1;
 }
 
-/** The last value, at the right of a plot's name: of several ranks the lowest and the highest, or the mean. */
+/** Return the last value, to show beside a plot's name: of several ranks, the lowest and highest, or the mean. */
 export function lastWords(lines: readonly Line[]): string {
   const values = lines.flatMap(({ curve }) => lastOf(curve)?.value ?? []);
   if (lines.length === 1 && lines[0].rank === null && values.length) {
@@ -127,7 +127,7 @@ export function lastWords(lines: readonly Line[]): string {
   return [texts.join(' – '), ...(bad === undefined ? [] : [reading(bad)])].filter(Boolean).join(', ');
 }
 
-/** The last values of other runs, each behind its letter. */
+/** Return the last values of compared runs, each after its letter. */
 export function lastOfOthers(others: readonly Line[]): string[] {
   return others.flatMap(line => {
     const last = lastOf(line.curve);
@@ -135,7 +135,7 @@ export function lastOfOthers(others: readonly Line[]): string[] {
   });
 }
 
-/** A metric in a sentence, for those who do not see its plot. */
+/** Describe a metric in a sentence, for screen readers. */
 export function summary({ name, steps, t }: NameInfo, last: string, axis: XAxis): string {
   const [from, to] = (axis === 'time' ? t : steps).map(x => placeWords(axis, x));
   return trans.__('%1, from %2 to %3; last: %4', name, from, to, last);

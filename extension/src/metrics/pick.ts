@@ -1,17 +1,17 @@
-/** Which metrics have a plot: of many the first, and those that the reader adds. */
+/** The choice of metrics that have a plot: of many, the first ones and those that the reader adds. */
 import type { NameInfo } from './answer';
 
-/** More than these are found by filtering, or added one by one. */
+/** Number of metrics with a plot by default; others can be found by filtering, or added one by one. */
 export const FIRST_NAMES = 20;
 
 export interface Picked {
   /** In the order in which they were first reported. */
   shown: NameInfo[];
-  /** Those that match as well. */
+  /** Further metrics that match, without a plot. */
   others: NameInfo[];
 }
 
-/** Null stands for all ranks, and for all names. */
+/** Choose the plots among the metrics of `ranks` whose names pass `test`; null means all ranks, or all names. */
 export function pick(
   names: readonly NameInfo[],
   ranks: ReadonlySet<number> | null,

@@ -3,11 +3,11 @@ import type { Range } from '../timeline/range';
 import type { XAxis } from './choice';
 import type { Line } from './lines';
 
-/** Room for the labels of the axes; style/metrics.css has the same. */
+/** Space for the labels of the axes; the same as in style/metrics.css. */
 export const MARGIN = { left: 46, right: 8, top: 6, bottom: 18 };
-/** Ranks that share a colour with one before them are dashed. */
+/** The dash patterns of ranks that share a color, in order. */
 export const DASHES = [[], [5, 3], [2, 2], [7, 2, 2, 2]];
-/** The lines of other runs, which all are dashed: their colour, as of a rank that few runs have, and their dashes. */
+/** The lines of compared runs, all dashed: the rank whose color each has (one that few runs have), and its dashes. */
 export const OTHERS = [
   { rank: 3, dash: [8, 4] },
   { rank: 2, dash: [2, 3] },
@@ -16,7 +16,7 @@ export const OTHERS = [
 ];
 
 export interface Colours {
-  /** Of ranks, which share them. */
+  /** The colors of ranks, which share them. */
   ranks: readonly string[];
   ink: string;
   faint: string;
@@ -28,19 +28,19 @@ export interface Colours {
 
 export interface Plot {
   lines: readonly Line[];
-  /** Of runs that this one is compared with; they are drawn under its own. */
+  /** The lines of compared runs, drawn under this run's. */
   others: readonly Line[];
   axis: XAxis;
   range: Range;
   isLog: boolean;
-  /** In CSS pixels, with the margins. */
+  /** In CSS pixels, including the margins. */
   width: number;
   height: number;
   ratio: number;
   colours: Colours;
-  /** Where the pointer is. */
+  /** The place that is pointed at; null for none. */
   cursor: number | null;
-  /** What is being selected. */
+  /** The range that is being selected; null for none. */
   part: Range | null;
 }
 
@@ -51,7 +51,7 @@ export function colourOf({ rank, other }: Line, { ranks, ink }: Colours): string
   return shared === null ? ink : ranks[shared % ranks.length];
 }
 
-/** How a line is dashed: ranks only where they share colours, and not where there are too many of them. */
+/** Return a line's dashes. Ranks have them only if they share colors, and not if there are too many ranks. */
 export function dashOf({ rank, other }: Line, { lines, colours: { ranks } }: Plot): readonly number[] {
   if (other !== undefined) {
     return OTHERS[other].dash;

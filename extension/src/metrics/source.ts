@@ -1,4 +1,4 @@
-/** Asks the server for the curves that are looked at: one question at a time, and of a live run not too often. */
+/** Requests the visible curves from the server: one request at a time, and not too often for a live run. */
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import type { RunModel } from '../run/model';
@@ -7,17 +7,17 @@ import type { Range } from '../timeline/range';
 import { readAnswer, type Metric, type MetricsAnswer, type NameInfo } from './answer';
 import type { XAxis } from './choice';
 
-/** Milliseconds between two looks at a live run, how often longer than one of them took, and after one that failed. */
+/** Pause between requests for a live run (ms), its minimum in durations of the last one, and after a failure (ms). */
 const REST = 1_000;
 const SHARE = 5;
 const RETRY = 5_000;
-/** While a range is moved it is not asked for. */
+/** A range is requested once it has not moved for this many milliseconds. */
 const SETTLE = 200;
-/** So much beside a range comes with it, as a share: it is soon moved there. */
+/** Margin requested on each side of a range, as a share of it, as the reader may soon move there. */
 const BESIDE = 0.5;
-/** Curves in one answer, of all its names: the server's CURVES_AT_ONCE, where each still has some points. */
+/** Maximum curves in one reply, so that each still has some points; as the server's CURVES_AT_ONCE. */
 const CURVES_AT_ONCE = 2_500;
-/** A range that is so many times shorter than what is known is asked for anew. */
+/** A range that is this many times shorter than the known one is requested again. */
 const CLOSER = 2;
 
 export interface Question {
@@ -25,7 +25,7 @@ export interface Question {
   /** Null for all. */
   range: Range | null;
   points: number;
-  /** None for the first names that there are. */
+  /** Empty for the first names of the run. */
   names: readonly string[];
 }
 
@@ -33,50 +33,50 @@ export interface MetricsServer {
   metrics(id: string, question: Question): Promise<MetricsAnswer>;
 }
 
-/** What the reader looks at now. */
+/** What is visible now. */
 export interface Sought {
   axis: XAxis;
   /** Null for all. */
   range: Range | null;
   names: readonly string[];
-  /** As many as there is room for. */
+  /** Points per curve, as many as fit. */
   points: number;
 }
 
 interface Known {
   metric: Metric;
   range: Range | null;
-  /** Of a curve at most, and how many were asked for. */
+  /** Maximum points per curve, and how many were requested. */
   points: number;
   asked: number;
-  /** How many names it was asked for with. */
+  /** How many metrics were in the same reply. */
   together: number;
-  /** Stands for what had been reported by then. */
+  /** Identifies what had been reported by then. */
   stamp: string;
 }
 
 interface Store {
   whole: Map<string, Known>;
-  /** The part that was looked at last. */
+  /** The partial range that was visible last. */
   part: Map<string, Known>;
 }
 
 const emptyStore = (): Store => ({ whole: new Map(), part: new Map() });
 
 export class MetricsSource {
-  /** Every metric that there is; null until the first answer. */
+  /** All metrics of the run; null until the first reply. */
   names: readonly NameInfo[] | null = null;
   notes: readonly string[] = [];
-  /** How the run stood at the last answer. */
+  /** The state of the run at the last reply. */
   state: RunState | null = null;
-  /** Why the last question has no answer, in a sentence; '' if it has. */
+  /** Why the last request failed, in a sentence; '' if it did not. */
   trouble = '';
-  /** Counts answers. */
+  /** Counts replies. */
   version = 0;
 
   private stores: { [axis in XAxis]: Store } = { step: emptyStore(), time: emptyStore() };
   private isAsking = false;
-  /** Stands for what had been reported by the last answer. */
+  /** Identifies what had been reported by the last reply. */
   private last = '';
   private rested = 0;
   private settled = 0;
@@ -89,7 +89,7 @@ export class MetricsSource {
     private server: MetricsServer
   ) {}
 
-  /** There is an answer, or it is time to ask. */
+  /** Emitted when a reply arrives, and when a request is due. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -99,7 +99,7 @@ export class MetricsSource {
     Signal.clearData(this);
   }
 
-  /** The best that is known of a metric in a range. */
+  /** Return the best known data of a metric in a range; null if there is none. */
   metric(name: string, axis: XAxis, range: Range | null): Metric | null {
     const { whole, part } = this.stores[axis];
     const close = part.get(name);
@@ -107,7 +107,7 @@ export class MetricsSource {
     return known?.metric ?? null;
   }
 
-  /** Ask for what is looked at, if it is not known. To be called while it is seen. */
+  /** Request what is visible, if it is not known. Call this while the view is visible. */
   refresh(sought: Sought): void {
     const now = performance.now();
     const range = JSON.stringify([sought.axis, sought.range]);
@@ -132,18 +132,18 @@ export class MetricsSource {
     }
   }
 
-  /** Whether all that is sought is known. */
+  /** Whether everything visible is known. */
   isUpToDate(sought: Sought): boolean {
     return this.names !== null && this.question(sought) === null;
   }
 
   private get stamp(): string {
     const { isLive, metricEvents, generation } = this.model;
-    // A run that was lost may have come back and ended.
+    // The record of a lost run may have been read again, once the run had come back and ended.
     return isLive ? `${metricEvents} so far` : `all ${generation}`;
   }
 
-  /** What is to be asked next, and whether it is not only to see what came since. */
+  /** Return the next request, or null; `isNew` is false if it only updates known data. */
   private question({ axis, range, names, points }: Sought): (Question & { isNew: boolean }) | null {
     const { whole, part } = this.stores[axis];
     if (this.names === null || (this.names.length === 0 && this.last !== this.stamp)) {
@@ -163,7 +163,7 @@ export class MetricsSource {
       return { axis, range: null, names: rough, points, isNew: true };
     }
     const isOld = (known: Known | undefined): boolean => known?.stamp !== this.stamp;
-    // Those first that have waited longest: more may be reported before all are asked for.
+    // Those that have waited longest come first: more may be reported before all are requested.
     const close = [...part.keys()].filter(name => names.includes(name) && isClose(name) && isOld(part.get(name)));
     if (close.length) {
       return { ...around(range!, points), axis, names: [...new Set([...close, ...names])], isNew: false };
@@ -172,7 +172,7 @@ export class MetricsSource {
     return old.length ? { axis, range: null, names: old, points, isNew: false } : null;
   }
 
-  /** The first of these names, of which one answer has the curves; one at least. */
+  /** Return the first of these names whose curves fit in one reply; at least one. */
   private atOnce(names: readonly string[]): readonly string[] {
     const ranks = new Map(this.names?.map(info => [info.name, info.ranks.length] as const));
     let curves = 0;
@@ -205,7 +205,7 @@ export class MetricsSource {
         known.delete(name);
       }
     }
-    // A name without points in the range has an answer as well.
+    // A name without points in the range is known as well.
     for (const name of new Set([...names, ...found.keys()])) {
       const metric = found.get(name) ?? { ranks: [], over: null, isFinest: answer.exact };
       known.delete(name); // so that it comes last
@@ -219,7 +219,7 @@ export class MetricsSource {
   }
 }
 
-/** With what is beside it, and as many points in the range itself. */
+/** Extend a range by its margins, keeping as many points in the range itself. */
 function around({ from, to }: Range, points: number): Pick<Question, 'range' | 'points'> {
   const beside = (to - from) * BESIDE;
   return { range: { from: from - beside, to: to + beside }, points: Math.ceil(points * (1 + 2 * BESIDE)) };
@@ -229,7 +229,7 @@ function covers(outer: Range | null, inner: Range): boolean {
   return outer !== null && outer.from <= inner.from && outer.to >= inner.to;
 }
 
-/** Whether what is known of a part shows this range as well as may be. */
+/** Whether the known data of a part shows this range as well as possible. */
 function fits(known: Known | undefined, range: Range, points: number, together: number): boolean {
   if (!known?.range || !covers(known.range, range)) {
     return false;
@@ -238,7 +238,7 @@ function fits(known: Known | undefined, range: Range, points: number, together: 
   return known.metric.isFinest || (isClose && !isRough(known, around(range, points).points, together));
 }
 
-/** Whether there would be more points if more were asked for, or fewer names at once. */
+/** Whether requesting more points, or fewer names at once, would return more points. */
 function isRough({ metric, points, asked, together }: Known, wanted: number, names: number): boolean {
   return !metric.isFinest && points < wanted && (asked <= points || together > names);
 }

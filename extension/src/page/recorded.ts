@@ -40,7 +40,7 @@ export class Recorded {
       return this.ofOther(other, route, searchParams);
     }
     if (!(route in TYPES)) {
-      return refused(404, trans.__('this page holds a record, and no ranks to ask'));
+      return refused(404, trans.__('this page holds only a record: there are no live ranks'));
     }
     if (route === 'events') {
       return this.events(searchParams);
@@ -95,7 +95,7 @@ export class Recorded {
   private async ofOther(other: number, route: string, query: URLSearchParams): Promise<Response> {
     const run = await this.get(`run_${other}`);
     if (run.length === 0 || !['', 'metrics'].includes(route)) {
-      return refused(404, trans.__('it is not in this page'));
+      return refused(404, trans.__('the run is not in this page'));
     }
     return route ? this.metrics(query, `_${other}`) : answered(run, TYPES['']);
   }

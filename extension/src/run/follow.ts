@@ -15,15 +15,13 @@ const TURN = 1_000;
 const LOST_PAUSE = 10_000;
 const LONGEST_PAUSE = 30_000;
 
-const SUMMARY = (): string => trans.__('Below is the summary that was saved with the notebook.');
-export const NO_SERVER = (): string =>
-  trans.__('The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom` and restart JupyterLab. Where it is enabled, the server’s log says why it did not load.') +
-  ` ${SUMMARY()}`;
+const NO_SERVER = (): string =>
+  trans.__('The Rankroom server extension is not enabled: run `jupyter server extension enable rankroom` and restart JupyterLab. If it is enabled, the server’s log says why it did not load.');
 const NEWER = (version: number): string =>
   trans.__(
     'This record was written by a newer Rankroom (record version %1, this view reads up to %2): upgrade with `pip install -U rankroom`.',
     version, VERSION
-  ) + ` ${SUMMARY()}`;
+  );
 
 /** Bytes per piece: large enough for a long record, small enough to be processed while the next one is transferred. */
 const PIECE = 4 << 20;
@@ -151,7 +149,7 @@ async function explain(
   signal: AbortSignal
 ): Promise<void> {
   if (error instanceof ApiError && error.status === 404) {
-    model.refusal = (await isThere(api, signal)) ? `${error.message}. ${SUMMARY()}` : NO_SERVER();
+    model.refusal = (await isThere(api, signal)) ? `${error.message}.` : NO_SERVER();
     model.notify();
     if (!isRefused(model)) {
       await rest(LOST_PAUSE, signal);
@@ -160,8 +158,8 @@ async function explain(
   }
   const pause = Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
   // A reply that breaks off raises an error of the browser or of the parser.
-  const why = error instanceof ApiError ? error.message : trans.__('an answer of the Jupyter server broke off');
-  model.trouble = trans.__('%1: trying again every %2 s', why, Math.ceil(pause / 1000));
+  const why = error instanceof ApiError ? error.message : trans.__('a reply from the Jupyter server was cut off');
+  model.trouble = trans.__('%1: retrying in %2 s', why, Math.ceil(pause / 1000));
   model.notify();
   await rest(pause, signal);
 }

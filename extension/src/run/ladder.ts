@@ -47,7 +47,7 @@ export class Ladder {
 
   /** Fetch the stacks, for the first time or again. */
   async look(): Promise<void> {
-    await this.once('stacks', trans.__('looking at the stacks of all ranks …'), async () => {
+    await this.once('stacks', trans.__('fetching the stacks of all ranks …'), async () => {
       this.stacks = await this.api.stacks(this.model.id);
       this.seenAt = new Date(this.now());
       return '';
@@ -88,6 +88,6 @@ function keyOf(step: string, ranks: readonly number[]): string {
 
 const DOING: { [step in Step]: (ranks: readonly number[]) => string } = {
   interrupt: () => trans.__('interrupting all ranks …'),
-  release: () => trans.__('releasing what waits in a collective …'),
+  release: () => trans.__('releasing ranks that wait in a collective …'),
   restart: ranks => trans.__('restarting %1 …', nameRanks(ranks))
 };

@@ -55,7 +55,7 @@ export class Memories {
     try {
       this.storage?.setItem(KEY, JSON.stringify([...this.saved, ...this.memories].slice(-MOST)));
     } catch (error) {
-      console.warn('How runs are looked at cannot be kept:', error);
+      console.warn('Cannot save the view state of runs:', error);
     }
   }
 }

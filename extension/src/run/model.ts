@@ -26,7 +26,7 @@ const SPAN_BYTES = 20;
 const TRIES = 5;
 const PAUSE_MS = 200;
 
-const refuse = (): Promise<never> => Promise.reject(new Error(trans.__('no server is there')));
+const refuse = (): Promise<never> => Promise.reject(new Error(trans.__('there is no server to compute this')));
 const NO_SERVER: Analyst = { profile: refuse, collectives: refuse };
 
 export class RunModel {
@@ -240,7 +240,7 @@ export class RunModel {
       }
       await new Promise(resolve => setTimeout(resolve, PAUSE_MS));
     }
-    throw new Error(trans.__('the server knows other spans than there are here'));
+    throw new Error(trans.__('the server and this page have read different parts of the record'));
   }
 
   /** Identifies the loaded spans and the clock offsets that are known. */

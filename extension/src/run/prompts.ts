@@ -22,8 +22,8 @@ export class Prompts {
   /** The prompt for which the pending text was begun. */
   private begun: Prompt | undefined;
   private answered = -Infinity;
-  /** The index in the history of the entry that is shown; its length stands for the pending text. */
-  private at = history.length;
+  /** How far back in the history, which other runs extend, the shown entry is; 0 is the pending text. */
+  private back = 0;
   private typed = '';
 
   constructor(
@@ -91,7 +91,7 @@ export class Prompts {
       history.push(text);
       history.splice(0, history.length - MOST_HISTORY);
     }
-    this.at = history.length;
+    this.back = 0;
     this.typed = '';
     this.begun = undefined;
     this.answered = this.now();
@@ -128,11 +128,11 @@ export class Prompts {
 
   /** Return the history entry before (-1) or after (1) the current one; `shown` is what the input line holds. */
   recall(by: 1 | -1, shown: string): string {
-    if (this.at === history.length) {
+    if (this.back === 0) {
       this.typed = shown;
     }
-    this.at = Math.max(0, Math.min(history.length, this.at + by));
-    return history[this.at] ?? this.typed;
+    this.back = Math.max(0, Math.min(history.length, this.back - by));
+    return this.back ? history[history.length - this.back] : this.typed;
   }
 }
 

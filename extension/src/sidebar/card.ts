@@ -29,7 +29,7 @@ export class CardView {
   private complaint = h('span', '');
   private said = h(
     'div', 'rr-said-wrong', { role: 'alert', hidden: true }, this.complaint,
-    h('button', 'rr-away', { 'aria-label': trans.__('put this message away'), onclick: () => this.clusters.putAway(this.card) }, '×')
+    h('button', 'rr-away', { 'aria-label': trans.__('dismiss this message'), onclick: () => this.clusters.putAway(this.card) }, '×')
   );
   private buttons: { [what in Doing]: HTMLButtonElement };
   private size = h('input', 'rr-size', { type: 'number', min: '1', required: true });
@@ -54,7 +54,7 @@ export class CardView {
         trans.__('Insert cell'), trans.__('insert a cell that attaches the current notebook to these ranks'),
         () => this.actions.insertCell(this.card)
       ),
-      interrupt: stepButton(trans.__('Interrupt'), trans.__('end what the ranks run; their variables are kept'), act('interrupt')),
+      interrupt: stepButton(trans.__('Interrupt'), trans.__('interrupt what the ranks run; their variables are kept'), act('interrupt')),
       log: stepButton(trans.__('Log'), trans.__('what the cluster’s processes have written'), () => this.actions.openLog(this.card)),
       restart: stepButton(trans.__('Restart…'), trans.__('restart the ranks, without their variables'), act('restart')),
       resize: stepButton(
@@ -73,7 +73,7 @@ export class CardView {
     this.node = h(
       'section', 'rr-card', { 'aria-label': trans.__('cluster %1', card.name), 'data-cluster': card.name },
       head, this.where, this.words, this.remedy, this.said,
-      h('div', 'rr-actions', { role: 'group', 'aria-label': trans.__('what to do with %1', card.name) }, ...Object.values(this.buttons)),
+      h('div', 'rr-actions', { role: 'group', 'aria-label': trans.__('actions for %1', card.name) }, ...Object.values(this.buttons)),
       this.resize, this.ranks
     );
   }
@@ -115,9 +115,9 @@ export class CardView {
     setText(restart, isOver(card) ? trans.__('Restart') : card.is_supervised ? trans.__('Restart…') : trans.__('Reconnect'));
     restart.title = card.is_supervised || isOver(card)
       ? trans.__('restart the ranks, without their variables')
-      : trans.__('take it up again; the ranks keep their variables');
+      : trans.__('reconnect to the cluster; the ranks keep their variables');
     setText(stop, isOver(card) ? trans.__('Remove') : card.state === 'pending' ? trans.__('Cancel job…') : trans.__('Stop…'));
-    stop.title = isOver(card) ? trans.__('take it off this list') : trans.__('end the ranks; their variables are gone then');
+    stop.title = isOver(card) ? trans.__('remove it from this list') : trans.__('end the ranks; their variables are lost');
     if (!isLive(card)) {
       this.resize.hidden = true;
     }

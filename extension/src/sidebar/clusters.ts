@@ -170,10 +170,10 @@ export class Clusters {
       const isAbsent = error instanceof ApiError && error.status === 404;
       this.trouble = isAbsent
         ? trans.__(
-          'This Jupyter server lacks Rankroom’s routes: run “%1” and restart it. Where that is done, its log says why they did not load.',
+          'This Jupyter server lacks Rankroom’s routes: run “%1” and restart it. If that has been done, its log says why they did not load.',
           'jupyter server extension enable rankroom'
         )
-        : trans.__('%1: trying again.', message(error));
+        : trans.__('%1: retrying.', message(error));
       this.tell();
       throw error; // makes the poll back off
     }
@@ -198,7 +198,7 @@ export class Clusters {
       this.areRunsKnown = true;
       this.runsTrouble = '';
     } catch (error) {
-      this.runsTrouble = trans.__('%1: trying again.', message(error));
+      this.runsTrouble = trans.__('%1: retrying.', message(error));
     }
     this.tell();
   }

@@ -14,13 +14,13 @@ interface Kind {
 }
 
 function hereKinds(): Kind[] {
-  const title = trans.__('how many ranks: empty for one per GPU, or 2 on a machine without');
+  const title = trans.__('number of ranks; if left empty, one per GPU, or 2 on a machine without GPUs');
   return [{ name: 'ranks', label: trans.__('Ranks'), hint: trans.__('one per GPU, or 2'), title }];
 }
 
 function jobKinds(): Kind[] {
   const none = trans.__('none');
-  const decided = trans.__('as the site decides');
+  const decided = trans.__('the site’s default');
   return [
     { name: 'nodes', label: trans.__('Nodes'), hint: '1', title: trans.__('compute nodes') },
     { name: 'gpus_per_node', label: trans.__('GPUs per node'), hint: none, title: trans.__('GPUs of each node; each gets a rank') },
@@ -33,7 +33,7 @@ function jobKinds(): Kind[] {
     },
     { name: 'qos', label: trans.__('QoS'), hint: none, title: trans.__('quality of service'), isRare: true },
     { name: 'constraint', label: trans.__('Constraint'), hint: none, title: trans.__('a feature that nodes must have'), isRare: true },
-    { name: 'reservation', label: trans.__('Reservation'), hint: none, title: trans.__('nodes that were set aside'), isRare: true },
+    { name: 'reservation', label: trans.__('Reservation'), hint: none, title: trans.__('the name of a reservation of nodes'), isRare: true },
     { name: 'cpus_per_task', label: trans.__('CPUs per rank'), hint: decided, title: trans.__('cores for each rank'), isRare: true },
     { name: 'memory_per_node', label: trans.__('Memory per node'), hint: decided, title: trans.__('megabytes, or like 64G'), isRare: true },
     {
@@ -90,7 +90,7 @@ export class Fields {
     const nodes = (isRare: boolean): HTMLElement[] =>
       this.fields.filter(field => Boolean(field.kind.isRare) === isRare).map(field => field.node);
     const back = h(
-      'label', 'rr-check', { title: trans.__('a rank that dies is restarted, without its variables') },
+      'label', 'rr-check', { title: trans.__('restart a rank whose process dies; its variables are lost') },
       this.back, trans.__('restart ranks that die')
     );
     this.rest = h('details', 'rr-more-fields', {}, h('summary', '', {}, trans.__('More')), ...nodes(true), back);

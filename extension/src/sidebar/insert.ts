@@ -19,7 +19,7 @@ export async function insertCell(notebooks: INotebookTracker | null, cell: ICell
   const notebook = panel?.content;
   const cells = notebook?.model?.sharedModel;
   if (!notebook || !cells) {
-    Notification.info(trans.__('Open a notebook first: the cell goes below its active cell.'), {
+    Notification.info(trans.__('Open a notebook first: the cell is inserted below its active cell.'), {
       autoClose: 8_000,
       actions: [{ label: trans.__('Copy the cell'), callback: () => Clipboard.copyToSystem(source) }]
     });

@@ -51,7 +51,7 @@ class LogView extends Widget {
     try {
       const log = await this.api.log(this.cluster);
       const isAtEnd = text.scrollTop + text.clientHeight > text.scrollHeight - NEAR;
-      setText(text, log || trans.__('Nothing was written yet.'));
+      setText(text, log || trans.__('Nothing has been written yet.'));
       this.wrong.hidden = true;
       if (isAtEnd) {
         text.scrollTop = text.scrollHeight;

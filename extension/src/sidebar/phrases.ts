@@ -112,7 +112,7 @@ export function timeLeft(card: ClusterStatus, now: number): string {
   if (s >= 60) {
     return trans.__('%1 min %2 s left', Math.floor(s / 60), String(s % 60).padStart(2, '0'));
   }
-  return s > 0 ? trans.__('%1 s left', s) : trans.__('its time is over');
+  return s > 0 ? trans.__('%1 s left', s) : trans.__('its time is up');
 }
 
 /** For the status bar: `4 ranks · 0:41 left`; '' when there is nothing to say. */
@@ -144,7 +144,7 @@ export function question(card: ClusterStatus, act: Act, ranks: string): [string,
     return [trans.__('Cancel the job of %1?', name), trans.__('Job %1 loses its place in the queue.', job), trans.__('Cancel the job')];
   }
   if (act === 'stop') {
-    return [trans.__('Stop %1?', name), `${ending(size, job)} ${trans.__('Records of runs stay.')}`, trans.__('Stop')];
+    return [trans.__('Stop %1?', name), `${ending(size, job)} ${trans.__('Records of runs are kept.')}`, trans.__('Stop')];
   }
   if (act === 'resize') {
     const then = card.is_remote
@@ -160,26 +160,26 @@ export function question(card: ClusterStatus, act: Act, ranks: string): [string,
     ? trans.__('Restart rank %1 of %2?', ranks, name)
     : trans._n('Restart the rank of %2?', 'Restart the %1 ranks of %2?', size, name);
   const body = ranks
-    ? trans.__('Variables on that rank are gone then; anything that runs there ends.')
-    : trans.__('Variables on the ranks are gone then; anything that runs there ends.');
+    ? trans.__('Variables on that rank are lost, and anything that runs there ends.')
+    : trans.__('Variables on the ranks are lost, and anything that runs there ends.');
   return [title, body, trans.__('Restart')];
 }
 
 /** What a stop ends; `size` is 0 while the number of ranks is not yet known. */
 function ending(size: number, job: string): string {
   if (size === 0) {
-    return trans.__('This ends its ranks and its job; variables on the ranks are gone then.');
+    return trans.__('This ends its ranks and its job; variables on the ranks are lost.');
   }
   return job
     ? trans._n(
-      'This ends its rank and job %2; variables on the ranks are gone then.',
-      'This ends its %1 ranks and job %2; variables on the ranks are gone then.',
+      'This ends its rank and job %2; variables on the ranks are lost.',
+      'This ends its %1 ranks and job %2; variables on the ranks are lost.',
       size,
       job
     )
     : trans._n(
-      'This ends its rank; variables on the ranks are gone then.',
-      'This ends its %1 ranks; variables on the ranks are gone then.',
+      'This ends its rank; variables on the ranks are lost.',
+      'This ends its %1 ranks; variables on the ranks are lost.',
       size
     );
 }

@@ -21,7 +21,7 @@ class Body extends Widget implements Dialog.IBodyWidget<string> {
       this.input = h('input', '', {
         type: question.secret ? 'password' : 'text', autocomplete: 'off', spellcheck: 'false', 'aria-label': question.text.trim()
       });
-      this.node.append(this.input, h('div', 'rr-hint', {}, trans.__('It goes to ssh and is not stored.')));
+      this.node.append(this.input, h('div', 'rr-hint', {}, trans.__('Your answer goes to ssh and is not stored.')));
     }
   }
 
@@ -59,7 +59,7 @@ export class Questions {
       ? [Dialog.cancelButton({ label: trans.__('No') }), Dialog.warnButton({ label: trans.__('Yes, trust it') })]
       : [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Answer') })];
     const dialog = new Dialog<string>({
-      title: isTrust ? trans.__('Do you trust %1?', question.host) : trans.__('ssh asks on the way to %1', question.host),
+      title: isTrust ? trans.__('Do you trust %1?', question.host) : trans.__('ssh asks while connecting to %1', question.host),
       body: new Body(question),
       buttons,
       hasClose: false,

@@ -14,7 +14,7 @@ export class RunList {
   readonly node = h('div', 'rr-run-list', { role: 'list', 'aria-label': trans.__('newest runs') });
   private rows = new Map<string, Row>();
   private groups = new Map<string, Group>();
-  private none = h('div', 'rr-nothing', {}, trans.__('No run yet: a cell that starts with %1 is one.', '%%distributed'));
+  private none = h('div', 'rr-nothing', {}, trans.__('No runs yet: each cell that starts with %1 becomes a run.', '%%distributed'));
   private wrong = h('div', 'rr-said-wrong', { role: 'alert' });
 
   constructor(private open: (run: Run) => void) {}

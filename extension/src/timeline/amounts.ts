@@ -1,12 +1,12 @@
-/** Amounts for columns of a table: one unit for all, decimals under decimals. */
+/** Format the amounts of a table column: one unit and one number of decimals for all rows. */
 
 export interface Scale {
   unit: string;
-  /** Without the unit. */
+  /** Format a time, given in microseconds, without the unit. */
   text(micros: number): string;
 }
 
-/** Upper limits in microseconds, with the unit and the decimals up to there. */
+/** Upper limit in microseconds (exclusive), unit, microseconds per unit, and decimals. */
 const STEPS: ReadonlyArray<[number, string, number, number]> = [
   [1e3, 'µs', 1, 0],
   [1e5, 'ms', 1e3, 2],
@@ -17,19 +17,19 @@ const STEPS: ReadonlyArray<[number, string, number, number]> = [
   [Infinity, 's', 1e6, 0]
 ];
 
-/** How to write times of which the longest is `most` microseconds. */
+/** Return the scale for times of which the longest is `most` microseconds. */
 export function scaleFor(most: number): Scale {
   const [, unit, by, digits] = STEPS.find(([limit]) => most < limit) ?? STEPS[STEPS.length - 1];
   const format = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return { unit, text: micros => (micros / by).toLocaleString('en', format) };
 }
 
-/** `31 %` */
+/** Return a share as a rounded percentage: `31 %`. */
 export function percent(part: number, whole: number): string {
   return `${Math.floor((100 * part) / whole + 0.5)} %`;
 }
 
-/** Bytes as a person says them: `830 B`, `12.5 kB`, `1.2 GB`. */
+/** Format a number of bytes: `830 B`, `12.5 kB`, `1.2 GB`. */
 export function size(count: number): string {
   const units = ['B', 'kB', 'MB', 'GB'];
   let unit = 0;

@@ -1,80 +1,83 @@
-/** Collectives as the server matched them: which spans belong to one operation, and who came to it last. */
+/** Collectives as the server matched them: which spans belong to one operation, and which rank arrived last. */
 import { lowerBound } from '../lowerbound';
 import type { Columns } from './columns';
 import type { Range } from './range';
 
-/** Times in microseconds since the run's start. */
+/** One collective. Times are in microseconds since the run's start. */
 export interface Collective {
   op: string;
   tensor: string;
   library: string;
   group: string;
-  /** Counts the operations of the same kind on the same tensor from 0. */
+  /** Number among the collectives with the same op, tensor, library and group, from 0. */
   n: number;
-  /** Those that took part, ascending. */
+  /** Ranks that took part, ascending. */
   ranks: number[];
-  /** When each of them arrived, when its wait was over and the transfer began, and when it was through. */
+  /** For each of `ranks`: when it arrived, when its wait ended and its transfer began, and when it left. */
   starts: number[];
   cuts: number[];
   ends: number[];
-  /** The last arrival, and whose it was. */
+  /** The latest arrival, and the rank that arrived then. */
   last: number;
   straggler: number;
-  /** From the first arrival to the last one. */
+  /** Time from the first arrival to the last. */
   spread: number;
-  /** How much later the straggler came than the others usually did. */
+  /** Time from the median arrival of the other ranks to the last arrival. */
   cost: number;
-  /** Ranks that should have taken part. */
+  /** Ranks that were expected but did not take part. */
   absent: number[];
-  /** Those of `ranks` that waited for the absent ones until they failed. */
+  /** Those of `ranks` that failed while they waited for the absent ranks. */
   givenUp: number[];
 }
 
-/** What the route `runs/<id>/collectives` says: docs/server.md. */
+/** The reply of the route `runs/<id>/collectives`. */
 export interface CollectivesAnswer {
   keys: Array<Pick<Collective, 'op' | 'tensor' | 'library' | 'group'>>;
-  /** Of each collective: its key, who came last, and what that cost. */
+  /** For each collective: the index of its key, its straggler, and its cost in microseconds. */
   key: number[];
   straggler: number[];
   cost: number[];
-  /** Ranks that should take part, and which of these lists is whose; empty if the first is everyone's. */
+  /** Lists of expected ranks, and for each collective the index of its list; `group` is empty if all use the first. */
   expected: number[][];
   group: number[];
-  /** Ranks on which the cell did not end by itself. */
+  /** Ranks that ended in a state other than `ok`. */
   failed: number[];
-  /** By `doubt` µs, a rank's times may be off those of other hosts. */
+  /**
+   * The calls of each rank. `doubt`: how far its times may be off those of other hosts (µs). `check`: XOR of the low
+   * 32 bits of all starts. `of`: the index of each call's collective, as the difference from the previous call.
+   */
   calls: Array<{ rank: number; doubt: number; check: number; of: number[] }>;
 }
 
-/** Where the spans are that the server matched. */
+/** The source of the spans that the server matched. */
 export interface CollectiveSpans {
   columns(rank: number, cat: string): Columns & { readonly order: number };
 }
 
-/** Calls that are taken over at a time. */
+/** Calls processed per step. */
 const STEP = 20_000;
 
 /** The collectives of a run in order of their first arrivals. */
 export class Collectives {
   readonly length: number;
-  /** First arrival, last arrival and last end of each, and the latest end of it and all before it. */
+  /** For each collective: first arrival, last arrival, last end, and the latest end of it and all before it. */
   private firsts: Float64Array;
   private lasts: Float64Array;
   private ends: Float64Array;
   private reach: Float64Array;
   private n: Uint32Array;
-  /** The calls of each collective, one after the other, by rank. */
+  /** The calls, grouped by collective and ordered by rank; those of the i-th start at index `begins[i]`. */
   private begins: Uint32Array;
   private rank: Uint32Array;
   private start: Float64Array;
   private end: Float64Array;
-  /** Of each rank: which collectives its calls are, when the newest began, and how far its times may be off. */
+  /** For each rank: the collective of each call, the columns' `order`, the start of the newest call, and `doubt`. */
   private byRank = new Map<number, { of: Uint32Array; order: number; newest: number; doubt: number }>();
   private failed: ReadonlySet<number>;
 
   /**
-   * Match spans as the server did, in steps, as there may be millions: null if they are not those that it matched. It
-   * knew more, or others, or they change meanwhile.
+   * Assign spans to the collectives that the server matched, in steps, as there may be millions. Return null if the
+   * spans are not those that it matched: the server had more or different ones, or they changed in the meantime.
    */
   static *of(answer: CollectivesAnswer, spans: CollectiveSpans): Generator<void, Collectives | null> {
     const found = new Collectives(answer);
@@ -109,7 +112,7 @@ export class Collectives {
     this.end = new Float64Array(total);
   }
 
-  /** Take over all calls, rank by rank. */
+  /** Store all calls, rank by rank. */
   private *take(spans: CollectiveSpans): Generator<void> {
     const { key, keys } = this.answer;
     const calls = [...this.answer.calls].sort((a, b) => a.rank - b.rank);
@@ -143,7 +146,7 @@ export class Collectives {
     }
   }
 
-  /** Note calls of a rank, from its `from`th on, which belong to collectives `of`. */
+  /** Store a rank's calls from the `from`th on: `of` has their collectives, `free` the next free index of each. */
   private takeSome(rank: number, of: Uint32Array, from: number, { start, dur }: Columns, free: Uint32Array): void {
     const { firsts, lasts, ends } = this;
     for (let i = 0; i < of.length; i++) {
@@ -188,27 +191,27 @@ export class Collectives {
     };
   }
 
-  /** From the first arrival to the last end. */
+  /** Return the range from the first arrival to the last end. */
   extentOf(i: number): Range {
     return { from: this.firsts[i], to: this.ends[i] };
   }
 
-  /** Those in a range; some of the first may have ended before it. */
+  /** Return the first index in a range and one past the last; some of the first ones may have ended before it. */
   in({ from, to }: Range): [number, number] {
     return [lowerBound(this.length, i => this.reach[i], from), lowerBound(this.length, i => this.firsts[i], to)];
   }
 
-  /** The one that the i-th `collective` span of a rank belongs to; -1 if it came after they were matched. */
+  /** Return the collective of a rank's i-th `collective` span; -1 if the span is newer than the match. */
   of(rank: number, i: number): number {
     return this.byRank.get(rank)?.of[i] ?? -1;
   }
 
-  /** Whether a rank's spans that were matched are where they were; there may be more by now. */
+  /** Whether a rank's matched spans have not moved; newer ones may follow them. */
   fits(rank: number, { order }: { order: number }): boolean {
     return this.byRank.get(rank)?.order === order;
   }
 
-  /** When the wait of a rank in the i-th was over, and the transfer began. */
+  /** Return when a rank's wait in the i-th collective ended and its transfer began. */
   waitedUntil(i: number, rank: number, start: number, end: number): number {
     if (this.hasGivenUp(i, rank, end)) {
       return end;
@@ -218,7 +221,7 @@ export class Collectives {
     return hasLeft ? start : Math.min(last, end);
   }
 
-  /** Whether a failed rank did not get out of the i-th, which others did not come to, as far as is known. */
+  /** Whether a failed rank was, as far as is known, still waiting in the i-th collective for absent ranks. */
   private hasGivenUp(i: number, rank: number, end: number): boolean {
     return this.failed.has(rank) && end > this.byRank.get(rank)!.newest && this.absent(i).length > 0;
   }
@@ -227,7 +230,7 @@ export class Collectives {
     const expected = this.answer.expected[this.answer.group[i] ?? 0];
     let at = this.begins[i];
     const end = this.begins[i + 1];
-    // Both ascend.
+    // Both lists ascend.
     return expected.filter(rank => {
       while (at < end && this.rank[at] < rank) {
         at += 1;

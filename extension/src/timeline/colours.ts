@@ -1,7 +1,7 @@
-/** Which colour a span has: by its category, or by its name where names matter more. */
+/** Colors of spans: by category, or by name if the category has no color of its own. */
 import type { SpanSource } from './spans';
 
-/** Packed as in a canvas's pixels: 0xAABBGGRR. */
+/** A color packed as in a canvas's pixels: 0xAABBGGRR. */
 export type Colour = number;
 
 export interface Palette {
@@ -9,11 +9,11 @@ export interface Palette {
   wait: Colour;
   transfer: Colour;
   cats: { [cat: string]: Colour };
-  /** For spans whose names tell them apart. */
+  /** For spans that are colored by name. */
   names: Colour[];
 }
 
-/** Colours of a rank's names in a category, remembered. */
+/** Maps a name's number to its color, for one rank and category; results are cached. */
 export type Dye = (name: number) => Colour;
 
 export function dye(palette: Palette, source: SpanSource, rank: number, cat: string): Dye {
@@ -42,7 +42,7 @@ export function pack(red: number, green: number, blue: number): Colour {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-/** So much of the colour over what is there. */
+/** Blend `above` over `below`; `share` is its opacity, 0 to 1. */
 export function mix(below: Colour, above: Colour, share: number): Colour {
   const [r, g, b] = [below & 255, (below >>> 8) & 255, (below >>> 16) & 255];
   const red = (r + ((above & 255) - r) * share) | 0;
@@ -51,12 +51,12 @@ export function mix(below: Colour, above: Colour, share: number): Colour {
   return pack(red, green, blue);
 }
 
-/** As style sheets write it. */
+/** Return the color in CSS notation. */
 export function css(colour: Colour, alpha = 1): string {
   return `rgba(${colour & 255}, ${(colour >>> 8) & 255}, ${(colour >>> 16) & 255}, ${alpha})`;
 }
 
-/** Black or white, whichever is to be read on it. */
+/** Return black or white, whichever is readable on the color. */
 export function inkOn(colour: Colour): string {
   const light = 0.299 * (colour & 255) + 0.587 * ((colour >>> 8) & 255) + 0.114 * ((colour >>> 16) & 255);
   return light > 140 ? '#111' : '#fff';

@@ -1,18 +1,18 @@
-/** Spans of one rank and category in typed arrays that grow, sorted by start when they are read. */
+/** Spans of one rank and category in growing typed arrays, sorted by start when they are read. */
 
 const FIRST = 256;
 const GROWTH = 1.5;
-/** Steps of insertion sort per span before another way is taken. */
+/** Insertion sort steps per span before switching to a merge sort. */
 const PATIENCE = 8;
 
-/** The first `length` elements count; the arrays may be longer. Times in microseconds of the run. */
+/** Only the first `length` elements are valid; the arrays may be longer. Times are in microseconds of the run. */
 export interface Columns {
   start: Float64Array;
   dur: Float64Array;
-  /** Numbers in the rank's table of names. */
+  /** Indices in the rank's table of names. */
   name: Uint32Array;
   length: number;
-  /** Microseconds that are covered where a span stands for several; all of them where it does not. */
+  /** Covered microseconds of each span, if spans may stand for several; if undefined, spans are fully covered. */
   busy?: Float64Array;
 }
 
@@ -21,10 +21,10 @@ export class GrowingColumns implements Columns {
   dur = new Float64Array(FIRST);
   name = new Uint32Array(FIRST);
   length = 0;
-  /** From the first start to the last end. */
+  /** The first start and the last end. */
   first = Infinity;
   reach = -Infinity;
-  /** Differs whenever spans that were sorted before are elsewhere now. */
+  /** Changes whenever spans that were already sorted move, in index or in time. */
   order = 0;
   private sorted = 0;
 
@@ -37,7 +37,7 @@ export class GrowingColumns implements Columns {
     this.reach = Math.max(this.reach, start + dur);
   }
 
-  /** Make room for so many more. */
+  /** Grow the arrays to hold `more` further spans. */
   reserve(more: number): void {
     const needed = this.length + more;
     if (needed > this.start.length) {
@@ -48,7 +48,7 @@ export class GrowingColumns implements Columns {
     }
   }
 
-  /** Move all spans in time. */
+  /** Move all spans by `by` microseconds. */
   shift(by: number): void {
     for (let i = 0; i < this.length; i++) {
       this.start[i] += by;
@@ -58,13 +58,13 @@ export class GrowingColumns implements Columns {
     this.order += 1;
   }
 
-  /** Bring what came since in order; spans with the same start stay as they came. */
+  /** Sort the spans added since the last call into place. The sort is stable. */
   sort(): this {
     let steps = PATIENCE * (this.length - this.sorted) + PATIENCE;
     const { start, dur, name } = this;
     for (let i = Math.max(1, this.sorted); i < this.length; i++) {
       if (start[i - 1] <= start[i]) {
-        continue; // as nearly all do
+        continue; // in place already, as nearly all are
       }
       const [t, d, n] = [start[i], dur[i], name[i]];
       let to = i;
@@ -89,7 +89,7 @@ export class GrowingColumns implements Columns {
     return this;
   }
 
-  /** Runs that ascend, as those of an event mostly do, are merged in pairs until one is left. */
+  /** Merge ascending sequences (usually one per event) in pairs until one is left. */
   private mergeRuns(): void {
     const { length, start, dur, name } = this;
     let [places, merged] = [new Uint32Array(length), new Uint32Array(length)];

@@ -1,30 +1,30 @@
-/** Finding spans: by a text in their names, and the next or previous of the same name. */
+/** Find spans: by text in their names, or the next and previous one of the same name. */
 import { lowerBound } from '../lowerbound';
 import type { SpanName } from '../schema';
 import type { Spans, SpanSource } from './spans';
 
-/** A span: the i-th of its rank's and category's columns. */
+/** A span, identified by its index `i` in the columns of its rank and category. */
 export interface Spot {
   rank: number;
   cat: string;
   i: number;
 }
 
-/** What tells a span from others, wherever it stands among them. */
+/** Identifies a span even if its index changes. */
 export interface Mark {
   rank: number;
   cat: string;
-  /** On the rank's own clock, as clocks may be compared once more. */
+  /** On the rank's own clock, as the clock's offset may be measured again. */
   start: number;
   dur: number;
-  /** Its number in the rank's table of names. */
+  /** Its index in the rank's table of names. */
   name: number;
 }
 
-/** Spans that are counted between two looks at the clock. */
+/** Spans counted per step. */
 const COUNTED = 4096;
 
-/** Which names a text is found in. */
+/** A case-insensitive search for text in the names and tensors of spans. */
 export class Search {
   readonly text: string;
   private marks = new Map<string, boolean>();
@@ -53,13 +53,13 @@ export class Search {
     return mark;
   }
 
-  /** The test for one rank, quick for many spans. */
+  /** Return a cached version of `isMarked` for one rank, fast enough for many spans. */
   marker(rank: number): (number: number) => boolean {
     const known: boolean[] = [];
     return number => (number < 1 << 22 ? (known[number] ??= this.isMarked(rank, number)) : this.isMarked(rank, number));
   }
 
-  /** How many spans match, in steps of `COUNTED` spans. */
+  /** Count the matching spans, in steps of `COUNTED` spans. */
   *counting(): Generator<void, number> {
     let count = 0;
     for (const rank of this.ranks) {
@@ -77,7 +77,7 @@ export class Search {
     return count;
   }
 
-  /** The next one in time after this moment (or, with a spot, after that span); round at the end. */
+  /** Return the next match (for step -1, the previous one) from the span `from`, or from time `t`; wrap at the end. */
   next(from: Spot | null, t: number, step: 1 | -1): Spot | null {
     return this.seek(from, from ? this.startOf(from) : t, step) ?? this.seek(null, -step * Infinity, step);
   }
@@ -89,7 +89,7 @@ export class Search {
   private seek(from: Spot | null, t: number, step: 1 | -1): Spot | null {
     let found: Spot | null = null;
     let nearest = step * Infinity;
-    // Spans that start together follow each other in the order of ranks and lanes.
+    // Spans with the same start are ordered by rank and lane.
     let isPast = from === null;
     for (const rank of this.ranks) {
       const isMarked = this.marker(rank);
@@ -125,7 +125,7 @@ export function markOf(spans: Spans, { rank, cat, i }: Spot): Mark {
   return { rank, cat, start: start[i] + spans.offset(rank), dur: dur[i], name: name[i] };
 }
 
-/** Where a span stands; null if it does not, or not yet. */
+/** Return a span's current index; null if the span is not here, or not yet. */
 export function spotOf(spans: Spans, mark: Mark): Spot | null {
   const { rank, cat } = mark;
   const { start, dur, name, length } = spans.columns(rank, cat);
@@ -138,12 +138,12 @@ export function spotOf(spans: Spans, mark: Mark): Spot | null {
   return null;
 }
 
-/** The next larger whole microsecond. */
+/** Return the next larger whole microsecond. */
 function after(t: number): number {
   return Number.isFinite(t) ? Math.floor(t) + 1 : t;
 }
 
-/** The next or previous span of the same name and tensor in the same lane, whatever its arguments; null at the end. */
+/** Return the next or previous span with the same name and tensor in the same lane; null at the end. */
 export function sameName(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -1): Spot | null {
   const { name, length } = source.columns(rank, cat);
   const sought = source.name(rank, name[i]);
@@ -156,13 +156,13 @@ export function sameName(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -
   return null;
 }
 
-/** The next or previous span in the same lane. */
+/** Return the next or previous span in the same lane; null at the end. */
 export function neighbour(source: SpanSource, { rank, cat, i }: Spot, step: 1 | -1): Spot | null {
   const at = i + step;
   return at >= 0 && at < source.columns(rank, cat).length ? { rank, cat, i: at } : null;
 }
 
-/** The span of a lane that starts nearest to a moment. */
+/** Return the span of a lane that starts nearest to time `t`; null if the lane is empty. */
 export function nearest(source: SpanSource, rank: number, cat: string, t: number): Spot | null {
   const { start, length } = source.columns(rank, cat);
   const next = lowerBound(length, at => start[at], t);

@@ -1,4 +1,4 @@
-/** Which lanes the picture has, how high they are, and which rows of spans are in them. */
+/** Layout of the timeline's lanes: which there are, their heights, and their rows of spans. */
 import { trans } from '../translation';
 import type { Collectives } from './collectives';
 import { partRows, STEP } from './parts';
@@ -6,7 +6,7 @@ import { type Row, stack } from './row';
 import { meterName, type Meter, type Samples } from './samples';
 import { catName, type OrderedColumns, type SpanSource } from './spans';
 
-/** One line of the picture; later layers are painted over earlier ones. */
+/** One painted line of the timeline; later layers are painted over earlier ones. */
 export interface Line {
   y: number;
   height: number;
@@ -17,7 +17,7 @@ export interface Layer {
   row: Row;
   rank: number;
   cat: string;
-  /** The row holds waits and transfers, and its owners are the spans. */
+  /** Whether the row holds waits and transfers; its `owners` are the spans that these are parts of. */
   isParts: boolean;
 }
 
@@ -30,7 +30,7 @@ export interface Lane {
   y: number;
   height: number;
   lines: Line[];
-  /** Null where there is nothing to open. */
+  /** Null if the lane cannot be opened. */
   isOpen: boolean | null;
   meter?: Meter;
 }
@@ -40,14 +40,14 @@ const LINE = 15;
 const LEAST_LINE = 4;
 const HIGHEST_LANE = 150;
 const METER = 24;
-/** More tensors than these are not listed one by one. */
+/** Maximum number of tensors with a lane each; the rest share one. */
 const TENSORS = 24;
-/** Rows of overlapping spans that a closed rank shows over each other. */
+/** Maximum rows of overlapping spans that a closed rank paints over each other, per category. */
 const SHOWN_ROWS = 4;
-/** In a closed rank, what one waits for is painted over what one does. */
+/** In a closed rank, these categories are painted over the others: waiting covers working. */
 const ON_TOP = ['data', 'wait'];
 
-/** How high the two lines of a closed rank are: what it does, and its collectives. */
+/** Return the heights of the two lines of a closed rank: its activity, and its collectives. */
 function closedLines(ranks: number): [number, number] {
   return ranks <= 8 ? [14, 9] : ranks <= 16 ? [10, 7] : ranks <= 32 ? [8, 5] : [6, 4];
 }
@@ -66,9 +66,9 @@ interface Tensor {
   time: number;
 }
 
-/** The rows of all lanes, made when they are laid out and again when there is more. */
+/** The rows of all lanes, built when they are laid out, and rebuilt when their spans change. */
 export class Rows {
-  /** As far as they are matched. */
+  /** The matched collectives; null until there are any. */
   collectives: Collectives | null = null;
   private rows = new Map<string, Cached<Row[]>>();
   private tensors = new Map<string, Cached<Map<string, Row[]>>>();
@@ -87,7 +87,7 @@ export class Rows {
     return rows.map(row => ({ row, rank, cat, isParts }));
   }
 
-  /** The spans of each tensor, those that take longest first; the rest together. */
+  /** Return the rows of each tensor, longest total time first; beyond `TENSORS`, the rest share an entry. */
   byTensor(rank: number, cat: string): Generator<void, Map<string, Row[]>> {
     const columns = this.source.columns(rank, cat);
     const tensorOf = (number: number): string => String(this.source.name(rank, number).tensor ?? '');
@@ -96,7 +96,7 @@ export class Rows {
 
   hasTensors(rank: number, cat: string): boolean {
     const { name, length } = this.source.columns(rank, cat);
-    // Spans of one kind are alike: some of them tell.
+    // Spans of one category are alike, so a few are enough.
     for (let i = 0; i < Math.min(length, 20); i++) {
       if (this.source.name(rank, name[i]).tensor !== undefined) {
         return true;
@@ -106,7 +106,7 @@ export class Rows {
   }
 }
 
-/** What was made of these columns before, unless there is more in them by now or other collectives. */
+/** Return the cached value for these columns; make it again if the columns or the collectives have changed. */
 function* cached<T>(
   cache: Map<string, Cached<T>>,
   key: string,
@@ -124,7 +124,7 @@ function* cached<T>(
   return made;
 }
 
-/** Make the blocks that painting needs. */
+/** Build the blocks that painting needs. */
 function* built(rows: readonly Row[]): Generator<void> {
   for (const row of rows) {
     yield* row.build();
@@ -179,14 +179,14 @@ function* split(columns: OrderedColumns, tensorOf: (number: number) => string): 
   return rows;
 }
 
-/** What is open, beside what there is. */
+/** Display options for the layout; `open` has the keys of the open lanes. */
 export interface Shown {
   open: ReadonlySet<string>;
-  /** Show utilisation in closed ranks, too. */
+  /** Show utilization in closed ranks, too. */
   meters: boolean;
 }
 
-/** All lanes from top to bottom, and how high they are together; every step takes some milliseconds at most. */
+/** Lay out all lanes from top to bottom; return them and their total height. A step takes at most some milliseconds. */
 export function* layOut(
   rows: Rows,
   samples: Samples,
@@ -230,7 +230,7 @@ export function* layOut(
   return { lanes, height: y };
 }
 
-/** A category as people read it: its spans say what a rank waits in, and it is blocked meanwhile. */
+/** Return the label of a category's lane: `wait` spans name what the rank waits in, so their lane says "blocked". */
 export function nameOf(cat: string): string {
   return cat === 'wait' ? trans.__('blocked') : catName(cat);
 }
@@ -251,7 +251,7 @@ function closedRank(layers: ReadonlyMap<string, Layer[]>, [upper, lower]: [numbe
   ];
 }
 
-/** One line for each row, lower ones when there are many. */
+/** Return one line per row, with lower lines if there are many. */
 function stacked(layers: Layer[]): Line[] {
   const height = Math.max(LEAST_LINE, Math.min(LINE, Math.floor(HIGHEST_LANE / Math.max(1, layers.length))));
   return layers.map((layer, i) => ({ y: i * height, height: height - (height > 8 ? 1 : 0), layers: [layer] }));

@@ -1,12 +1,12 @@
-/** How one looks at the timeline: which moments, what is open, what is chosen. */
+/** The state of a timeline view: the visible range, the open lanes, and the selection. */
 import type { Columns } from './columns';
 import type { Mark, Spot } from './find';
 import { aired, inside, panned, showing, zoomed, type Range } from './range';
 
-/** All spans are shown at first, unless they reach so many times farther than the run did. */
+/** All spans are shown initially, unless they extend over more than this many times the run's duration. */
 const FAR = 20;
 
-/** What of it outlives a page. */
+/** The part of the state that survives a page reload. */
 export interface SavedLook {
   /** Null for all. */
   range: Range | null;
@@ -17,29 +17,29 @@ export interface SavedLook {
 }
 
 export class Look {
-  /** All that can be looked at. */
+  /** The whole range that can be shown. */
   bounds: Range = { from: 0, to: 1e6 };
   range: Range = { from: 0, to: 1e6 };
-  /** The part that is shown first: the run, without what lies far outside. */
+  /** The range shown by default: the run, without spans far outside it. */
   core: Range = { from: 0, to: 1e6 };
-  /** Whether all is shown, so that a live run stays in sight as it grows. */
+  /** Whether `core` is shown, so that the range grows with a live run. */
   isFitted = true;
-  /** Whether somebody has looked at some part, or at a run that went on: nothing else is shown then. */
+  /** Whether the range is settled, as the reader chose one or saw the run live: `begin` has no effect then. */
   isChosen = false;
-  /** Whether it is what was shown at first. */
+  /** Whether the range is still the one set by `begin`. */
   isFirst = false;
-  /** What is open; null until the reader says so. */
+  /** The keys of open lanes; null until the default is set or the reader opens one. */
   open: Set<string> | null = null;
   meters = false;
-  /** The span that was chosen, and where it stands now: others may come before it. */
+  /** The chosen span, and its current index, which changes when spans are inserted before it. */
   mark: Mark | null = null;
   chosen: Spot | null = null;
-  /** A part of time that was selected. */
+  /** The selected time range. */
   part: Range | null = null;
-  /** A moment that something else points at. */
+  /** A moment highlighted from elsewhere, such as from a log line. */
   moment: number | null = null;
   text = '';
-  /** The part that was looked at before, of which not all may be there yet. */
+  /** A saved range to restore, which may not be loaded completely yet. */
   private sought: Range | null = null;
 
   constructor(saved?: SavedLook) {
@@ -60,7 +60,7 @@ export class Look {
     return { range, open: open && [...open], meters, text, mark };
   }
 
-  /** There is more, or other: `wall` is how long the run took, if that is known. */
+  /** Adapt to a new extent of the spans; `wall` is the run's duration in microseconds, if known. */
   setExtent(extent: Range, wall: number | null): void {
     const { from, to } = nearZero(extent);
     this.bounds = aired({ from, to: from <= 0 ? Math.max(to, wall ?? 0) : to });
@@ -74,7 +74,7 @@ export class Look {
     return this.bounds.to - this.bounds.from > FAR * (this.core.to - this.core.from);
   }
 
-  /** Show this part at first. */
+  /** Show this range initially, unless the range is settled. */
   begin(what: Range): void {
     if (!this.isChosen) {
       this.zoomTo(what);
@@ -98,18 +98,18 @@ export class Look {
     this.goTo(aired(what));
   }
 
-  /** Show just this range. */
+  /** Show exactly this range, within the bounds. */
   goTo(range: Range): void {
     this.set(inside(range, this.bounds));
   }
 
-  /** Select a part of time, or nothing; and no span. */
+  /** Select a time range, or nothing if null; no span is chosen then. */
   select(part: Range | null): void {
     this.part = part;
     this.mark = this.chosen = null;
   }
 
-  /** What is selected, then the run, then all there is. */
+  /** Show the selection `what`; if it is shown already, or null, the run; if that is shown already, all spans. */
   fit(what: Range | null): void {
     this.isChosen = true;
     this.isFirst = false;
@@ -134,7 +134,7 @@ export class Look {
   }
 }
 
-/** A run begins at 0; spans of other programs may begin anywhere. */
+/** Start the range at 0, as a run does, unless that is far away: spans of other programs may begin anywhere. */
 function nearZero({ from, to }: Range): Range {
   return from > 0 && from < to - from ? { from: 0, to } : { from, to };
 }
@@ -144,7 +144,7 @@ function same(a: Range, b: Range): boolean {
   return Math.abs(a.from - b.from) <= close && Math.abs(a.to - b.to) <= close;
 }
 
-/** When a span is. */
+/** Return the time range of a span. */
 export function whenOf({ start, dur }: Columns, i: number): Range {
   return { from: start[i], to: start[i] + dur[i] };
 }

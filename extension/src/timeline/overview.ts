@@ -1,4 +1,4 @@
-/** The overview of a long run, which the server made: seen at once, while the run's spans are read. */
+/** The server's overview of a long run, shown while the run's spans are being read. */
 import { linesOf } from '../record';
 import type { OverviewHead, OverviewLane, SpanName } from '../schema';
 import type { Range } from './range';
@@ -20,7 +20,7 @@ export class Overview implements SpanSource {
   private from = Infinity;
   private to = -Infinity;
 
-  /** Read a server's answer, a lane in each step; null if the run has no overview. */
+  /** Parse the server's reply, one lane per step; return null if the run has no overview. */
   static *read(text: string): Generator<void, Overview | null> {
     const [head, ...lanes] = linesOf(text);
     if (!head) {

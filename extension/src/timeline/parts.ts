@@ -1,16 +1,16 @@
-/** Collectives as the picture needs them: each span in its wait and its transfer, and who came last. */
+/** Collectives for painting: each span split into its wait and its transfer. */
 import type { Collectives } from './collectives';
 import type { Columns } from './columns';
 import { Row, stack } from './row';
 
-/** The names that parts of a collective's span have. */
+/** The name numbers of the parts of a collective's span. */
 export const WAIT = 0;
 export const TRANSFER = 1;
 
-/** Spans that are looked at in a step. */
+/** Spans processed per step. */
 export const STEP = 50_000;
 
-/** The rows of a rank's collectives, each span cut at the last arrival. */
+/** Return the rows of a rank's collectives, with each span cut where its wait ends. */
 export function* partRows(rank: number, columns: Columns, collectives: Collectives): Generator<void, Row[]> {
   const rows: Row[] = [];
   for (const row of stack(columns)) {

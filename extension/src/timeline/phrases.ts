@@ -1,4 +1,4 @@
-/** What is said about spans, collectives and ranges, in words. */
+/** Descriptions of spans and collectives in words. */
 import type { SpanName } from '../schema';
 import { trans } from '../translation';
 import { grouped } from '../words';
@@ -6,7 +6,7 @@ import { size } from './amounts';
 import type { Collective } from './collectives';
 import { lasting } from './range';
 
-/** What an argument of a span's name says, for a reader: `bytes: 4.1 kB`. */
+/** Return the arguments of a span's name with their values as text: `bytes`, `4.1 kB`. */
 export function argsOf(name: SpanName): Array<[string, string]> {
   return Object.entries(name)
     .filter(([key, value]) => key !== 'name' && value !== undefined && value !== null)
@@ -25,7 +25,7 @@ export function title({ op, tensor }: Pick<Collective, 'op' | 'tensor'>): string
   return [op, tensor].filter(Boolean).join(' ') || trans.__('collective');
 }
 
-/** Who came last to a collective, and by how much; or who waited in vain. */
+/** Say which rank arrived last at a collective, and by how much; or which ranks waited in vain. */
 export function who(collective: Collective): string {
   const { ranks, starts, cuts, ends, last, straggler, cost, absent, givenUp } = collective;
   const count = absent.length;
@@ -34,25 +34,25 @@ export function who(collective: Collective): string {
     const longest = Math.max(...givenUp.map(rank => ranks.indexOf(rank)).map(i => cuts[i] - starts[i]));
     return trans._n('Rank %2 waited %3 in vain.', 'Ranks %2 waited in vain, up to %3.', givenUp.length, listed(givenUp), lasting(longest)) + missing;
   }
-  // A rank that was killed takes its last spans with it.
+  // The last spans of a killed rank are lost.
   const missing = count ? ` ${trans._n('No span of rank %2 is known.', 'No spans of ranks %2 are known.', count, listed(absent))}` : '';
   if (ranks.length < 2) {
     return trans.__('Only rank %1 is known to have taken part.', ranks[0] ?? straggler) + missing;
   }
   const spread = last - Math.min(...starts);
   if (spread <= 0) {
-    return trans.__('All %1 ranks arrived together; it took %2.', ranks.length, lasting(Math.max(...ends) - last)) + missing;
+    return trans.__('All %1 ranks arrived at the same time; the transfer took %2.', ranks.length, lasting(Math.max(...ends) - last)) + missing;
   }
   const first = ranks[starts.indexOf(Math.min(...starts))];
   const waited = starts.reduce((sum, start, i) => sum + cuts[i] - start, 0);
   const late = ranks.length > 2
     ? trans.__(
-        'Rank %1 came last, %2 after rank %3, the first, %4 after the others’ median.',
+        'Rank %1 arrived last: %2 after rank %3, the first, and %4 after the median of the others.',
         straggler, lasting(spread), first, lasting(cost)
       )
-    : trans.__('Rank %1 came last, %2 after rank %3, the first.', straggler, lasting(spread), first);
+    : trans.__('Rank %1 arrived last: %2 after rank %3, the first.', straggler, lasting(spread), first);
   const took = lasting(Math.max(0, Math.max(...ends) - last));
-  return `${late} ${trans.__('The ranks waited %1 together, then it took %2.', lasting(waited), took)}${missing}`;
+  return `${late} ${trans.__('The ranks waited %1 in total; the transfer then took %2.', lasting(waited), took)}${missing}`;
 }
 
 function listed(ranks: readonly number[]): string {
@@ -68,7 +68,7 @@ export interface Arrival {
   isLast: boolean;
 }
 
-/** Each rank's part in a collective, in order of arrival. */
+/** Return each rank's part in a collective, in order of arrival. */
 export function arrivals({ ranks, starts, cuts, ends, straggler }: Collective): Arrival[] {
   const first = Math.min(...starts);
   return ranks
@@ -78,17 +78,17 @@ export function arrivals({ ranks, starts, cuts, ends, straggler }: Collective): 
     .sort((a, b) => a.after - b.after || a.rank - b.rank);
 }
 
-/** Why spans were dropped: the reasons of docs/profile-rules.md in words. */
+/** Why spans were dropped: the reasons in docs/profile-rules.md, in words. */
 const WHY = (): { [reason: string]: string } => ({
   far: trans.__('a time far from the run'),
   length: trans.__('columns of unequal length'),
   name: trans.__('no name'),
   negative: trans.__('a negative duration'),
-  number: trans.__('a time that is no whole number'),
-  rank: trans.__('of a rank that is not in the run')
+  number: trans.__('a time that is not a whole number'),
+  rank: trans.__('a rank that is not in the run')
 });
 
-/** How many spans were dropped and why: `3 spans dropped: 2 × a negative duration, 1 × …`. */
+/** Say how many spans were dropped and why: `3 spans dropped: 2 × a negative duration, 1 × …`. */
 export function droppedWords(dropped: ReadonlyMap<string, number>): string {
   const count = [...dropped.values()].reduce((sum, each) => sum + each, 0);
   if (count === 0) {

@@ -1,4 +1,4 @@
-/** Lines of the picture as pixels, one row of them each; who paints makes them as high as they are. */
+/** Renders each line of the timeline to one row of pixels, which the painter stretches to the line's height. */
 import { dye, mix, type Colour, type Dye, type Palette } from './colours';
 import { WAIT } from './parts';
 import type { Layer, Line } from './lanes';
@@ -8,11 +8,11 @@ import type { Search } from './find';
 import type { SpanSource } from './spans';
 import { Strip, type Wide } from './strip';
 
-/** What is covered ever so little is still to be seen. */
+/** Minimum opacity, so that even slightly covered pixels are visible. */
 const FAINTEST = 0.3;
 const EDGE = 0.55;
 const DIMMED = 0.25;
-/** Milliseconds of a picture that may go into finding what a search marks; the rest is for the next one. */
+/** Milliseconds per frame for finding the matches of a search; the rest is left to the next frame. */
 const FINDING = 8;
 
 export interface Label extends Wide {
@@ -26,7 +26,7 @@ export class Pixels {
   private found = new WeakMap<Row, Row>();
   private search: Search | null = null;
   private until: number | null = null;
-  /** Whether some of what is searched for is not marked in this picture yet. */
+  /** Whether some matches of the search are not marked in this frame yet. */
   isBehind = false;
 
   constructor(
@@ -34,7 +34,7 @@ export class Pixels {
     private palette: Palette
   ) {}
 
-  /** Names may be known by now that were not before. */
+  /** Clear the cached colors, as more names may be known now. */
   forgetNames(): void {
     this.dyes.clear();
   }
@@ -44,13 +44,13 @@ export class Pixels {
     this.found = new WeakMap();
   }
 
-  /** A new picture is painted. */
+  /** Begin a new frame. */
   begin(): void {
     this.until = null;
     this.isBehind = false;
   }
 
-  /** Fill `out` from `at` on with the line; returns spans that have room for a label. */
+  /** Render a line into `out`, starting at index `at`; return the spans that are wide enough for a label. */
   line(line: Line, scale: TimeScale, out: Uint32Array, at: number, search = this.search): Label[] {
     const { width } = scale;
     if (this.strip.width !== width) {
@@ -88,7 +88,7 @@ export class Pixels {
     let found = this.found.get(row);
     if (!found) {
       const now = performance.now();
-      this.until ??= now + FINDING; // at least one row a picture, however slow the browser is
+      this.until ??= now + FINDING; // at least one row per frame, however slow the browser is
       this.isBehind ||= now > this.until;
       if (this.isBehind) {
         return null;

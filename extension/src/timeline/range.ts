@@ -1,17 +1,17 @@
-/** Where on the clock one looks: ranges of time in microseconds, and where they are in pixels. */
+/** Time ranges in microseconds, and their mapping to pixels. */
 
 export interface Range {
   readonly from: number;
   readonly to: number;
 }
 
-/** No range is shorter, as no time is finer than a microsecond. */
+/** Shortest range in microseconds, as times are in whole microseconds. */
 export const SHORTEST = 10;
-/** Room at each end when all is shown. */
+/** Padding at each end, as a share of the range. */
 const AIR = 0.01;
 
 export class TimeScale {
-  /** Microseconds in a pixel. */
+  /** Microseconds per pixel. */
   readonly perPixel: number;
 
   constructor(
@@ -30,13 +30,13 @@ export class TimeScale {
   }
 }
 
-/** The range with some air around it. */
+/** Return the range with padding at both ends. */
 export function aired({ from, to }: Range): Range {
   const air = Math.max((to - from) * AIR, SHORTEST / 2);
   return { from: from - air, to: to + air };
 }
 
-/** Zoom so that `at` stays where it is; a factor below 1 comes nearer. */
+/** Zoom so that `at` stays in place on the screen; a factor below 1 zooms in. */
 export function zoomed({ from, to }: Range, at: number, factor: number, bounds: Range, shortest = SHORTEST): Range {
   const most = bounds.to - bounds.from;
   const span = Math.min(Math.max((to - from) * factor, Math.min(shortest, most)), most);
@@ -48,14 +48,14 @@ export function panned({ from, to }: Range, by: number, bounds: Range): Range {
   return inside({ from: from + by, to: to + by }, bounds);
 }
 
-/** The range of the same length that does not leave the bounds. */
+/** Shift the range into the bounds; shorten it only if it is longer than they are. */
 export function inside({ from, to }: Range, bounds: Range): Range {
   const span = Math.min(to - from, bounds.to - bounds.from);
   const start = Math.min(Math.max(from, bounds.from), bounds.to - span);
   return { from: start, to: start + span };
 }
 
-/** The nearest range that shows this one; the same one if it is in sight. */
+/** Return `range` if it shows `what`, or a part of it if `what` is longer; otherwise a range around `what`. */
 export function showing(range: Range, what: Range, bounds: Range): Range {
   const span = range.to - range.from;
   const length = what.to - what.from;
@@ -75,7 +75,7 @@ export interface Tick {
   label: string;
 }
 
-/** Round moments, about `apart` pixels from each other. */
+/** Return ticks at round times, at least `apart` pixels from each other. */
 export function ticks({ range, perPixel }: TimeScale, apart = 90): Tick[] {
   const least = perPixel * apart;
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
@@ -87,7 +87,7 @@ export function ticks({ range, perPixel }: TimeScale, apart = 90): Tick[] {
   return found;
 }
 
-/** A moment with the digits that its neighbours need to be told apart: `1.25 s`, `320 µs`. */
+/** Format a time with the digits that tell it from its neighbors: `1.25 s`, `0.00032 s`, `1:05`. */
 function tickLabel(t: number, step: number): string {
   if (t === 0) {
     return '0 s';
@@ -103,12 +103,12 @@ function tickLabel(t: number, step: number): string {
 
 const formats: Intl.NumberFormat[] = [];
 
-/** Making a format takes longer than anything else that is done for a frame's ruler. */
+/** Return a cached format: creating one takes longer than anything else done for the ruler in a frame. */
 function decimals(digits: number): Intl.NumberFormat {
   return (formats[digits] ??= new Intl.NumberFormat('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 }
 
-/** A length of time with three digits: `12.3 ms`, `450 µs`, `1.20 s`. */
+/** Format a duration with three digits: `12.3 ms`, `450 µs`, `1.20 s`. */
 export function lasting(micros: number): string {
   const size = Math.abs(micros);
   if (size < 1000) {

@@ -1,21 +1,21 @@
 /**
- * Spans of a lane that do not overlap, with blocks of them over blocks: what is narrower than a pixel
- * is painted as one block, so that painting costs by the pixel and not by the span.
+ * A row of spans that do not overlap, with a hierarchy of blocks over them. What is narrower than a pixel
+ * is painted as one block, so that the cost of painting depends on the pixels and not on the spans.
  */
 import { lowerBound } from '../lowerbound';
 import type { Columns } from './columns';
 
 const LEAF = 8;
 const FAN = 4;
-/** Blocks of spans that are made in one step. */
+/** Blocks of spans built per step. */
 const STEP = 2048;
 
 interface Level {
   start: Float64Array;
   end: Float64Array;
-  /** Microseconds that are covered. */
+  /** Covered microseconds. */
   busy: Float64Array;
-  /** The name that covers most in one piece. */
+  /** The name of the longest span; on higher levels, of the busiest block below. */
   name: Uint32Array;
 }
 
@@ -23,17 +23,17 @@ export class Row {
   readonly length: number;
   private levels: Level[] | null = null;
 
-  /** `places` are places in the columns, ascending; null for all. */
+  /** `places` are indices in the columns, ascending; null for all. */
   constructor(
     readonly columns: Columns,
     readonly places: Uint32Array | null = null,
-    /** What each of the columns' spans was made from, where they are parts of others. */
+    /** If the columns hold parts of spans, the index of the span that each is part of. */
     readonly owners: Uint32Array | null = null
   ) {
     this.length = places ? places.length : columns.length;
   }
 
-  /** Where the i-th span is in the columns. */
+  /** Return the index of the i-th span in the columns. */
   place(i: number): number {
     return this.places ? this.places[i] : i;
   }
@@ -56,12 +56,12 @@ export class Row {
     return this.length ? this.end(this.length - 1) : -Infinity;
   }
 
-  /** The first span that starts at `t` or later. */
+  /** Return the first span that starts at `t` or later. */
   after(t: number): number {
     return lowerBound(this.length, i => this.start(i), t);
   }
 
-  /** The span at `t`, or the nearest within `slack`; -1 if there is none. */
+  /** Return the span at `t`, or the nearest within `slack`; -1 if there is none. */
   at(t: number, slack: number): number {
     const next = this.after(t + slack);
     let found = -1;
@@ -79,7 +79,7 @@ export class Row {
     return found;
   }
 
-  /** The blocks, from those of a few spans to the one of all. */
+  /** The levels of blocks, from blocks of a few spans to the one block of all. */
   get blocks(): Level[] {
     const steps = this.build();
     while (!this.levels) {
@@ -88,7 +88,7 @@ export class Row {
     return this.levels;
   }
 
-  /** Make the blocks in steps, if they are not made yet. */
+  /** Build the blocks in steps, if they are not built yet. */
   *build(): Generator<void> {
     if (this.levels) {
       return;
@@ -164,10 +164,10 @@ function above(below: Level): Level {
   return level;
 }
 
-/** Deeper nesting than this shares the last row. */
+/** Maximum number of rows; spans nested deeper share the last one. */
 const MOST_ROWS = 128;
 
-/** Stack spans in rows so that no two in a row overlap, each as high up as there is room; those at `places`, or all. */
+/** Stack the spans at `places`, or all, in rows without overlap; each span goes to the first row where it fits. */
 export function stack(columns: Columns, places: Uint32Array | null = null): Row[] {
   const { start, dur } = columns;
   const length = places ? places.length : columns.length;
@@ -196,7 +196,7 @@ export function stack(columns: Columns, places: Uint32Array | null = null): Row[
   return rows.map(own => new Row(columns, own));
 }
 
-/** Those spans of a row that are marked, by their places in the columns. */
+/** Return a row of the spans that are marked; `isMarked` takes a span's index in the columns. */
 export function marked(row: Row, isMarked: (place: number) => boolean): Row {
   const places = new Uint32Array(row.length);
   let count = 0;

@@ -1,13 +1,13 @@
-/** How busy each rank was: samples on the run's clock. */
+/** Utilization of each rank: samples on the run's clock. */
 import type { RankInfo, SampleEvent } from '../schema';
 import { trans } from '../translation';
-import { FARTHEST } from './spans';
+import { FARTHEST, offsetOf } from './spans';
 
-/** What is sampled, in the order of the strips. */
+/** The sampled quantities, in the order of their strips. */
 export const METERS = ['cpu', 'gpu', 'memory', 'gpu_memory'] as const;
 export type Meter = (typeof METERS)[number];
 
-/** What is sampled, as people read it. */
+/** Return the label of a sampled quantity. */
 export function meterName(meter: Meter): string {
   return { cpu: trans.__('cpu'), gpu: trans.__('gpu'), memory: trans.__('memory'), gpu_memory: trans.__('gpu memory') }[meter];
 }
@@ -32,7 +32,7 @@ export class Samples {
       const value = event[meter];
       if (typeof value === 'number' && Number.isFinite(value) && value >= 0) {
         const curve = this.make(event.rank, meter);
-        // A rank reports in order; a clock that jumped back must not fold the curve.
+        // A rank reports in order; if its clock jumped back, skip the sample, so that the curve does not fold back.
         if (!curve.t.length || t >= curve.t[curve.t.length - 1]) {
           curve.t.push(t);
           curve.value.push(value);
@@ -45,7 +45,7 @@ export class Samples {
 
   setClocks(ranks: readonly RankInfo[]): void {
     for (const { rank, clock } of ranks) {
-      const offset = Number.isFinite(clock?.offset) ? clock!.offset : 0;
+      const offset = offsetOf(clock);
       const by = (this.offsets.get(rank) ?? 0) - offset;
       this.offsets.set(rank, offset);
       if (by !== 0) {
@@ -55,7 +55,7 @@ export class Samples {
     }
   }
 
-  /** The curves of a rank; one sample is none yet. */
+  /** Return the curves of a rank that have at least two samples. */
   of(rank: number): Array<[Meter, Curve]> {
     const curves = this.byRank.get(rank);
     return METERS.flatMap(meter => {

@@ -1,4 +1,4 @@
-/** The spans of a run as its ranks reported them, for all that is derived from them. */
+/** The spans of a run as its ranks reported them: the source of all that is derived from them. */
 import type { RankInfo, SpanName, SpansEvent } from '../schema';
 import { trans } from '../translation';
 import { GrowingColumns, type Columns } from './columns';
@@ -6,15 +6,15 @@ import type { Range } from './range';
 
 export type { Columns } from './columns';
 
-/** Farther than this from the run's start no span can be: ten years, in microseconds. */
+/** Maximum distance of a span from the run's start: ten years, in microseconds. */
 export const FARTHEST = 315_576_000_000_000;
-/** Farther than this a number does not hold each microsecond. */
+/** From here on, not every whole number can be represented. */
 const EXACT = 2 ** 53;
 
-/** The categories of ours, in the order of the lanes; those of other programs come after them. */
+/** Rankroom's own categories, in the order of the lanes; those of other programs follow. */
 export const CATEGORIES = ['cell', 'setup', 'import', 'step', 'data', 'user', 'wait', 'collective', 'phase', 'op', 'kernel', 'unrecorded'];
 
-/** A category as people read it; one of another program as it is. */
+/** Return the label of a category; one of another program is returned unchanged. */
 export function catName(cat: string): string {
   const names = new Map([
     ['cell', trans.__('cell')],
@@ -38,7 +38,7 @@ const UNDEFINED = 0xffff_ffff;
 
 /** Columns that are sorted by start. */
 export interface OrderedColumns extends Columns {
-  /** Differs whenever spans that were there before are elsewhere now. */
+  /** Changes whenever earlier spans move, in index or in time. */
   readonly order: number;
 }
 
@@ -50,15 +50,15 @@ export interface SpanSource {
   /** Sorted by start, on the run's clock. */
   columns(rank: number, cat: string): OrderedColumns;
   name(rank: number, number: number): SpanName;
-  /** Differs whenever there is more, or other. */
+  /** Changes whenever the spans or their names change. */
   readonly version: number;
-  /** Spans that made no sense, by reason. */
+  /** Number of invalid spans, by reason. */
   readonly dropped: Map<string, number>;
-  /** Spans that it shows. */
+  /** Number of spans; in an overview, of those that it summarizes. */
   readonly count: number;
   /** From the first start to the last end of all spans. */
   readonly extent: Range | null;
-  /** Whether collectives are in it as waits and transfers, each for itself. */
+  /** Whether collectives are already split into waits and transfers. */
   readonly isCut: boolean;
 }
 
@@ -103,10 +103,10 @@ export class Spans implements SpanSource {
     return this.byRank.get(rank)?.names.get(number) ?? UNKNOWN;
   }
 
-  /** Which ranks there are and what their clocks differ by; known again with each run.json. */
+  /** Set the ranks and their clock offsets, which each new run.json may change. */
   setClocks(ranks: readonly RankInfo[]): void {
     for (const { rank, clock } of ranks) {
-      const offset = Number.isFinite(clock?.offset) ? clock!.offset : 0;
+      const offset = offsetOf(clock);
       const before = this.offsets.get(rank) ?? 0;
       this.offsets.set(rank, offset);
       const spans = this.byRank.get(rank);
@@ -118,12 +118,12 @@ export class Spans implements SpanSource {
     }
   }
 
-  /** Microseconds that a rank's own clock is ahead of the run's. */
+  /** Return by how many microseconds a rank's clock is ahead of the run's. */
   offset(rank: number): number {
     return this.offsets.get(rank) ?? 0;
   }
 
-  /** Take in the sound spans of an event; docs/profile-rules.md says which those are. */
+  /** Add the valid spans of an event, as defined in docs/profile-rules.md. */
   take(event: SpansEvent): void {
     const { rank, name, start, dur } = event;
     const longest = Math.max(name.length, start.length, dur.length);
@@ -151,7 +151,7 @@ export class Spans implements SpanSource {
       const lasts = dur[i];
       t += by;
       if (!Number.isInteger(by) || Math.abs(by) >= EXACT || Math.abs(t) >= EXACT) {
-        // Where the rest is, is unknown.
+        // The positions of the remaining spans are unknown.
         this.drop(Number.isInteger(by) ? 'far' : 'number', start.length - i);
         break;
       }
@@ -187,18 +187,24 @@ export class Spans implements SpanSource {
   }
 }
 
-/** Categories as their lanes are below each other. */
+/** Return the offset of a rank's clock in microseconds; 0 if it is unknown, or more than ten years. */
+export function offsetOf(clock: RankInfo['clock']): number {
+  const offset = clock?.offset ?? 0;
+  return Number.isFinite(offset) && Math.abs(offset) <= FARTHEST ? offset : 0;
+}
+
+/** Sort categories in place, in the order of their lanes. */
 export function inLaneOrder(cats: string[]): string[] {
   return cats.sort((a, b) => place(a) - place(b) || (a < b ? -1 : 1));
 }
 
-/** Where a category stands among the lanes. */
+/** Return a category's place in the order of the lanes. */
 export function place(cat: string): number {
   const at = CATEGORIES.indexOf(cat);
   return at < 0 ? CATEGORIES.length : at;
 }
 
-/** What the schema says of arguments that others rely on. */
+/** The schema's type checks for the arguments that other code relies on. */
 const SOUND: { [arg: string]: (value: unknown) => boolean } = {
   op: isString,
   tensor: isString,
@@ -219,7 +225,7 @@ function define(names: Map<number, SpanName>, { from = 0, define }: SpansEvent):
   });
 }
 
-/** Without arguments that are not what they must be. */
+/** Remove arguments of the wrong type. */
 function sound(name: SpanName): SpanName {
   const isSound = Object.keys(SOUND).every(arg => !(arg in name) || SOUND[arg](name[arg]));
   return isSound

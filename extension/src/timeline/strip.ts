@@ -1,27 +1,27 @@
-/** A row as pixels: how much of each is covered, and by what for the most part. */
+/** A row rendered to pixels: how much of each is covered, and mostly by which name. */
 import type { TimeScale } from './range';
 import { Row } from './row';
 
-/** Spans of at least this many pixels are handed on for their labels. */
+/** Minimum width in pixels of spans that are reported for labels. */
 const WIDE = 24;
-/** Spans from this many pixels on have an edge. */
+/** Minimum width in pixels of spans that have an edge. */
 const EDGED = 4;
 
 export interface Wide {
-  /** The span's number in its row. */
+  /** The span's index in its row. */
   i: number;
   x: number;
   width: number;
 }
 
 export class Strip {
-  /** 0 to 1 for each pixel. */
+  /** The covered share of each pixel, 0 to 1. */
   readonly cover: Float32Array;
-  /** The name that covers most of the pixel. */
+  /** The name that covers most of each pixel. */
   readonly name: Uint32Array;
-  /** Where a span begins that is wide enough to be told from its neighbour. */
+  /** 1 where a span begins that is wide enough to be told from its neighbor. */
   readonly edge: Uint8Array;
-  /** Spans and blocks that were looked at: what painting costs. */
+  /** Number of spans and blocks visited: the cost of painting. */
   visited = 0;
   wide: Wide[] = [];
   private best: Float32Array;
@@ -41,7 +41,7 @@ export class Strip {
     this.visited = 0;
   }
 
-  /** Add what of the row is in sight. */
+  /** Add the visible part of the row. */
   add(row: Row, scale: TimeScale): void {
     const { blocks } = row;
     if (row.length > 0) {
@@ -70,7 +70,7 @@ export class Strip {
     }
   }
 
-  /** What is no wider than a pixel, but may lie in two. */
+  /** Add a block that is no wider than a pixel, but may lie in two. */
   private block(left: number, right: number, cover: number, name: number): void {
     const [x0, x1] = [Math.floor(left), Math.floor(right)];
     if (x0 === x1 || right === x1) {
@@ -82,7 +82,7 @@ export class Strip {
     }
   }
 
-  /** Most of the time goes here: the columns are read without a call for each number. */
+  /** Add spans. Most of the time is spent here, so the columns are read without a call for each number. */
   private spans({ columns, places }: Row, { range, perPixel }: TimeScale, first: number, last: number): void {
     const { start, dur, name, busy } = columns;
     const { from, to } = range;
@@ -107,7 +107,7 @@ export class Strip {
     }
   }
 
-  /** A span of a pixel or more; `density` is how much of it is covered, 0 to 1. */
+  /** Add a span of a pixel or more; `density` is its covered share, 0 to 1. */
   private span(i: number, left: number, right: number, name: number, density: number): void {
     const x0 = Math.max(0, Math.floor(left));
     const x1 = Math.min(this.width, Math.ceil(right));
@@ -129,7 +129,7 @@ export class Strip {
     if (x < 0 || x >= this.width) {
       return;
     }
-    // What is there is to be seen, however short it is.
+    // Every span is visible, however short it is.
     const share = Math.max(cover, 0.02);
     this.cover[x] = Math.min(1, this.cover[x] + share);
     if (share >= this.best[x]) {

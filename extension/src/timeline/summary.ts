@@ -1,4 +1,4 @@
-/** The picture in a sentence or two, for those who do not see it. */
+/** A timeline in a sentence or two, for screen readers. */
 import { nameRanks } from '../ranks';
 import type { Profile } from '../schema';
 import { trans } from '../translation';
@@ -16,7 +16,7 @@ export function summary(spans: SpanSource, profile: Profile | null, ranks: reado
   return `${what} ${profile?.diagnosis ?? ''}`.trim();
 }
 
-/** Spans of these ranks; of an overview it is known only how many there are in all. */
+/** Return the number of spans of these ranks; of an overview, only the total is known. */
 function countOf(spans: SpanSource, ranks: readonly number[]): number {
   if (spans.isCut || ranks.length === spans.ranks.length) {
     return spans.count;

@@ -1,4 +1,4 @@
-/** A profile as tables: what the columns are, how to sort by them, and what to copy. */
+/** A profile as tables: their columns, sorting, and conversion to text and CSV. */
 import type { Kind, Profile, RankTimes, Straggler } from '../schema';
 import { trans } from '../translation';
 import { percent, scaleFor, size, type Scale } from './amounts';
@@ -6,17 +6,17 @@ import { percent, scaleFor, size, type Scale } from './amounts';
 type Value = number | string | null;
 
 export interface Column<Row> {
-  /** As `run.profile()` calls it. */
+  /** The name that `run.profile()` uses. */
   key: string;
   head: string;
-  /** What it means, in a sentence. */
+  /** What the column means, in a sentence. */
   title: string;
   value(row: Row): Value;
-  /** As it is read. */
+  /** Return the value as displayed. */
   cell(row: Row): string;
-  /** Its share of the whole, where that matters. */
+  /** Return the value's share of the whole, where that matters. */
   share?(row: Row): string;
-  /** What a number is in, for other programs. */
+  /** The unit of the values, for other programs. */
   unit?: string;
 }
 
@@ -25,18 +25,18 @@ export interface Table<Row> {
   rows: readonly Row[];
 }
 
-/** The rows of all of a run, or of a phase. */
+/** The rows of a whole run, or of a phase. */
 export type ProfileRows = Pick<Profile, 'wall' | 'ranks' | 'kinds' | 'stragglers'>;
 
 export type Part = 'compute' | 'data' | 'waiting' | 'exposed' | 'idle';
 
-/** What a rank's time is divided into, in the order in which it is shown. */
+/** The parts of a rank's time, each with heading and explanation, in the order in which they are shown. */
 export const PARTS = (): ReadonlyArray<[Part, string, string]> => [
   ['compute', trans.__('computing'), trans.__('neither blocked in a collective nor loading data')],
   ['data', trans.__('data loading'), trans.__('in the data loader')],
-  ['waiting', trans.__('waiting for others'), trans.__('blocked in a collective to which another rank has yet to come')],
-  ['exposed', trans.__('exposed comm.'), trans.__('communication that nothing overlaps: all are there, and the rank is blocked')],
-  ['idle', trans.__('idle'), trans.__('nothing has begun on this rank yet, or all is over there, or Rankroom sets it up again')]
+  ['waiting', trans.__('waiting for others'), trans.__('blocked in a collective until the last rank arrives')],
+  ['exposed', trans.__('exposed comm.'), trans.__('communication that nothing overlaps: all ranks have arrived, and the rank is blocked')],
+  ['idle', trans.__('idle'), trans.__('the rank has not begun yet or has ended, or Rankroom is setting it up again')]
 ];
 
 export function rankTable({ ranks, wall }: ProfileRows): Table<RankTimes> {
@@ -48,7 +48,7 @@ export function rankTable({ ranks, wall }: ProfileRows): Table<RankTimes> {
       { key: 'rank', head: trans.__('rank'), title: trans.__('the rank'), value: row => row.rank, cell: row => String(row.rank) },
       ...PARTS().map(([part, head, title]) => timed<RankTimes>(part, head, title, row => row[part], scale, wall)),
       timed(
-        'overlapped', trans.__('overlapped comm.'), trans.__('communication behind computing or loading: it is part of those'),
+        'overlapped', trans.__('overlapped comm.'), trans.__('communication that overlaps with computing or data loading, and is counted there'),
         overlapped, scale, wall
       )
     ]
@@ -72,8 +72,8 @@ export function kindTable({ kinds, wall }: ProfileRows): Table<Kind> {
         value: row => row.bytes, cell: row => (row.bytes === null ? '–' : size(row.bytes))
       },
       time('time', trans.__('time per rank'), trans.__('time in these collectives, the mean of the ranks; what overlaps counts once')),
-      time('wait', trans.__('waiting per rank'), trans.__('of that time: until the last rank came; the mean of the ranks')),
-      time('transfer', trans.__('transfer per rank'), trans.__('of that time: from then on; the mean of the ranks')),
+      time('wait', trans.__('waiting per rank'), trans.__('of that time: until the last rank arrived; the mean of the ranks')),
+      time('transfer', trans.__('transfer per rank'), trans.__('of that time: after the last rank arrived; the mean of the ranks')),
       {
         key: 'bandwidth', head: trans.__('bandwidth'), title: trans.__('bytes of a rank’s calls ÷ its transfer'), unit: 'B/s',
         value: row => row.bandwidth,
@@ -90,12 +90,12 @@ export function stragglerTable({ stragglers, wall }: ProfileRows): Table<Straggl
     columns: [
       { key: 'rank', head: trans.__('rank'), title: trans.__('the rank'), value: row => row.rank, cell: row => String(row.rank) },
       {
-        ...counted<Straggler>('last', trans.__('arrives last in'), trans.__('collectives to which it came last'), row => row.last),
+        ...counted<Straggler>('last', trans.__('arrives last in'), trans.__('collectives at which it arrived last'), row => row.last),
         cell: row => trans.__('%1 of %2', row.last.toLocaleString('en'), row.of.toLocaleString('en')),
         share: row => percent(row.last, row.of)
       },
       timed(
-        'cost', trans.__('costs (any other waits)'),
+        'cost', trans.__('cost (another rank waits)'),
         trans.__('how long any other rank waited because of it: time of the run, not a mean of the ranks'),
         row => row.cost, scale, wall
       )
@@ -103,7 +103,7 @@ export function stragglerTable({ stragglers, wall }: ProfileRows): Table<Straggl
   };
 }
 
-/** ProfileRows in the order of a column; rows that are equal there stay as they are, and null comes last. */
+/** Return the rows sorted by a column; rows that are equal there keep their order, and null comes last. */
 export function sorted<Row>(rows: readonly Row[], { value }: Column<Row>, isDescending: boolean): Row[] {
   const sign = isDescending ? -1 : 1;
   return [...rows].sort((one, other) => {
@@ -115,7 +115,7 @@ export function sorted<Row>(rows: readonly Row[], { value }: Column<Row>, isDesc
   });
 }
 
-/** Aligned by spaces, under a line. */
+/** Return the table as text: columns aligned by spaces, with a line under the headings. */
 export function asText<Row>({ columns, rows }: Table<Row>): string {
   const heads = columns.map(({ head }) => head);
   const cells = rows.map(row => columns.map(({ cell, share }) => [cell(row), share?.(row).padStart(5)].filter(Boolean).join(' ')));
@@ -125,7 +125,7 @@ export function asText<Row>({ columns, rows }: Table<Row>): string {
   return [line(heads), '─'.repeat(line(widths.map(width => 'x'.repeat(width))).length), ...cells.map(line), ''].join('\n');
 }
 
-/** For spreadsheets: numbers as they are, in one unit. */
+/** Return the table as CSV for spreadsheets: plain numbers, in one unit per column. */
 export function asCsv<Row>({ columns, rows }: Table<Row>): string {
   const lines = [
     columns.map(({ key, unit }) => (unit ? `${key} (${unit})` : key)),
@@ -153,7 +153,7 @@ function counted<Row>(key: string, head: string, title: string, value: (row: Row
   return { key, head, title, value, cell: row => value(row).toLocaleString('en') };
 }
 
-/** A spreadsheet would calculate what begins like a formula. */
+/** Quote a CSV cell; one that a spreadsheet would evaluate as a formula gets a leading apostrophe. */
 export function quoted(cell: string): string {
   const safe = /^[=+@\t\r]|^-(?![\d.])/.test(cell) ? `'${cell}` : cell;
   return /[",\n\r]/.test(safe) ? `"${safe.replace(/"/g, '""')}"` : safe;

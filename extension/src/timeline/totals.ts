@@ -1,17 +1,17 @@
-/** What a range of time holds: spans and their time, by category. */
+/** Totals of a time range: number of spans and their time, by category. */
 import { lowerBound } from '../lowerbound';
 import type { Range } from './range';
 import { place, type SpanSource } from './spans';
 
 export interface Total {
   cat: string;
-  /** Spans that touch the range. */
+  /** Number of spans that touch the range. */
   count: number;
-  /** Their microseconds in it, added over ranks; nested spans count each. */
+  /** Their microseconds in the range, added over ranks; nested spans count separately. */
   sum: number;
 }
 
-/** By category, in the order of the lanes; of these ranks only, if some are given. */
+/** Return the totals by category, in the order of the lanes; only of `ranks`, if given. */
 export function totals(source: SpanSource, { from, to }: Range, ranks: readonly number[] = source.ranks): Total[] {
   const found = new Map<string, Total>();
   for (const rank of ranks) {

@@ -1,7 +1,7 @@
-/** Text with ANSI colours as DOM nodes, in JupyterLab's classes for them. */
+/** Converts text with ANSI colors to DOM nodes with JupyterLab's classes for them. */
 import { colourClass, spans, type Span } from '../log/ansi';
 
-/** The nodes of a text; links, scripts and markup in it stay text. */
+/** Return the nodes of a text; links, scripts and markup in it stay text. */
 export function ansiNodes(text: string): Node[] {
   return spans(text).map(span => {
     const classes = classesOf(span);

@@ -1,8 +1,8 @@
-/** The size of the log's characters, and how many columns of them there is room for. */
+/** The size of the log's characters, and how many columns of them fit. */
 import { h } from './dom';
 
 const PROBE = 100;
-/** A bar between ranks and text, and air around it; style/log.css has the same. */
+/** Columns of the bar between ranks and text, with padding; the same as in style/log.css. */
 const BAR = 3;
 const LEAST = 10;
 
@@ -12,8 +12,8 @@ export class CharSize {
   columns = 80;
 
   /**
-   * Measure, and tell the style sheet what to wrap at. `highest` is the highest rank's number.
-   * Returns whether the columns changed.
+   * Measure the characters, and set the CSS variables by which lines wrap. `highest` is the highest rank.
+   * Return whether the columns changed.
    */
   measure(space: HTMLElement, width: number, highest: number): boolean {
     const size = this.probe.getBoundingClientRect();
@@ -31,7 +31,7 @@ export class CharSize {
   }
 }
 
-/** Columns for ranks: `0–3,5` and more; what is longer is cut short and told in full on hover. */
+/** Return the columns for ranks such as `0–3,5`; longer lists are cut, and shown in full on hover. */
 function gutterFor(highest: number): number {
   if (highest === 0) {
     return 1;

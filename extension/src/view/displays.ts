@@ -1,4 +1,4 @@
-/** Rich outputs of the ranks, each labelled with its rank; results last. */
+/** Rich outputs of the ranks, each labeled with its rank; results last. */
 import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
@@ -9,9 +9,9 @@ import type { SameOutput } from '../run/outputs';
 import { trans } from '../translation';
 import { h } from './dom';
 
-/** Outputs that are drawn before the reader asks for more. */
+/** Number of outputs that are shown before the reader asks for more. */
 const FIRST = 24;
-/** Types that need a kernel of the notebook's to be alive behind them. */
+/** MIME types that work only with a live kernel of the notebook behind them. */
 const DEAD = ['application/vnd.jupyter.widget-view+json'];
 
 export class Displays extends Panel {
@@ -40,7 +40,7 @@ export class Displays extends Panel {
     const groups = outputs.grouped(ranks, collapsed);
     this.setHidden(groups.length === 0);
     const wanted = new Map<string, SameOutput>();
-    const equal = new Map<string, number>(); // groups of a key, so far
+    const equal = new Map<string, number>(); // number of groups so far, by key
     for (const group of groups.slice(0, this.most)) {
       const before = equal.get(group.key) ?? 0;
       equal.set(group.key, before + 1);
@@ -76,7 +76,7 @@ export class Displays extends Panel {
     );
     if (!type) {
       const types = Object.keys(group.data).join(', ');
-      panel.addWidget(new Widget({ node: h('em', '', {}, trans.__('nothing here can show %1', types)) }));
+      panel.addWidget(new Widget({ node: h('em', '', {}, trans.__('output of type %1 cannot be shown here', types)) }));
       return panel;
     }
     const renderer = this.rendermime.createRenderer(type);
@@ -110,7 +110,7 @@ export class Displays extends Panel {
   }
 }
 
-/** Whether the output is a line of text, which stands beside its label. */
+/** Whether the output is a line of text, which is shown beside its label. */
 function isShortText({ data }: SameOutput): boolean {
   const text = data['text/plain'];
   return Object.keys(data).length === 1 && typeof text === 'string' && !text.includes('\n');

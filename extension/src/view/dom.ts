@@ -1,9 +1,9 @@
-/** DOM nodes in one expression. */
+/** Helpers that create and update DOM nodes. */
 
 type Child = Node | string | null;
 type Attributes = { [name: string]: string | boolean | ((event: never) => void) };
 
-/** A node with classes, attributes, `on…` listeners and children; null children are left out. */
+/** Create a node with classes, attributes, `on…` listeners and children; null children are left out. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   className: string,
@@ -25,7 +25,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
-/** Make these the children of a node; those that stay are not touched, nor is what is selected in them. */
+/** Make these the children of a node. Those that stay are not touched, so text selected in them stays selected. */
 export function setChildren(parent: HTMLElement, children: readonly HTMLElement[]): void {
   const wanted = new Set<Element>(children);
   [...parent.children].filter(child => !wanted.has(child)).forEach(child => child.remove());
@@ -39,14 +39,14 @@ export function setChildren(parent: HTMLElement, children: readonly HTMLElement[
   }
 }
 
-/** Set a text only when it differs: what is selected in it stays so. */
+/** Set a node's text only if it differs, so that text selected in it stays selected. */
 export function setText(node: HTMLElement, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
   }
 }
 
-/** A frame to paint in, asked for any number of times. */
+/** Merges any number of requests to paint into one animation frame. */
 export class Frame {
   private handle = 0;
 

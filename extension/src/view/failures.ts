@@ -1,4 +1,4 @@
-/** What failed: the first error's traceback, whole; the others in one line each. */
+/** The errors of a run: the first one with its whole traceback, the others in one line each. */
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks } from '../ranks';
@@ -11,7 +11,7 @@ import { errorWords, grouped } from '../words';
 import { ansiNodes } from './ansitext';
 import { h } from './dom';
 
-/** Characters of a traceback at each of its ends; only endless ones are longer. */
+/** Characters shown at each end of a traceback; only endless ones are longer. */
 const END = 30_000;
 
 export class Failures extends Widget {
@@ -24,7 +24,7 @@ export class Failures extends Widget {
 
   refresh(): void {
     const { first, others } = this.model.failures;
-    // What a rank was released from is known a little after its error.
+    // What a rank was released from becomes known shortly after its error.
     const released = others.map(error => this.model.releaseOf(error)).join();
     const key = `${this.model.generation}:${first?.rank}:${others.length}:${released}`;
     if (key === this.key) {
@@ -58,7 +58,7 @@ function traceback(error: ErrorEvent): HTMLElement {
 }
 
 function lines(text: string, { cell_line: line }: ErrorEvent): Node[] {
-  // Control characters are made visible, but line ends are line ends here.
+  // Split into lines first, as `ansiNodes` makes control characters visible, including line ends.
   const each = text.split('\n');
   const own = ownLine(each, line ?? null);
   return each.flatMap((line, i) => {

@@ -1,4 +1,4 @@
-/** Why a live run is stuck, and the steps that help, each harder than the one before. */
+/** Banner for a live run that is stuck: the reason, and the steps that can help, each harsher than the one before. */
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { Widget } from '@lumino/widgets';
 
@@ -12,7 +12,7 @@ import { h, setChildren, setText } from './dom';
 import { Stacks } from './stacks';
 import { setUnderWay, stepButton } from './step';
 
-/** More places, and more ranks to restart, than these are shown as a number. */
+/** Maximum number of places that are listed, and of ranks with a restart button each; beyond it, they share one. */
 const PLACES = 8;
 const SINGLY = 3;
 
@@ -29,12 +29,12 @@ export class HangBanner extends Widget {
 
   private interrupt = stepButton(
     trans.__('■ Interrupt'),
-    trans.__('KeyboardInterrupt on every rank; what blocks in a collective is released. Variables are kept'),
+    trans.__('raise KeyboardInterrupt on every rank, and release those blocked in a collective; variables are kept'),
     () => this.ladder.take('interrupt')
   );
   private release = stepButton(
     trans.__('Release'),
-    trans.__('end the collectives that ranks wait in, with an error there. Variables are kept'),
+    trans.__('end the collectives that ranks wait in, with an error on those ranks; variables are kept'),
     () => this.ladder.take('release')
   );
   private look = stepButton(
@@ -46,7 +46,7 @@ export class HangBanner extends Widget {
   constructor(
     private model: RunModel,
     private ladder: Ladder,
-    /** The focus was on a button that is gone. */
+    /** Called when the banner with the focus is hidden. */
     private refocus: () => void
   ) {
     super();
@@ -58,7 +58,7 @@ export class HangBanner extends Widget {
   refresh(): void {
     const { model, ladder } = this;
     const { hang } = model;
-    const sentence = hang?.text ?? (ladder.isOutlived ? trans.__('The run goes on although it was interrupted.') : '');
+    const sentence = hang?.text ?? (ladder.isOutlived ? trans.__('The run is still running although it was interrupted.') : '');
     if (!sentence && this.banner.contains(document.activeElement)) {
       this.refocus();
     }
@@ -66,7 +66,7 @@ export class HangBanner extends Widget {
       this.raise();
     }
     this.banner.hidden = sentence === '';
-    // Only when there is a new one: what a reader has selected stays so for a while.
+    // Only if it is a new one, so that text selected in it stays selected.
     if (sentence && this.text.dataset.said !== sentence) {
       this.text.dataset.said = sentence;
       this.text.replaceChildren(...quoted(sentence));
@@ -86,7 +86,7 @@ export class HangBanner extends Widget {
     this.setHidden(this.banner.hidden && this.said.hidden && this.stacks.node.hidden);
   }
 
-  /** Announce it: a new alert is read out once, and not again with each second that it lasts. */
+  /** Announce the hang: a new alert is read out once, and not again each time its seconds change. */
   private raise(): void {
     const alert = h('div', 'rr-why', { role: 'alert' }, this.text);
     this.banner.replaceChildren(alert, this.list, this.steps);
@@ -132,7 +132,7 @@ export class HangBanner extends Widget {
     const label = ranks.length > SINGLY
       ? trans._n('Restart %1 rank', 'Restart %1 ranks', ranks.length)
       : trans.__('Restart %1', nameRanks(ranks));
-    const title = trans.__('end %1 and start again there; only their variables are lost', nameRanks(ranks));
+    const title = trans.__('restart the processes of %1; only their variables are lost', nameRanks(ranks));
     return stepButton(label, title, async () => {
       if (await confirmRestart(ranks)) {
         await this.ladder.take('restart', ranks);
@@ -141,14 +141,14 @@ export class HangBanner extends Widget {
   }
 }
 
-/** A sentence in which `code` between backticks is set as such. */
+/** Convert a sentence to nodes, with the text between backticks as code. */
 function quoted(sentence: string): Node[] {
   return sentence.split('`').map((part, i) =>
     i % 2 ? h('code', '', {}, part) : document.createTextNode(part)
   );
 }
 
-/** Whether the reader wants to lose what these ranks hold. */
+/** Ask whether the reader accepts that these ranks lose their variables. */
 async function confirmRestart(ranks: number[]): Promise<boolean> {
   const { button } = await showDialog({
     title: trans.__('Restart %1?', nameRanks(ranks)),

@@ -1,4 +1,4 @@
-/** The lines above the log: how the run stands, and what of it is to be seen. */
+/** The lines above the log: the run's state, and the filters for what is shown of it. */
 import { Widget } from '@lumino/widgets';
 
 import { textFilter } from '../log/textfilter';
@@ -11,28 +11,28 @@ import { RankPicker } from './rankpicker';
 import { setUnderWay, stepButton } from './step';
 
 export interface HeaderActions {
-  /** What is to be seen has changed. */
+  /** The filter has changed. */
   filter(): void;
   toError(): void;
   interrupt(): void;
   isInterrupting(): boolean;
-  /** What the button at the right does, if there is one. */
+  /** The button at the right; null for none. */
   open: { label: string; run: () => void } | null;
-  /** The list of tabs, beside the words. */
+  /** The list of tabs, which is shown beside the state. */
   tabs: HTMLElement;
-  /** Milliseconds since the epoch, by the clock that the run's times are of. */
+  /** Return milliseconds since the epoch, by the clock of the run's times. */
   now(): number;
   downloadUrl(ranks: readonly number[] | null): string;
 }
 
-/** So many lines, in so many bytes of a record, are seen at once: there is nothing to filter. */
+/** With at most this many lines and bytes of a record, everything is visible at once, so filters are hidden. */
 const FEW = 3;
 const LITTLE = 64 << 10;
 
 export class Header extends Widget {
   private sign = h('span', 'rr-sign', { 'aria-hidden': 'true' });
   private words = h('span', 'rr-words');
-  /** Read out when it changes, which the seconds of a run that is on do all the time. */
+  /** State for screen readers: read out at each change, so it leaves out the seconds of a live run. */
   private said = h('span', 'rr-hidden', { role: 'status' });
   private ranks: RankPicker;
   private find = h('input', 'rr-find', {
@@ -49,7 +49,7 @@ export class Header extends Widget {
   private sameLabel = h(
     'label',
     'rr-same',
-    { title: trans.__('show lines that several ranks wrote alike once') },
+    { title: trans.__('show identical lines of several ranks only once') },
     this.same,
     trans.__('collapse identical')
   );
@@ -73,7 +73,7 @@ export class Header extends Widget {
   );
   private stop = stepButton(
     trans.__('■ Interrupt'),
-    trans.__('end the cell on all its ranks; their variables are kept'),
+    trans.__('interrupt the cell on all its ranks; their variables are kept'),
     () => this.actions.interrupt()
   );
   private complaint = h('div', 'rr-complaint', { role: 'alert', hidden: true });
@@ -103,19 +103,19 @@ export class Header extends Widget {
     this.numbers.checked = filter.byNumbers;
   }
 
-  /** Show how the run stands now. */
+  /** Show the current state of the run. */
   refresh(): void {
     const { model } = this;
     const { run } = model;
     this.sign.textContent = SIGNS[run.state] ?? '?';
     this.sign.className = `rr-sign rr-is-${run.state}`;
-    // Those that are here, unless more are known of: while a long record is read, each piece would be read out.
+    // While a finished run's record is being read, show its total: the count so far would be read out with each piece.
     const lines = model.isComplete || (model.isLive && model.read > 0) ? model.lineCount : (run.lines ?? 0);
-    // Whether a run goes on is not known without its record.
+    // Without its record, it is unknown whether the run is still running.
     const isFollowed = model.isLive && model.refusal === '';
     const words = [
       who(run),
-      model.isLive && !isFollowed ? trans.__('running when this output was written') : how(run, this.actions.now() * 1000)
+      model.isLive && !isFollowed ? trans.__('was running when this output was saved') : how(run, this.actions.now() * 1000)
     ];
     if (model.isComplete && model.profile.value) {
       words.push(slowest(model.profile.value));
@@ -137,7 +137,7 @@ export class Header extends Widget {
     this.stop.hidden = !isFollowed;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;
-    // What there is nothing for is not shown; what is in use stays.
+    // Hide controls that the run has no use for, but not those in use.
     const isIdle = this.filter.text === '' && this.filter.collapsed && this.complaint.hidden;
     const isLittle = lines <= FEW && model.read <= LITTLE && isIdle;
     this.find.hidden = isLittle;

@@ -1,20 +1,20 @@
 /**
- * Keys that belong to a view while it has the focus. The notebook's command mode takes arrows, Enter
- * and letters from whatever is inside it; a view under a cell needs some of them itself, and a part of
- * it with `data-rr-keys` those named there. All other shortcuts (save, run cell, …) go on as usual.
+ * Keys that a view handles while it has the focus. The notebook's command mode intercepts arrows, Enter
+ * and letters for everything inside it; a view under a cell needs some of them itself, and an element
+ * with `data-rr-keys` those listed there. All other shortcuts (save, run cell, …) work as usual.
  */
 
 const SUPPRESS = 'data-lm-suppress-shortcuts';
 const OURS = new Set(['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight', 'PageUp', 'PageDown', 'Home', 'End', 'Enter', ' ']);
 
 /**
- * Keep these keys from the application's shortcuts while the focus is inside `node`.
+ * Keep these keys from the application's shortcuts while the focus is inside `node`; return how to stop that.
  *
- * Most shortcuts of a notebook are for whatever has the focus: they are found before any element around
- * it is looked at, so it is the focused element itself that has to suppress them.
+ * Most shortcuts of a notebook match the focused element, before any element around it is considered,
+ * so the focused element itself has to suppress them.
  */
 export function keepKeys(node: HTMLElement): () => void {
-  // Before the application's own listener, which is on the document.
+  // Called before the application's own listener, which is on the document.
   const listen = (event: KeyboardEvent): void => {
     const { target } = event;
     if (!(target instanceof HTMLElement)) {

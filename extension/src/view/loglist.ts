@@ -1,8 +1,8 @@
 /**
- * The log as a list of which only the rows in sight exist.
+ * The log as a virtual list: only the visible rows exist as nodes.
  *
- * Under a cell it grows to 20 rows, and scrolls inside only once it has the focus, so that the
- * wheel moves the notebook and not whatever log is under the pointer. In a panel it fills the panel.
+ * Under a cell, it grows to 20 rows, and scrolls only once it has the focus, so that the wheel
+ * scrolls the notebook and not the log under the pointer. In a panel, it fills the panel.
  */
 import { Widget } from '@lumino/widgets';
 
@@ -17,10 +17,10 @@ import { openRows, type OpenRow } from './openrows';
 import { openerNode, rowNode, updateRanks } from './row';
 import { ScrollBox } from './scrollbox';
 
-/** Rows of the log under a cell. */
+/** Maximum rows of the log under a cell. */
 export const INLINE_ROWS = 20;
 const OVERSCAN = 5;
-/** Milliseconds of a frame for filtering. */
+/** Milliseconds per frame for filtering. */
 const SHARE = 6;
 
 export class LogList extends Widget {
@@ -32,7 +32,7 @@ export class LogList extends Widget {
   private pending: Iterator<void> | null = null;
   private chars = new CharSize();
   private marked = -1;
-  /** The line to go to, or to stay at, while rows are made, with so many rows above it. */
+  /** The line to show while rows are being computed, with `above` rows above it. */
   private keep: { line: number; above: number } | null = null;
 
   private content = h('div', 'rr-rows');
@@ -45,7 +45,7 @@ export class LogList extends Widget {
     'button',
     'rr-toend',
     {
-      // The list keeps the focus: without it, the line below would come, and move the button away.
+      // Keep the focus in the list: without it, the line below would appear, and move the button away.
       onmousedown: (event: MouseEvent) => event.preventDefault(),
       onclick: () => this.goToEnd(),
       hidden: true
@@ -81,12 +81,12 @@ export class LogList extends Widget {
     }
   }
 
-  /** Something changed: paint it in the next frame. */
+  /** Paint in the next frame, as something has changed. */
   refresh(): void {
     this.frame.request();
   }
 
-  /** Under a cell: how many rows it may take. */
+  /** Set whether the height is limited, as under a cell. */
   setInline(isInline: boolean): void {
     this.isInline = isInline;
     this.toggleClass('rr-inline', isInline);
@@ -111,7 +111,7 @@ export class LogList extends Widget {
     this.focus();
   }
 
-  /** Whether there is a timeline, with the moments of the lines. */
+  /** Set whether there is a timeline, which lines can link to. */
   setTimed(isTimed: boolean): void {
     this.toggleClass('rr-timed', isTimed);
     if (isTimed) {
@@ -128,7 +128,7 @@ export class LogList extends Widget {
     }
   }
 
-  /** Show the lines of a row that stands for several, or no more; it stays where it is. */
+  /** Show or hide the lines of a row that stands for several; the row stays in place. */
   private toggle(group: number): void {
     const { offset } = this.box.scroll;
     this.keep = { line: group, above: this.rows.top(this.rows.find(group)) - offset / this.lineHeight };
@@ -137,7 +137,7 @@ export class LogList extends Widget {
     this.frame.request();
   }
 
-  /** To the moment of the marked line, or of the first in sight. */
+  /** On `t`, go to the moment of the marked line, or of the first visible one. */
   private onKey(event: KeyboardEvent): void {
     const isPlain = !event.ctrlKey && !event.altKey && !event.metaKey;
     const line = this.marked >= 0 && this.shown.has(this.marked) ? this.marked : this.topLine();
@@ -151,13 +151,13 @@ export class LogList extends Widget {
     this.box.node.focus();
   }
 
-  /** The button goes; the focus must not go with it. */
+  /** Scroll to the end, and focus the list, as the button with the focus disappears. */
   private goToEnd(): void {
     this.box.goTo(Infinity, true);
     this.focus();
   }
 
-  /** When a line was written, on the clock that the timeline has. */
+  /** Return when a line was written, on the timeline's clock. */
   private timeOf(line: number): number {
     const { log: { lines }, spans } = this.model;
     return lines.time(line) - spans.offset(lines.rank(line));
@@ -196,7 +196,7 @@ export class LogList extends Widget {
     this.say();
   }
 
-  /** The model began again. */
+  /** Start over, as the model was reset. */
   private begin(): void {
     const { filter } = this.rows;
     this.rows.dispose();
@@ -222,7 +222,7 @@ export class LogList extends Widget {
     return last ? last.top + last.height : this.rows.height;
   }
 
-  /** Size the box and bring the scrollbar to where we are. */
+  /** Set the height of the box, and move the scrollbar to the current position. */
   private place(): void {
     const content = this.textRows * this.lineHeight;
     if (this.isInline) {
@@ -239,7 +239,7 @@ export class LogList extends Widget {
     }
   }
 
-  /** Make the rows in sight exist, and the others not. */
+  /** Create the nodes of the visible rows, and remove the others. */
   private fill(): void {
     const first = Math.max(0, this.rows.at(this.box.scroll.offset / this.lineHeight) - OVERSCAN);
     const bottom = (this.box.scroll.offset + this.box.node.clientHeight) / this.lineHeight + OVERSCAN;
@@ -255,20 +255,20 @@ export class LogList extends Widget {
     const open = this.open.filter(row => row.top < bottom).map(rowNode);
     setChildren(this.content, [...nodes, ...open]);
     if (group && !this.content.contains(document.activeElement)) {
-      // Its row was made again.
+      // The node of its row was replaced.
       this.content.querySelector<HTMLElement>(`.rr-opener[data-group="${group}"]`)?.focus({ preventScroll: true });
     }
     const top = this.rows.top(first) * this.lineHeight;
     this.content.style.transform = `translateY(${this.box.node.scrollTop + top - this.box.scroll.offset}px)`;
   }
 
-  /** A row's name among those in sight: a line may stand below the row that it stands for. */
+  /** Return a key for a row's node; a head's is negative, as its line may also have a row of its own below. */
   private nameOf(row: number): number {
     const line = this.rows.line(row);
     return this.rows.head(row) ? -1 - line : line;
   }
 
-  /** The node of a row, the one it had if that is still right. */
+  /** Return the node of a row, reusing the previous one if it is still correct. */
   private nodeOf(row: number): HTMLElement {
     const line = this.rows.line(row);
     const before = this.shown.get(this.nameOf(row));
@@ -310,14 +310,14 @@ export class LogList extends Widget {
     return this.dress(node, row);
   }
 
-  /** How a row looks because of where it stands, and not of who wrote it. */
+  /** Set the classes that depend on a row's place, and not on the ranks that wrote it. */
   private dress(node: HTMLElement, row: number): HTMLElement {
     node.classList.toggle('rr-marked', this.rows.line(row) === this.marked);
     node.classList.toggle('rr-member', this.rows.isMember(row));
     return node;
   }
 
-  /** The line under the log: what is to be known about it. */
+  /** Update the line under the log, and the button that scrolls to the end. */
   private say(): void {
     const isLong = this.box.scroll.end > 0;
     this.toEnd.hidden = !isLong || this.box.scroll.isFollowing;

@@ -1,4 +1,4 @@
-/** The lines that ranks are writing just now, as rows below the others. */
+/** The unfinished lines that ranks are writing, as rows below the others. */
 import { plain } from '../log/ansi';
 import { headText } from '../log/head';
 import { cutNote, STYLED } from '../log/lines';
@@ -9,12 +9,12 @@ import { columnsOf } from '../log/width';
 import type { RowContent } from './row';
 
 export interface OpenRow extends RowContent {
-  /** Text rows above it, and its own. */
+  /** The number of text rows above this row, and its own. */
   top: number;
   height: number;
 }
 
-/** What is shown in one row: lines of different ranks that are alike. */
+/** Lines of different ranks that are alike, and shown in one row. */
 interface Alike {
   common: string;
   flags: number;
@@ -23,7 +23,7 @@ interface Alike {
   cut: number;
 }
 
-/** The rows to be seen, from text row `top` on; those of several ranks that are alike once. */
+/** Return the visible rows, from text row `top` on; like lines of several ranks share a row. */
 export function openRows(
   lines: readonly Unfinished[],
   filter: Filter,

@@ -1,4 +1,4 @@
-/** A run in a panel of its own, which is there again after the page was loaded again. */
+/** A run in its own panel, which is restored when the page is reloaded. */
 import type { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
 import { MainAreaWidget, Notification, WidgetTracker } from '@jupyterlab/apputils';
 
@@ -10,14 +10,14 @@ import { PANEL, RunView } from './runview';
 
 export const OPEN = 'rankroom:open-run';
 
-/** Add the command that opens a run; returns how to call it. */
+/** Add the command that opens a run; return a function that executes it. */
 export function addPanels(
   app: JupyterFrontEnd,
   parts: Omit<RendererParts, 'open'>,
   restorer: ILayoutRestorer | null
 ): (run: Run, tab: Tab) => void {
   const tracker = new WidgetTracker<MainAreaWidget<RunView>>({ namespace: 'rankroom' });
-  /** Those that are being made: a second click does not make another one. */
+  /** Panels that are being created, so that a second click does not create another one. */
   const making = new Map<string, Promise<MainAreaWidget<RunView>>>();
   const make = async (id: string, tab: unknown): Promise<MainAreaWidget<RunView>> => {
     const panel = makePanel(await parts.api.run(id), parts, tab);
@@ -52,7 +52,7 @@ export function addPanels(
   };
 }
 
-/** Why a run was not opened. */
+/** Notify the reader that a run cannot be opened, and why. */
 export function sayWhy(error: unknown): void {
   Notification.error(trans.__('The run cannot be shown: %1', error instanceof Error ? error.message : String(error)));
 }
@@ -68,7 +68,7 @@ function makePanel(run: Run, parts: Omit<RendererParts, 'open'>, tab: unknown): 
   const content = new RunView({
     ...parts,
     run,
-    // What is shown comes from the reader's own record, not from a notebook.
+    // The content comes from the reader's own record, not from a notebook.
     isTrusted: true,
     isInline: false,
     open: null,

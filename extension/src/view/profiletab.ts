@@ -1,4 +1,4 @@
-/** Where the time of a run went: a sentence, and tables of ranks, collectives and stragglers. */
+/** Where the time of a run went: a diagnosis, and tables of ranks, stragglers, collectives and memory. */
 import { Widget } from '@lumino/widgets';
 
 import { rankClass } from '../ranks';
@@ -19,10 +19,10 @@ export class ProfileTab extends Widget {
   private facts = h('div', 'rr-facts');
   private phases = h('div', 'rr-chips rr-phases', { role: 'group', 'aria-label': trans.__('part of the run'), hidden: true });
   private shown: Profile | null = null;
-  /** Whether there were spans then: a profile that the server has kept may be here before them. */
+  /** Whether there were spans when `shown` was displayed: a stored profile may be loaded before them. */
   private hadSpans = false;
   private part: ProfilePart | null = null;
-  /** What the reader chose; the loop, or all, until then. */
+  /** The part that the reader chose; null for the default: the loop, or the whole run. */
   private chosen: ProfilePart['key'] | null = null;
   private ranks = new SortTable<RankTimes>({
     title: trans.__('Time of each rank'),
@@ -38,7 +38,7 @@ export class ProfileTab extends Widget {
     copied: n => trans._n('copied %2 collective', 'copied %2 collectives', n, grouped(n))
   });
   private stragglers = new SortTable<Straggler>({
-    title: trans.__('Who the others waited for'),
+    title: trans.__('Ranks that the others waited for'),
     all: n => trans._n('show all %2 straggler', 'show all %2 stragglers', n, grouped(n)),
     copied: n => trans._n('copied %2 straggler', 'copied %2 stragglers', n, grouped(n)),
     dress: colourRank
@@ -63,7 +63,7 @@ export class ProfileTab extends Widget {
     super.dispose();
   }
 
-  /** Show how the run stands now; nothing is done while it is hidden. */
+  /** Show the current profile; do nothing while hidden. */
   refresh(): void {
     if (!this.isVisible) {
       return;
@@ -98,7 +98,7 @@ export class ProfileTab extends Widget {
       this.part = part;
       this.phases.hidden = parts.length < 2;
       this.offer(parts, part);
-      // Without spans a table of statuses only would look like knowledge.
+      // Without spans, the times would come from statuses alone, and mean nothing.
       this.ranks.show({ ...rankTable(part.rows), rows: this.model.spans.count ? part.rows.ranks : [] });
       this.stragglers.show(stragglerTable(part.rows));
       this.kinds.show(kindTable(part.rows));
@@ -106,7 +106,7 @@ export class ProfileTab extends Widget {
     }
   }
 
-  /** A button for each part; those that are there stay, as one of them may have the focus. */
+  /** Show a button for each part; existing ones are reused, as one of them may have the focus. */
   private offer(parts: readonly ProfilePart[], shown: ProfilePart): void {
     const known = new Map([...this.phases.children].map(node => [(node as HTMLElement).dataset.part, node as HTMLElement]));
     const buttons = parts.map(({ key, title, rows }) => {
@@ -145,9 +145,9 @@ export class ProfileTab extends Widget {
           ...(part.key === 'run' ? [trans._n('%2 span', '%2 spans', spans, grouped(spans))] : []),
           trans._n('%2 collective', '%2 collectives', collectives, grouped(collectives)),
           ...memoryFacts(profile.memory ?? [], profile.loop),
-          ...(model.isComplete ? [] : [trans.__('the run goes on')]),
+          ...(model.isComplete ? [] : [trans.__('still running')]),
           droppedWords(model.spans.dropped),
-          model.profile.trouble && trans.__('not up to date: %1; trying again', model.profile.trouble)
+          model.profile.trouble && trans.__('not up to date: %1; retrying', model.profile.trouble)
         ]
       : [droppedWords(model.spans.dropped)];
     this.facts.textContent = facts.filter(Boolean).join(' · ');
@@ -157,12 +157,12 @@ export class ProfileTab extends Widget {
     const { isComplete, spans, run } = this.model;
     const { trouble } = this.model.profile;
     if (!profile && trouble) {
-      return trans.__('The profile cannot be shown now: %1; trying again.', trouble);
+      return trans.__('The profile cannot be shown now: %1; retrying.', trouble);
     }
     if (!profile || (spans.count === 0 && !isComplete)) {
       return isComplete || !this.model.isLive
         ? trans.__('Reading the record …')
-        : trans.__('No spans yet: they come with the first statement that ends.');
+        : trans.__('No spans yet: they appear when the first statement ends.');
     }
     if (spans.count === 0) {
       return trans.__(
@@ -173,14 +173,14 @@ export class ProfileTab extends Widget {
       return isComplete ? profile.diagnosis : trans.__('so far: %1', profile.diagnosis);
     }
     if (profile.kinds.length === 0) {
-      return trans.__('No collectives in this run: its ranks never met, so none waited for another.');
+      return trans.__('No collectives in this run, so no rank waited for another.');
     }
     return run.ranks.length < 2
       ? trans.__('No diagnosis: only one rank took part in this run.')
       : trans.__('No diagnosis: no two ranks took part in the same collective.');
   }
 
-  /** A rank's time as a bar, part after part. */
+  /** Return a rank's time as a bar, part after part. */
   private stack(row: RankTimes): HTMLElement {
     const wall = this.part?.rows.wall || 1;
     const parts = PARTS().filter(([part]) => row[part] > 0);

@@ -1,4 +1,4 @@
-/** Under the log: what ranks ask, and a line to answer them in. */
+/** The prompts of ranks, under the log, with a line to answer them. */
 import { Widget } from '@lumino/widgets';
 
 import { nameRanks, rankClass } from '../ranks';
@@ -8,16 +8,16 @@ import type { Prompt } from '../schema';
 import { trans } from '../translation';
 import { h, setChildren, setText } from './dom';
 
-/** More ranks than these are not listed one by one. */
+/** Maximum number of ranks that are listed one by one. */
 const SINGLY = 64;
-/** So many of what can follow are shown. */
+/** Maximum number of completions that are shown. */
 const POSSIBILITIES = 40;
 const ALL = 'all';
 
 export class PromptLine extends Widget {
   private words = h('div', 'rr-prompt-words', { role: 'status' });
   private who = h('select', 'rr-prompt-who', {
-    'aria-label': trans.__('whom to answer'),
+    'aria-label': trans.__('ranks to answer'),
     onchange: () => this.prompts.choose(this.who.value === ALL ? null : Number(this.who.value), this.input.value)
   });
   private mark = h('span', 'rr-prompt-mark');
@@ -33,14 +33,14 @@ export class PromptLine extends Widget {
   });
   private commands = h('span', 'rr-prompt-commands', { role: 'group', 'aria-label': trans.__('commands') });
   private line = h('div', 'rr-prompt-line');
-  private possible = h('div', 'rr-prompt-possible', { role: 'status', 'aria-label': trans.__('what can follow'), hidden: true });
+  private possible = h('div', 'rr-prompt-possible', { role: 'status', 'aria-label': trans.__('completions'), hidden: true });
   private trouble = h('div', 'rr-prompt-trouble', { role: 'alert' });
   private shownChoices = '';
 
   constructor(
     model: RunModel,
     private prompts: Prompts,
-    /** The focus was in the line, which is gone. */
+    /** Called when the line with the focus is removed. */
     private refocus: () => void
   ) {
     super();
@@ -48,8 +48,8 @@ export class PromptLine extends Widget {
     this.node.title = trans.__('also in a terminal: %1', `rankroom runs debug ${model.id}`);
     this.commands.append(
       this.command('n', trans.__('Next'), trans.__('run this line')),
-      this.command('s', trans.__('Step'), trans.__('run this line, and stop in functions that it calls')),
-      this.command('c', trans.__('Continue'), trans.__('run on, to the next breakpoint')),
+      this.command('s', trans.__('Step'), trans.__('step into the functions that this line calls')),
+      this.command('c', trans.__('Continue'), trans.__('continue to the next breakpoint')),
       this.command('w', trans.__('Where'), trans.__('show which calls led here'))
     );
     this.line.append(this.who, this.mark, this.input, this.commands);
@@ -61,7 +61,7 @@ export class PromptLine extends Widget {
       this.refocus();
     }
     this.setHidden(!prompts.isOpen);
-    // What is not asked is not there at all.
+    // Without a prompt, remove the nodes instead of hiding them.
     setChildren(this.node, prompts.isOpen ? [this.words, this.line, this.possible, this.trouble] : []);
     if (!prompts.isOpen) {
       return;
@@ -69,7 +69,7 @@ export class PromptLine extends Widget {
     const { asked, targets, choice } = prompts;
     const words = asked.length ? askingWords(asked) : trans.__('running …');
     const isAway = choice !== null && prompts.isAway;
-    setText(this.words, isAway ? trans.__('%1; %2 runs on: choose whom to answer', words, nameRanks([choice])) : words);
+    setText(this.words, isAway ? trans.__('%1; %2 is running: choose which ranks to answer', words, nameRanks([choice])) : words);
     this.refreshChoices(asked);
     const [first] = targets;
     const isRunning = first === undefined;
@@ -80,7 +80,7 @@ export class PromptLine extends Widget {
       setText(this.mark, `${nameRanks(ranks)} ${first.text.trim().slice(-60)}`);
       const type = first.kind === 'password' ? 'password' : 'text';
       if (this.input.type === 'password' && type === 'text') {
-        this.input.value = ''; // it was not meant for this prompt, and would be seen
+        this.input.value = ''; // the password was not meant for this prompt, and would become visible
       }
       this.input.type = type;
       this.input.setAttribute('aria-label', trans.__('answer %1: %2', nameRanks(ranks), first.text.trim()));
@@ -103,11 +103,11 @@ export class PromptLine extends Widget {
       ranks.sort((a, b) => a - b);
     }
     const key = ranks.join();
-    // While all of them run on, the choice stays as it is.
+    // While no rank asks, the choice stays as it is.
     if (ranks.length && key !== this.shownChoices) {
       this.shownChoices = key;
       this.who.replaceChildren(
-        h('option', '', { value: ALL }, trans.__('all that wait')),
+        h('option', '', { value: ALL }, trans.__('all waiting')),
         ...ranks.slice(0, SINGLY).map(rank => h('option', '', { value: String(rank) }, nameRanks([rank])))
       );
       this.who.hidden = ranks.length < 2 && choice === null;
@@ -115,7 +115,7 @@ export class PromptLine extends Widget {
     this.who.value = choice === null ? ALL : String(choice);
   }
 
-  /** What is typed is for who asks now, also when others ask before Enter; an empty line is for the first. */
+  /** Tie the typed text to the current prompt, even if others appear before Enter; an empty line goes to the first. */
   private typed(): void {
     this.prompts.typing(this.input.value);
     this.refresh();
@@ -125,13 +125,13 @@ export class PromptLine extends Widget {
     return h('button', 'rr-button', { title: `${text}: ${title}`, onclick: () => void this.prompts.answer(text) }, label);
   }
 
-  /** Write what can only follow, and show what else can; an empty line leaves Tab its usual meaning. */
+  /** Complete the line as far as it is unambiguous, and show what can follow. */
   private async complete(): Promise<void> {
     const { input } = this;
     const { value } = input;
     const at = input.selectionStart ?? value.length;
     const { line, matches } = await this.prompts.complete(value.slice(0, at));
-    // Unless more was typed meanwhile.
+    // Unless the text has changed in the meantime.
     if (input.value === value && matches.length) {
       input.value = line + value.slice(at);
       input.setSelectionRange(line.length, line.length);
@@ -172,7 +172,7 @@ export class PromptLine extends Widget {
 
 function missedWords({ rank }: Prompt): string {
   return trans.__(
-    '%1 does not ask for this any more, so it is not sent: empty the line to answer what is asked now',
+    '%1 no longer asks for this, so it was not sent: clear the line to answer the current prompt',
     nameRanks([rank])
   );
 }

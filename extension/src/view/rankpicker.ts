@@ -1,4 +1,4 @@
-/** Which ranks are to be seen: a chip for each of a few, for many a field of ranges and a strip. */
+/** Selects the ranks to show: a chip for each of a few; for many, a field for ranges and a strip. */
 import { formatRanks, parseRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
@@ -6,13 +6,13 @@ import { stateWord } from '../words';
 import { h, setChildren } from './dom';
 import { rankCells, RankStrip } from './rankstrip';
 
-/** More ranks than these are typed as ranges. */
+/** Maximum number of ranks with a chip each. */
 const CHIPS = 16;
 
 export interface RankPickerActions {
-  /** Null stands for all. */
+  /** The choice has changed; null means all ranks. */
   change(ranks: ReadonlySet<number> | null): void;
-  /** Say what is wrong with what was typed; '' if nothing is. */
+  /** Show what is wrong with the typed text; '' if nothing is. */
   complain(sentence: string): void;
 }
 
@@ -20,7 +20,7 @@ export class RankPicker {
   readonly node = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('ranks to show') });
   private chosen: ReadonlySet<number> | null;
   private shown = '';
-  /** Those that there are chips for. */
+  /** The chips by rank; null is the one for all ranks. */
   private chips = new Map<number | null, HTMLElement>();
   private field = h('input', 'rr-ranges', {
     type: 'search',
@@ -63,7 +63,7 @@ export class RankPicker {
     this.strip.refresh(cells);
   }
 
-  /** It stays the same one, and keeps the keyboard, when its rank's state changes. */
+  /** Return the chip of a rank, reused when the rank's state changes, so that it keeps the focus. */
   private chip(rank: number | null): HTMLElement {
     const known = this.chips.get(rank);
     const chip = known ?? h(
@@ -77,7 +77,7 @@ export class RankPicker {
     return chip;
   }
 
-  /** Rank by rank; choosing none shows all again. */
+  /** Toggle a rank; if none is left, all are shown. */
   private onChip(rank: number | null): void {
     const chosen = new Set(this.chosen ?? []);
     if (rank === null) {

@@ -1,33 +1,33 @@
-/** Many ranks in a strip, a cell for each: how it stands and how long it waited; those to show are chosen there. */
+/** A strip with a cell for each of many ranks: its state, how long it waited, and whether it is chosen to be shown. */
 import type { Profile, RankState } from '../schema';
 import { percent } from '../timeline/amounts';
 import { trans } from '../translation';
 import { stateWord } from '../words';
 import { h, setChildren, setText } from './dom';
 
-/** With more ranks than these, cells are narrower. */
+/** With more ranks than this, cells are narrower. */
 const WIDE = 128;
 
 export interface RankCell {
   rank: number;
   state: RankState;
-  /** Of the run's time, how much the rank waited for others; null while that is unknown. */
+  /** The share of the run's time that the rank waited for others, 0 to 1; null while it is unknown. */
   waiting: number | null;
 }
 
-/** What a strip shows of each rank. */
+/** Return what a strip shows of each rank. */
 export function rankCells(ranks: readonly number[], stateOf: (rank: number) => RankState, profile: Profile | null): RankCell[] {
   const waits = new Map(profile?.wall ? profile.ranks.map(({ rank, waiting }) => [rank, waiting / profile.wall]) : []);
   return ranks.map(rank => ({ rank, state: stateOf(rank), waiting: waits.get(rank) ?? null }));
 }
 
-/** `rank 12: ok, waited 34 %`. */
+/** `rank 12: ok, waited for others for 34 % of the run`. */
 export function cellWords({ rank, state, waiting }: RankCell): string {
   const stands = trans.__('rank %1: %2', rank, stateWord(state));
-  return waiting === null ? stands : trans.__('%1, waited for others for %2', stands, percent(waiting, 1));
+  return waiting === null ? stands : trans.__('%1, waited for others for %2 of the run', stands, percent(waiting, 1));
 }
 
-/** The place that a key leads to from `at`, of `count`; null if it is no such key. */
+/** Return the place, of `count`, to which a key moves from `at`; null if the key does not move. */
 export function keyPlace(key: string, at: number, count: number): number | null {
   const places: { [key: string]: number } = {
     ArrowLeft: at - 1, ArrowUp: at - 1, ArrowRight: at + 1, ArrowDown: at + 1, Home: 0, End: count - 1
@@ -35,7 +35,7 @@ export function keyPlace(key: string, at: number, count: number): number | null 
   return key in places ? Math.min(Math.max(places[key], 0), count - 1) : null;
 }
 
-/** Those chosen once all between two places are; with none of them left, all ranks are shown. */
+/** Return the chosen ranks with all those between two places added. */
 export function withRange(cells: readonly RankCell[], chosen: ReadonlySet<number>, from: number, to: number): Set<number> {
   const between = cells.slice(Math.min(from, to), Math.max(from, to) + 1);
   return new Set([...chosen, ...between.map(({ rank }) => rank)]);
@@ -48,7 +48,7 @@ export class RankStrip {
   private cells: RankCell[] = [];
   private chosen: ReadonlySet<number> = new Set();
   private nodes = new Map<number, HTMLElement>();
-  /** The cell that keys act on, by its place. */
+  /** The place of the cell that keys act on. */
   private at = 0;
   private id = `rr-strip-${++strips}`;
   private said = h('span', 'rr-strip-said', { 'aria-hidden': 'true' });
@@ -63,7 +63,7 @@ export class RankStrip {
     onblur: () => this.rest()
   });
 
-  /** `change` is told what is chosen; none of them stands for all. */
+  /** `change` is called with the chosen ranks; an empty set means all. */
   constructor(private change: (chosen: ReadonlySet<number>) => void) {
     this.node = h('span', 'rr-strip-box', {}, this.list, this.said);
   }
@@ -76,7 +76,7 @@ export class RankStrip {
     this.rest();
   }
 
-  /** Show which are chosen. */
+  /** Show which ranks are chosen. */
   choose(chosen: ReadonlySet<number>): void {
     this.chosen = chosen;
     this.list.classList.toggle('rr-strip-some', chosen.size > 0);
@@ -108,7 +108,7 @@ export class RankStrip {
   }
 
   private onMove(event: MouseEvent): void {
-    // A browser reports one that did not move, too, when something else has moved below it.
+    // A browser also reports a pointer that did not move, if the page has moved below it.
     if (event.movementX || event.movementY) {
       this.say(this.placeOf(event));
     }
@@ -151,12 +151,12 @@ export class RankStrip {
     this.say(at);
   }
 
-  /** No cell is pointed at: the words are of the one that keys act on, if they do. */
+  /** When no cell is pointed at, describe the one that keys act on, if the strip has the focus. */
   private rest(): void {
     this.say(this.list.matches(':focus') ? this.at : -1);
   }
 
-  /** Show in words what a cell stands for; for -1, what the colour does. */
+  /** Describe a cell in words; for -1, explain the color. */
   private say(at: number): void {
     const hasWaits = this.cells.some(({ waiting }) => waiting !== null);
     const legend = hasWaits ? trans.__('the more orange, the longer a rank waited for others') : '';

@@ -14,9 +14,9 @@ export interface RowContent {
   cut: number;
   /** Microseconds since the run's start; null while the line is being written. */
   t: number | null;
-  /** What stands there instead of the text, as the lines are not equal. */
+  /** Shown instead of the text if the lines are not equal. */
   head?: Head | null;
-  /** The button that shows each of these lines. */
+  /** The button that shows each of the lines. */
   opener?: HTMLElement;
 }
 
@@ -40,7 +40,7 @@ export function rowNode(content: RowContent): HTMLElement {
   return node;
 }
 
-/** The button that opens a row that stands for lines, and closes it again. */
+/** Create the button that shows the lines that a row stands for, and hides them again. */
 export function openerNode(group: number, isOpened: boolean, { isFold }: Head): HTMLElement {
   const title = isFold ? trans.__('show these lines') : trans.__('show the line of each rank');
   return h(
@@ -58,18 +58,18 @@ function headNodes(head: Head, opener: HTMLElement | undefined): Array<Node | st
   return [...(opener ? [opener] : []), ...(head.isFold ? [h('span', 'rr-fold', {}, ...nodes)] : nodes)];
 }
 
-/** The number of each rank. */
+/** Return a title with the number of each rank. */
 function numbersTitle({ ranks }: Head, numbers: readonly string[]): string {
   return ranks.map((rank, i) => `${nameRanks([rank])}: ${numbers[i]}`).join('\n');
 }
 
-/** The way from a line to its moment in the timeline; seen where there is one. */
+/** Create the button that leads from a line to its moment in the timeline; visible only if there is one. */
 function timeButton(t: number | null): HTMLElement | null {
   const title = trans.__('show this moment in the timeline');
   return t === null ? null : h('button', 'rr-moment', { tabindex: '-1', 'aria-label': title, title, 'data-t': String(t) });
 }
 
-/** Show who wrote the line, when a rank has joined. */
+/** Update which ranks wrote the line, after a rank has been added. */
 export function updateRanks(node: HTMLElement, content: Pick<RowContent, 'ranks' | 'flags' | 't'>): void {
   const label = node.querySelector<HTMLElement>('.rr-ranks');
   const text = formatRanks(content.ranks);

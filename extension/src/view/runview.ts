@@ -1,4 +1,4 @@
-/** A run: how it stands, what failed, each rank's log, and what the ranks showed. */
+/** The view of a run: its state, errors, each rank's log, metrics, timeline, profile, and rich outputs. */
 import { MimeModel, type IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
@@ -30,7 +30,7 @@ import { Tabs } from './tabs';
 import { Timeline } from './timeline/timeline';
 
 const TICK = 1_000;
-/** The places that remember how a run is looked at. */
+/** The places whose views of a run share their saved state. */
 const CELL = 'cell';
 export const PANEL = 'panel';
 
@@ -40,9 +40,9 @@ export interface RunViewOptions {
   api: Api;
   rendermime: IRenderMimeRegistry;
   isTrusted: boolean;
-  /** Under a cell, or in a panel of its own. */
+  /** True under a cell, false in a panel. */
   isInline: boolean;
-  /** Open the run in a panel; null where it is in one, or where there are none. */
+  /** Open the run in a panel; null if it is in one, or if there are no panels. */
   open: ((run: Run, tab: Tab) => void) | null;
   /** What to show if the record cannot be read: the MIME bundle it was saved with. */
   fallback: ReadonlyPartialJSONObject | null;
@@ -57,7 +57,7 @@ export class RunView extends Panel {
   private failures: Failures;
   private list: LogList;
   private memory: Memory;
-  /** What this view shows; what was chosen last, in any view of the run here, is remembered. */
+  /** The tab that this view shows; `memory` has the one chosen last in any view of the run in this place. */
   private shown: Tab;
   private typed: TypedFilter;
   private filter = EVERYTHING;
@@ -127,7 +127,7 @@ export class RunView extends Panel {
     super.dispose();
   }
 
-  /** The notebook's copy of the run changed, and its summary: it ended. */
+  /** Take over the notebook's copy of the run and its summary, which change when the run ends. */
   update(run?: Run, fallback: RunViewOptions['fallback'] = null): void {
     if (fallback) {
       this.fallback = fallback;
@@ -135,7 +135,7 @@ export class RunView extends Panel {
       this.instead = null;
       this.frame.request();
     }
-    // The kernel knows that it has ended also where a full disk keeps the record open.
+    // The kernel knows that the run has ended even if a full disk keeps that from the record.
     const isNews = this.model.read === 0 || (run?.state !== 'running' && this.model.run.state === 'running');
     if (run && !this.model.isComplete && isNews) {
       this.model.run = { ...run, ranks: run.ranks.length ? run.ranks : this.model.run.ranks };
@@ -143,7 +143,7 @@ export class RunView extends Panel {
     super.update();
   }
 
-  /** In a panel there is room; where there are no panels, the log grows in place. */
+  /** Return the button at the right: open a panel; without panels, let the log grow in place; none in a panel. */
   private opener(): HeaderActions['open'] {
     const { open, isInline } = this.options;
     if (!isInline) {
@@ -182,13 +182,13 @@ export class RunView extends Panel {
     this.refresh();
   }
 
-  /** From a line of the log to its moment. */
+  /** Go from a line of the log to its moment in the timeline. */
   private toMoment(t: number): void {
     this.setTab('timeline');
     this.timeline?.pointAt(t);
   }
 
-  /** From a moment to the line of the log that was written nearest to it, by this rank if there is one. */
+  /** Go from a moment to the line of the log written nearest to it, by `rank` if it wrote any. */
   private toLog(t: number, rank: number | null): void {
     const line = this.model.log.lines.nearest(t, rank, each => this.model.spans.offset(each));
     this.setTab('logs');
@@ -232,12 +232,12 @@ export class RunView extends Panel {
     }
     this.profile?.refresh();
     if (model.isComplete && hasSpans) {
-      // Whom the others waited for is said in the header, once all is known.
+      // Once the record is complete, the header names the rank that the others waited for.
       model.profile.refresh();
     }
   }
 
-  /** The tabs that have something to show, or are shown. */
+  /** Return the tabs that have content, and the current one. */
   private thereAre(hasSpans: boolean): Set<Tab> {
     const there: Tab[] = [
       'logs',
@@ -293,14 +293,14 @@ export class RunView extends Panel {
     const notes = [...(model.run.notes ?? [])];
     if (model.damaged) {
       notes.push(trans._n(
-        '%2 damaged line of the record passed over: the rest is shown',
-        '%2 damaged lines of the record passed over: the rest is shown',
+        '%2 damaged line of the record skipped; the rest is shown',
+        '%2 damaged lines of the record skipped; the rest is shown',
         model.damaged,
         grouped(model.damaged)
       ));
     }
     const sentences = [
-      ...(model.refusal ? [h('div', 'rr-refusal', { role: 'alert' }, model.refusal)] : []),
+      ...(model.refusal ? [h('div', 'rr-refusal', { role: 'alert' }, this.refusalWords())] : []),
       ...(model.trouble ? [h('div', 'rr-trouble', { role: 'status' }, model.trouble)] : []),
       ...notes.map(note => h('div', 'rr-remark', {}, note))
     ];
@@ -312,11 +312,17 @@ export class RunView extends Panel {
     }
   }
 
-  /** The record is out of reach: show what the notebook holds. */
+  /** Why the record cannot be read, and what is shown in its place, if anything is. */
+  private refusalWords(): string {
+    const { refusal } = this.model;
+    return fallbackType(this.fallback) ? `${refusal} ${trans.__('Below is the summary that was saved with the notebook.')}` : refusal;
+  }
+
+  /** Show what the notebook holds, as the record cannot be read. */
   private showFallback(): void {
     const { rendermime, isTrusted } = this.options;
     const data = this.fallback ?? {};
-    const type = ['text/html', 'text/plain'].find(name => name in data);
+    const type = fallbackType(data);
     if (type) {
       const renderer = rendermime.createRenderer(type);
       renderer.addClass('rr-fallback');
@@ -325,4 +331,9 @@ export class RunView extends Panel {
       this.instead = renderer;
     }
   }
+}
+
+/** Return the type in which a notebook's copy of a run can be shown, if it has any. */
+function fallbackType(data: RunViewOptions['fallback']): string | undefined {
+  return ['text/html', 'text/plain'].find(name => data && name in data);
 }

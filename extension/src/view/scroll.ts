@@ -1,15 +1,15 @@
 /**
- * Where a long list is scrolled to. A browser cannot make a node of a hundred million pixels, so
- * beyond a limit the scrollbar's pixels stand for more than one pixel each.
+ * The scroll position of a long list. A browser cannot make a node a hundred million pixels high, so
+ * beyond a limit, each pixel of the scrollbar stands for several.
  */
 
-/** Pixels that every browser can scroll over. */
+/** The height in pixels that every browser can scroll. */
 const TALLEST = 6_000_000;
 
 export class Scroll {
   /** Pixels of the content above the view's top. */
   offset = 0;
-  /** Whether the end stays in sight when something is added. */
+  /** Whether the end stays visible when lines are added. */
   isFollowing = true;
 
   private content = 0;
@@ -17,7 +17,7 @@ export class Scroll {
 
   constructor(private tallest = TALLEST) {}
 
-  /** Tell how high everything is now. */
+  /** Set the current heights of the content and the view. */
   resize(content: number, view: number): void {
     this.content = content;
     this.view = view;
@@ -29,12 +29,12 @@ export class Scroll {
     return Math.max(0, this.content - this.view);
   }
 
-  /** Pixels of the node that makes the scrollbar. */
+  /** The height of the node that makes the scrollbar. */
   get spacer(): number {
     return Math.min(this.content, this.tallest);
   }
 
-  /** Whether the scrollbar's pixels stand for more than one each. */
+  /** Whether each pixel of the scrollbar stands for several. */
   get isScaled(): boolean {
     return this.content > this.tallest;
   }
@@ -45,8 +45,8 @@ export class Scroll {
   }
 
   /**
-   * The browser's scrollTop was changed by the reader, or by a view that is so high now: at the end,
-   * one that grows moves what is in it.
+   * Take over the browser's scrollTop, which was changed by the reader or by the view's new height:
+   * at the end, a growing view moves its content.
    */
   scrolledTo(scrollTop: number, view = this.view): void {
     this.view = view;
@@ -56,7 +56,7 @@ export class Scroll {
     this.moveTo(scrollTop >= last - 1 ? Infinity : offset);
   }
 
-  /** Move to an offset; at the end, what is added is followed. */
+  /** Move to an offset; at the end, follow the lines that are added. */
   moveTo(offset: number): void {
     this.offset = Math.min(Math.max(0, offset), this.end);
     this.isFollowing = this.offset >= this.end - 2;

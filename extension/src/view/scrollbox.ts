@@ -1,4 +1,4 @@
-/** A node that scrolls over a list: by wheel, keys and scrollbar, and by what is asked of it. */
+/** A node that scrolls a list: by wheel, keys and scrollbar, or on request. */
 import { trans } from '../translation';
 import { h } from './dom';
 import { Scroll } from './scroll';
@@ -7,12 +7,12 @@ export class ScrollBox {
   readonly scroll = new Scroll();
   readonly node: HTMLElement;
   lineHeight = 17;
-  /** The scrollTop that was set here; another one comes from the reader. */
+  /** The scrollTop that was set here last; a different one comes from the reader. */
   private expected = 0;
-  /** A place was asked for that is not painted yet. */
+  /** Whether a requested position is not painted yet. */
   private isAsked = false;
 
-  /** `space` is as high as the scrollbar needs; `moved` is called when the place has changed. */
+  /** `space` gets the height that the scrollbar needs; `moved` is called when the position or the focus changes. */
   constructor(
     private space: HTMLElement,
     private moved: (byReader: boolean) => void
@@ -45,7 +45,7 @@ export class ScrollBox {
     this.moved(byReader);
   }
 
-  /** The content is so high now: bring the browser's scrollbar to where we are. */
+  /** Set the content's height, and move the browser's scrollbar to the current position. */
   place(content: number): void {
     this.scroll.resize(content, this.node.clientHeight);
     this.space.style.height = `${this.scroll.spacer}px`;
@@ -56,7 +56,7 @@ export class ScrollBox {
     this.isAsked = false;
   }
 
-  /** A scroll that came before what was asked for is over: that wins. */
+  /** Take over a scroll by the reader, unless a requested position is not painted yet: that one wins. */
   private onScroll(): void {
     const { scrollTop, clientHeight } = this.node;
     if (!this.isAsked && Math.abs(scrollTop - this.expected) > 1) {
@@ -66,7 +66,7 @@ export class ScrollBox {
     }
   }
 
-  /** Where the scrollbar's pixels stand for more than one each, the wheel still moves by pixels. */
+  /** Scroll by pixels even if each pixel of the scrollbar stands for several. */
   private onWheel(event: WheelEvent): void {
     const scrolls = getComputedStyle(this.node).overflowY !== 'hidden';
     if (this.scroll.isScaled && scrolls && !event.ctrlKey) {
@@ -87,7 +87,7 @@ export class ScrollBox {
       Home: -Infinity,
       End: Infinity
     };
-    // The space bar is a button's own.
+    // On a button, the space bar presses it.
     const isPressed = event.key === ' ' && event.target !== this.node;
     const step = isPressed ? undefined : steps[event.key];
     if (step !== undefined && !event.ctrlKey && !event.altKey && !event.metaKey) {

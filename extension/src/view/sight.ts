@@ -1,4 +1,4 @@
-/** Whether a node can be seen: on the screen, in a tab that is shown, in a window that is not hidden. */
+/** Tracks whether a node is visible: on the screen, in the current tab, in a window that is not hidden. */
 export class Sight {
   isSeen = false;
   private isOnScreen = false;
@@ -13,7 +13,7 @@ export class Sight {
         this.isOnScreen = entries[entries.length - 1].isIntersecting;
         this.look();
       },
-      // A little ahead, so that what is scrolled into sight is there already.
+      // A little ahead, so that nodes are ready when they are scrolled into view.
       { rootMargin: '200px' }
     );
     this.observer.observe(node);

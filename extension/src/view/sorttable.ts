@@ -1,26 +1,26 @@
-/** A table whose columns sort it, by click and by key; of many rows the first ones, until all are asked for. */
+/** A table that can be sorted by each column; of many rows, only the first are shown until all are requested. */
 import { Clipboard } from '@jupyterlab/apputils';
 
 import { asCsv, asText, sorted, type Column, type Table } from '../timeline/tables';
 import { trans } from '../translation';
 import { h } from './dom';
 
-/** More rows than these are shown when they are asked for. */
+/** Maximum number of rows that are shown by default. */
 const ROWS = 16;
 
-/** How a cell looks: more than its text, if need be. */
+/** Adds to a cell's look. */
 export type Dress<Row> = (cell: HTMLElement, column: Column<Row>, row: Row) => void;
 
 export interface SortTableOptions<Row> {
   title: string;
-  /** To see so many rows. */
+  /** The label of the button that shows all rows. */
   all(rows: number): string;
-  /** So many rows were copied. */
+  /** The message that so many rows were copied. */
   copied(rows: number): string;
   dress?: Dress<Row>;
-  /** A column of pictures at the end, without a heading to sort by. */
+  /** Creates a row's picture, in a column at the end that cannot be sorted by. */
   picture?: (row: Row) => HTMLElement;
-  /** What the pictures are. */
+  /** What the pictures show, for screen readers. */
   pictures?: string;
 }
 
@@ -60,7 +60,7 @@ export class SortTable<Row> {
     );
   }
 
-  /** Show this; nothing is touched if it is what is shown. */
+  /** Show this table; nothing is touched if it looks the same. */
   show(table: Table<Row>): void {
     this.table = table;
     this.node.hidden = table.rows.length === 0;
@@ -75,17 +75,17 @@ export class SortTable<Row> {
     this.refreshHead(table.columns);
     const rows = this.ordered(table);
     const seen = this.isWhole ? rows : rows.slice(0, ROWS);
-    // Equal rows may look different: a share is of a whole that is no part of them.
+    // Compare nodes, as equal rows may look different: shares are of a total that is not part of them.
     const body = h('tbody', '', {}, ...seen.map(row => this.row(row, table.columns)));
     if (!body.isEqualNode(this.body)) {
       this.body.replaceChildren(...body.children);
     }
     this.more.hidden = rows.length <= ROWS;
-    this.more.textContent = this.isWhole ? trans.__('show %1 only', ROWS) : this.options.all(rows.length);
+    this.more.textContent = this.isWhole ? trans.__('show only %1', ROWS) : this.options.all(rows.length);
     this.more.setAttribute('aria-expanded', String(this.isWhole));
   }
 
-  /** Headings stay what they are, for the focus is perhaps on one of them. */
+  /** Keep the nodes of the headings, as one of them may have the focus. */
   private refreshHead(columns: ReadonlyArray<Column<Row>>): void {
     const headed = columns.map(({ key }) => key).join();
     if (headed !== this.headed) {
@@ -124,7 +124,7 @@ export class SortTable<Row> {
     return h('tr', '', {}, ...cells, picture ? h('td', 'rr-pictures', {}, picture(row)) : null);
   }
 
-  /** The greatest first, at first; names and ranks from the beginning. */
+  /** Sort by a column: initially descending, but names and ranks ascending; reverse the order if called again. */
   private sortBy(column: Column<Row>): void {
     if (column.key === this.key) {
       this.isDescending = !this.isDescending;

@@ -1,4 +1,4 @@
-/** Where the threads of each rank are, as it was when somebody asked. */
+/** The stacks of each rank's threads, as they were when they were requested. */
 import { nameRanks, rankClass } from '../ranks';
 import { alikeStacks } from '../run/hang';
 import type { Ladder } from '../run/ladder';
@@ -7,7 +7,7 @@ import { trans } from '../translation';
 import { h } from './dom';
 import { setUnderWay, stepButton } from './step';
 
-/** Characters of one rank's stacks at most; a browser lays out no more in a moment. */
+/** Maximum characters of one rank's stacks, as a browser cannot lay out more at once. */
 const MOST = 60_000;
 
 export class Stacks {

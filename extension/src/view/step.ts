@@ -1,7 +1,7 @@
-/** The buttons of the steps that a reader can take for a run. */
+/** Buttons for the steps that a reader can take in a run. */
 import { h } from './dom';
 
-/** A button that does nothing while its step is under way, and keeps the focus then. */
+/** Create a button that does nothing while its step is under way, but keeps the focus. */
 export function stepButton(label: string, title: string, take: () => unknown): HTMLButtonElement {
   const button = h('button', 'rr-button rr-step', {
     title,

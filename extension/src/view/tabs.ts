@@ -1,4 +1,4 @@
-/** Logs | Metrics | Timeline | Profile: which of them is shown. */
+/** The list of tabs: Logs | Metrics | Timeline | Profile. */
 import type { Widget } from '@lumino/widgets';
 
 import type { Tab } from '../run/memories';
@@ -11,7 +11,7 @@ export class Tabs {
   readonly node = h('span', 'rr-tabs', { role: 'tablist', 'aria-label': trans.__('what to show of the run'), hidden: true });
   private buttons = new Map<Tab, HTMLButtonElement>();
 
-  /** `choose` is called when the reader chooses another one. */
+  /** `choose` is called when the reader chooses another tab. */
   constructor(
     tabs: readonly Tab[],
     private choose: (tab: Tab) => void
@@ -31,7 +31,7 @@ export class Tabs {
     this.node.addEventListener('keydown', event => this.onKey(event));
   }
 
-  /** Show which ones there are, and which of them is chosen; `panel` is what it shows. */
+  /** Show which tabs there are, and which one is chosen; `panel` is its content. */
   refresh(chosen: Tab, there: ReadonlySet<Tab>, panel: Widget | null): void {
     this.node.hidden = there.size < 2;
     this.buttons.forEach((button, tab) => {
@@ -49,7 +49,7 @@ export class Tabs {
     });
   }
 
-  /** As in all lists of tabs: arrows go from one to the next. */
+  /** Go from tab to tab by arrows, Home and End, as in all lists of tabs. */
   private onKey(event: KeyboardEvent): void {
     const tabs = [...this.buttons].filter(([, button]) => !button.hidden).map(([tab]) => tab);
     const at = tabs.findIndex(tab => this.buttons.get(tab) === document.activeElement);

@@ -126,7 +126,7 @@ export class Console {
     } catch (error) {
       if (asked === this.folderAsked) {
         this.isRefused = error instanceof ApiError && error.status >= 400 && error.status < 500;
-        this.trouble = this.isRefused ? message(error) : trans.__('%1: trying again.', message(error));
+        this.trouble = this.isRefused ? message(error) : trans.__('%1: retrying.', message(error));
         this.changedSignal.emit();
       }
       throw error; // makes the poll back off

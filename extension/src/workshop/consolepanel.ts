@@ -27,7 +27,7 @@ export class ConsolePanel extends Widget {
   private where = h('span', 'rr-ws-where');
   private timer = h('span', 'rr-ws-timer', { role: 'timer', hidden: true });
   private counts = h('div', 'rr-ws-counts', { role: 'status' });
-  private held = h('span', 'rr-hint', { hidden: true }, trans.__('The order is kept while you point at a learner.'));
+  private held = h('span', 'rr-hint', { hidden: true }, trans.__('Tiles keep their order while you point at a learner.'));
   private trouble = h('div', 'rr-trouble', { role: 'alert', hidden: true });
   private absent = h('div', 'rr-ws-absent', { hidden: true });
   private grid = h('div', 'rr-ws-grid', { role: 'list', 'aria-label': trans.__('learners') });
@@ -45,7 +45,7 @@ export class ConsolePanel extends Widget {
   private openButton = h('button', 'rr-button', { type: 'submit' }, trans.__('Open'));
   private choose = h(
     'form', 'rr-ws-choose', { hidden: true, onsubmit: (event: Event) => (event.preventDefault(), this.onOpen()) },
-    h('p', '', {}, trans.__('Which workshop? Give the folder that this command made, in a terminal:')),
+    h('p', '', {}, trans.__('Which workshop? Enter the folder that this terminal command created:')),
     h('code', 'rr-ws-join', {}, OPEN),
     h('div', 'rr-ws-row', {}, this.place, this.openButton)
   );

@@ -35,7 +35,7 @@ export class Offers {
   async take(offer: Offer): Promise<void> {
     const { lesson } = offer;
     if (!lesson) {
-      throw new Error(trans.__('Begin a lesson first: its first cell says %1, with its number.', '%course'));
+      throw new Error(trans.__('Begin a lesson first: run its first cell, which contains %1 and the lesson’s number.', '%course'));
     }
     const isDone = offer.what === 'catch up' ? await this.catchUp(offer) : await this.reset(lesson);
     if (isDone) {

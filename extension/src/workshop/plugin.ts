@@ -69,7 +69,7 @@ function addConsole(
   };
   app.commands.addCommand(CONSOLE, {
     label: trans.__('Workshop Console'),
-    caption: trans.__('see how the learners of your workshop stand'),
+    caption: trans.__('see how your workshop’s learners are doing'),
     icon: boardIcon,
     execute: async args => {
       const folder = String(args.folder ?? '');

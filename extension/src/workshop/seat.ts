@@ -118,7 +118,7 @@ export class Seat {
       }
       this.changedSignal.emit();
     } catch (error) {
-      this.trouble = trans.__('%1: trying again.', message(error));
+      this.trouble = trans.__('%1: retrying.', message(error));
       this.changedSignal.emit();
       throw error; // makes the poll back off
     }

@@ -37,7 +37,7 @@ export class SeatNotices {
     const { ends } = this.seat.own;
     if (ends && !this.isEnding) {
       Notification.warning(
-        trans.__('The workshop ends at %1: your ranks and this JupyterLab end then. Save what you want to keep.', clock(ends)),
+        trans.__('The workshop ends at %1, and your ranks and this JupyterLab with it. Save what you want to keep.', clock(ends)),
         { autoClose: false }
       );
     }

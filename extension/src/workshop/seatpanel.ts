@@ -99,9 +99,9 @@ export class SeatPanel extends Widget {
     setChildren(this.list, rows.flatMap(([name, value]) => [this.cell('dt', name, name), this.cell('dd', name, value)]));
     this.list.hidden = this.about.hidden = this.share.hidden = shared === null;
     this.list.title = folder;
-    setText(this.share, isOn ? trans.__('Stop sharing') : trans.__('Share how I stand'));
+    setText(this.share, isOn ? trans.__('Stop sharing') : trans.__('Share my progress'));
     this.share.title = isOn
-      ? trans.__('only your name and your hand are told from then on')
+      ? trans.__('from then on, only your name and your hand are shared')
       : trans.__('your teacher sees again what is listed here');
   }
 
@@ -121,7 +121,7 @@ export class SeatPanel extends Widget {
     this.timer.hidden = !isRunning;
     this.timer.classList.toggle('rr-is-over', isRunning && now >= own.timer!.until);
     const since = own.shared?.hand_since ?? 0;
-    setText(this.handWords, isHandUp ? trans.__('Your hand is up since %1.', clock(since)) : '');
+    setText(this.handWords, isHandUp ? trans.__('Your hand has been up since %1.', clock(since)) : '');
   }
 
   /** Return the node already made for this id, if any, so that a selection or an action in progress in it stays. */
@@ -176,5 +176,5 @@ function sharedWords(): string {
 }
 
 function endWords({ ends }: Own): string {
-  return trans.__('The workshop ends at %1: your ranks and this JupyterLab end then. Your notebooks stay.', clock(ends));
+  return trans.__('The workshop ends at %1, and your ranks and this JupyterLab with it. Your notebooks are kept.', clock(ends));
 }

@@ -57,12 +57,12 @@ export class Tell {
         trans.__('Run'), false, this.runs,
         h(
           'div', 'rr-actions', {}, this.button(trans.__('Show the run'), () => this.showRun()),
-          this.button(trans.__('Show none'), () => this.model.showRun(''))
+          this.button(trans.__('Hide the run'), () => this.model.showRun(''))
         ),
         h('p', 'rr-hint', {}, trans.__('Learners can open your view of it, with log, timeline and profile, also while it runs.')),
         () => void this.listRuns()
       ),
-      section(trans.__('Told so far'), false, this.told),
+      section(trans.__('Sent so far'), false, this.told),
       this.said
     );
   }
@@ -104,7 +104,7 @@ export class Tell {
   private takeCell(): void {
     const source = this.parts.activeCell();
     if (source === null) {
-      this.report(trans.__('Open a notebook first: its active cell is taken.'), true);
+      this.report(trans.__('Open a notebook first: this button copies its active cell.'), true);
       return;
     }
     this.source.value = source;
@@ -118,7 +118,7 @@ export class Tell {
   private async startTimer(): Promise<string> {
     // The browser returns '' for what is not a number, which would clear the timer.
     if (!this.minutes.value || !this.minutes.checkValidity()) {
-      throw new Error(trans.__('Give the number of minutes, from %1 to %2.', this.minutes.min, this.minutes.max));
+      throw new Error(trans.__('Enter a number of minutes from %1 to %2.', this.minutes.min, this.minutes.max));
     }
     return this.setTimer(this.minutes.value);
   }

@@ -30,12 +30,12 @@ export class TileView {
     };
     this.catchUp = stepButton(
       trans.__('Offer to catch up'),
-      trans.__('the learner may have the lesson’s solutions so far put on their ranks'),
+      trans.__('offer to run the lesson’s solutions so far on the learner’s ranks'),
       offering('catch up', () => this.catchUp)
     );
     this.reset = stepButton(
       trans.__('Offer a reset'),
-      trans.__('the learner may have a fresh notebook and fresh ranks; the old notebook is kept'),
+      trans.__('offer a fresh notebook and fresh ranks; the old notebook is kept'),
       offering('reset', () => this.reset)
     );
     handIcon.element({ container: this.hand });

@@ -34,7 +34,7 @@ export function lookWord(look: Look): string {
     failed: trans.__('failed'),
     ended: trans.__('ranks ended'),
     silent: trans.__('not heard from'),
-    'not shared': trans.__('does not share')
+    'not shared': trans.__('not sharing')
   };
   return words[look] ?? look;
 }
@@ -170,12 +170,12 @@ export function offerWords({ what, lesson, exercise }: Offer): [string, string] 
   if (what === 'reset') {
     return [
       trans.__('Your teacher offers a reset'),
-      trans.__('You get a fresh notebook of the lesson and fresh ranks. Your notebook is kept under another name; variables on the ranks are gone.')
+      trans.__('You get a fresh notebook of the lesson and fresh ranks. Your notebook is kept under another name; variables on the ranks are lost.')
     ];
   }
   const where = lesson?.title ?? '';
   const far = exercise
-    ? trans.__('The solutions of %1 up to %2 are put on your ranks, by a cell in your notebook.', where, exercise)
-    : trans.__('The solutions of %1 are put on your ranks, by a cell in your notebook.', where);
+    ? trans.__('A cell in your notebook runs the solutions of %1 up to %2 on your ranks.', where, exercise)
+    : trans.__('A cell in your notebook runs the solutions of %1 on your ranks.', where);
   return [trans.__('Your teacher offers to let you catch up'), `${far} ${trans.__('What you have written stays in the notebook.')}`];
 }

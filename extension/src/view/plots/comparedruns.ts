@@ -1,4 +1,4 @@
-/** The runs that are compared: a legend of their lines, and a list of others to compare with. */
+/** The compared runs: a legend of their lines, and a list of other runs to compare with. */
 import type { Choice } from '../../metrics/choice';
 import { letterOf, MOST_COMPARED, runWords, type Comparison, type OtherRun, type RunsServer } from '../../metrics/comparison';
 import type { Run } from '../../schema';
@@ -24,7 +24,7 @@ export class ComparedRuns {
     private changed: () => void
   ) {}
 
-  /** `rank` is the one whose colour this run's line has; null for that of a mean, undefined if ranks have theirs. */
+  /** `rank` is the one whose color this run's line has; null for a mean's color, undefined if each rank has its own. */
   refresh(isThere: boolean, rank: number | null | undefined): void {
     const { others } = this.comparison;
     this.node.hidden = !isThere;
@@ -57,7 +57,7 @@ export class ComparedRuns {
     );
   }
 
-  /** Compare with these. */
+  /** Compare with the runs of these ids. */
   private choose(ids: readonly string[]): void {
     this.choice.compared = ids;
     this.picker.open = false;
@@ -65,7 +65,7 @@ export class ComparedRuns {
     this.changed();
   }
 
-  /** What there is to compare with, that of the same cluster first. */
+  /** List the runs to compare with, those of the same cluster first. */
   private async fill(): Promise<void> {
     this.list.replaceChildren(h('span', 'rr-mt-count', { role: 'status' }, trans.__('Reading the runs …')));
     try {

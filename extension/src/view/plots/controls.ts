@@ -1,23 +1,23 @@
-/** What stands above the plots: along what they are drawn, and how. */
+/** The controls above the plots: their horizontal axis, and how they are drawn. */
 import type { Choice, XAxis } from '../../metrics/choice';
 import { trans } from '../../translation';
 import { h, setText } from '../dom';
 import { setUnderWay, stepButton } from '../step';
 
-/** More smoothing than this shows nothing but itself. */
+/** Maximum smoothing: with more, a plot would show little but the smoothing. */
 const MOST_SMOOTHING = 0.99;
 
 export interface ControlActions {
   changed(): void;
   fit(): void;
-  /** Resolves when it is done. */
+  /** Resolves when the download has begun. */
   download(): Promise<void>;
 }
 
 export interface ControlState {
   /** Whether there are plots. */
   isThere: boolean;
-  /** Whether any of them is of several ranks. */
+  /** Whether any of them shows several ranks. */
   isMany: boolean;
   isMean: boolean;
 }
@@ -25,7 +25,7 @@ export interface ControlState {
 export class Controls {
   private axes = new Map<XAxis, HTMLButtonElement>();
   private means = new Map<boolean, HTMLButtonElement>();
-  private over = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('what is drawn of several ranks') });
+  private over = h('span', 'rr-chips', { role: 'group', 'aria-label': trans.__('how several ranks are drawn') });
   private log = h('input', '', { type: 'checkbox', onchange: () => this.set(() => (this.choice.isLog = this.log.checked)) });
   private smooth = h('input', 'rr-mt-smooth', {
     type: 'range', min: '0', max: String(MOST_SMOOTHING), step: '0.01',
@@ -48,7 +48,7 @@ export class Controls {
     const axes = h(
       'span', 'rr-chips', { role: 'group', 'aria-label': trans.__('horizontal axis') },
       this.axis('step', trans.__('step'), trans.__('by the step that was reported with each value')),
-      this.axis('time', trans.__('time'), trans.__('by time since the run’s start, as the timeline'))
+      this.axis('time', trans.__('time'), trans.__('by time since the run’s start, like the timeline'))
     );
     this.over.append(
       this.mean(false, trans.__('ranks'), trans.__('a curve for each rank')),
@@ -57,9 +57,9 @@ export class Controls {
     this.node = h(
       'div', 'rr-tools rr-mt-tools', {},
       axes, this.over,
-      h('label', 'rr-same', { title: trans.__('logarithmic values: those above 0') }, this.log, trans.__('log scale')),
+      h('label', 'rr-same', { title: trans.__('logarithmic scale, for values above 0') }, this.log, trans.__('log scale')),
       h(
-        'label', 'rr-same', { title: trans.__('an exponential moving average: how much of it is left after one more point; the values themselves are pale behind it') },
+        'label', 'rr-same', { title: trans.__('exponential moving average: how much of it remains after each further point; the raw values are drawn pale behind it') },
         trans.__('smoothing'), this.smooth, this.smoothing
       ),
       this.whole, this.save, this.said

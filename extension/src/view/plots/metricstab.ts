@@ -23,10 +23,10 @@ import { PlotView, type Shown } from './plot';
 import { PlotTip } from './plottip';
 import { Told } from './told';
 
-/** Pixels a bucket has at least, of few curves and of many. */
+/** Minimum pixels per bucket, with few curves and with many. */
 const BUCKET = { few: 1, many: 2 };
 const LEAST_POINTS = 200;
-/** How long a file is there for the browser to take. */
+/** How long a file's URL is valid for the browser to read it. */
 const KEPT_MS = 60_000;
 const MOST_POINTS = 1_200;
 const HELP = (): string =>
@@ -101,7 +101,7 @@ export class MetricsTab extends Widget {
     }
   }
 
-  /** Show how the run stands now; nothing is asked or painted while it is hidden. */
+  /** Show the current metrics; request and paint nothing while hidden. */
   refresh(): void {
     if (this.isVisible) {
       this.frame.request();
@@ -169,7 +169,7 @@ export class MetricsTab extends Widget {
     }
   }
 
-  /** Those that are shown of these ranks. */
+  /** Return those of these ranks that are shown. */
   private of(ranks: readonly number[]): number[] {
     return ranks.filter(rank => this.ranks?.has(rank) ?? true);
   }
@@ -180,7 +180,7 @@ export class MetricsTab extends Widget {
     return { ranks: this.ranks, isMean: isMean ?? (isComparing || most > CURVES), smoothing };
   }
 
-  /** The legend: whose colour this run has depends on how many of its ranks are drawn. */
+  /** Update the legend: the color of this run depends on how many of its ranks are drawn. */
   private refreshRuns(shown: readonly NameInfo[], { isMean }: LineChoice): void {
     const ranks = new Set(shown.flatMap(info => this.of(info.ranks)));
     const [only] = ranks;
@@ -196,7 +196,7 @@ export class MetricsTab extends Widget {
     return { axis, points, range: window.isFitted ? null : window.range, names: seen.map(({ name }) => name) };
   }
 
-  /** All points of the plots, and on the clock what the timeline shows as well. */
+  /** Set the extent to all points of the plots; along time, extend the timeline to them as well. */
   private setExtent(shown: readonly NameInfo[]): void {
     if (shown.length === 0) {
       return;
@@ -249,7 +249,7 @@ export class MetricsTab extends Widget {
     this.frame.request();
   }
 
-  /** What was selected is zoomed to. */
+  /** Zoom to the selected range once the selection is finished. */
   private moved(plot: PlotView): void {
     const { window } = this.choice;
     if (window.part) {
@@ -269,7 +269,7 @@ export class MetricsTab extends Widget {
     this.frame.request();
   }
 
-  /** A line in all plots, and what this one says there. */
+  /** Show a line in all plots, and the values of this plot there. */
   private point(plot: PlotView, x: number | null, left: number, top: number): void {
     this.cursor = x;
     this.frame.request();
@@ -286,7 +286,7 @@ export class MetricsTab extends Widget {
     const text = await metricsCsv(this.server, ids, axis, [...this.plots.keys()]);
     const href = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
     h('a', '', { href, download: `${this.model.id}.metrics.csv` }).click();
-    // Not before the browser has begun to read it.
+    // Not before the browser has begun to read the file.
     setTimeout(() => URL.revokeObjectURL(href), KEPT_MS);
   }
 }

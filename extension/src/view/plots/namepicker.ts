@@ -1,4 +1,4 @@
-/** Which metrics have a plot, where there are many: a field to filter them, and a list of those that have none yet. */
+/** Selects the metrics to plot if there are many: a field to filter them, and a list of those without a plot. */
 import { textFilter } from '../../log/textfilter';
 import type { Choice } from '../../metrics/choice';
 import { FIRST_NAMES, type Picked } from '../../metrics/pick';
@@ -6,11 +6,11 @@ import { trans } from '../../translation';
 import { grouped } from '../../words';
 import { h, setText } from '../dom';
 
-/** More names than these are found by filtering alone. */
+/** Maximum number of names in the list; more can be found only by filtering. */
 const LISTED = 200;
 
 export class NamePicker {
-  /** What names must pass; null for all. */
+  /** The test that names must pass; null for all. */
   test: ((name: string) => boolean) | null = null;
   private listed = '';
   private field = h('input', 'rr-find', {
@@ -35,7 +35,7 @@ export class NamePicker {
     this.test = typeof test === 'string' ? null : test;
   }
 
-  /** `all` is how many there are. */
+  /** `all` is the number of all metrics. */
   refresh(all: number, { shown, others }: Picked): void {
     this.node.hidden = all <= FIRST_NAMES;
     this.others.hidden = others.length === 0;
@@ -49,7 +49,7 @@ export class NamePicker {
     const left = others.length - names.length;
     this.list.replaceChildren(
       ...names.map(name => this.chip(name)),
-      ...(left > 0 ? [h('span', 'rr-mt-count', {}, trans._n('and %2 more: filter them', 'and %2 more: filter them', left, grouped(left)))] : [])
+      ...(left > 0 ? [h('span', 'rr-mt-count', {}, trans._n('and %2 more: find them with the filter', 'and %2 more: find them with the filter', left, grouped(left)))] : [])
     );
   }
 

@@ -1,4 +1,4 @@
-/** The plot of one metric: its name, its last value, its curves, and a line where the pointer is. */
+/** The plot of one metric: its name, its last value, its curves, and a line at the pointer. */
 import type { Metric, NameInfo, RankCurve } from '../../metrics/answer';
 import type { Choice } from '../../metrics/choice';
 import { letterOf } from '../../metrics/comparison';
@@ -13,10 +13,10 @@ import { h, setText } from '../dom';
 import { Input, type Movable } from '../timeline/input';
 
 const HEIGHT = 168;
-/** The keys that belong to a plot while it has the focus, beside arrows, Home and End. */
+/** The keys that a plot handles while it has the focus, in addition to arrows, Home and End. */
 const KEYS = 'w a s d f 0 + - W A S D F Escape';
 
-/** What is known of a metric of a run: in the range that is shown, and of all of it. */
+/** The data of a metric of a run: in the visible range, and over the whole run. */
 export interface Shown {
   metric: Metric | null;
   whole: Metric | null;
@@ -25,23 +25,23 @@ export interface Shown {
 export interface PlotActions {
   /** The range changed, or a part of it was selected. */
   moved(): void;
-  /** The pointer, or a key, is at a place; null when it left. The window's pixels say where a tip goes. */
+  /** The pointer or a key is at `x`, or has left (null); `left` and `top` are where a tooltip goes in the window. */
   point(plot: PlotView, x: number | null, left: number, top: number): void;
   fit(): void;
 }
 
 export class PlotView {
   lines: Line[] = [];
-  /** Of the whole run, also while a part of it is shown. */
+  /** The lines over the whole run, even while a part of it is shown. */
   wholeLines: Line[] = [];
-  /** Of runs that this one is compared with. */
+  /** The lines of compared runs. */
   others: Line[] = [];
   wholeOthers: Line[] = [];
   /** The curves of the ranks that are shown. */
   ranks: readonly RankCurve[] = [];
   isSeen = false;
 
-  /** Where the keyboard, or the pointer, is. */
+  /** The place of the keyboard's cursor, or of the pointer. */
   private cursor: number | null = null;
   private metric: Metric | null = null;
   private whole: Metric | null = null;
@@ -88,12 +88,12 @@ export class PlotView {
     return this.input.isDragging;
   }
 
-  /** Pixels that a curve has. */
+  /** The width of the curves in pixels. */
   get width(): number {
     return this.area.clientWidth;
   }
 
-  /** Take these curves, unless they are what it has; the last value is that of the whole run. */
+  /** Set the curves, if they have changed; the last value is that of the whole run. */
   dress(info: NameInfo, { metric, whole }: Shown, chosen: LineChoice, others: readonly Shown[]): void {
     const key = JSON.stringify([chosen.isMean, chosen.smoothing, chosen.ranks && [...chosen.ranks], this.choice.axis]);
     const isSame = others.length === this.of.length && others.every((each, i) => each.metric === this.of[i].metric && each.whole === this.of[i].whole);
@@ -118,7 +118,7 @@ export class PlotView {
     this.node.dataset.points = String(Math.max(0, ...this.lines.map(({ curve }) => curve.x.length)));
   }
 
-  /** Paint what differs from what is there. */
+  /** Paint what has changed. */
   paint(colours: Colours, key: string, cursor: number | null): void {
     this.cursor = cursor;
     const { window, isLog, axis } = this.choice;
@@ -146,7 +146,7 @@ export class PlotView {
     }
   }
 
-  /** Why nothing is to be seen. */
+  /** Say why there is nothing to see. */
   private why(): string {
     if (!this.metric) {
       return trans.__('Reading …');
@@ -166,7 +166,7 @@ export class PlotView {
     this.actions.point(this, snap([...this.lines, ...this.others], at, nearest), box.left + x, box.top + y);
   }
 
-  /** Point at a place with the keyboard. */
+  /** Point at a place that was chosen with the keyboard. */
   private pointAt(x: number): void {
     const box = this.area.getBoundingClientRect();
     const left = new TimeScale(this.choice.window.range, Math.max(1, box.width)).x(x);
@@ -196,7 +196,7 @@ export class PlotView {
   }
 }
 
-/** The canvas as large as it is on the screen, in its own pixels. */
+/** Size the canvas to its pixels on the screen; return its context. */
 function sized(canvas: HTMLCanvasElement, width: number, ratio: number): CanvasRenderingContext2D | null {
   const [wide, high] = [Math.max(1, Math.round(width * ratio)), Math.round(HEIGHT * ratio)];
   if (canvas.width !== wide || canvas.height !== high) {

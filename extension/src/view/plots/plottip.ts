@@ -1,4 +1,4 @@
-/** What a plot says under the pointer, or at a place that the keyboard chose. */
+/** The tooltip of a plot, at the pointer or at a place chosen with the keyboard. */
 import type { Choice } from '../../metrics/choice';
 import { otherRows, placeWords, tipRows } from '../../metrics/phrases';
 import { OTHERS } from '../../metrics/plotstyle';
@@ -8,7 +8,7 @@ import type { PlotView } from './plot';
 import { lineSample } from './sample';
 
 export class PlotTip {
-  /** The same for those who do not see it. */
+  /** The same text for screen readers. */
   readonly said = h('span', 'rr-hidden', { 'aria-live': 'polite' });
   private tip = new Tip();
 
@@ -21,7 +21,7 @@ export class PlotTip {
     setText(this.said, '');
   }
 
-  /** Beside a place of the window; `colours` are those of ranks. */
+  /** Show the tooltip beside a place in the window; `colours` are those of ranks. */
   show(plot: PlotView, { axis, window }: Choice, x: number, left: number, top: number, colours: readonly string[]): void {
     const { lines, others, ranks } = plot;
     const { from, to } = window.range;

@@ -1,16 +1,16 @@
-/** A piece of a line as it is drawn in the plots, for a legend. */
+/** A sample of a line as drawn in the plots, for a legend. */
 import { OTHERS } from '../../metrics/plotstyle';
 import { COLOURS } from '../../ranks';
 
 const SVG = 'http://www.w3.org/2000/svg';
 const WIDTH = 26;
 
-/** The colour of a rank, or of a mean, in terms of the view's style sheet. */
+/** Return the CSS color of a rank, or of a mean if null. */
 export function rankColour(rank: number | null): string {
   return rank === null ? 'currentColor' : `var(--rr-c${rank % COLOURS})`;
 }
 
-/** Of another run, or with these dashes; `colour` is the style sheet's where none is given. */
+/** Draw the line of a compared run, or one with these dashes; without `colour`, in the style sheet's color. */
 export function lineSample(line: number | readonly number[], colour?: string): SVGSVGElement {
   const [dash, shown] = typeof line === 'number' ? [OTHERS[line].dash, rankColour(OTHERS[line].rank)] : [line, 'currentColor'];
   const node = document.createElementNS(SVG, 'svg');

@@ -1,4 +1,4 @@
-/** What is said of metrics besides their plots: notes, why there are none, and the last values for screen readers. */
+/** Texts beside the plots: notes, why there are no plots, and the last values for screen readers. */
 import { CURVES, type Line } from '../../metrics/lines';
 import { lastOfOthers, lastWords } from '../../metrics/phrases';
 import type { MetricsSource } from '../../metrics/source';
@@ -9,9 +9,9 @@ import { h, setText } from '../dom';
 export class Told {
   /** Above the plots. */
   readonly notes = h('div', 'rr-notes rr-mt-notes', { role: 'status', hidden: true });
-  /** In their place. */
+  /** In place of the plots, if there are none. */
   readonly empty = h('div', 'rr-mt-empty', { role: 'status' });
-  /** For those who do not see them. */
+  /** The last values, for screen readers. */
   readonly lasts = h('table', 'rr-hidden');
 
   constructor(
@@ -19,13 +19,13 @@ export class Told {
     private source: MetricsSource
   ) {}
 
-  /** So many plots are shown, of names that match a filter or of all; something may be said of other runs. */
+  /** `shown` is the number of plots, `isFiltered` whether names are filtered, `ofOthers` are notes on compared runs. */
   refresh(shown: number, isFiltered: boolean, ofOthers: readonly string[]): void {
     const { source, notes } = this;
     const sentences = [
       ...source.notes,
       ...ofOthers,
-      ...(source.trouble && source.names?.length ? [trans.__('not up to date: %1; trying again', source.trouble)] : [])
+      ...(source.trouble && source.names?.length ? [trans.__('not up to date: %1; retrying', source.trouble)] : [])
     ];
     const key = sentences.join('\n');
     if (notes.dataset.key !== key) {
@@ -37,7 +37,7 @@ export class Told {
     setText(this.empty, shown > 0 ? '' : this.why(isFiltered));
   }
 
-  /** The last values of these, as a table. */
+  /** Show the last values of these plots as a table. */
   refreshLasts(plots: ReadonlyArray<{ name: string; wholeLines: readonly Line[]; wholeOthers: readonly Line[] }>): void {
     const rows = plots.map(({ name, wholeLines, wholeOthers }) => ({
       name,
@@ -60,18 +60,18 @@ export class Told {
     }
   }
 
-  /** Why there are no plots. */
+  /** Say why there are no plots. */
   private why(isFiltered: boolean): string {
     const { names, trouble } = this.source;
     if (names?.length) {
-      return isFiltered ? trans.__('No metric of the ranks shown has this text.') : trans.__('The ranks shown have no metrics.');
+      return isFiltered ? trans.__('No metric of the ranks shown matches the filter.') : trans.__('The ranks shown have no metrics.');
     }
     if (trouble) {
-      return trans.__('The metrics cannot be shown now: %1; trying again.', trouble);
+      return trans.__('The metrics cannot be shown now: %1; retrying.', trouble);
     }
     if (names === null) {
       return trans.__('Reading the metrics …');
     }
-    return this.model.isLive ? trans.__('No metrics yet: they come while the cell runs.') : trans.__('This run has no metrics to show.');
+    return this.model.isLive ? trans.__('No metrics yet: they appear once the ranks report some.') : trans.__('This run has no metrics to show.');
   }
 }

@@ -1,4 +1,4 @@
-/** What is to be known about what was chosen: a span, a collective, or a part of time. */
+/** Details of the selection: a span, a collective, or a time range. */
 import type { Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
 import { whenOf } from '../../timeline/look';
@@ -19,9 +19,9 @@ export interface DetailActions {
 }
 
 export class Details {
-  readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': trans.__('what is chosen'), 'aria-live': 'polite' });
+  readonly node = h('div', 'rr-tl-details', { hidden: true, role: 'region', 'aria-label': trans.__('selection'), 'aria-live': 'polite' });
   private key = '';
-  /** What is in the chosen part, which grows with a live run: not read out each time. */
+  /** The totals of the selected range, not read out at each change, as they grow with a live run. */
   private sums = h('div', '', { 'aria-live': 'off' });
   private summed = -1;
 
@@ -73,7 +73,7 @@ export class Details {
         'button', 'rr-button', { title: trans.__('the line of the log nearest to this moment (L)'), onclick: () => this.actions.toLog(when.from, rank) },
         trans.__('to the log')
       ),
-      h('button', 'rr-button', { title: trans.__('choose nothing (Escape)'), 'aria-label': trans.__('close'), onclick: () => this.actions.clear() }, '✕')
+      h('button', 'rr-button', { title: trans.__('clear the selection (Escape)'), 'aria-label': trans.__('close'), onclick: () => this.actions.clear() }, '✕')
     );
   }
 
@@ -108,7 +108,7 @@ export class Details {
     return [this.head(text, part, null), this.sums];
   }
 
-  /** The time of each category. */
+  /** Return a table of the time of each category. */
   private totals(part: Range, ranks: readonly number[]): HTMLElement {
     const length = part.to - part.from;
     const all = totals(this.spans(), part, ranks);
@@ -124,6 +124,6 @@ export class Details {
       ? h('table', 'rr-tl-totals', {},
           h('thead', '', {}, h('tr', '', {}, ...heads.map(text => h('th', '', {}, text)))),
           h('tbody', '', {}, ...rows))
-      : h('p', '', {}, trans.__('No span in this part of time.'));
+      : h('p', '', {}, trans.__('No spans in this range.'));
   }
 }

@@ -1,4 +1,4 @@
-/** The names of the lanes at the left of the picture; ranks and some categories can be opened. */
+/** The names of the lanes at the left of the timeline; ranks and some categories can be opened. */
 import type { Lane } from '../../timeline/lanes';
 import { rankClass } from '../../ranks';
 import { trans } from '../../translation';
@@ -14,7 +14,7 @@ export class Gutter {
     const shown = new Map<string, HTMLElement>();
     for (const lane of lanes) {
       const known = this.shown.get(lane.key);
-      // A lane may come to have something in it that can be opened.
+      // A lane that could not be opened may get content that can be.
       const isSame = known && (known.tagName === 'BUTTON') === (lane.isOpen !== null);
       const node = isSame ? known : this.make(lane);
       node.style.top = `${lane.y}px`;

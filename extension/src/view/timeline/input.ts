@@ -1,12 +1,12 @@
-/** Mouse and keys over the picture, told as what the reader wants. */
+/** Translates mouse and keyboard input over a timeline or plot into moves and actions. */
 import { TimeScale, type Range } from '../../timeline/range';
 
-/** Pixels that a click may move. */
+/** How many pixels the pointer may move during a click. */
 const STILL = 4;
 const ZOOM = 0.8;
 const STEP = 0.15;
 
-/** What is moved: a range, in which a part can be selected. */
+/** A range that can be moved, and in which a part can be selected. */
 export interface Movable {
   readonly range: Range;
   zoom(at: number, factor: number): void;
@@ -16,22 +16,22 @@ export interface Movable {
 }
 
 export interface InputActions {
-  /** The range changed. */
+  /** The range or the selection changed. */
   moved(): void;
   hover(x: number, y: number): void;
   leave(): void;
   click(x: number, y: number): void;
   zoomHere(x: number, y: number): void;
-  /** Keys that are no movement; returns whether it was one of ours. */
+  /** Handle a key that does not move the range; return whether it was handled. */
   key(key: string, isShift: boolean): boolean;
 }
 
-/** The keys that belong to the picture while it has the focus, beside arrows and Enter. */
+/** The keys that the timeline handles while it has the focus, in addition to arrows and Enter. */
 export const KEYS = 'w a s d f l . , / Escape + - W A S D F L';
 
 export class Input {
   private drag: { x: number; t: number; isPan: boolean; isMoved: boolean } | null = null;
-  /** Where the mouse is, for zooming by keys; null when it is elsewhere. */
+  /** Where the pointer is, as the center for zooming by keys; null when it is elsewhere. */
   private x: number | null = null;
 
   constructor(
@@ -47,7 +47,7 @@ export class Input {
     node.addEventListener('pointerleave', () => this.onLeave());
     node.addEventListener('dblclick', event => actions.zoomHere(...this.place(event)));
     body.addEventListener('keydown', event => this.onKey(event));
-    // Ctrl and the wheel would zoom the page.
+    // Not passive: otherwise Ctrl and the wheel would zoom the page.
     body.addEventListener('wheel', event => this.onWheel(event), { passive: false });
   }
 
@@ -102,7 +102,7 @@ export class Input {
     }
   }
 
-  /** The browser took the pointer, as for scrolling by touch: what it had selected is not wanted. */
+  /** Clear the selection when the browser takes the pointer, as for scrolling by touch. */
   private onCancel(): void {
     const { drag } = this;
     this.drag = null;
@@ -112,7 +112,7 @@ export class Input {
     }
   }
 
-  /** Whether a part of time is being selected just now. */
+  /** Whether the pointer is dragging, to select or to pan. */
   get isDragging(): boolean {
     return this.drag !== null && this.drag.isMoved;
   }

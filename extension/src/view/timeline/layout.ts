@@ -1,18 +1,18 @@
-/** The lanes of a timeline at its two levels of detail: an overview first, if the run is long, and each span. */
+/** The lanes of a timeline at two levels of detail: first an overview, if the run is long; then all spans. */
 import type { RunModel } from '../../run/model';
 import { runSlice } from '../../run/slices';
 import { layOut, Rows, type Lane } from '../../timeline/lanes';
 import type { Look } from '../../timeline/look';
 import type { SpanSource } from '../../timeline/spans';
 
-/** Lanes as they were laid out last, and those that are being laid out. */
+/** The lanes as they were laid out last, and a layout in progress. */
 class LaneLayout {
   readonly rows: Rows;
   lanes: Lane[] = [];
   height = 0;
-  /** Stands for what the lanes show; '' before there are any. */
+  /** Identifies what the lanes show; '' before there are any. */
   key = '';
-  /** How often the collectives were taken over: they change the lanes. */
+  /** How often the collectives were replaced, as they change the lanes. */
   private matches = 0;
   private laying: { key: string; steps: ReturnType<typeof layOut> } | null = null;
 
@@ -23,7 +23,7 @@ class LaneLayout {
     this.rows = new Rows(source);
   }
 
-  /** Take over which collectives belong together, once that is known. */
+  /** Take over the matched collectives once they are known. */
   match(): void {
     const { value } = this.model.collectives;
     if (value && value !== this.rows.collectives) {
@@ -32,7 +32,7 @@ class LaneLayout {
     }
   }
 
-  /** Lay out for a slice if there is more than before, or other, but not `isResting`; returns whether all is done. */
+  /** Lay out for a time slice if something has changed; start nothing if `isResting`. Return whether all is done. */
   advance(ranks: readonly number[], look: Look, isResting: boolean): boolean {
     const { source, rows } = this;
     const { samples } = this.model;
@@ -57,14 +57,14 @@ class LaneLayout {
 
 export class Levels {
   readonly exact: LaneLayout;
-  /** The run's overview, until the lanes of all its spans are laid out. */
+  /** The layout of the overview, until the lanes of all spans are laid out. */
   private coarse: LaneLayout | null = null;
 
   constructor(private model: RunModel) {
     this.exact = new LaneLayout(model, model.spans);
   }
 
-  /** What is shown now. */
+  /** The layout that is shown. */
   get laid(): LaneLayout {
     return this.coarse ?? this.exact;
   }
@@ -78,7 +78,7 @@ export class Levels {
     return spans.ranks.some(rank => spans.cats(rank).includes('collective'));
   }
 
-  /** Begin with the overview as soon as it is there. */
+  /** Show the overview as soon as it is loaded, unless all spans are laid out. */
   takeOverview(): void {
     const { overview } = this.model;
     if (overview && !this.coarse && !this.exact.key) {
@@ -86,7 +86,7 @@ export class Levels {
     }
   }
 
-  /** As LaneLayout's; all spans take the place of the overview once they are here, and matched. */
+  /** As in `LaneLayout`; the spans replace the overview once all are read and their collectives are matched. */
   advance(ranks: readonly number[], look: Look, isReading: boolean, isResting: boolean): boolean {
     if (!this.coarse) {
       return this.exact.advance(ranks, look, isResting);
@@ -100,7 +100,7 @@ export class Levels {
     return isExact;
   }
 
-  /** Whether it is known which collectives belong together, or cannot be. */
+  /** Whether the collectives are matched, or cannot be. */
   private get isMatched(): boolean {
     const { collectives } = this.model;
     return !this.hasCollectives || this.exact.rows.collectives !== null || collectives.trouble !== '';

@@ -1,4 +1,4 @@
-/** A strip of utilisation: how busy a rank was, on the clock of its spans. */
+/** A strip of utilization: how busy a rank was, on the clock of its spans. */
 import type { Lane } from '../../timeline/lanes';
 import { lowerBound } from '../../lowerbound';
 import { size } from '../../timeline/amounts';
@@ -6,19 +6,19 @@ import type { TimeScale } from '../../timeline/range';
 import type { Curve, Meter } from '../../timeline/samples';
 import type { Theme } from './theme';
 
-/** Percent are shown against a whole core or device at least. */
+/** Minimum top of the scale in percent: a whole core or device. */
 const WHOLE = 100;
 
 export function top(meter: Meter, { most }: Curve): number {
   return meter === 'cpu' || meter === 'gpu' ? Math.max(WHOLE, most) : Math.max(1, most);
 }
 
-/** A value as one reads it: `140 %`, `1.20 GB`. */
+/** Format a value: `140 %`, `1.2 GB`. */
 export function reading(meter: Meter, value: number): string {
   return meter === 'cpu' || meter === 'gpu' ? `${Math.round(value)} %` : size(value);
 }
 
-/** The sample at a moment: the last one before it. */
+/** Return the value of the last sample before a moment; null if there is none. */
 export function sampleAt({ t, value }: Curve, moment: number): number | null {
   const at = lowerBound(t.length, i => t[i], moment + 0.5) - 1;
   return at < 0 ? null : value[at];
@@ -49,7 +49,7 @@ export function paintMeter(
     }
   };
   for (let i = first; i < last; i++) {
-    // Of several samples in a pixel the highest is shown.
+    // Of several samples in a pixel, the highest is shown.
     const at = Math.round(scale.x(t[i]));
     if (at !== x) {
       flush();

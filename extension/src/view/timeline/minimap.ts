@@ -1,4 +1,4 @@
-/** All of the run in a strip, with the part that the picture shows. */
+/** A strip of the whole run, with the visible part marked. */
 import type { Lane } from '../../timeline/lanes';
 import type { Look } from '../../timeline/look';
 import type { Pixels } from '../../timeline/pixels';
@@ -11,7 +11,7 @@ const HEIGHT = 34;
 const LEAST_WINDOW = 4;
 
 export class Minimap {
-  readonly node = h('canvas', 'rr-tl-minimap', { 'aria-hidden': 'true', title: trans.__('the whole run: drag to look elsewhere') });
+  readonly node = h('canvas', 'rr-tl-minimap', { 'aria-hidden': 'true', title: trans.__('the whole run: drag to move the visible range') });
   private picture = document.createElement('canvas');
   private key = '';
   private grabbed: number | null = null;
@@ -30,7 +30,7 @@ export class Minimap {
     });
   }
 
-  /** `version` differs when the spans do. */
+  /** `version` changes when the spans do. */
   paint(lanes: readonly Lane[], pixels: Pixels, theme: Theme, width: number, ratio: number, version: string): void {
     const { node, look } = this;
     const wide = Math.max(1, Math.round(width * ratio));
@@ -64,7 +64,7 @@ export class Minimap {
     context.strokeRect(left + 0.5, 0.5, Math.max(1, right - left - 1), high - 1);
   }
 
-  /** Each rank in two rows of pixels: what it does, and its collectives. */
+  /** Draw each rank in two rows of pixels: its activity, and its collectives. */
   private draw(lanes: readonly Lane[], pixels: Pixels, width: number): void {
     const lines = lanes.filter(({ kind }) => kind === 'rank').flatMap(lane => lane.lines);
     const rows = Math.max(1, lines.length);

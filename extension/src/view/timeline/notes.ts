@@ -1,4 +1,4 @@
-/** What must be known of a timeline: what was dropped, how well clocks agree, and why there is none. */
+/** Notes on a timeline: which spans were dropped, how well clocks agree, and why it is empty. */
 import type { RunModel } from '../../run/model';
 import type { Look } from '../../timeline/look';
 import { percent } from '../../timeline/amounts';
@@ -8,16 +8,16 @@ import { h, setText } from '../dom';
 
 export interface Progress {
   isEmpty: boolean;
-  /** There is more of the record than is here. */
+  /** Whether more of the record is still to be read. */
   isReading: boolean;
-  /** An overview is shown meanwhile. */
+  /** Whether an overview is shown in the meantime. */
   isCoarse: boolean;
 }
 
 export class Notes {
-  /** Under the picture. */
+  /** Under the timeline. */
   readonly node = h('div', 'rr-notes rr-tl-note', { role: 'status' });
-  /** In its place, while there are no spans to show. */
+  /** In the timeline's place, while there are no spans to show. */
   readonly empty = h('div', 'rr-tl-empty', { role: 'status' });
 
   refresh(model: RunModel, look: Look, { isEmpty, isReading, isCoarse }: Progress): void {
@@ -27,20 +27,20 @@ export class Notes {
     }
     const words = [droppedWords(model.spans.dropped)];
     if (isCoarse) {
-      words.push(trans.__('an overview, until all spans are read: %1', percent(model.read, model.size)));
+      words.push(trans.__('showing an overview until all spans are read (%1)', percent(model.read, model.size)));
     }
     if (!isEmpty && look.isFirst) {
-      words.push(trans.__('some steps of the loop: F shows everything'));
+      words.push(trans.__('showing the first steps of the loop; press F to show everything'));
     }
     if (!isEmpty && look.isFar) {
-      words.push(trans.__('some spans lie far from the run: F twice shows all'));
+      words.push(trans.__('some spans lie far outside the run; press F twice to show all'));
     }
     const worst = Math.max(0, ...model.run.ranks.map(({ clock }) => clock?.error ?? 0));
     if (!isEmpty && worst > 0) {
       words.push(trans.__('clocks of hosts agree to ± %1 µs', worst));
     }
     if (!isEmpty && model.collectives.trouble) {
-      words.push(trans.__('who waited for whom cannot be shown: %1; trying again', model.collectives.trouble));
+      words.push(trans.__('waits in collectives cannot be shown: %1; retrying', model.collectives.trouble));
     }
     const text = words.filter(Boolean).join(' · ');
     this.node.hidden = text === '';
@@ -48,7 +48,7 @@ export class Notes {
   }
 }
 
-/** Why there is no picture. */
+/** Say why there is no timeline. */
 function why(model: RunModel, isReading: boolean): string {
   if (model.refusal) {
     return '';
@@ -59,5 +59,5 @@ function why(model: RunModel, isReading: boolean): string {
   if (model.spans.count > 0) {
     return trans.__('The ranks shown have no spans.');
   }
-  return model.isLive ? trans.__('No spans yet: they come while the cell runs.') : trans.__('This run has no spans to show.');
+  return model.isLive ? trans.__('No spans yet: they appear while the cell runs.') : trans.__('This run has no spans to show.');
 }

@@ -1,4 +1,4 @@
-/** The picture on its canvas: lanes, bands of collectives across them, and what is chosen. */
+/** Paints the timeline on its canvas: lanes, bands of collectives across them, and the selection. */
 import type { Collective, Collectives } from '../../timeline/collectives';
 import { css, inkOn } from '../../timeline/colours';
 import type { Spot } from '../../timeline/find';
@@ -10,9 +10,9 @@ import type { SpanSource } from '../../timeline/spans';
 import { paintMeter } from './meter';
 import type { Theme } from './theme';
 
-/** Collectives narrower than this many pixels are bands no more. */
+/** Minimum width in pixels of a collective that is painted as a band. */
 const NARROWEST = 3;
-/** Where bands would be more pieces than these, from rank to rank, the narrower ones are left out. */
+/** Maximum number of pieces of bands, each from one rank to the next; beyond it, narrower bands are left out. */
 const MOST_PIECES = 4_000;
 const MOST_LOOKED_AT = 6_000;
 const MOST_LABELS = 400;
@@ -22,7 +22,7 @@ const MANY_LINES = 100;
 export interface Scene {
   lanes: readonly Lane[];
   scale: TimeScale;
-  /** Pixels of the picture above the canvas. */
+  /** How many pixels of the timeline are above the canvas. */
   top: number;
   height: number;
   ratio: number;
@@ -92,11 +92,11 @@ export class Painter {
     }
   }
 
-  /** All lines as one image of as many pixel rows, each then drawn as high as it is. */
+  /** Render all lines to one image with a row of pixels each, then draw each row at the line's height. */
   private paintLines(lines: readonly Line[], scale: TimeScale): Array<Label & { line: Line }> {
     const { buffer, pixels } = this;
     const context = this.context!;
-    // So many lines are low, and tell no less with half the pixels.
+    // So many lines are low, and lose nothing with half the pixels.
     const coarse = lines.length > MANY_LINES ? 2 : 1;
     const width = Math.max(1, Math.ceil(scale.width / coarse));
     const seen = new TimeScale(scale.range, width);
@@ -127,7 +127,7 @@ export class Painter {
     const wide = labels.filter(({ line }) => line.height >= LOWEST_LABEL && line.layers.length === 1);
     for (const { layer, i, x, width, colour, line } of wide.slice(0, MOST_LABELS)) {
       const text = this.nameOf(layer.rank, layer.cat, layer.row.owners ? layer.row.owners[layer.row.place(i)] : layer.row.place(i));
-      // About as many letters as there is room for; what is too long ends with the span.
+      // About as many letters as fit; `fillText` squeezes text that is still too wide.
       const room = Math.floor((width - 6 * ratio) / (5.5 * ratio));
       if (room >= 3) {
         context.fillStyle = inkOn(colour);
@@ -158,7 +158,7 @@ export class Painter {
     }
   }
 
-  /** From rank to rank: waiting up to the last arrival, then the transfer. */
+  /** Paint a collective from rank to rank: the waits up to the last arrival, then the transfer. */
   private paintBand(one: Collective, zones: ReadonlyMap<number, Zone>, scene: Scene, alpha: number): void {
     const context = this.context!;
     const { scale, top, height } = scene;
@@ -226,7 +226,7 @@ export class Painter {
   }
 }
 
-/** The collectives in sight that are wide enough to be bands; of too many, the widest. */
+/** Return the visible collectives that are wide enough for bands: the `most` widest; none if too many are visible. */
 export function wideBands(collectives: Collectives, scale: TimeScale, most: number): number[] {
   const [from, to] = collectives.in(scale.range);
   const found: Array<[number, number]> = [];
@@ -240,7 +240,7 @@ export function wideBands(collectives: Collectives, scale: TimeScale, most: numb
   return found.sort(([, a], [, b]) => b - a).slice(0, most).map(([i]) => i);
 }
 
-/** The lines on which a span is painted. */
+/** Yield the lines on which a span is painted. */
 export function* linesOf(
   lanes: readonly Lane[],
   rank: number,
@@ -264,7 +264,7 @@ export function* linesOf(
   }
 }
 
-/** Where each rank's collectives are. */
+/** Return where each rank's collectives are, from top to bottom. */
 function collectiveZones(lanes: readonly Lane[]): Map<number, Zone> {
   const zones = new Map<number, Zone>();
   for (const { kind, rank, cat, y, height, lines, isOpen } of lanes) {
@@ -278,7 +278,7 @@ function collectiveZones(lanes: readonly Lane[]): Map<number, Zone> {
   return zones;
 }
 
-/** Which of the collectives a span is in; -1 for none, and where spans came before it since they were matched. */
+/** Return the index of a span's collective; -1 for none, or if spans have moved since they were matched. */
 function placeOf(chosen: Spot | null, collectives: Collectives | null, spans: SpanSource): number {
   const isMatched = chosen?.cat === 'collective' && collectives?.fits(chosen.rank, spans.columns(chosen.rank, chosen.cat));
   return isMatched ? collectives!.of(chosen!.rank, chosen!.i) : -1;

@@ -1,4 +1,4 @@
-/** The clock above the picture. */
+/** The time axis above the timeline. */
 import { ticks, type TimeScale } from '../../timeline/range';
 import { h } from '../dom';
 import type { Theme } from './theme';

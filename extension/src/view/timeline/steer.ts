@@ -1,4 +1,4 @@
-/** From span to span by keys: what is chosen next. */
+/** Navigation from span to span by keys. */
 import type { RunModel } from '../../run/model';
 import { nearest, neighbour, sameName, type Search, type Spot } from '../../timeline/find';
 import type { Look } from '../../timeline/look';
@@ -7,12 +7,12 @@ export interface SteerActions {
   /** The ranks that are shown. */
   ranks(): number[];
   search(): Search | null;
-  /** Choose a span and bring it in sight. */
+  /** Choose a span and bring it into view. */
   choose(spot: Spot): void;
   clear(): void;
   fit(): void;
   toLog(t: number, rank: number | null): void;
-  /** To the field for searching. */
+  /** Focus the search field. */
   find(): void;
 }
 
@@ -23,7 +23,7 @@ export class Steer {
     private actions: SteerActions
   ) {}
 
-  /** Whether the key is one of ours; it is then done. */
+  /** Handle a key; return whether it was handled. */
   key(key: string, isShift: boolean): boolean {
     const { actions } = this;
     const keys: { [key: string]: () => void } = {
@@ -59,7 +59,7 @@ export class Steer {
     }
   }
 
-  /** The moment that one looks at. */
+  /** The moment that is current: of the chosen span, the selection, the highlight, or the left edge. */
   private get moment(): number {
     const { chosen, part, moment, range } = this.look;
     if (chosen) {
@@ -88,7 +88,7 @@ export class Steer {
     return cat ? nearest(this.model.spans, rank, cat, this.look.range.from) : null;
   }
 
-  /** To the span at the same time in the lane above or below. */
+  /** Choose the span at the same time in the lane above or below. */
   private changeLane(by: 1 | -1): void {
     const { spans } = this.model;
     const { chosen } = this.look;

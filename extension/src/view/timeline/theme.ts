@@ -1,4 +1,4 @@
-/** The picture's colours, from the style sheet: they differ between light and dark themes. */
+/** The timeline's colors, read from the style sheet, as they differ between light and dark themes. */
 import { COLOURS } from '../../ranks';
 import { pack, type Colour, type Palette } from '../../timeline/colours';
 
@@ -13,9 +13,9 @@ export interface Theme {
   accent: string;
   font: string;
   meters: { [meter: string]: string };
-  /** Of ranks 0 to 7; others share them. */
+  /** The colors of ranks 0 to 7; others share them. */
   ranks: string[];
-  /** Differs when anything does. */
+  /** Changes when anything else does. */
   key: string;
 }
 
@@ -56,7 +56,7 @@ function parse(text: string): Colour {
   return known;
 }
 
-/** Any colour that a style sheet can name; the browser knows how to read them. */
+/** Convert any CSS color, by painting a pixel with it and reading that back. */
 function asked(text: string): Colour {
   probe ??= document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   if (!probe) {

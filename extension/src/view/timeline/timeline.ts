@@ -31,19 +31,19 @@ import { Tip } from './tip';
 import { Tools } from './tools';
 import { Turns } from './turns';
 
-/** Under a cell it is no higher than this; what does not fit scrolls once it has the focus. */
+/** Maximum height in pixels under a cell; a higher timeline scrolls once it has the focus. */
 const HIGHEST = 900;
-/** Below this width names take less room. */
+/** Below this width in pixels, names take less space. */
 const NARROW = 520;
-/** So few ranks are open from the start. */
+/** Up to this many ranks are open initially. */
 const OPEN_RANKS = 2;
-/** While a record is read, painting may take one part in so many of the time. */
+/** While a record is being read, a pause follows each paint: this many times its duration. */
 const READING_SHARE = 8;
 const HELP = (): string =>
   [
     trans.__('W and S zoom, A and D move, F fits, arrows go from span to span'),
     trans.__('full stop and comma go to the next and previous of the same name'),
-    trans.__('slash searches, L goes to the log, Escape chooses nothing.')
+    trans.__('slash searches, L goes to the log, Escape clears the selection.')
   ].join(', ');
 
 export interface TimelineActions {
@@ -55,15 +55,15 @@ export interface TimelineActions {
 
 export class Timeline extends Widget {
   private levels!: Levels;
-  /** The spans that are painted. */
+  /** The source of the spans that are painted. */
   private source!: SpanSource;
   private pixels!: Pixels;
   private painter!: Painter;
   private theme: Theme;
   private generation = -1;
-  /** Stands for the lanes that were taken over. */
+  /** The key of the layout that was taken over last. */
   private laidOut = '';
-  /** A span to bring in sight once it is laid out. */
+  /** A span to scroll to once it is laid out. */
   private sought: Spot | null = null;
   private search: Search | null = null;
   private hovered: Spot | null = null;
@@ -161,7 +161,7 @@ export class Timeline extends Widget {
     }
   }
 
-  /** Something changed: paint it in the next frame. */
+  /** Paint in the next frame, as something has changed; while a record is being read, after the pause. */
   refresh(): void {
     const rest = this.isReading && this.laidOut ? this.notBefore - performance.now() : 0;
     if (rest <= 0) {
@@ -182,7 +182,7 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  /** Point at a moment, and show it. */
+  /** Highlight a moment, and bring it into view. */
   pointAt(t: number): void {
     this.moved(() => {
       this.look.moment = t;
@@ -204,12 +204,12 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  /** What the picture shows now. */
+  /** The layout that is shown. */
   private get laid(): Levels['laid'] {
     return this.levels.laid;
   }
 
-  /** Take over which collectives belong together, once that is known. */
+  /** Request the matched collectives once all spans are read, and take them over once they are known. */
   private match(): void {
     const { collectives } = this.model;
     if (!this.isReading && this.levels.hasCollectives) {
@@ -218,7 +218,7 @@ export class Timeline extends Widget {
     this.levels.exact.match();
   }
 
-  /** The model began again, or the theme is another one. */
+  /** Start over if the model was reset, or if the theme changed. */
   private begin(): void {
     const theme = readTheme(this.node);
     const isNew = this.generation !== this.model.generation;
@@ -233,7 +233,7 @@ export class Timeline extends Widget {
     this.dress();
   }
 
-  /** Have the level that is shown painted, in the theme's colours. */
+  /** Prepare painting of the level that is shown, in the theme's colors. */
   private dress(): void {
     const { model, theme } = this;
     this.source = this.laid.source;
@@ -274,7 +274,7 @@ export class Timeline extends Widget {
     const scale = new TimeScale(look.range, Math.max(1, Math.round(width * ratio)));
     const { collectives } = this.laid.rows;
     const { part, moment } = look;
-    // A span's place in the overview is another.
+    // A span has another index in the overview.
     const [chosen, hovered] = this.levels.isCoarse ? [null, null] : [look.chosen, this.hovered];
     this.pixels.begin();
     this.painter.paint({
@@ -295,7 +295,7 @@ export class Timeline extends Widget {
     }
   }
 
-  /** Lay the lanes out, a slice in each frame; returns whether that is done. */
+  /** Lay out the lanes, a time slice per frame; return whether that is done. */
   private lay(): boolean {
     const { look } = this;
     if (look.open === null && this.shownRanks().length <= OPEN_RANKS) {
@@ -314,7 +314,7 @@ export class Timeline extends Widget {
     return isDone;
   }
 
-  /** Of a run that is over some steps are shown first, once they are known; one that goes on is followed. */
+  /** Initially, show some steps of a run that has ended, once they are known; follow a live run. */
   private lookFirst(): void {
     const { model, look } = this;
     if (look.isChosen || !this.laidOut) {
@@ -328,11 +328,11 @@ export class Timeline extends Widget {
     const steps = firstSteps(model.profile.value);
     if (steps && model.profile.isUpToDate) {
       look.begin(steps);
-      this.frame.request(); // the note that says so is above the picture, and was made before it
+      this.frame.request(); // for the note that says so, as notes were refreshed before
     }
   }
 
-  /** There are other lanes than before. */
+  /** Take over a new layout. */
   private takeOver(): void {
     const { model, look } = this;
     const { samples, run } = model;
@@ -364,10 +364,10 @@ export class Timeline extends Widget {
       return curve ? trans.__('%1 of rank %2: up to %3', meterName(meter), rank, reading(meter, curve.most)) : '';
     }
     const clock = run.ranks.find(info => info.rank === rank)?.clock;
-    return kind === 'rank' && clock ? trans.__('its clock is known to ± %1 µs', clock.error) : '';
+    return kind === 'rank' && clock ? trans.__('accuracy of its clock: ± %1 µs', clock.error) : '';
   }
 
-  /** What a reader who does not see the picture is told; and, for tests, where it is. */
+  /** Update the text for screen readers, and the state that tests read. */
   private tell(): void {
     const { body, look, model } = this;
     const text = summary(this.source, model.profile.value, this.shownRanks());
@@ -383,7 +383,7 @@ export class Timeline extends Widget {
     body.dataset.matched = String(this.source.isCut || this.laid.rows.collectives !== null || !this.levels.hasCollectives);
   }
 
-  /** The span at a place of the picture; an overview has none to look at. */
+  /** Return the span at a place in the timeline; null in an overview, whose spans cannot be chosen. */
   private hit(x: number, y: number): Spot | null {
     if (this.levels.isCoarse) {
       return null;
@@ -423,7 +423,7 @@ export class Timeline extends Widget {
     }
   }
 
-  /** Choose a span; `isShown` brings it in sight. */
+  /** Choose a span; with `isShown`, bring it into view. */
   private choose(spot: Spot | null, isShown: boolean): void {
     const { look, model } = this;
     look.chosen = spot;
@@ -440,7 +440,7 @@ export class Timeline extends Widget {
     this.frame.request();
   }
 
-  /** Scroll to what was sought. */
+  /** Scroll to the sought span, if there is one. */
   private seek(): void {
     const { sought, body } = this;
     this.sought = null;

@@ -1,4 +1,4 @@
-/** What is under the pointer. */
+/** The tooltip for what is under the pointer. */
 import type { Collective } from '../../timeline/collectives';
 import type { Spot } from '../../timeline/find';
 import { argsOf } from '../../timeline/phrases';
@@ -32,21 +32,21 @@ export class Tip {
     if (collective && at >= 0 && collective.ranks.length > 1) {
       const waited = collective.cuts[at] - collective.starts[at];
       const words = collective.givenUp.includes(rank)
-        ? trans.__('%1 for ranks that did not come', lasting(waited))
+        ? trans.__('%1 for ranks that never arrived', lasting(waited))
         : trans.__('%1 for rank %2', lasting(waited), collective.straggler);
       const hasLeft = collective.ends[at] < collective.last;
-      const not = hasLeft ? trans.__('not: was done before rank %1 came', collective.straggler) : trans.__('not: came last');
+      const not = hasLeft ? trans.__('no, finished before rank %1 arrived', collective.straggler) : trans.__('no, arrived last');
       facts.push([trans.__('waited'), waited ? words : not]);
     }
     this.show([said.name, ...facts.map(([key, value]) => `${key}: ${value}`)], x, y);
   }
 
-  /** Beside a place of the window; never beyond its edges. */
+  /** Show the tooltip beside a place in the window, within its edges. */
   show([first, ...others]: readonly [string, ...Array<string | Node>], x: number, y: number): void {
     this.node.replaceChildren(h('b', '', {}, first.slice(0, 300)), ...others.map(line => h('div', '', {}, line)));
     this.node.hidden = false;
     if (!this.node.isConnected) {
-      // Inside the view it would make a cell's output higher than it is.
+      // Inside the view, it would increase the height of the cell's output.
       document.body.append(this.node);
     }
     const { offsetWidth: width, offsetHeight: height } = this.node;

@@ -1,4 +1,4 @@
-/** What stands above the picture: zoom, search, what is shown, and what the colours mean. */
+/** The controls above the timeline: zoom, search, what is shown, and a legend of the colors. */
 import { css, nameColour, type Palette } from '../../timeline/colours';
 import { nameOf } from '../../timeline/lanes';
 import { trans } from '../../translation';
@@ -51,7 +51,7 @@ export class Tools {
     this.say(null);
   }
 
-  /** How many spans match; null if nothing is searched for. */
+  /** Show how many spans match; null if there is no search. */
   say(matches: number | null): void {
     this.back.hidden = this.on.hidden = matches === null;
     this.back.disabled = this.on.disabled = !matches;
@@ -76,7 +76,7 @@ export class Tools {
       ...entries.map(([cat, label, colour]) => {
         const swatch = h('span', 'rr-tl-swatch', { 'aria-hidden': 'true' });
         const isPlain = cat in palette.cats || colour === palette.wait || colour === palette.transfer || cat === 'wait';
-        // The spans of these are told apart by their names: each of them has a colour.
+        // Spans of the other categories are colored by name, so show several colors.
         swatch.style.background = isPlain
           ? css(colour)
           : `linear-gradient(90deg, ${palette.names.slice(0, 4).map((each, i) => `${css(each)} ${25 * i}% ${25 * (i + 1)}%`).join(', ')})`;

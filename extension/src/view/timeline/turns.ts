@@ -1,17 +1,17 @@
-/** Laying out and painting take turns, as both are too much for one frame of a long run. */
+/** Alternates between layout and painting, as both are too much for one frame of a long run. */
 
-/** Milliseconds of laying out that leave no room for a picture in the same frame. */
+/** After more than this many milliseconds of layout, a frame is not painted. */
 const LAYING = 4;
-/** No picture is put off for longer, in milliseconds: a live run may have more to lay out in each frame. */
+/** Maximum delay of painting in milliseconds, as a live run may have more to lay out in each frame. */
 const LONGEST = 100;
 
 export class Turns {
   /** Whether lanes are being laid out. */
   isLaying = false;
-  /** Since when a picture has been put off. */
+  /** Since when painting has been delayed. */
   private since: number | null = null;
 
-  /** Whether to paint in this frame. `lay` lays out for a slice, and says whether that is done. */
+  /** Return whether to paint in this frame. `lay` lays out for a time slice, and returns whether that is done. */
   take(lay: () => boolean, hasPicture: boolean): boolean {
     const begun = performance.now();
     this.since ??= begun;
@@ -23,7 +23,7 @@ export class Turns {
     return !hasPicture || isLate || performance.now() - begun <= LAYING;
   }
 
-  /** A picture was painted. */
+  /** Note that a frame was painted. */
   end(): void {
     this.since = null;
   }
