@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from rankroom.analysis.metrics.curve_answer import Asked
+from rankroom.analysis.metrics.curve_answer import CurveRequest
 from rankroom.analysis.metrics.metrics_of_run import write_metrics
 from rankroom.cluster.local import Cluster
 from rankroom.record.model import RunInfo, event_line
@@ -113,9 +113,9 @@ def _answers(folder: Path, ranks: int, points: int) -> list[Row]:
     first, again = [], []
     for _ in range(5):
         curves = MetricCurves(store)  # as in a server that has just been started
-        first.append(_answered(curves, run, Asked()))
-        again.append(_answered(curves, run, Asked(axis="time")))
-    part = Asked(begin=points * 0.4, end=points * 0.41 + 200)
+        first.append(_answered(curves, run, CurveRequest()))
+        again.append(_answered(curves, run, CurveRequest(axis="time")))
+    part = CurveRequest(begin=points * 0.4, end=points * 0.41 + 200)
     zoom = _answered(curves, run, part)
     pan = [_answered(curves, run, part) for _ in range(5)]
     what = f"metrics of {ranks} ranks × {points:,} points"
@@ -128,7 +128,7 @@ def _answers(folder: Path, ranks: int, points: int) -> list[Row]:
     ]
 
 
-def _answered(curves: MetricCurves, run: RunInfo, asked: Asked) -> float:
+def _answered(curves: MetricCurves, run: RunInfo, asked: CurveRequest) -> float:
     """How long an answer takes."""
     begin = time.perf_counter()
     said = curves.of(run, asked)

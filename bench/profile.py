@@ -40,7 +40,7 @@ def measure(quick: bool) -> list[Row]:
                     file.write(piece)
                 later.append(_timed(growing.look, live))
         write_profile(store, run)
-        if profile_of(store, run) != growing.look(run):
+        if profile_of(store, run) != growing.refresh(run):
             raise NotMeasured("what is kept is another profile")
         kept = [_timed(profile_of, store, run) for _ in range(9)]
     what = f"profile of {RANKS} ranks × {each:,} spans"

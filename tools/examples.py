@@ -290,7 +290,7 @@ def _killed(run: Run, store: Store, example: Example) -> str:
         if run.wait(LOOK_S) or time.monotonic() > until:
             return f"no {example.killed!r} after which a rank could be killed: {_failure(run)}"
     os.kill(run.info.ranks[-1].pid, signal.SIGKILL)
-    while not _says(run, store, "goes on from the last commit"):
+    while not _says(run, store, "continues from the last commit"):
         if run.wait(LOOK_S) or time.monotonic() > until:
             return f"the rank that was killed did not come back: {_failure(run)}"
     return ""

@@ -87,7 +87,7 @@ def without_spaces(folder: Path) -> Path:
     return folder if _PLAIN_PATH.fullmatch(str(folder)) else Path("/tmp", f"rankroom-{os.getuid()}")
 
 
-def private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
     """Create the home, and a folder of it, closed to other users. Raises as `make_own`."""
     make_parents(home())
     for each in (home(), folder):
@@ -252,9 +252,9 @@ NOT_YOURS = (
     "{folder} belongs to another user, and Rankroom uses only folders of your own: have it "
     "removed, or set RANKROOM_HOME to another place"
 )
-OLD_VARIABLE = "{old} is now {new}: set that one, as the next version will not read the old name"
+OLD_VARIABLE = "{old} is now called {new}: set {new}; the next version will ignore {old}"
 OTHERS_MAY_WRITE = (
-    "others may write to {folder}, so what is in it need not be yours: look, then run "
+    "other users may write to {folder}, so its files may not be yours: check them, then run "
     "`chmod go-w {folder}`"
 )
 UNREADABLE = "cannot read {path}: {error}; correct the file or remove it"

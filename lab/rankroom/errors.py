@@ -102,7 +102,7 @@ class HorovodBuildError(RankroomError):
     """Horovod could not be built or does not work."""
 
 
-def of_file(error: OSError) -> FileError | None:
+def file_error(error: OSError) -> FileError | None:
     """Return a one-line FileError for an error of a file system; None for another kind of error."""
     if error.errno not in REMEDIES:
         return None
@@ -117,7 +117,7 @@ def with_remedy(error: OSError) -> str:
     return f"{error.strerror or error}; {remedy}" if remedy else str(error.strerror or error)
 
 
-def raise_told(answer: Mapping[str, Any]) -> None:
+def raise_reported(answer: Mapping[str, Any]) -> None:
     """Raise the error in another process's reply, if there is one: of the class in this file that
     it names, else RankroomError."""
     if "error" in answer:
@@ -144,15 +144,19 @@ REMEDIES = {
     errno.ENFILE: "this machine has too many open files: wait, or ask who runs it",
 }
 EARLIER_SITE = (
-    "the agent of cluster {name} here is an earlier version's, which this one cannot talk to: "
-    "`kill {pid}` ends the agent, not the job, and `%cluster attach {name}` starts one again"
+    "the agent of cluster {name} on this machine is from an earlier, incompatible version: "
+    "`kill {pid}` ends the agent, not the job; then `%cluster attach {name}` starts a new one"
 )
-SUPERVISOR_FAILED = "the supervisor of cluster {name} failed to do that: {error}; its log says more"
+SUPERVISOR_FAILED = (
+    "the supervisor of cluster {name} failed to do that: {error}; see its log, `rankroom cluster "
+    "log {name}`"
+)
 UNKNOWN_REQUEST = (
-    "the supervisor of cluster {name} is of another version of Rankroom: it cannot do {do!r}"
+    "the supervisor of cluster {name} runs another version of Rankroom, which does not know the "
+    "request {do!r}"
 )
 NO_CLUSTER = "no cluster yet: start one with `%cluster start --ranks 2`"
-NOT_ASKED = "no rank asks anything now"
-ALREADY_ANSWERED = "that was answered already, or is not asked any more"
+NOT_ASKED = "no rank is waiting for input"
+ALREADY_ANSWERED = "this prompt was already answered, or is no longer open"
 CLUSTER_STOPPED = "cluster {name} has been stopped: `%cluster start` starts a new one"
 ENDED = "cluster {name} is over: {why}; `%cluster start` starts a new one"

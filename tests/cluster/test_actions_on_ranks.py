@@ -21,13 +21,13 @@ def test_an_interrupt_from_outside_the_kernel_ends_a_real_run(cluster: Cluster):
     while store.read(run.id).data.count(b"on the way") < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
-    actions.interrupt(actions.acted_on(store, run.id).cluster, run.id)
+    actions.interrupt(actions.running_run(store, run.id).cluster, run.id)
     assert run.wait(60)
     assert {event["ename"] for event in run.events if event["kind"] == "error"} == {
         "KeyboardInterrupt"
     }
     with pytest.raises(RunOverError, match="is over"):
-        actions.acted_on(store, run.id)
+        actions.running_run(store, run.id)
 
 
 @pytest.mark.cluster

@@ -20,6 +20,7 @@ from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFailed, BatchFolde
 from rankroom.batch.batch_job import BatchJob
 from rankroom.batch.cell_text import said
 from rankroom.cli import main
+from rankroom.cluster.base import AnyCluster
 from rankroom.display.bundle import MIME
 from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
@@ -192,6 +193,7 @@ def test_ranks_of_a_node_are_as_many_as_were_asked_for():
 
 
 def test_a_cluster_of_a_site_is_not_started_from_a_job(home, monkeypatch):
+    monkeypatch.setattr(AnyCluster, "current", None)  # another test may have left one
     monkeypatch.setenv(FOLDER_VARIABLE, "/job")
     with pytest.raises(UsageError, match="this is a batch job, and its ranks run in it"):
         cluster_magic.start("--site perlmutter --nodes 1")
@@ -229,7 +231,7 @@ def test_only_where_nothing_starts_ranks_they_are_started(source: str, adds: boo
 def test_what_is_no_notebook_is_refused_with_what_to_do(tmp_path: Path, text: str):
     file = tmp_path / "a.ipynb"
     file.write_text(text)
-    with pytest.raises(UsageError, match=r"a\.ipynb is no notebook .* open it in JupyterLab"):
+    with pytest.raises(UsageError, match=r"a\.ipynb is not a notebook .* open it in JupyterLab"):
         notebook_script.read(file)
     with pytest.raises(UsageError, match="No such file"):
         notebook_script.read(tmp_path / "b.ipynb")
@@ -261,11 +263,11 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
 def test_how_a_job_stands_survives_what_it_does_not_know():
     made = Progress("running", 2, 5, "loss = 1", runs=["a"])
     assert Progress.from_json(made.to_json()) == made
-    assert made.words == "runs cell 2 of 5: loss = 1"
+    assert made.words == "is running cell 2 of 5: loss = 1"
     assert Progress.from_json('{"state": "done", "cells": 3, "newer": 1}').words == (
         "all 3 cells have run"
     )
-    assert Progress.from_json("").words == "has not begun"
+    assert Progress.from_json("").words == "has not started"
 
 
 def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
@@ -281,7 +283,7 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
     assert Store().load(run.id).id == run.id
     assert asyncio.run(sent.bring(progress, copy, Store())) == 0
     progress.runs.append("20261122-000000-000000")
-    with pytest.raises(BatchFailed, match="cannot be brought here"):
+    with pytest.raises(BatchFailed, match="cannot be copied from"):
         asyncio.run(sent.bring(progress, copy, Store()))
 
 

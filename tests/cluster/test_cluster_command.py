@@ -74,8 +74,8 @@ def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_t
             run = attached.run("size")
             assert run.wait(60)
             [said_once] = run.info.notes
-            assert said_once.startswith("mine was started again since this notebook's last cell")
-            assert f"it has {count_ranks(ranks)} now, and their variables are gone" in said_once
+            assert said_once.startswith("cluster mine was restarted since this notebook's")
+            assert f"it has {count_ranks(ranks)} now, and earlier variables are gone" in said_once
             again = attached.run("size")
             assert again.wait(60) and again.info.notes == []  # it is said once
             assert run.results == dict.fromkeys(range(ranks), str(ranks))

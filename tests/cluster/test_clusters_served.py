@@ -94,7 +94,7 @@ def test_the_life_of_a_cluster(server: Server):
     assert server.post("rankroom/clusters/mine/stop").status == 200
     assert status_of(server, "mine") is None
     gone = server.post("rankroom/clusters/mine/stop")
-    assert gone.status == 410 and "mine is gone" in gone.json["message"]
+    assert gone.status == 410 and "no cluster named mine" in gone.json["message"]
 
 
 @pytest.mark.cluster

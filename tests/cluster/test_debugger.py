@@ -214,7 +214,7 @@ def test_several_ranks_are_answered_one_by_one_and_a_stale_answer_by_none(cluste
     numbers = [first[0].number, first[1].number + 1]
     until(lambda: [p.number for p in run.prompts] == numbers, lambda: run.prompts)
     assert "aaa" not in said(run, 0)
-    with pytest.raises(UsageError, match="answered already"):
+    with pytest.raises(UsageError, match="already answered"):
         actions.answer(run.info, "p 'b' * 3", {1: first[1].number})
     assert actions.answer(run.info, "c", {p.rank: p.number for p in run.prompts}) == [0, 1]
     assert run.wait(SOON_S) and run.results == {0: "0", 1: "1"}
@@ -240,7 +240,7 @@ def test_in_a_cell_on_some_ranks(cluster):
     assert run.wait(SOON_S) and run.results == {1: "1"} and "\n10\n" in said(run, 1)
 
 
-PASSED = "breakpoint() at cell line 1 passed over: no one can answer here\n"
+PASSED = "breakpoint() at cell line 1 skipped: the run is not interactive, so no one can answer\n"
 
 
 def test_it_is_passed_over_where_nobody_answers(cluster):
@@ -255,7 +255,7 @@ def test_it_is_passed_over_outside_of_the_main_thread(cluster):
     )
     run = begin(cluster, source)
     assert run.wait(SOON_S) and run.state == "done"
-    assert "passed over: it is not in the rank's main thread" in said(run)
+    assert "skipped: it is not in the rank's main thread" in said(run)
 
 
 def test_it_is_passed_over_in_a_process_that_a_rank_has_forked(cluster):
@@ -271,7 +271,7 @@ def test_it_is_passed_over_in_a_process_that_a_rank_has_forked(cluster):
         """,
     )
     assert run.wait(SOON_S) and run.results == {0: "0", 1: "0"}
-    assert "passed over: it is in a process that the rank has started" in said(run)
+    assert "skipped: it is in a child process of the rank" in said(run)
 
 
 def test_post_mortem(cluster):

@@ -82,7 +82,7 @@ def attended(kernel: Kernel, cell: str, act: Callable[[], None]) -> Shown:
 def test_a_notebook_that_nobody_watches_passes_it_over(kernel: Kernel):
     shown = kernel.run("%%distributed\nx = 1\nbreakpoint()\nx + 1")
     assert not shown.error
-    assert "breakpoint() at cell line 2 passed over: no one can answer here" in shown.text
+    assert "breakpoint() at cell line 2 skipped: the run is not interactive" in shown.text
     shown = kernel.run("%%distributed --quiet\nbreakpoint()", attended=True)
     assert not shown.error
 
@@ -100,7 +100,7 @@ def test_where_the_view_is_not_there_the_output_says_how_to_answer(kernel: Kerne
 
     shown = attended(kernel, "%%distributed\nif rank == 0:\n    breakpoint()\nrank", answer)
     assert re.search(
-        r"rank 0 is in the debugger at cell line 2: `rankroom runs debug \S+`", seen[0]
+        r"rank 0 is in the debugger at cell line 2: reply with `rankroom runs debug \S+`", seen[0]
     )
     assert not shown.error and "debugger" not in shown.text.partition("ipdb")[0]
 

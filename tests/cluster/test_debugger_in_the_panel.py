@@ -267,7 +267,7 @@ def test_a_cell_that_nobody_watches_passes_it_over(panel: Panel, kernel: Kernel)
     panel.click(HALVES, 4)
     shown = kernel.run(HALVES)
     assert not shown.error
-    assert "a breakpoint at cell line 3 passed over: no one can answer here" in shown.text
+    assert "a breakpoint at cell line 3 skipped: the run is not interactive" in shown.text
 
 
 @pytest.mark.thorough
@@ -356,7 +356,7 @@ def test_another_notebook_has_to_wait_and_one_that_is_gone_leaves_nothing(
     try:
         its.switch_on()
         its.click(HALVES, 4)
-        assert "the debugger of another notebook" in kernel.run("%ranks debug 1").error
+        assert "is being debugged from another notebook" in kernel.run("%ranks debug 1").error
         its.close()
         other.close()
         assert not InCell(kernel, "%%distributed\nrank").over().error

@@ -48,7 +48,7 @@ def sleeper(**environment):
 
 
 def test_nothing_is_left_over(home):
-    assert doctor() == doctor("--clean") == [f"nothing is left over in {home}"]
+    assert doctor() == doctor("--clean") == [f"nothing was left behind in {home}"]
 
 
 def test_a_dead_cluster_and_its_processes():
@@ -76,7 +76,7 @@ def test_a_dead_cluster_and_its_processes():
         assert stranger.poll() is None
         assert not paths.folder.exists()
         assert not other.folder.exists()
-        assert doctor()[0].startswith("nothing is left over")
+        assert doctor()[0].startswith("nothing was left behind")
     finally:
         for each in (mine, stranger):
             each.kill()
@@ -89,13 +89,13 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
     remote = Remote("there", state="running", job="17", until=time.time() + 600)
     paths = dead_cluster("far", state="running", remote=remote, supervisor=2**22)
     assert doctor("--clean") == [
-        "cluster far: its agent here is gone, and its job 17 on there may go on: "
+        "cluster far: its local agent is gone, but its job 17 on there may still be running: "
         "`%cluster attach far` in a notebook attaches to it again",
-        f"nothing is left over in {Store().root}",
+        f"nothing was left behind in {Store().root}",
     ]
     remote.until = time.time() - 3600  # an hour is what a clock may be wrong by
     paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
-    assert "may go on" in doctor("--clean")[0]
+    assert "may still be running" in doctor("--clean")[0]
     remote.until = time.time() - 3 * 3600
     paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
     assert "removed its folder" in doctor("--clean")[1]
@@ -106,7 +106,7 @@ def test_processes_of_a_cluster_without_a_folder():
     process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
     try:
         process.stdout.readline()
-        assert doctor()[0].startswith("nothing is left over")  # all are away: a home not mounted
+        assert doctor()[0].startswith("nothing was left behind")  # all are away: a home not mounted
         ClusterPaths("gone").folder.parent.mkdir(parents=True, mode=0o700)
         [what, remedy] = doctor()
         assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
@@ -128,9 +128,9 @@ def test_what_a_record_may_lack_is_kept(home):
     [what, rest] = doctor("--clean")
     assert what == (
         f"cluster dead: stopped; it holds what may be missing from the record of {running.id}, "
-        "and is kept for that"
+        "so its folder is kept"
     )
-    assert rest.startswith("nothing is left over")
+    assert rest.startswith("nothing was left behind")
     assert (paths.spool(0) / f"{running.id}.jsonl").exists()
     (paths.spool(0) / f"{running.id}.jsonl").unlink()
     assert doctor("--clean")[1] == "    removed its folder"
@@ -167,7 +167,7 @@ def test_a_cluster_that_runs_is_left_alone():
         [line, rest] = doctor("--clean")
         assert line.startswith(f"cluster {cluster.name}: 1 rank, up since ")
         assert line.endswith(", in use")
-        assert rest.startswith("nothing is left over")
+        assert rest.startswith("nothing was left behind")
         run = cluster.run("rank")
         assert run.wait(60)
         assert run.results == {0: "0"}

@@ -154,7 +154,7 @@ def test_a_module_with_which_no_process_is_forked_is_left_out(home: Path, beside
     (beside / "slow_module.py").write_text("import os; by = os.getpid()")
     cluster = Cluster.local(ranks=2, preload="threaded,slow_module,on_gpu")
     try:
-        words = "is not preloaded: a process that has imported it is not forked, as it"
+        words = "is not preloaded, as a process that has imported it cannot be forked safely: it"
         assert cluster.info.notes == [
             f"threaded {words} runs threads of Python (mine)",
             f"on_gpu {words} has opened a GPU",

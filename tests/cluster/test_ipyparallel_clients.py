@@ -99,8 +99,8 @@ def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
 def test_a_load_balanced_view_is_refused_where_it_is_used(client: ipyparallel.Client):
     """There is no task queue: what is asked of one would be waited for without end."""
     view = client.load_balanced_view()
-    with pytest.raises(ipyparallel.RemoteError, match="no load-balanced view: run it on a direct"):
+    with pytest.raises(ipyparallel.RemoteError, match="load-balanced views do not work"):
         view.apply(os.getpid).get(30)
-    with pytest.raises(ipyparallel.CompositeError, match="ranks have no task queue"):
+    with pytest.raises(ipyparallel.CompositeError, match="this cluster has no task queue"):
         view.map_async(abs, range(4)).get(30)
     assert len(client[:].apply_sync(os.getpid)) == 2

@@ -97,7 +97,7 @@ def test_a_killed_supervisor_ends_it(job: Job):
 def test_the_schedulers_warning_is_said_and_its_end_ends_the_cluster(job: Job):
     info = job.info()
     job.process.send_signal(signal.SIGUSR1)
-    assert poll_until(lambda: "the job's time is nearly over" in job.said, 10)
+    assert poll_until(lambda: "the job is about to reach its time limit" in job.said, 10)
     assert lives(info.supervisor, info.began) and job.process.poll() is None
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 0

@@ -55,9 +55,7 @@ def test_a_cluster_that_another_kernel_has_left_is_named(started):
     started.run("from rankroom.cluster.base import AnyCluster; AnyCluster.current.close()")
     try:
         shown = started.run("%cluster start --ranks 1 --name again").stdout
-        assert (
-            "lesson (2 ranks) is there as well, and no notebook holds it: `%cluster attach" in shown
-        )
+        assert "lesson (2 ranks) also exists, and no notebook is attached to it: `%cluster" in shown
         assert "`%cluster stop lesson` ends it" in shown
     finally:
         started.run("%cluster stop again")
@@ -321,7 +319,7 @@ def test_a_cell_of_a_dead_kernel_goes_on_and_can_be_interrupted(started):
     started.run("%%distributed --detach\nimport time; time.sleep(600)")
     started.restart()
     out = started.run("%load_ext rankroom\n%cluster attach").stdout
-    assert out.startswith("attached to lesson: 2 ranks on ") and "goes on: `%runs`" in out
+    assert out.startswith("attached to lesson: 2 ranks on ") and "is still running: `%runs " in out
     assert "busy with a run of a process that has ended" in started.run("%distributed 1").error
     started.run("%cluster interrupt")
     deadline = time.monotonic() + 120
@@ -358,7 +356,9 @@ def test_status_names_every_rank(started):
     out = started.run("%cluster").stdout
     assert out.count("ready") == 2
     assert "rank 0" in out and "rank 1" in out
-    assert "it stays until `%cluster stop`, or 12 h after the last notebook has let go of it" in out
+    assert (
+        "it runs until `%cluster stop`, or until 12 h after the last notebook has detached" in out
+    )
 
 
 def test_one_rank_is_restarted(started):
@@ -372,8 +372,8 @@ def test_one_rank_is_restarted(started):
 
 def test_a_size_that_cannot_be_is_refused_before_anything_is_stopped(started):
     started.run("%%distributed\nkept = 7")
-    assert "ranks is a number from 1 to " in started.run("%cluster resize 100000").error
-    assert "ranks is a number from 1 to " in started.run("%cluster resize 0").error
+    assert "ranks must be a number from 1 to " in started.run("%cluster resize 100000").error
+    assert "ranks must be a number from 1 to " in started.run("%cluster resize 0").error
     assert "ranks 0–1: 7" in started.run("%distributed kept").text
 
 

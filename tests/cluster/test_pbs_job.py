@@ -64,9 +64,13 @@ def test_a_node_in_parts_is_one_node():
 @pytest.mark.parametrize(
     ("text", "node_file", "words"),
     [
-        (said(job_state="Q"), NODE_FILE, "job 42 (PBS_JOBID) is not running (waits in the queue"),
-        (said("43.other"), NODE_FILE, "is not running (unknown): start a new one, or unset"),
-        ("qstat: cannot connect", NODE_FILE, "qstat gave no answer; it said:\nqstat: cannot"),
+        (said(job_state="Q"), NODE_FILE, "(PBS_JOBID) is not running (it is waiting in the queue"),
+        (
+            said("43.other"),
+            NODE_FILE,
+            "is not running (it is unknown to qstat): start a new one, or",
+        ),
+        ("qstat: cannot connect", NODE_FILE, "qstat returned no JSON; its output:\nqstat: cannot"),
         (said(), "", "lists no nodes of job 42"),
     ],
 )
@@ -78,7 +82,7 @@ def test_a_job_that_cannot_be_read(text: str, node_file: str, words: str):
 
 def test_no_pbs_here(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(StartError, match=r"there is no `qstat` here .* unset PBS_JOBID"):
+    with pytest.raises(StartError, match=r"`qstat`, .* is not found here: .* unset PBS_JOBID"):
         allocation.granted(None, {"PBS_JOBID": "42.pbs-01"})
 
 

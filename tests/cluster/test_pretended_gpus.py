@@ -52,7 +52,7 @@ def test_ranks_have_the_gpus_that_are_visible(start):
     assert all(each.resident > 1 << 20 for each in memory.values())
     profile = run.profile()
     assert [row.gpu_peak for row in profile.memory] == [(1 + gpu) << 30 for gpu in (2, 5)]
-    assert "a rank, 3.2 GB to 6.4 GB of its GPU" in str(profile)
+    assert "per rank, 3.2 GB to 6.4 GB on its GPU" in str(profile)
     assert values(cluster, NCCL) == [(None, "=lo"), (None, "=lo")]
     cluster.restart([1])
     assert values(cluster, ABOUT)[1] == ("cuda:1", "GPU-2,GPU-5", 1)

@@ -15,7 +15,7 @@ import pytest
 from cells import failure, finish, values
 from kernel import Kernel
 from rankroom.analysis.chart import VEGA
-from rankroom.analysis.scaling import Measured, Scaling, bundle, counts
+from rankroom.analysis.scaling import Measured, Scaling, bundle, parse_rank_counts
 from rankroom.analysis.timeline import Timeline
 from rankroom.cluster.local import Cluster
 from rankroom.errors import UsageError
@@ -79,7 +79,7 @@ def test_times_that_follow_no_law_are_given_none():
 
 def test_what_is_lost_is_named():
     scaling = made({1: [1000], 4: [450]}, waiting={4: 180})
-    assert "on 4 ranks, 90 % of what is lost is waiting for others" in scaling.remarks()
+    assert "on 4 ranks, 90 % of the lost time is waiting for others" in scaling.remarks()
     assert made({1: [1000], 4: [255]}, waiting={4: 5}).cause() == ""
 
 
@@ -105,7 +105,7 @@ def test_text_page_and_plot_say_the_same():
     assert json.loads(json.dumps(chart)) == chart
     assert "background" in chart and chart["background"] is None, "light and dark"
     assert bundle(scaling, ["<b>"])["text/html"].endswith("&lt;b&gt;</div>")
-    assert "no run has ended yet" in bundle(Scaling())["text/plain"]
+    assert "no run has finished yet" in bundle(Scaling())["text/plain"]
 
 
 def test_a_time_is_from_the_last_start_to_the_last_end():
@@ -132,12 +132,13 @@ def test_a_time_is_from_the_last_start_to_the_last_end():
 
 
 def test_numbers_of_ranks_are_read_and_refused_in_words():
-    assert counts("1,2,4", 4) == [1, 2, 4]
-    assert counts("4, 1,1", 4) == [4, 1]
-    assert counts("", 6) == [1, 2, 4, 6]
-    for text, told in (("1,8", "8 ranks: there are 4"), ("0", "'0' is no number"), ("a", "'a'")):
+    assert parse_rank_counts("1,2,4", 4) == [1, 2, 4]
+    assert parse_rank_counts("4, 1,1", 4) == [4, 1]
+    assert parse_rank_counts("", 6) == [1, 2, 4, 6]
+    few = "8 ranks requested, but the cluster has 4"
+    for text, told in (("1,8", few), ("0", "'0' is not a number of ranks"), ("a", "'a'")):
         with pytest.raises(ValueError, match=told):
-            counts(text, 4)
+            parse_rank_counts(text, 4)
 
 
 def test_the_environment_of_a_smaller_world():
@@ -380,10 +381,10 @@ class TestMagic:
     @pytest.mark.parametrize(
         ("line", "told"),
         [
-            ("1,8", "8 ranks: there are 4 (`%cluster resize 8`)"),
-            ("1,x", "'x' is no number of ranks"),
+            ("1,8", "8 ranks requested, but the cluster has 4: `%cluster resize 8` adds them"),
+            ("1,x", "'x' is not a number of ranks"),
             ("--strong", "unknown option '--strong'"),
-            ("--repeat 0", "--repeat 0: once at least"),
+            ("--repeat 0", "--repeat 0: must be at least 1"),
             ("-o 1a", "-o 1a: not a variable name"),
         ],
     )

@@ -59,12 +59,12 @@ def test_every_line_of_many_ranks_is_kept_and_their_profile_made(many: Cluster):
 def test_a_stall_of_many_ranks_is_one_sentence_and_a_release_ends_it(many: Cluster):
     run = many.run(str(Script(waits="allreduce loss", waits_for=LATE)))
     deadline = time.monotonic() + 60
-    while run.info.hang is None or "do not answer" in run.info.hang.text:
+    while run.info.hang is None or "do not respond" in run.info.hang.text:
         assert time.monotonic() < deadline, run.info
         time.sleep(0.05)
     text = run.info.hang.text
     assert text.startswith("251 ranks wait in allreduce loss (cell line 7) for ")
-    assert text.endswith("; ranks 17,100–103 stand at cell line 9: `time.sleep(60)`")
+    assert text.endswith("; ranks 17,100–103 are stuck at cell line 9: `time.sleep(60)`")
     assert many.release().startswith("released Horovod")
     run.interrupt()
     assert run.wait(60) and run.state == "interrupted"

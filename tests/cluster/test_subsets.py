@@ -159,7 +159,7 @@ def outcomes(frameworks):
 def test_a_collective_of_all_ranks_is_refused(outcomes, call):
     found = outcomes[call]
     assert found.startswith("SubsetError: ")
-    assert "would wait for ever for rank 0: this cell runs on rank 1 only" in found
+    assert "would wait forever for rank 0: this cell runs on rank 1 only" in found
     assert "\n" not in found
 
 
@@ -249,7 +249,7 @@ def test_what_an_earlier_cell_does_in_a_thread_goes_on(outcomes, frameworks):
 def test_the_first_init_needs_all_ranks(outcomes, frameworks):
     finish(frameworks, "hvd.shutdown(); dist.destroy_process_group()")
     assert failure(finish(frameworks, "hvd.init()", ranks=[0])).startswith(
-        "rank 0: SubsetError: hvd.init() would wait for ever for rank 1"
+        "rank 0: SubsetError: hvd.init() would wait forever for rank 1"
     )
     refused = failure(finish(frameworks, "dist.init_process_group('gloo')", ranks=[0]))
     assert "SubsetError: dist.init_process_group()" in refused
@@ -262,6 +262,6 @@ def test_the_refusal_names_who_is_missing():
     error = world.refuse("hvd.join()", "Do something else.")
     assert isinstance(error, SubsetError)
     assert str(error) == (
-        "hvd.join() would wait for ever for ranks 0, 2: this cell runs on ranks 1, 3 only. "
+        "hvd.join() would wait forever for ranks 0, 2: this cell runs on ranks 1, 3 only. "
         "Do something else."
     )

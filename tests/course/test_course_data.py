@@ -68,14 +68,14 @@ def test_a_truncated_file_is_named(tmp_path: Path):
     folder = mnist(tmp_path / "mnist", False)
     file = folder / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(UsageError, match="train-images-idx3-ubyte is no whole idx file"):
+    with pytest.raises(UsageError, match="train-images-idx3-ubyte is not a complete idx"):
         load(folder)
 
 
 def test_labels_of_another_set_are_noticed(tmp_path: Path):
     folder = mnist(tmp_path / "mnist", False)
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(numpy.zeros(7, "u1")))
-    with pytest.raises(UsageError, match="10 images with 7 labels"):
+    with pytest.raises(UsageError, match="10 images but 7 labels"):
         load(folder)
 
 
@@ -115,7 +115,7 @@ def test_cifar(tmp_path: Path, files: tuple[str, ...], before: int, classes: int
     assert list(found.train.labels[:3]) == [0, 1, 2]
     with (tmp_path / files[0]).open("ab") as file:
         file.write(b"\0")
-    with pytest.raises(UsageError, match=f"{files[0]} is no whole file of CIFAR's"):
+    with pytest.raises(UsageError, match=f"{files[0]} is not a complete CIFAR file"):
         load(tmp_path)
     for name in files[:-1]:
         (tmp_path / name).unlink()

@@ -37,7 +37,10 @@ def test_a_check_without_ranks_says_how_to_get_some(kernel: Kernel):
 def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
     assert "2 ranks on" in said(kernel, "%course 1")
     again = said(kernel, "%course 2")
-    assert "ready in" not in again and "lesson 02 Collectives: all it needs is here" in again
+    assert (
+        "ready in" not in again
+        and "lesson 02 Collectives: everything it needs is available" in again
+    )
 
 
 def test_lessons_and_exercises_that_there_are_not(kernel: Kernel):
@@ -82,7 +85,7 @@ def test_a_missing_package_stops_a_lesson_at_its_first_cell(kernel: Kernel):
     )
     words = said(kernel, "%course 3")
     assert "lesson 03 Ring all-reduce needs no_such_package" in words
-    assert "Lessons that work as it is: 0, 1, 2, 4" in words and "Traceback" not in words
+    assert "Lessons that work already: 0, 1, 2, 4" in words and "Traceback" not in words
     for cell in ("%%distributed\nprint(1)", "%%check ring.1\nx = 1", "%%scaling 1,2\nprint(1)"):
         assert "needs no_such_package" in said(kernel, cell)
     said(kernel, "%course 1")
@@ -95,7 +98,7 @@ def test_an_answer_that_never_ends_is_stopped(kernel: Kernel):
         "short = exercise.find('hello.2'); object.__setattr__(short, 'limit', 3.0)"
     )
     words = said(kernel, "%%check hello.2\ndef speaks(rank, size):\n    while True: pass")
-    assert "✗ hello.2: it did not end within 3 s" in words
+    assert "✗ hello.2: the cell did not end within 3 s" in words
     assert "2" in said(kernel, "%distributed 1 + 1")
 
 
@@ -137,7 +140,7 @@ def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):
         "%%check hello.2\nfor rank in range(9): pass\n"
         "def speaks(rank, size):\n    return rank == size - 1",
     )
-    assert "✗ hello.2: not yet: `rank` is 8, and was" in words
+    assert "✗ hello.2: not yet: `rank` is 8 instead of" in words
     said(kernel, '%%distributed\nimport os; rank = int(os.environ["RANK"])')
     words = said(kernel, "%%check hello.2\ndef speaks(rank, size):\n    return rank == size - 1")
     assert "✓ hello.2: right, on every rank" in words
@@ -145,7 +148,7 @@ def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):
 
 def test_a_look_at_packages_leaves_nothing_behind(kernel: Kernel):
     said(kernel, "%%distributed\n'the newest run'")
-    assert "all it needs is here" in said(kernel, "%course 2")
+    assert "everything it needs is available" in said(kernel, "%course 2")
     assert "the newest run" in said(kernel, "%runs last")
     assert "NameError" in said(kernel, "%%distributed\nfind_spec")
 
@@ -167,8 +170,8 @@ def test_too_few_ranks(kernel: Kernel):
     assert "lesson 02 Collectives needs 2 ranks, and you have 1" in said(kernel, "%course 2")
     said(kernel, "%course 1 --ranks 1")
     words = said(kernel, "%course 15\n")
-    assert "all it needs is here" in words
-    assert "ring.2 needs 2 ranks at least" in said(kernel, "%%check ring.2\nx = 1")
+    assert "everything it needs is available" in words
+    assert "ring.2 needs at least 2 ranks" in said(kernel, "%%check ring.2\nx = 1")
     assert "`%course 2` again" in said(kernel, "%course 2")
     assert "needs 2 ranks" in said(kernel, "%%distributed\nprint(1)")
     said(kernel, "%cluster resize 2")
@@ -199,7 +202,7 @@ def test_lessons_share_one_cluster_whichever_notebook_is_open(notebooks):
     said(first, "%%distributed\nkept = rank")
     second = notebooks()
     words = said(second, "%course 2")
-    assert "ready in" not in words and "all it needs is here (course: 3 ranks" in words
+    assert "ready in" not in words and "everything it needs is available (course: 3 ranks" in words
     assert "[0, 1, 2]" in said(
         second, "print(sorted(__import__('rankroom').Cluster.current.pull('kept')))"
     )
@@ -217,7 +220,7 @@ def test_a_lesson_that_needs_fresh_ranks_has_them_restarted(notebooks):
     said(kernel, "%%distributed --detach\nimport time; time.sleep(60)")
     assert "busy with a run" in said(kernel, "%course 0")
     said(kernel, "%cluster interrupt")
-    assert "lesson 00 Start here needs fresh ranks, as of a test: they are restarted" in said(
+    assert "lesson 00 Start here needs fresh ranks, as of a test: restarting them" in said(
         kernel, "%course 0"
     )
     assert "NameError" in said(kernel, "%%distributed\nkept")

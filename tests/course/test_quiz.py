@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from kernel import Kernel
 from rankroom.cli import main
 from rankroom.course import progress, quiz
-from rankroom.course.exercise import every
+from rankroom.course.exercise import all_exercises
 from rankroom.course.lessons import LESSONS
 from rankroom.course.quiz_questions import LETTERS, QUESTIONS, Question
 from rankroom.errors import UsageError
@@ -45,13 +45,13 @@ def test_questions_are_two_forms_of_the_same():
     for when in quiz.WHEN:  # no letter is a good guess
         counts = Counter(quiz.form(each, when).right for each in QUESTIONS)
         assert {*counts} == {*LETTERS} and max(counts.values()) <= len(QUESTIONS) / 2
-    assert not {*every()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
+    assert not {*all_exercises()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
 
 
 def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Path):
-    magic, _, lines = quiz.sheet("before").partition("\n")
+    magic, _, lines = quiz.answer_cell("before").partition("\n")
     assert magic == "%%check quiz.before"
-    with pytest.raises(UsageError, match="nothing is answered yet"):
+    with pytest.raises(UsageError, match="you have not answered anything yet"):
         quiz.answer("before", lines)  # run by mistake, it would be the answers that count
     wrong = "ab"[QUESTIONS[0].before.right == "a"]
     assert "0 of 10 right" in repr(quiz.answer("before", lines.replace("1 ?", f"1 {wrong}", 1)))
@@ -76,15 +76,15 @@ def test_marks_count_once_and_the_gain_is_said(home: Path):
 def test_marks_that_cannot_be_kept_are_said_to_be_lost(home: Path):
     home.write_text("a file where the home should be")
     said = repr(quiz.answer("before", filled("before", 4)))
-    assert "4 of 10 right" in said and f"not kept, and your teacher does not get it: {home}" in said
+    assert "4 of 10 right" in said and f"your teacher does not get them: {home}" in said
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1 e", "'1 e' is no answer"),
+        ("1 e", "'1 e' is not an answer"),
         ("11 a", "1 to 10"),
-        ("x = 1", "is no answer"),
+        ("x = 1", "is not an answer"),
         ("1 a\n1 b", "question 1 is answered twice"),
         ("1 a\n2 b\n", "no answer to 3, 4, 5, 6, 7, 8, 9, 10 yet"),
         ("", "no answer to 1, 2"),
@@ -114,7 +114,7 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
         data = json.loads(file.read_text()) | {"user": user}
         (class_folder / f"{user}.json").write_text(json.dumps(data))
     said = CliRunner().invoke(main, ["course", "progress", str(class_folder)]).output
-    assert f"0 of {len(every())} passed" in said  # questions are no exercises
+    assert f"0 of {len(all_exercises())} passed" in said  # questions are no exercises
     assert "2 took it before, 3 took it after" in said
     assert "of 2 who took both: 3.0 right before, 9.0 after" in said
     assert f" 3 {'why ranks get stuck':<25}    50 %  100 %" in said
@@ -124,14 +124,16 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
 
 
 def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
-    hour = quiz.about([1, 4, 12])
+    hour = quiz.questions_about([1, 4, 12])
     assert [each.lesson for each in hour] == [1, 4, 4, 12]
-    assert quiz.about([]) == quiz.about([7, 8, 1]) == QUESTIONS  # two questions are no quiz
-    assert quiz.about(range(21)) == [*QUESTIONS]
-    shown = quiz.asked("before", hour)
+    assert (
+        quiz.questions_about([]) == quiz.questions_about([7, 8, 1]) == QUESTIONS
+    )  # two questions are no quiz
+    assert quiz.questions_about(range(21)) == [*QUESTIONS]
+    shown = quiz.questions_markdown("before", hour)
     assert shown.startswith("**4 questions.**") and "4. In every step, ranks 0, 1 and 3" in shown
     assert "checkpoint" not in shown and "ring" not in shown.lower().replace("during", "")
-    assert quiz.sheet("before", hour).splitlines()[1:] == ["1 ?", "2 ?", "3 ?", "4 ?"]
+    assert quiz.answer_cell("before", hour).splitlines()[1:] == ["1 ?", "2 ?", "3 ?", "4 ?"]
     with pytest.raises(UsageError, match="1 to 4"):
         quiz.answer("before", filled("before", 10), hour)
     assert "3 of 4 right" in repr(quiz.answer("before", filled("before", 3, hour), hour))
@@ -144,7 +146,7 @@ def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
     # Kept by the numbers of all, so that workshops with other lessons can be compared.
     kept = progress.read()
     assert {*kept.tries} == {f"{when}.{number}" for when in quiz.WHEN for number in (1, 5, 6, 9)}
-    lines = quiz.gains([kept])
+    lines = quiz.class_results([kept])
     assert lines[0] == "quiz of 4 questions: 1 took it before, 1 took it after"
     assert [line.split("  ")[0] for line in lines[4:]] == [
         " 1 variables of ranks", " 2 the same start everywhere", " 3 shares of the data",
@@ -154,7 +156,7 @@ def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
 
 def test_a_quiz_of_another_workshop_is_told_with_its_size(home: Path):
     quiz.answer("before", filled("before", 8))
-    hour = quiz.about([1, 4, 12])
+    hour = quiz.questions_about([1, 4, 12])
     after = quiz.answer("after", filled("after", 4, hour), hour)
     assert after.words == ["quiz after the workshop: 4 of 4 right; before it: 8 of 10"]
 
@@ -211,6 +213,6 @@ def test_in_the_notebook_of_a_workshop_it_is_about_its_lessons(
     folder = workshop_folder.open_folder(plan)
     kernel.run(f"import os; os.environ['RANKROOM_WORKSHOP'] = {str(folder.path)!r}")
     assert "**4 questions.**" in str(kernel.run("%course --quiz before").outputs)
-    sheet = filled("before", 3, quiz.about([1, 4, 12]))
+    sheet = filled("before", 3, quiz.questions_about([1, 4, 12]))
     marked = kernel.run(f"%%check quiz.before\n{sheet}")
     assert "3 of 4 right" in str(marked.outputs) and not marked.error

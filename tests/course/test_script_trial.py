@@ -30,10 +30,10 @@ def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Pat
     trial.run(kill=(1, 100))
     assert trial.was_killed and trial.status != 0
     assert 100 <= trial.read_by(1) < 400
-    assert "SIGKILL" in trial.told()
-    trial.forget()
+    assert "SIGKILL" in trial.output_tail()
+    trial.delete_notes()
     trial.run()
-    assert trial.status == 0 and not trial.was_killed, trial.told()
+    assert trial.status == 0 and not trial.was_killed, trial.output_tail()
     assert [trial.read_by(rank) for rank in (0, 1)] == [400, 400]
     assert trial.saved_by() == {0} and (trial.folder / "model.pt").exists()
 
@@ -42,7 +42,7 @@ def test_a_script_that_fails_tells_why(home: Path, tmp_path: Path):
     trial = ScriptTrial(tmp_path / "trial", "print(1 / 0)")
     trial.run(kill=(0, 1))
     assert trial.status != 0 and not trial.was_killed
-    assert "ZeroDivisionError" in trial.told()
+    assert "ZeroDivisionError" in trial.output_tail()
 
 
 @pytest.mark.thorough

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
-from rankroom.course.exercise import every
+from rankroom.course.exercise import all_exercises
 from rankroom.course.lessons import LESSONS
 from rankroom.supervisor import runs
 from reading_time import LINES, WORDS, minutes
@@ -131,7 +131,7 @@ def test_its_exercises_have_three_hints_and_a_solution(notebook):
     fewest = 1 if notebook.file.startswith("00") else 3
     assert fewest <= len(checked) <= 5
     assert set(checked) == set(solutions(notebook)) == set(wrong_answers(notebook.file))
-    assert all(name in every() for name in checked)
+    assert all(name in all_exercises() for name in checked)
     for place, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and CHECK.match(cell.source):
             after = notebook.cells[place + 1].source
@@ -151,7 +151,7 @@ def test_every_exercise_is_asked_somewhere():
         match[1] for file in FILES for cell in read(file).cells
         if (match := CHECK.match(cell.source))
     }  # fmt: skip
-    assert asked == set(every())
+    assert asked == set(all_exercises())
 
 
 def test_the_lessons_are_the_notebooks_there_are():

@@ -105,7 +105,9 @@ def another_version(cluster: Cluster) -> None:
         with pytest.raises(RankroomError) as told:
             actions._ask(cluster.info, **question)
         assert "\n" not in str(told.value)
-    with pytest.raises(RankroomError, match="is of another version of Rankroom: it cannot do"):
+    with pytest.raises(
+        RankroomError, match="runs another version of Rankroom, which does not know"
+    ):
         cluster._ask("teleport")
 
 

@@ -82,7 +82,11 @@ def trained(cluster, source):
 
 def went_on(run):
     """What the record notes of ranks that came back."""
-    return [note for note in run.info.notes if "it goes on from the last commit" in note]
+    return [
+        note
+        for note in run.info.notes
+        if "it has rejoined and continues from the last commit" in note
+    ]
 
 
 WEIGHTS: list[float] = []  # after a training in which no rank dies
@@ -151,7 +155,7 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
     # Both processes are in the record, and what happened.
     said = log(run, rank, "stderr")
     assert f"rank {rank} was killed by SIGKILL" in said
-    assert f"started again, it goes on from the last commit (batch={goes_on})" in said
+    assert f"it has rejoined and continues from the last commit (batch={goes_on})" in said
     [note] = went_on(run)
     assert note.endswith(f"(batch={goes_on})")
     assert run.info.ranks[rank].pid == pair.ranks[rank].pid
@@ -307,7 +311,7 @@ def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
         die = "rank == 1 and state.batch == 5 and once('flag') and die()"
         run = finish(cluster, training(tmp_path, die, first))
         assert states(run) == {0: "released", 1: "lost"}
-        words = "it was restarted 3 times within 60 s and is left down now"
+        words = "it was restarted 3 times within 60 s, so it stays down"
         assert words in failure(run)
         cluster.restart([1])
         assert values(cluster, "rank") == [0, 1]
@@ -321,7 +325,7 @@ def test_names_of_earlier_cells_are_missing_on_it(other_pair, tmp_path):
     run = finish(other_pair, training(tmp_path, die))
     assert states(run)[1] == "error"
     assert failure(run) == "rank 1: NameError: name 'limit' is not defined"
-    assert any("have this cell define all it needs" in note for note in run.info.notes)
+    assert any("this cell must define everything it needs" in note for note in run.info.notes)
 
 
 # -- Keras
@@ -397,7 +401,7 @@ def test_a_living_rank_can_be_restarted_in_it(alone, tmp_path):
     until(lambda: "step 3" in log(run, 0))
     alone.restart([0])
     assert run.wait(60) and run.state == "done", failure(run)
-    assert went_on(run)[0].startswith("rank 0 was restarted; started again, it goes on")
+    assert went_on(run)[0].startswith("rank 0 was restarted; it has rejoined")
 
 
 def test_one_that_nobody_restarts_ends_the_run(alone, tmp_path):
@@ -406,7 +410,7 @@ def test_one_that_nobody_restarts_ends_the_run(alone, tmp_path):
     run = finish(alone, training(tmp_path, die))
     assert 4 < time.monotonic() - begun < 20
     assert states(run) == {0: "released", 1: "lost"}
-    assert "was not started again within 4 s" in failure(run)
+    assert "was not restarted within 4 s" in failure(run)
     assert "`%cluster start --auto-restart`" in failure(run)
     alone.restart([1])
     # What a new process imports for its first optimizer must not keep the other waiting.

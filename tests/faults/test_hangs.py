@@ -86,7 +86,7 @@ CASES = {
     "a rank that sleeps": (
         "if rank == 1:\n    time.sleep(60)\nhvd.allreduce(x)",
         r"rank 0 waits in hvd.allreduce #1 \(cell line 3\) for \d+ s; "
-        r"rank 1 stands at cell line 2: `time.sleep\(60\)`",
+        r"rank 1 is stuck at cell line 2: `time.sleep\(60\)`",
     ),
     "an endless loop": (
         "if rank == 1:\n    while True:\n        pass\ndist.all_reduce(x)",
@@ -97,17 +97,17 @@ CASES = {
         "work = dist.all_reduce(x.clone(), async_op=True)\nif rank == 1:\n    time.sleep(60)\n"
         "work.wait()\ndist.all_reduce(x.clone(), async_op=True).wait()",
         r"rank 0 waits in dist.all_reduce #2 \(cell line 5\) for \d+ s; "
-        r"rank 1 stands at cell line 3: `time.sleep\(60\)`",
+        r"rank 1 is stuck at cell line 3: `time.sleep\(60\)`",
     ),
     "gradients of a DDP model": (
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
         "if rank == 1:\n    time.sleep(60)\nmodel(x).sum().backward()",
         r"rank 0 waits in dist.all_reduce of DistributedDataParallel \(cell line 4\) for \d+ s; "
-        r"rank 1 stands at cell line 3: `time.sleep\(60\)`",
+        r"rank 1 is stuck at cell line 3: `time.sleep\(60\)`",
     ),
     OWN_LOCK: (
         "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
-        r"ranks 0–1 stand at cell line 3: `lock.acquire\(\)` for \d+ s",
+        r"ranks 0–1 are stuck at cell line 3: `lock.acquire\(\)` for \d+ s",
     ),
     "TensorFlow, eager": (
         "if rank == 0:\n    hvd_tf.allreduce(tf.constant(1.0), name='metric')",
@@ -122,11 +122,11 @@ CASES = {
     "a child process that computes": (
         f"if rank == 1:\n    {COMPILER.format(60)}\nhvd.allreduce(x)",
         r"rank 0 waits in hvd.allreduce #1 \(cell line 3\) for \d+ s; "
-        r"rank 1 is at cell line 2 while a child process \(sh\) computes: `subprocess.call.*`",
+        r"rank 1 is at cell line 2 while a child process \(sh\) is computing: `subprocess.call.*`",
     ),
     "C code that keeps Python's lock": (
         "if rank == 1:\n    ctypes.PyDLL(None).sleep(60)\nhvd.allreduce(x)",
-        r"rank 0 waits in hvd.allreduce #1 \(cell line 3\) for \d+ s; rank 1 does not answer .*",
+        r"rank 0 waits in hvd.allreduce #1 \(cell line 3\) for \d+ s; rank 1 does not respond .*",
     ),
 }
 
@@ -199,7 +199,8 @@ def test_it_is_explained_and_let_go(ready, explained, source, words, record_prop
     after = ready.store.load(run.id)
     assert after.hang is None
     # As it was before it was let go, not where ranks stood meanwhile.
-    assert any(re.fullmatch(f"it was stuck: {words}", note) for note in after.notes), after.notes
+    stuck = f"the run was stuck: {words}"
+    assert any(re.fullmatch(stuck, note) for note in after.notes), after.notes
     assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
 
 
@@ -208,7 +209,7 @@ def test_a_wait_may_last_as_long_as_the_environment_says(home, monkeypatch):
     cluster = Cluster.local(ranks=1)
     try:
         run = cluster.run(f"import threading\n{CASES[OWN_LOCK][0]}")
-        hang_of(cluster, run, r"rank 0 stands at cell line 4: `lock.acquire\(\)` for \d+ s")
+        hang_of(cluster, run, r"rank 0 is stuck at cell line 4: `lock.acquire\(\)` for \d+ s")
         assert time.time() - run.info.start / 1e6 > 7
         free(cluster, run)
     finally:
@@ -221,7 +222,7 @@ def test_a_slow_rank_is_only_told_of(ready, tmp_path):
     run = ready.run(
         f"if rank == 1:\n    open({str(gate)!r}).read()\nhvd.allreduce(x, op=hvd.Sum).tolist()"
     )
-    hang_of(ready, run, ".*rank 1 stands at cell line 2.*")
+    hang_of(ready, run, ".*rank 1 is stuck at cell line 2.*")
     gate.write_text("go on")
     assert run.wait(60) and run.state == "done"
     assert run.results[0] == "[2.0, 2.0, 2.0, 2.0]"
@@ -276,7 +277,7 @@ def test_stacks_of_all_ranks(ready):
         thread.join()
     """)
     run = ready.run(source)
-    hang_of(ready, run, "ranks 0–1 stand at .*")
+    hang_of(ready, run, "ranks 0–1 are stuck at .*")
     for text in stacks(ready, [0, 1], "MainThread:.*"):
         main, loader = text.split("\n\n")
         assert main.startswith("MainThread:") and "thread.join()" in main
@@ -297,7 +298,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
     """
     run = ready.run(dedent(source))
     try:
-        hang = hang_of(ready, run, "rank 0 waits in dist.barrier .*; rank 1 does not answer .*")
+        hang = hang_of(ready, run, "rank 0 waits in dist.barrier .*; rank 1 does not respond .*")
         assert [place.state for place in hang.places if 1 in place.ranks] == ["silent"]
         stacks(ready, [1], ".*line 2 in inner.*line 4 in <module>.*")
     finally:
@@ -321,5 +322,5 @@ def test_a_release_from_outside_leaves_the_ranks_usable(ready, tmp_path):
 
 
 def test_nothing_to_release(ready):
-    with pytest.raises(UsageError, match=r"no rank runs a cell: there is nothing to release"):
+    with pytest.raises(UsageError, match=r"no rank is running a cell: there is nothing to release"):
         ready.release()

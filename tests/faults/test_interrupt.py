@@ -248,7 +248,7 @@ def test_a_cell_that_reads_what_nobody_types_ends_by_itself(ready, source, read)
 def test_a_question_is_refused_instead_of_waiting(ready, source):
     def once() -> float:
         run = finish(ready, source)
-        assert "cannot be answered on a rank" in failure(run)
+        assert "cannot read an answer on a rank" in failure(run)
         return run.duration
 
     demand_in_time(once)

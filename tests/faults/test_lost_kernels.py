@@ -127,7 +127,7 @@ def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
     lab.kill_kernel()
     if who == "another one attaches":
         said = lab.kernel.run("%cluster attach").stdout
-        assert f"the run {run_id} goes on" in said and len(said.splitlines()) <= 2, said
+        assert f"the run {run_id} is still running" in said and len(said.splitlines()) <= 2, said
     (tmp_path / "gate").touch()
     run = lab.await_end(run_id)
     assert (run.state, run.lines, run.notes) == ("done", 2 * count, [])
@@ -152,12 +152,12 @@ def test_kernels_that_are_killed_one_after_the_other(lab, times, tmp_path):
             time.sleep(turn / times)
         else:
             said = lab.kernel.run("%cluster attach").stdout
-            assert turn == 0 or f"the run {run_id} goes on" in said, said
+            assert turn == 0 or f"the run {run_id} is still running" in said, said
         lab.kill_kernel()
         wait_for(lambda size=size: size_of(lab, run_id) > size + 500)
         assert lab.store.load(run_id).state == "running"
     said = lab.kernel.run("%cluster attach").stdout
-    assert f"the run {run_id} goes on" in said, said
+    assert f"the run {run_id} is still running" in said, said
     (tmp_path / "gate").touch()
     run = lab.await_end(run_id)
     assert (run.state, run.notes) == ("done", [])
@@ -179,7 +179,7 @@ def test_a_restarted_kernel(lab, tmp_path):
     assert lab.store.load(run_id).state == "running"
     said = lab.kernel.run("%load_ext rankroom\n%cluster attach").stdout
     assert said.startswith("attached to lab: 2 ranks on ")
-    assert said.endswith(f"the run {run_id} goes on: `%runs`\n")
+    assert said.endswith(f"the run {run_id} is still running: `%runs {run_id}` shows it\n")
     refused = lab.kernel.run("%distributed 1").error
     assert "busy with a run of a process that has ended" in refused
     lab.kernel.run("%cluster interrupt")

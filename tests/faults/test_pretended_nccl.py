@@ -129,7 +129,7 @@ def test_an_abort_that_does_not_end_keeps_nobody_waiting_for_ever(ranks):
     after = finish(ranks, "rank")
     assert after.state == "failed"
     said = after.info.failure.evalue
-    assert "NCCL did not abort what runs on the GPU of rank 0" in said
+    assert "NCCL could not abort the work on the GPU of rank 0" in said
     assert "`%cluster restart --ranks 0`" in said
     ranks.restart([0])
     assert values(ranks, "rank") == [0, 1]
@@ -250,7 +250,7 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
     # It stands in the reducer, whose turn came after the second event.
     run = ranks.run("del order[:]\nif rank == 1:\n    threading.Event().wait(60)\nstep()")
     try:
-        hang_of(ranks, run, ".*rank 1 stands at cell line 3.*")
+        hang_of(ranks, run, ".*rank 1 is stuck at cell line 3.*")
     finally:
         free(ranks, run)
     # The last one came with the interrupt, which has ended the pass.

@@ -154,9 +154,9 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     os.kill(os.getpid(), signal.SIGKILL)
     """
     run = finish(three, source, ranks=[1])
-    assert "rank 1 was killed by SIGKILL; it last had " in failure(run)
+    assert "rank 1 was killed by SIGKILL; it last used " in failure(run)
     words = three.how_ended(1)
-    had, unit = words.split("it last had ")[1].split()[:2]
+    had, unit = words.split("it last used ")[1].split()[:2]
     assert unit == "GiB" or 400 < float(had) < 1000
     assert "the limit is " in words
     with pytest.raises(NoClusterError, match=r"`%cluster restart --ranks 1` restarts it"):
@@ -193,7 +193,7 @@ def test_bad_restarts_get_one_line(three):
         first = threading.Thread(target=three.restart, args=([1],))
         first.start()
         until(lambda: 1 in other.refresh().starting)
-        with pytest.raises(UsageError, match=r"rank 1 is being restarted already: wait"):
+        with pytest.raises(UsageError, match=r"rank 1 is already being restarted: wait"):
             other.restart([1])
         three.gate.unlink()
         # A cell waits for a rank that is coming.
@@ -247,7 +247,7 @@ def test_a_rank_that_dies_comes_back_by_itself_but_not_for_ever(home):
             [note] = after.info.notes
             assert note.startswith("rank 1 was restarted after it was killed by SIGKILL")
             assert note.endswith(": its variables are gone")
-        with pytest.raises(NoClusterError, match=r"3 times within 60 s and is left down now"):
+        with pytest.raises(NoClusterError, match=r"3 times within 60 s, so it stays down"):
             # More than once where those before took longer than a minute.
             for _ in range(5):
                 finish(cluster, die)
@@ -266,7 +266,7 @@ def test_a_rank_that_is_starting_is_not_restarted(home, monkeypatch, tmp_path):
         os.kill(cluster.ranks[1].pid, signal.SIGKILL)
         until(lambda: cluster.refresh().restarts.get("1"))
         assert cluster.info.starting == [1]
-        with pytest.raises(UsageError, match="rank 1 is being restarted already"):
+        with pytest.raises(UsageError, match="rank 1 is already being restarted"):
             cluster.restart([1])
         gate.unlink()
         assert values(cluster, "rank") == [0, 1]

@@ -167,7 +167,7 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     jupyter.start()
     told = json.loads(jupyter.ask(f"rankroom/runs/{run_id}")[2])
     assert told["state"] == "running" and told["notes"] == []
-    assert "goes on: `%runs`" in run(jupyter.open_kernel(), "%cluster attach")
+    assert "is still running: `%runs " in run(jupyter.open_kernel(), "%cluster attach")
     wait_for(lambda: all(written(store, run_id, r).count("\n") > 100 for r in (0, 1)))
     gate.touch()
     state, size = "running", after

@@ -19,7 +19,7 @@ from cells import finish
 from numbered import GATED, assert_numbered, written
 from rankroom.cluster import actions, cleanup, launch, lookup, repair
 from rankroom.cluster.local import Cluster
-from rankroom.errors import RankroomError, UnreadableError, UsageError, of_file
+from rankroom.errors import RankroomError, UnreadableError, UsageError, file_error
 from rankroom.record import cluster_file
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.rpc.client import ask, connected
@@ -259,7 +259,7 @@ def fresh(cluster: Cluster) -> Cluster:
 
 def in_words(error: BaseException) -> str:
     """As magics and commands show it."""
-    return str((of_file(error) if isinstance(error, OSError) else None) or error)
+    return str((file_error(error) if isinstance(error, OSError) else None) or error)
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +325,7 @@ def test_who_never_read_it_leaves_a_cluster_alone(
             launch.launch(2, two.name, None)
         assert two.paths.folder.is_dir()
         if away is broken:
-            with pytest.raises(UnreadableError, match=f"whether there is a cluster {two.name}"):
+            with pytest.raises(UnreadableError, match=f"whether cluster {two.name} exists"):
                 actions.find(two.name)
             with pytest.raises(UnreadableError):
                 lookup.find(two.name)

@@ -72,7 +72,7 @@ def test_a_clock_that_is_set(set_up: tuple[Machine, Odd, Path], seconds: int):
         "cluster list", "doctor --clean", "runs list -n 1", "runs repair"
     )
     assert "2 ranks ready" in listed[1]
-    assert "up since" in cleaned[1] and "nothing is left over" in cleaned[1]
+    assert "up since" in cleaned[1] and "nothing was left behind" in cleaned[1]
     assert "running" in runs[1]
     assert repaired[1] == "no record can be completed\n"
     time.sleep(1.5)
@@ -87,6 +87,6 @@ def test_a_clock_that_is_set(set_up: tuple[Machine, Odd, Path], seconds: int):
         assert_numbered(store, run_id, int(rank), int(count))
     assert run.end is not None and 0 < (run.end - run.start) / 1e6 < took
     [note] = run.notes
-    assert note.startswith(f"the clock was set by {seconds:+d} s")
+    assert note.startswith(f"the system clock was changed by {seconds:+d} s")
     # A later process sees the same cluster, which is used and stopped as ever.
     assert "2 ranks ready" in there.rankroom("cluster", "list")

@@ -45,7 +45,7 @@ def test_without_locks_all_works_with_a_note(there: Machine, home: Path, odd: Od
         "cluster start --ranks 2 --name mine", "cluster list", "doctor --clean"
     )
     assert started[0] == 0, started
-    assert f"the file system of {home}/clusters has no file locks" in started[1]
+    assert f"the file system of {home}/clusters does not support file locks" in started[1]
     assert "2 ranks ready" in listed[1]
     assert there.do(CELL) == ["done", {"0": "0", "1": "10"}, []]
     [stopped] = there.each("cluster stop mine")

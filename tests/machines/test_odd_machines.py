@@ -113,8 +113,8 @@ def test_folders_above_a_home_are_not_open_to_others(tmp_path: Path):
     with machine(Oddity(first="umask 000; "), tmp_path) as there:
         there.environment |= {"RANKROOM_HOME": str(tmp_path / "a" / "b" / "home")}
         there.refused("cluster", "start", "--ranks", "9999")
-        there.do("import json; from rankroom import config; config.private(config.home() / 'x');"
-                 "print(json.dumps(0))")  # fmt: skip
+        there.do("import json; from rankroom import config; "
+                 "config.make_private(config.home() / 'x'); print(json.dumps(0))")  # fmt: skip
     for each in ("a", "a/b", "a/b/home", "a/b/home/x"):
         assert (tmp_path / each).stat().st_mode & 0o777 == 0o700
 
@@ -129,7 +129,7 @@ def test_folders_above_a_home_are_not_open_to_others(tmp_path: Path):
         ),
         pytest.param(
             Oddity(how={"network": True}),
-            "this machine does not reach itself at 127.0.0.1",
+            "this machine cannot connect to itself at 127.0.0.1",
             id="no-loopback",
         ),
     ],

@@ -49,7 +49,7 @@ def test_a_container_with_a_home_of_the_same_path_is_left_alone(container: Machi
     (home / "clusters").mkdir()
     seen = [each.pid for each, _ in process_tree._carriers(process_tree.CLUSTER_MARK)]
     assert seen, "this machine sees the container's processes, and what they were started with"
-    assert doctor() == [f"nothing is left over in {home}"]
+    assert doctor() == [f"nothing was left behind in {home}"]
     dead = ClusterPaths("mine")
     dead.make(1)
     dead.write(ClusterInfo("mine", 1, "failed", message="it was killed"))
@@ -92,8 +92,8 @@ def test_links_are_followed_as_the_process_finds_them(tmp_path: Path):
     (root / "home").symlink_to("/data")
     (root / "data/me").symlink_to("../data/./ann")
     (root / "round").symlink_to("/round")
-    found = path_views.seen_from(str(root), Path("/home/me"))
+    found = path_views.stat_in_root(str(root), Path("/home/me"))
     assert found is not None and os.path.samestat(found, (root / "data/ann").stat())
-    assert path_views.seen_from(str(root), Path("/home/you/x")) is None
+    assert path_views.stat_in_root(str(root), Path("/home/you/x")) is None
     with pytest.raises(OSError, match="symbolic links"):
-        path_views.seen_from(str(root), Path("/round/x"))
+        path_views.stat_in_root(str(root), Path("/round/x"))

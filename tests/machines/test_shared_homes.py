@@ -83,7 +83,7 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
         assert says in listed[1]
         [line, rest] = cleaned[1].splitlines()
         assert line.startswith(f"cluster mine: {says}"), line
-        assert rest.startswith("nothing is left over")
+        assert rest.startswith("nothing was left behind")
         assert all(status == 1 and "on login1" in said for status, said in refused), refused
         assert login2.do(LOOK) == [["running"], [], []]
         # There is room for another one.

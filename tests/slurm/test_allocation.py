@@ -184,11 +184,11 @@ called
     notes = job.do(
         """
 from rankroom.record.store import Store
-[note for run in Store().newest() for note in run.notes if "the time of job" in note]
+[note for run in Store().newest() for note in run.notes if "the time limit of job" in note]
 """
     )
     [note] = notes
-    assert note.startswith(f"the time of job {job.job} is over at ")
+    assert note.startswith(f"the time limit of job {job.job} is reached at ")
 
 
 def test_stop_leaves_nothing_on_any_node(job: Inside):
@@ -379,5 +379,5 @@ def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machin
             time.sleep(0.2)
         about = json.loads(record.read_text())
         assert about["state"] == "failed"
-        words = f"job {job.job} was put back into the queue"
+        words = f"job {job.job} was requeued"
         assert words in about["failure"]["evalue"], about

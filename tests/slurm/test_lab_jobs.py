@@ -187,7 +187,7 @@ def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machin
 def test_what_would_wait_for_ever_is_said_and_cancelled(machines: Machines, lab):
     typed = lab("--site", "test", "--time", "05:00:00")
     assert typed.ended() == 1
-    assert re.search(r"Error: job \d+ waits .*: it will never start like this", typed.text)
+    assert re.search(r"Error: job \d+ is waiting .*: as submitted, it will never start", typed.text)
     assert "was cancelled" in typed.text
     assert jobs(machines) == []
 
@@ -210,7 +210,9 @@ def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machin
                         "bob").strip()  # fmt: skip
     try:
         typed = lab("--site", "test")
-        typed.until(r"job \d+ waits in the queue \((Resources|Priority): .*expected to start at")
+        typed.until(
+            r"job \d+ is waiting in the queue \((Resources|Priority): .*expected to start at"
+        )
         typed.type(CTRL_C)
         typed.until(r"leave it running, or cancel it\?")
         typed.type("x\n")
@@ -227,11 +229,11 @@ def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machin
     ("words", "said"),
     [
         (["--site", "tset"], "there is no site 'tset' (did you mean test?)"),
-        ([], "say where: --site NAME, of "),
+        ([], "choose a site with --site NAME, one of "),
         (["--site", "local"], "local has no scheduler"),
         (["--site", "test", "--partition", "gpuu"], "invalid partition"),
         (["--site", "test", "--time", "long"], "time 'long' is no time"),
-        (["--site", "test", "--attach", "99999"], "test has no job 99999 of yours"),
+        (["--site", "test", "--attach", "99999"], "you have no job 99999 at test"),
         (["--site", "test", "--attach"], "no lab of yours runs at test"),
         (["--site", "down"], "nowhere.invalid"),
     ],

@@ -274,7 +274,7 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
         assert "was lost while `sleep` ran there" in message
         why, _ = trouble(laptop, "line.run(['hostname'])")
         assert why in ("lost", "unreachable")
-        laptop.until("'no answer comes from there' in told[-1][1]")
+        laptop.until("'it does not respond' in told[-1][1]")
         assert laptop.do("wait(line.alive())") is False
     finally:
         machines.plug("login", "campus")
@@ -434,7 +434,7 @@ def test_what_ssh_asks_is_answered_from_another_process(
         assert "passphrase" in laptop.do("told[-1][1]")
         # Over: nothing is left of it, nowhere is the answer.
         assert list((home / "questions").iterdir()) == []
-        with pytest.raises(AssertionError, match="no longer waited for"):
+        with pytest.raises(AssertionError, match="no longer open"):
             lab.do("questions.answer(id, 'again')")
     for file in home.rglob("*"):
         assert not file.is_file() or b"open sesame" not in file.read_bytes(), file

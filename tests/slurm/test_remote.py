@@ -149,7 +149,7 @@ def test_a_kernel_that_is_restarted_attaches_and_takes_up_its_run(laptop: Laptop
     laptop.do('kernel.restart()\nkernel.run("%load_ext rankroom")')
     shown = cell(laptop, "%cluster")["stdout"]
     assert "running: far (2 ranks). `%cluster attach` connects" in shown
-    assert f"the run {run} goes on" in cell(laptop, "%cluster attach")["stdout"]
+    assert f"the run {run} is still running" in cell(laptop, "%cluster attach")["stdout"]
     assert "is busy with a run" in cell(laptop, "%%distributed\n1")["error"]
     gate.touch()
     laptop.until(f"Store().load({run!r}).state != 'running'")

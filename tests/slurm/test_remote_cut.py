@@ -70,7 +70,7 @@ def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, 
     laptop.do(f"os.kill(cluster.refresh().supervisor, {int(how)})")
     laptop.until("not cluster.running")
     refused = laptop.do("refused(lambda: cluster.run('1'))")
-    assert "the agent of cluster far here is gone" in refused
+    assert "the local agent of cluster far is gone" in refused
     laptop.until("run.state == 'lost'")
     laptop.do("cluster.close()\ncluster = Cluster.attach('far')")
     assert laptop.do("cluster.latest.id == run.id")

@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_and_nothing_is_left(laptop: Laptop, ask: str, par
 
 def test_profiles_and_options_are_refused_before_anything_starts(laptop: Laptop):
     assert "there is no site 'nosuch'" in laptop.do("refused(lambda: site.load('nosuch'))")
-    assert "nodes is a number from 1 up" in laptop.do("begin('test', nodes=0)")
+    assert "nodes must be 1 or more" in laptop.do("begin('test', nodes=0)")
     said = laptop.do("refused(lambda: start.launch(site.load('local')))")
     assert "without --site starts ranks on this machine" in said
     assert laptop.agents() == []

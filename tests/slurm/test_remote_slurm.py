@@ -69,7 +69,7 @@ def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, lapt
     machines.crash("ctl")
     try:
         said = laptop.do("refused(cluster.stop)", 120)
-        assert "goes on trying to cancel" in said
+        assert "keeps trying to cancel" in said
     finally:
         machines.boot("ctl")
     until_nothing_runs(machines)
@@ -86,7 +86,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
         laptop.do("cluster = RemoteCluster.start(site.load('all'))")
         # Slurm names the same reason in one way or the other, perhaps after another one.
         ways = "ReqNodeNotAvail: nodes that it needs are down", "Nodes required for job are DOWN"
-        told = [f"waits in the queue ({way}" for way in ways]
+        told = [f"is waiting in the queue ({way}" for way in ways]
         laptop.until(f"any(each in cluster.refresh().remote.words for each in {told})")
     finally:
         machines.resume("c3")

@@ -86,7 +86,7 @@ def test_an_interrupt_ends_the_ranks_and_their_job(machines: Machines, terminal:
     with terminal.typed("--site", "test", "train.py", "wait") as typed:
         typed.until("│ on c")
         typed.type(CTRL_C)
-        typed.until("press again")
+        typed.until("press Ctrl-C again")
         assert typed.ended() == 130
     until_nothing_runs(machines)
     machines.until_idle()
@@ -98,7 +98,7 @@ def test_an_interrupt_while_it_waits_in_the_queue_cancels_the_job(
     machines.run("ctl", ["scontrol", "update", "PartitionName=gpu", "State=DOWN"])
     try:
         with terminal.typed("--site", "test", "train.py") as typed:
-            typed.until("waits in the queue")
+            typed.until("is waiting in the queue")
             typed.type(CTRL_C)
             assert typed.ended() == 130
         until_nothing_runs(machines)

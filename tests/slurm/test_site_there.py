@@ -102,7 +102,7 @@ def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remed
 )
 def test_what_slurm_accepts_and_never_starts(check: Say, job: str, said: str):
     found = check(job=job)
-    words = "such a job is accepted, and would never start"
+    words = "such a job is accepted but would never start"
     assert f"✗ account and partition: {words}: {said}" in found
 
 
@@ -111,7 +111,7 @@ def test_a_wrong_account(machines: Machines, check: Say):
     said = check("--job", job='account = "other"\npartition = "closed"\ntime = "00:05:00"')
     assert "✗ test job: job" in said
     assert "account not known" in said
-    assert "it will never start like this. It was cancelled" in said
+    assert "as submitted, it will never start. It was cancelled" in said
     assert machines.queue("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
 
 
@@ -156,7 +156,7 @@ def test_a_scratch_that_compute_nodes_do_not_see(machines: Machines, check: Say)
 def test_a_login_node_with_another_name(check: Say):
     said = check(top='login = "logn"\n')
     assert "✗ login node: cannot reach logn: no machine with this name is found" in said
-    assert "– scheduler: not tried, as login node failed" in said
+    assert '– scheduler: skipped, because the step "login node" failed' in said
 
 
 @pytest.mark.thorough
@@ -198,5 +198,5 @@ def test_a_controller_that_is_gone(machines: Machines, check: Say):
         machines.until_idle()
     assert "✗ scheduler: test: `squeue" in said
     # Slurm's own time limit or ours, whichever comes first.
-    assert "did not answer in time" in said or "Unable to contact" in said
+    assert "timed out" in said or "Unable to contact" in said
     assert "✓ Python with Rankroom" in said

@@ -174,9 +174,7 @@ def test_a_reservation_that_has_ended_is_said(machines: Machines, workshop: Work
     assert "Ask teacher" in said
     assert jobs(machines, "ada") == []
     plan = "/home/teacher/plan.toml"
-    assert "there is no reservation course, or it has ended" in workshop.typed(
-        TEACHER, "check", plan
-    )
+    assert "Slurm does not show the reservation course" in workshop.typed(TEACHER, "check", plan)
 
 
 @pytest.mark.thorough
@@ -234,7 +232,7 @@ def test_a_job_that_starts_too_late_ends_by_itself(machines: Machines, workshop:
     ).strip()
     try:
         joined = workshop.join("ada")
-        joined.until(lambda text: "waits in the queue" in text)
+        joined.until(lambda text: "is waiting in the queue" in text)
         assert "no job of it is left" not in workshop.typed(TEACHER, "end", FOLDER)
         machines.run("login", ["scancel", held], "bob")
         joined.ended()

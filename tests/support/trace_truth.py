@@ -445,11 +445,11 @@ def diagnosis(
         waiting = sum(r["waiting"] for r in ranks) / len(ranks)
         exposed = sum(r["exposed"] for r in ranks) / len(ranks)
         if waiting >= 0.1 * wall and waiting >= exposed:
-            why = "ranks that come no more" if given_up else "each other in turn"
+            why = "ranks that never arrive" if given_up else "each other in turn"
             parts.append(f"they wait for {why}, {_percent(waiting, wall)} of {whole}")
         elif exposed >= 0.2 * wall:
             share = _percent(exposed, wall)
-            parts.append(f"{share} of {whole} is communication that nothing overlaps")
+            parts.append(f"{share} of {whole} is exposed communication (nothing overlaps it)")
         return "; ".join(parts)
     who = sorted(s["rank"] for s in named)
     one = len(who) == 1

@@ -59,7 +59,7 @@ class Memory:
         last = self._last.pop(rank, None)
         if last is None:
             return ""
-        said = f"it last had {size(last)} of memory, the limit is {size(self.limit)}"
+        said = f"it last used {size(last)} of memory, the limit is {size(self.limit)}"
         if time.monotonic() - self._killed < KILL_ATTRIBUTION_S:
             return f"{said}: out of memory"
         return (

@@ -374,7 +374,9 @@ class NodeAgent:
 
 
 FAILED = "{module} could not be preloaded: {why}"
-LEFT_OUT = "{module} is not preloaded: a process that has imported it is not forked, as {why}"
+LEFT_OUT = (
+    "{module} is not preloaded, as a process that has imported it cannot be forked safely: {why}"
+)
 
 if __name__ == "__main__":
     main(sys.argv)

@@ -61,10 +61,10 @@ class Calls:
     """One rank's calls of collectives, in columns, in order of their starts; times in µs."""
 
     numbers: Column  # of the names in the rank's table
-    of: Column  # index of the collective that each belongs to
+    collective: Column  # index of the collective that each belongs to
     start: Column
     end: Column
-    until: Column  # when the wait ended and the transfer began
+    wait_end: Column  # when the wait ended and the transfer began
 
     @property
     def newest(self) -> int:
@@ -82,7 +82,7 @@ class Collectives:
         self.calls: dict[int, Calls] = {}
         self._number(named)
         self._compare()
-        self._look_for_absent(named, timeline.failed)
+        self._find_absent(named, timeline.failed)
 
     def __len__(self) -> int:
         return len(self.last)
@@ -130,7 +130,7 @@ class Collectives:
                     "rank": rank,
                     "doubt": self._doubt[rank],
                     "check": int(np.bitwise_xor.reduce(calls.start.astype(np.int32))),
-                    "of": np.diff(calls.of, prepend=0).tolist(),
+                    "of": np.diff(calls.collective, prepend=0).tolist(),
                 }
                 for rank, calls in self.calls.items()
             ],
@@ -183,21 +183,23 @@ class Collectives:
         self.last = self.first.copy()
         self.straggler = np.full(total, -1)
         for rank, calls in self.calls.items():
-            later = (calls.start > self.last[calls.of]) | (self.straggler[calls.of] < 0)
-            at = calls.of[later]
+            later = (calls.start > self.last[calls.collective]) | (
+                self.straggler[calls.collective] < 0
+            )
+            at = calls.collective[later]
             self.last[at], self.straggler[at] = calls.start[later], rank
-            self.count[calls.of] += 1
+            self.count[calls.collective] += 1
         self._rows = np.concatenate(([0], self.count.cumsum()))
         self._taking_part, self._arrivals, self._ends = np.empty((3, self._rows[-1]), np.int64)
         free = self._rows[:-1].copy()
         for rank, calls in self.calls.items():
-            at = free[calls.of]
-            free[calls.of] += 1
+            at = free[calls.collective]
+            free[calls.collective] += 1
             self._taking_part[at], self._arrivals[at], self._ends[at] = rank, calls.start, calls.end
             # A rank that left before the last one arrived did not wait for it (broadcast or send).
-            last = self.last[calls.of]
+            last = self.last[calls.collective]
             left = calls.end + self._doubt[rank] < last
-            calls.until = np.where(left, calls.start, np.minimum(last, calls.end))
+            calls.wait_end = np.where(left, calls.start, np.minimum(last, calls.end))
         self.spread = self.last - self.first
         self.cost = np.zeros(total, np.int64)
         for count in np.unique(self.count):
@@ -209,7 +211,7 @@ class Collectives:
                 middle = (arrivals[:, (count - 2) // 2] + arrivals[:, (count - 1) // 2]) // 2
                 self.cost[at] = self.last[at] - middle
 
-    def _look_for_absent(self, named: dict[int, _Named], failed: set[int]) -> None:
+    def _find_absent(self, named: dict[int, _Named], failed: set[int]) -> None:
         """Find collectives that lack expected ranks; failed ranks waited in them to the end."""
         said = (members for each in named.values() for members in each.members if members)
         self._expected = list(dict.fromkeys([frozenset(self._ranks), *said]))
@@ -222,24 +224,26 @@ class Collectives:
         for rank, calls in self.calls.items():
             groups = [place.get(members, unknown) for members in named[rank].members]
             group = np.array(groups, np.int64)[named[rank].which]
-            new = (group != unknown) & (self._group[calls.of] == unknown)
-            self._group[calls.of[new]] = group[new]
+            new = (group != unknown) & (self._group[calls.collective] == unknown)
+            self._group[calls.collective[new]] = group[new]
         self._group[self._group == unknown] = 0
         came = np.zeros(len(self), np.int64)
         for rank, calls in self.calls.items():
             belongs = np.array([rank in members for members in self._expected])
-            came[calls.of] += belongs[self._group[calls.of]]
+            came[calls.collective] += belongs[self._group[calls.collective]]
         self.has_absent = came < np.array([len(m) for m in self._expected])[self._group]
         for rank in self._failed:
             calls = self.calls[rank]
-            calls.until = np.where(self._given_up(calls), calls.end, calls.until)
+            calls.wait_end = np.where(self._given_up(calls), calls.end, calls.wait_end)
 
     def _given_up(self, calls: Calls) -> npt.NDArray[np.bool_]:
         """Select the calls that a failed rank never completed.
 
         Where it did complete the call, the absent ranks may only be missing from the record.
         """
-        found: npt.NDArray[np.bool_] = self.has_absent[calls.of] & (calls.end > calls.newest)
+        found: npt.NDArray[np.bool_] = self.has_absent[calls.collective] & (
+            calls.end > calls.newest
+        )
         return found
 
     def _expected_at(self, place: int) -> frozenset[int]:

@@ -110,10 +110,10 @@ def _merged(columns: Columns, width: int) -> npt.NDArray[np.int64]:
 
 def _cut(calls: Calls) -> Columns:
     """Return a rank's collectives, each split into its wait and its transfer."""
-    waits = calls.until > calls.start
-    moves = (calls.end > calls.until) | ~waits
-    start = np.concatenate((calls.start[waits], calls.until[moves]))
-    end = np.concatenate((calls.until[waits], calls.end[moves]))
+    waits = calls.wait_end > calls.start
+    moves = (calls.end > calls.wait_end) | ~waits
+    start = np.concatenate((calls.start[waits], calls.wait_end[moves]))
+    end = np.concatenate((calls.wait_end[waits], calls.end[moves]))
     name = np.repeat((WAIT, TRANSFER), (waits.sum(), moves.sum()))
     order = np.argsort(start, kind="stable")
     return name[order], start[order], end[order]

@@ -17,6 +17,7 @@ from rankroom.analysis.profile.shares import PARTS
 from rankroom.analysis.profile.tables import PART_TITLES as WORDS
 from rankroom.analysis.profile.tables import Table
 from rankroom.analysis.timeline import Timeline
+from rankroom.errors import UsageError
 from rankroom.record.model import Json
 from rankroom.text.amounts import duration
 
@@ -138,9 +139,14 @@ class Scaling:
         ]
 
     def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame, if pandas is installed."""
-        import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        """Return the rows as a pandas DataFrame.
 
+        Raises UsageError if pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise UsageError(NO_PANDAS) from None
         return pd.DataFrame(self.rows())
 
     def serial(self) -> float | None:
@@ -182,7 +188,7 @@ class Scaling:
         if whole <= 0 or most < 0.2 * whole:
             return ""
         share = min(100, round(100 * most / whole))
-        return f"on {last.ranks} ranks, {share} % of what is lost is {WORDS[part]}"
+        return f"on {last.ranks} ranks, {share} % of the lost time is {WORDS[part]}"
 
     def table(self) -> Table:
         """Return times, speed-up, efficiency and causes side by side."""
@@ -196,8 +202,8 @@ class Scaling:
         parts = [f"{100 * causes[part] / whole:.0f} %" if whole else "–" for part in WORDS]
         return [
             str(size.ranks),
-            said(time),
-            f"{said(low)} – {said(high)}" if len(size.times) > 1 else "–",
+            format_time(time),
+            f"{format_time(low)} – {format_time(high)}" if len(size.times) > 1 else "–",
             f"{self.speed_up(size):.2f} ×" if time else "–",
             f"{100 * self.efficiency(size):.0f} %" if time else "–",
             *parts,
@@ -205,14 +211,14 @@ class Scaling:
 
     def __str__(self) -> str:
         if not self.sizes:
-            return "no run has ended yet"
+            return "no run has finished yet"
         return "\n\n".join(["\n".join([*self.remarks()]), self.table().text()]).strip()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         if not self.sizes:
-            return "<div>no run has ended yet</div>"
+            return "<div>no run has finished yet</div>"
         remarks = "".join(f"<div>{text}</div>" for text in self.remarks())
         return remarks + self.table().html()
 
@@ -239,7 +245,7 @@ class Scaling:
         ]
         axis = {"values": [size.ranks for size in self.sizes], "format": "d"}
         ranks = {"field": "ranks", "type": "quantitative", "title": "ranks", "axis": axis}
-        blue = COLOURS["compute"]
+        blue = COLOURS["exposed"]
         return {
             "title": "weak scaling" if self.weak else "strong scaling",
             "width": 240, "height": 200, "data": {"values": rows},
@@ -278,14 +284,14 @@ class Scaling:
         }  # fmt: skip
 
 
-def said(micros: float) -> str:
+def format_time(micros: float) -> str:
     """Format a time with three digits, as speed-ups are judged by it."""
     if micros < 999_500:
         return f"{micros / 1000:.3g} ms"
     return f"{micros / 1e6:.2f} s" if micros < 59_950_000 else duration(int(micros))
 
 
-def counts(text: str, size: int) -> list[int]:
+def parse_rank_counts(text: str, size: int) -> list[int]:
     """Parse numbers of ranks such as `1,2,4`; without a text, return 1, 2, 4 … and `size`.
 
     Raises ValueError with a message for the user.
@@ -295,10 +301,12 @@ def counts(text: str, size: int) -> list[int]:
     chosen = []
     for word in text.split(","):
         if not word.strip().isdecimal() or int(word) < 1:
-            raise ValueError(f"{word.strip()!r} is no number of ranks: write 1,2,4")
+            raise ValueError(
+                f"{word.strip()!r} is not a number of ranks: give a list such as 1,2,4"
+            )
         chosen.append(int(word))
     if max(chosen) > size:
-        raise ValueError(f"{max(chosen)} ranks: there are {size} (`%cluster resize {max(chosen)}`)")
+        raise ValueError(TOO_MANY.format(most=max(chosen), size=size))
     return list(dict.fromkeys(chosen))
 
 
@@ -309,3 +317,9 @@ def bundle(scaling: Scaling, notes: Sequence[str] = ()) -> Mapping[str, Any]:
     text = "\n".join([str(scaling), *notes])
     page = scaling._repr_html_() + "".join(f"<div>{escape(note)}</div>" for note in notes)
     return {"text/plain": text, "text/html": page}
+
+
+TOO_MANY = "{most} ranks requested, but the cluster has {size}: `%cluster resize {most}` adds them"
+NO_PANDAS = (
+    "pandas is not installed here: `pip install pandas`, or use the plain rows of scaling.rows()"
+)

@@ -59,9 +59,9 @@ class Progress:
     def words(self) -> str:
         """The progress in one line for users."""
         if self.state == "waiting":
-            return "has not begun"
+            return "has not started"
         if self.state == "running":
-            return f"runs cell {self.cell} of {self.cells}: {self.title}"
+            return f"is running cell {self.cell} of {self.cells}: {self.title}"
         if self.state == "done":
             return f"all {self.cells} cells have run"
         return self.why

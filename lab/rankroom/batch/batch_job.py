@@ -21,7 +21,7 @@ from rankroom.errors import SchedulerError
 from rankroom.record.store import Store
 from rankroom.scheduler import own_folder
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.scheduler_client import Scheduler, as_soon_as_known
+from rankroom.scheduler.scheduler_client import Scheduler, retry_until_known
 from rankroom.ssh.host import Host
 from rankroom.system import commands
 
@@ -79,7 +79,7 @@ class BatchJob:
             except OSError as error:
                 raise BatchFailed(NOT_BROUGHT.format(what=copy.name, why=error)) from None
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
-            config.private(store.runs)
+            config.make_private(store.runs)
             for run in new:
                 # A record appears whole, and stays if the next one cannot be copied.
                 await self._unpack(f"{progress.home}/runs", run, root)
@@ -149,7 +149,7 @@ async def follow(
         return status, await sent.progress()
 
     while True:
-        status, progress = await as_soon_as_known(look, job, show)
+        status, progress = await retry_until_known(look, job, show)
         if status.state in ("ended", "gone"):
             return progress
         if status.never:
@@ -193,5 +193,5 @@ def _decoded(line: str) -> bytes:
 
 
 _ENTER = own_folder.ENTER_FUNCTION + 'enter "$1" || exit'
-NOT_PUT = "cannot write {path} there:\n{said}"
-NOT_BROUGHT = "{what} cannot be brought here from the site: {why}"
+NOT_PUT = "cannot write {path} at the site:\n{said}"
+NOT_BROUGHT = "{what} cannot be copied from the site: {why}"

@@ -189,5 +189,5 @@ HEAD = """\
 # {title}, as a batch job: its cells in their order, as IPython runs them.
 # `rankroom batch` made this file, and the job runs it: what is changed here is what runs.
 # %%distributed cells run on the ranks of the job, all others in one kernel."""
-NO_NOTEBOOK = "{path} is no notebook (of format 4): open it in JupyterLab and save it there"
-CLASH = "cell {number} has a line `{line}`, which marks a cell's beginning in a script: change it"
+NO_NOTEBOOK = "{path} is not a notebook (of format 4): open it in JupyterLab and save it there"
+CLASH = "cell {number} has a line `{line}`, which would begin a new cell in the script: change it"

@@ -85,7 +85,7 @@ class Runner:
         os.environ[FOLDER_VARIABLE] = str(self.folder.path)
         os.environ[process_tree.JOB_MARK] = process_tree.job(os.environ)
         if self.job_end:
-            self.job_end.follow()
+            self.job_end.start_polling()
         # When a job ends, every process of it gets a signal. The kernel ignores that: it stays
         # until its ranks have ended and their output is in the records.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
@@ -212,7 +212,7 @@ class Runner:
     # -- end of the job
 
     def warn(self, number: int, frame: FrameType | None) -> None:
-        say("the time of this job is nearly over")
+        say("this job is about to reach its time limit")
 
     def end(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: the job ends within seconds, so first save what there is by now."""
@@ -278,8 +278,8 @@ IGNORE_SIGTERM_CODE = (
     "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
 )
 NOT_KEPT = "the executed notebook could not be written ({why})"
-NO_CELL = "{script} has a cell [{number}], and the notebook has no cell with code of this number"
-NO_FOLDER = "there is no folder {cwd} on {host} for the cells to run in: say another with --cwd"
+NO_CELL = "{script} has a cell [{number}], but the notebook has no code cell with that number"
+NO_FOLDER = "the working folder {cwd} does not exist on {host}: choose another with --cwd"
 
 
 if __name__ == "__main__":

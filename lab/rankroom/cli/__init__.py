@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rankroom import __version__
-from rankroom.errors import RankroomError, of_file
+from rankroom.errors import RankroomError, file_error
 from rankroom.system.log_line import escape_what_cannot_be_shown
 
 # Command X is the function X of X_command.py. The descriptions are shown by `rankroom --help`.
@@ -17,7 +17,7 @@ COMMANDS = {
     "course": "The course: list its lessons, copy its notebooks, show progress.",
     "batch": "Run a notebook as a batch job, on a site or here.",
     "demo": "Run the quickstart notebook here and check that it trained.",
-    "doctor": "List clusters and what ended ones have left behind, and clean that up.",
+    "doctor": "List clusters and what ended clusters left behind, and clean it up.",
     "horovod": "Build Horovod for this environment, and prove it works.",
     "lab": "JupyterLab on a compute node, opened here.",
     "jobs": "The jobs that were submitted from here, and their state.",
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            ctx.fail(f"no command {args[0]!r}: there are {', '.join(self.list_commands(ctx))}")
+            ctx.fail(f"no command {args[0]!r}; valid are {', '.join(self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 
             raise click.ClickException(keep_lines(str(error))) from None
         except OSError as error:
-            if (plain := of_file(error)) is None:
+            if (plain := file_error(error)) is None:
                 raise
             raise click.ClickException(str(plain)) from None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 import click
 
 from rankroom.display.text import one_line
-from rankroom.display.words import asking
+from rankroom.display.words import prompt_words
 from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
@@ -19,8 +19,8 @@ from rankroom.text.rank_ranges import name_ranks, parse_ranks
 OTHER_RANKS_DELAY_S = (
     2.0  # without a prompt from the chosen ranks, before other ranks' prompts are shown
 )
-Answer = Callable[[str, Mapping[int, int]], object]
-Complete = Callable[[str, int, int], tuple[int, list[str]]]
+AnswerCallback = Callable[[str, Mapping[int, int]], object]
+CompleteCallback = Callable[[str, int, int], tuple[int, list[str]]]
 
 
 def can_ask() -> bool:
@@ -39,9 +39,9 @@ class Answers:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: AnswerCallback,
         chosen: Collection[int] | None = None,
-        complete: Complete | None = None,
+        complete: CompleteCallback | None = None,
     ) -> None:
         self._answer, self._complete = answer, complete
         self._all = self._chosen = chosen
@@ -78,7 +78,7 @@ class Answers:
         return True
 
     def _say(self, run: RunInfo) -> None:
-        if (words := asking(run)) != self._said:
+        if (words := prompt_words(run)) != self._said:
             click.echo(f"! {words}", err=True)
             self._said = words
 
@@ -90,7 +90,7 @@ class Answers:
             click.echo(str(error), err=True)
 
 
-def _read(prompt: str, asked: Prompt, complete: Complete | None) -> str:
+def _read(prompt: str, asked: Prompt, complete: CompleteCallback | None) -> str:
     """Read a line from the terminal, with history and Tab completion. Raises EOFError."""
     if asked.kind == "password":
         return getpass.getpass(prompt)

@@ -13,8 +13,8 @@ from rankroom import config
 from rankroom.batch import batch_script, notebook_script
 from rankroom.batch.batch_folder import BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob, files, follow
-from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, job_options, refuse
-from rankroom.cli.terminal import Terminal, exit_when_told
+from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, job_options, refuse_job_options
+from rankroom.cli.terminal import Terminal, exit_on_signals
 from rankroom.errors import UsageError
 from rankroom.jupyter_job.follow import keep
 from rankroom.record.store import Store
@@ -33,7 +33,7 @@ INTERRUPT_GRACE_S = 30.0  # for a notebook that is interrupted here to end its r
 @click.command()
 @click.argument("notebook", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--site", "name", show_default="local", metavar="NAME",
-              help="Where: a profile, as `rankroom site list`.")  # fmt: skip
+              help="The site to run on; `rankroom site list` lists them.")  # fmt: skip
 @job_options
 @click.option("--cwd", metavar="DIR", help="Where the cells run. [default: the notebook's]")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path),
@@ -60,7 +60,7 @@ def batch(
     site = sites.load(name or "local").asking(**options)
     asked = _BatchRequest(site, notebook.absolute(), cwd, output)
     if site.scheduler == "none":
-        refuse(options, name)
+        refuse_job_options(options, name)
         _run_here(asked, dry_run)
         return
     at = place("" if here or is_here(site) else site.login)
@@ -111,11 +111,11 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     if dry_run:
         click.echo(asked.text(folder, False), nl=False)
         return
-    config.private(Path(folder.path.parent))
+    config.make_private(Path(folder.path.parent))
     sent = BatchJob(LocalHost(), folder)
     scripts = files(folder, asked.notebook, asked.script, asked.job(folder, False))
     asyncio.run(sent.put(scripts))
-    exit_when_told()
+    exit_on_signals()
     try:
         done = shell.run_sync(
             ["bash", str(folder.job)], on_line=click.echo, grace=INTERRUPT_GRACE_S
@@ -123,7 +123,7 @@ def _run_here(asked: _BatchRequest, dry_run: bool) -> None:
     except KeyboardInterrupt:
         progress = asyncio.run(sent.progress())
         is_told = progress.state in ("done", "failed")
-        click.echo(progress.words if is_told else f"it was ended, and last it {progress.words}")
+        click.echo(progress.words if is_told else INTERRUPTED.format(state=progress.words))
         if progress.cell:
             click.echo(f"the executed notebook: {progress.copy or folder.executed}")
         raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
@@ -231,13 +231,17 @@ SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
 COLLECT_HINT = (
     "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
 )
-GOES_ON = "job {job} goes on: {later}"
+GOES_ON = "job {job} was not cancelled: {later}"
 NOTEBOOK_HINT = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
 AT_SEVERAL_SITES = (
-    "job {job} is at several sites: {sites}. Say which: `rankroom batch --collect {job} "
+    "job {job} exists at several sites ({sites}): choose one with `rankroom batch --collect {job} "
     "--site NAME`"
 )
 NO_TARGET = "there is no folder {folder} for the executed notebook: make it, or say -o FILE"
 CWD_NOT_ABSOLUTE = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
-NO_END = "the job ended with status {status} before its cells did; it said:\n{said}"
+INTERRUPTED = "the batch job was interrupted; its last state: {state}"
+NO_END = (
+    "the job ended with exit status {status} before all cells had run; the end of its output:\n"
+    "{said}"
+)

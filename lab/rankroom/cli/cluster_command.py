@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, job_options, started, tell, waited_for
+from rankroom.cli.job_options import (
+    INTERRUPTED_EXIT_STATUS,
+    job_options,
+    start_cluster,
+    tell,
+    wait_until_ready,
+)
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.cluster.cluster_status import all_clusters
 from rankroom.display.text import keep_lines
@@ -46,7 +52,7 @@ def list_() -> None:
 @cluster.command()
 @click.option("--ranks", type=int, metavar="N", help="How many ranks.")
 @click.option("--name", metavar="NAME", help="What the cluster is called.")
-@click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
+@click.option("--site", "site_name", metavar="NAME", help="Start in a job on this site.")
 @click.option("--auto-restart", is_flag=True, help="Restart ranks that die.")
 @click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
 @job_options
@@ -59,7 +65,7 @@ def start(
     **job: Any,
 ) -> None:
     """Start ranks that stay when this command has ended; notebooks attach to them."""
-    made = started(ranks, site_name, job, name, auto_restart, preload)
+    made = start_cluster(ranks, site_name, job, name, auto_restart, preload)
     for note in made.info.notes:
         click.echo(note, err=True)
     click.echo(made.describe() if site_name else f"{made.name}: {count_ranks(made.size)} ready")
@@ -86,12 +92,12 @@ def restart(name: str | None, chosen: str | None) -> None:
     from rankroom.remote.cluster import RemoteCluster
 
     paths, info = actions.find(_named(name))
-    lookup.demand_in_reach(info)
+    lookup.require_in_reach(info)
     if not liveness.alive(info) and not liveness.remote_on(info):
         _start_again(paths, info)
         return
     if not liveness.alive(info):  # its agent here is gone: start it again
-        waited_for(RemoteCluster.of(info)).close()
+        wait_until_ready(RemoteCluster.of(info)).close()
     ranks = [*range(info.size)] if chosen is None else parse_ranks(chosen, info.size)
     actions.restart_and_wait(paths.name, ranks)
     click.echo(f"{name_ranks(ranks)} of {paths.name} restarted, without variables")
@@ -147,10 +153,10 @@ def _start_again(paths: ClusterPaths, info: ClusterInfo) -> None:
     from rankroom.cluster.local import Cluster
     from rankroom.remote.cluster import RemoteCluster
 
-    supervisor = actions.successor(paths, info, {})()
+    supervisor = actions.prepare_restart(paths, info, {})()
     try:
         made = (
-            waited_for(RemoteCluster.in_folder(paths))
+            wait_until_ready(RemoteCluster.in_folder(paths))
             if supervisor is None
             else Cluster.ready(paths, supervisor, tell)
         )
@@ -171,4 +177,4 @@ def _named(name: str | None) -> str:
     return lookup.find(name).name
 
 
-SEVERAL_RUNNING = "several clusters run, so say which one: {names}"
+SEVERAL_RUNNING = "several clusters are running, so name one: {names}"

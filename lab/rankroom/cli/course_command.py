@@ -9,7 +9,7 @@ import click
 
 from rankroom.course import progress, quiz
 from rankroom.course.copies import copy_to
-from rankroom.course.exercise import every
+from rankroom.course.exercise import all_exercises
 from rankroom.course.lessons import LESSONS
 from rankroom.display.text import clean, one_line
 from rankroom.errors import FileError, UsageError, with_remedy
@@ -48,7 +48,7 @@ def show_progress(collected: Path | None) -> None:
     if collected is None:
         mine = _own_progress()
         if not mine.tries:
-            click.echo(f"no exercise tried yet (they would be noted in {progress.file()})")
+            click.echo(f"no exercise tried yet (progress is saved in {progress.file()})")
         for when in quiz.WHEN:
             if (right := quiz.score(mine, when)) is not None:
                 click.echo(f"quiz {when}: {right} of {quiz.size(mine, when)} right")
@@ -64,7 +64,7 @@ def show_progress(collected: Path | None) -> None:
         click.echo(f"left out {clean(str(path))}: {why}", err=True)
     if not everybody:
         raise UsageError(f"no course.json in {collected}: participants send theirs, NAME.json")
-    names = every()
+    names = all_exercises()
     click.echo("1 participant" if len(everybody) == 1 else f"{len(everybody)} participants")
     for each in everybody:
         done = sum(name in each.passed for name in names)
@@ -76,7 +76,7 @@ def show_progress(collected: Path | None) -> None:
             passed = sum(name in each.passed for each in everybody)
             mean = sum(tried) / len(tried)
             click.echo(f"{name:<16}  {passed:>6}  {len(tried):>5}  {mean:>10.1f}")
-    for line in quiz.gains(everybody):
+    for line in quiz.class_results(everybody):
         click.echo(line)
 
 
@@ -88,7 +88,7 @@ def _own_progress() -> progress.Progress:
     except OSError as error:
         raise FileError(UNREADABLE.format(path=path, why=with_remedy(error))) from None
     except ValueError:
-        why = f"{progress.NO_PROGRESS}, and is begun again with the next exercise"
+        why = f"{progress.NO_PROGRESS}; the next exercise overwrites it"
         raise FileError(UNREADABLE.format(path=path, why=why)) from None
 
 

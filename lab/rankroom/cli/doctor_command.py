@@ -15,7 +15,7 @@ from rankroom.record.store import Store
     "--gone", multiple=True, metavar="NAME",
     help="With --clean: the machine or container of this cluster is gone for good.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask before a cluster is taken for gone.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation with --gone.")
 def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
     """List clusters, and what ended ones have left behind: processes, folders, half-made records.
 
@@ -25,7 +25,7 @@ def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
     is gone.
     """
     if gone and not clean:
-        raise click.UsageError("--gone says what --clean may remove: give both")
+        raise click.UsageError("--gone only works together with --clean: give both")
     for name in gone:
         question = demand_untold(name)
         if not yes:
@@ -45,6 +45,6 @@ def doctor(clean: bool, gone: tuple[str, ...], yes: bool) -> None:
         elif each.clean is not None:
             click.echo(f"    `rankroom doctor --clean` {each.remedy}")
     if not any(each.clean for each in found):
-        click.echo(f"nothing is left over in {store.root}")
+        click.echo(f"nothing was left behind in {store.root}")
     if failed:
         raise SystemExit(1)

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from rankroom.cli.terminal import exit_when_told
+from rankroom.cli.terminal import exit_on_signals
 from rankroom.horovod_build.build import build as build_wheel
 from rankroom.horovod_build.check import check as check_installed
 from rankroom.horovod_build.plan import ALL_EDITS, Plan
@@ -24,7 +24,7 @@ def horovod() -> None:
 @click.option("--force", is_flag=True, help="Build again, whatever is cached or installed.")
 def build(gpu: bool | None, jobs: int | None, force: bool) -> None:
     """Install Horovod, built for this environment's PyTorch and TensorFlow."""
-    exit_when_told()  # to end the compilers, which are in a process group of their own
+    exit_on_signals()  # to end the compilers, which are in a process group of their own
     progress = Progress(sys.stderr.isatty())
     try:
         done = build_wheel(gpu, jobs=jobs, force=force, report=progress, decided=_say)

@@ -25,7 +25,7 @@ def job_options(command: Function) -> Function:
     return command
 
 
-def refuse(job: dict[str, Any], site_name: str | None = None) -> None:
+def refuse_job_options(job: dict[str, Any], site_name: str | None = None) -> None:
     """Raise UsageError if a job option is set although no job is submitted, because no site is
     named, or a site without a scheduler."""
     from rankroom.cluster import start_request
@@ -33,7 +33,7 @@ def refuse(job: dict[str, Any], site_name: str | None = None) -> None:
     start_request.site_asked(site_name, job)
 
 
-def started(
+def start_cluster(
     ranks: int | None, site_name: str | None, job: dict[str, Any], name: str | None = None,
     auto_restart: bool = False, preload: str = "", stays: bool = True,
 ) -> AnyCluster:  # fmt: skip
@@ -52,10 +52,10 @@ def started(
     # Imported late, as it loads the code for schedulers.
     from rankroom.remote.cluster import RemoteCluster
 
-    return waited_for(RemoteCluster.start(where, name, auto_restart), stays)
+    return wait_until_ready(RemoteCluster.start(where, name, auto_restart), stays)
 
 
-def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
+def wait_until_ready(made: RemoteCluster, stays: bool = True) -> AnyCluster:
     """Wait until the ranks of a cluster on a site are ready, and return it. On Ctrl-C, the job is
     left running if the cluster `stays`, else ended."""
     try:
@@ -63,7 +63,7 @@ def waited_for(made: RemoteCluster, stays: bool = True) -> AnyCluster:
     except (KeyboardInterrupt, SystemExit):
         if stays:
             remote = made.refresh().remote
-            what = f"job {remote.job}" if remote and remote.job else "it"
+            what = f"job {remote.job}" if remote and remote.job else "the start"
             click.echo(JOB_LEFT_RUNNING.format(what=what, name=made.name), err=True)
         else:
             click.echo(RANKS_ENDING, err=True)
@@ -77,8 +77,8 @@ def tell(words: str) -> None:
 
 
 INTERRUPTED_EXIT_STATUS = 130  # the exit status of an interrupted command, as in a shell
-RANKS_ENDING = "the ranks are being ended"
+RANKS_ENDING = "ending the ranks"
 JOB_LEFT_RUNNING = (
-    "{what} goes on: `%cluster attach {name}` in a notebook waits for its ranks, "
+    "{what} was not cancelled: `%cluster attach {name}` in a notebook waits for its ranks, "
     "`rankroom cluster stop {name}` cancels it"
 )

@@ -36,14 +36,12 @@ def jobs(only: str | None, everything: bool, cancel: str | None) -> None:
     shown = [(each, status) for each, status in rows if everything or not _over(status)]
     for each, status in shown:
         when = time.strftime("%d %b %H:%M", time.localtime(each.at))
-        words = status.words if status else "not known"
+        words = status.words if status else "unknown"
         click.echo(f"{each.job:>9}  {each.site:12}  {when}  {each.name:24}  {words}")
     for trouble in troubles:
         click.echo(trouble, err=True)
     if not shown:
-        over = len(rows)
-        hint = f" that are not over (`rankroom jobs --all` lists {over} more)" if over else ""
-        click.echo(f"no jobs{hint}")
+        click.echo(NONE_UNFINISHED.format(ended=len(rows)) if rows else "no jobs")
 
 
 def _over(status: JobStatus | None) -> bool:
@@ -108,7 +106,9 @@ async def _scheduler_of(job: Submitted) -> AsyncIterator[Scheduler]:
         await there.close()
 
 
+NONE_UNFINISHED = "no unfinished jobs (`rankroom jobs --all` lists {ended} that ended)"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"
 AT_SEVERAL_SITES = (
-    "job {job} is at several sites: {sites}. Say which: `rankroom jobs --site NAME --cancel {job}`"
+    "job {job} exists at several sites ({sites}): choose one with `rankroom jobs --site NAME "
+    "--cancel {job}`"
 )

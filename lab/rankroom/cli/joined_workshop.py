@@ -58,10 +58,10 @@ async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal
         await there.close()
         if login:
             raise UsageError(ON_NODE.format(login=login, folder=invited.folder))
-        async with _alone(terminal):
+        async with _join_lock(terminal):
             _on_node(invited, terminal)
         return
-    async with _alone(terminal) as is_known:
+    async with _join_lock(terminal) as is_known:
         await _by_job(invited, there, port, browser, terminal, is_known)
 
 
@@ -81,15 +81,15 @@ def leave_workshop() -> None:
     own.leave()
     ends = f"; `rankroom jobs --cancel {job}` ends your job" if job else ""
     rest = "; your JupyterLab has ended" if ended else ends
-    click.echo(f"you have no seat in {own.folder} any more{rest}")
+    click.echo(f"you have left the workshop in {own.folder}{rest}")
 
 
-def _alone(terminal: Terminal) -> contextlib.AbstractAsyncContextManager[Callable[[], None]]:
+def _join_lock(terminal: Terminal) -> contextlib.AbstractAsyncContextManager[Callable[[], None]]:
     """Hold the lock on `join` for this account, so that a concurrent `join` finds the same job or
     server. It is released at the end, or early, by the function it yields, once these are known."""
     with contextlib.suppress(OSError):  # for instance, the disk of the home directory is full
-        config.private(config.home())
-    waits = partial(terminal.show, "another `join` of yours is under way")
+        config.make_private(config.home())
+    waits = partial(terminal.show, "waiting for another `rankroom workshop join` of yours")
     return file_lock.locked(config.home() / "join.lock", JOIN_LOCK_TIMEOUT_S, waits)
 
 
@@ -144,7 +144,7 @@ async def _lives(scheduler: Scheduler, job: str) -> bool:
 
 
 def _on_node(invited: Invitation, terminal: Terminal) -> None:
-    terminal.show("JupyterLab starts")
+    terminal.show("JupyterLab is starting")
     found = node_server.start(invited.plan, invited.folder)
     if client := os.environ.get("SSH_CONNECTION"):
         here = client.split()[2]

@@ -27,12 +27,14 @@ NEWEST = "newest"
 
 
 @click.command()
-@click.option("--site", "name", metavar="NAME", help="Where: a profile, as `rankroom site list`.")
+@click.option(
+    "--site", "name", metavar="NAME", help="The site to run on; `rankroom site list` lists them."
+)
 @job_options
 @click.option("--attach", is_flag=False, flag_value=NEWEST, metavar="[JOB]",
-              help="Attach to one that runs, wherever it was started.")  # fmt: skip
+              help="Attach to a running lab, wherever it was started.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535),
-              help="The port of this machine that leads to it.")  # fmt: skip
+              help="The local port of the tunnel to it.")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--dry-run", is_flag=True, help="Print the job's script, and submit nothing.")
 @click.option("--here", is_flag=True, help="This machine is the site's login node.")
@@ -99,7 +101,7 @@ class LabCommand:
 
     async def run(self, attach: str | None, last: SavedLab | None) -> None:
         work = asyncio.create_task(self._work(attach, last))
-        with self._terminal.pressed() as pressed:
+        with self._terminal.interrupt_event() as pressed:
             try:
                 while not work.done():
                     await _first(work, pressed.wait())
@@ -223,10 +225,12 @@ async def _first(*waited: Any) -> None:
                 task.cancel()
 
 
-NAME_A_SITE = "say where: --site NAME, of {names}"
+NAME_A_SITE = "choose a site with --site NAME, one of {names}"
 NO_SCHEDULER = "{name} has no scheduler: `jupyter lab` starts JupyterLab on this machine"
 NONE_RUNS = "no lab of yours runs at {site}: `rankroom lab --site {site}` starts one"
-NO_SUCH = "{site} has no job {job} of yours (any more): `rankroom lab --attach` looks for others"
+NO_SUCH = "you have no job {job} at {site}, or it is over: `rankroom lab --attach` looks for others"
 NOT_CANCELLED = "job {job} could not be cancelled: {error}"
 NOT_WAITED = "job {job} may still run: `rankroom jobs` says how it stands"
-JOB_LEFT_RUNNING = "job {job} goes on: `{again}` finds it again, `{cancel}` there ends it"
+JOB_LEFT_RUNNING = (
+    "job {job} was not cancelled: `{again}` attaches to it again, `{cancel}` at the site cancels it"
+)

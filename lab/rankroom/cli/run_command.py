@@ -13,8 +13,13 @@ import click
 
 from rankroom.cli import runs_command
 from rankroom.cli.answers import Answers, can_ask
-from rankroom.cli.job_options import INTERRUPTED_EXIT_STATUS, RANKS_ENDING, job_options, started
-from rankroom.cli.terminal import exit_when_told
+from rankroom.cli.job_options import (
+    INTERRUPTED_EXIT_STATUS,
+    RANKS_ENDING,
+    job_options,
+    start_cluster,
+)
+from rankroom.cli.terminal import exit_on_signals
 from rankroom.cluster import actions
 from rankroom.cluster.base import AnyCluster
 from rankroom.display.lines import Assembly, collapse
@@ -28,17 +33,19 @@ from rankroom.run.run import Run
 from rankroom.system.exits import status_of
 
 POLL_INTERVAL_S = 0.1  # poll interval; equal lines that ranks write within it are shown as one
-AGAIN_S = 10.0  # for ranks to stop after an interrupt, before their cluster is stopped
+INTERRUPT_TIMEOUT_S = 10.0  # for ranks to stop after an interrupt, before their cluster is stopped
+READ_RETRY_TIMEOUT_S = 10.0  # for a record that cannot be read once its run is over
+END_TIMEOUT_S = 10.0  # for a run to be over once its record is
 _EXIT_STATUS = re.compile(r"-?\d+")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--ranks", type=int, metavar="N", help="How many; else one per GPU, or 2.")
-@click.option("--site", "site_name", metavar="NAME", help="In a job on this site.")
+@click.option("--ranks", type=int, metavar="N", help="How many ranks. [default: one per GPU, or 2]")
+@click.option("--site", "site_name", metavar="NAME", help="Run in a job on this site.")
 @click.option("--preload", default="", metavar="MODULE,…", help="Import these before the fork.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="Interrupt the ranks after this.")  # fmt: skip
-@click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics with RUN's.")
+@click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics beside RUN's.")
 @click.option("-m", "--module", "is_module", is_flag=True,
               help="SCRIPT is the name of a module, as after `python -m`.")  # fmt: skip
 @job_options
@@ -64,8 +71,8 @@ def run(
     """
     if site_name is None and not is_module and not Path(script).is_file():
         raise UsageError(f"there is no file {script}")
-    exit_when_told()
-    cluster = started(ranks, site_name, job, preload=preload, stays=False)
+    exit_on_signals()
+    cluster = start_cluster(ranks, site_name, job, preload=preload, stays=False)
     try:
         path = script if site_name or is_module else str(Path(script).absolute())
         how = [path, list(arguments), *([True] if is_module else [])]
@@ -120,7 +127,7 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
                 if is_late:  # a rank has not stopped after the interrupt
                     click.echo(RANKS_ENDING, err=True)
                     return INTERRUPTED_EXIT_STATUS
-                is_late, until = True, time.monotonic() + AGAIN_S
+                is_late, until = True, time.monotonic() + INTERRUPT_TIMEOUT_S
                 threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
             if not read:  # pause, as the ranks need the cores
                 reader.pause(POLL_INTERVAL_S, until)
@@ -129,9 +136,9 @@ def _follow(cluster: AnyCluster, begun: Run, timeout: float | None) -> int:
             if pressed > 1:
                 click.echo(RANKS_ENDING, err=True)
                 return INTERRUPTED_EXIT_STATUS
-            click.echo("interrupts the ranks; press again to end them", err=True)
+            click.echo("interrupting the ranks; press Ctrl-C again to end them", err=True)
             threading.Thread(target=_interrupt, args=(begun,), daemon=True).start()
-    begun.wait(AGAIN_S)
+    begun.wait(END_TIMEOUT_S)
     runs_command.show_groups(collapse(assembly.rest()))
     return _ended(cluster, begun)
 
@@ -154,7 +161,7 @@ def _read(reader: Tail, begun: Run) -> Chunk:
         except (UnreadableRecordError, OSError):
             if not begun.wait(POLL_INTERVAL_S):
                 return Chunk(b"", reader.after, reader.after, "running")
-            until = min(until, time.monotonic() + AGAIN_S)
+            until = min(until, time.monotonic() + READ_RETRY_TIMEOUT_S)
             if time.monotonic() > until:
                 raise
             time.sleep(POLL_INTERVAL_S)

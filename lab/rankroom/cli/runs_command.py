@@ -20,7 +20,7 @@ from rankroom.display import runs_table
 from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
-from rankroom.display.words import asking, headline, label
+from rankroom.display.words import headline, prompt_words, rank_label
 from rankroom.errors import FileError, UnreadableRecordError, with_remedy
 from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
@@ -64,7 +64,7 @@ def list_(number: int) -> None:
 @click.option("--no-collapse", is_flag=True, help="Show every line of each rank.")
 @click.option("--by-numbers", is_flag=True, help="Show lines once that differ only in numbers.")
 @click.option("--html", "as_page", is_flag=True, help="Write it as one page for any browser.")
-@click.option("-o", "--output", metavar="FILE", help="Of the page; - prints it.")
+@click.option("-o", "--output", metavar="FILE", help="The file of the page; - prints it.")
 @click.option("--compare", multiple=True, metavar="RUN", help="Show its metrics beside RUN's.")
 def show(
     run: str,
@@ -94,7 +94,7 @@ def show(
     if as_page or output:
         from rankroom.display.run_page import run_page
 
-        write_file(run_page(store, info), output or f"{info.id}.html", "any browser shows it")
+        write_file(run_page(store, info), output or f"{info.id}.html", "open it in any browser")
         return
     chosen = _chosen_ranks(info, ranks)
     events = store.events(info.id)
@@ -102,7 +102,7 @@ def show(
     click.echo(f"● {keep_colours(headline(info))}")
     if info.hang is not None and info.state == "running":
         click.echo(f"! {keep_colours(info.hang.text)}")
-    if words := asking(info):
+    if words := prompt_words(info):
         click.echo(f"! {words}: {ANSWER_HINT.format(id=info.id)}")
     for note in info.notes:
         click.echo(keep_colours(note))
@@ -125,7 +125,7 @@ def show(
     if table := _last_values(store, info):
         click.echo(f"metrics:\n{keep_colours(table)}")
     elif compare:
-        click.echo("it has no metrics to compare")
+        click.echo(f"the run {info.id} has no metrics to compare")
 
 
 @runs.command()
@@ -166,7 +166,7 @@ def debug(run: str, ranks: str | None) -> None:
     from rankroom.cluster import actions
 
     store = Store()
-    info = actions.acted_on(store, store.find(run))
+    info = actions.running_run(store, store.find(run))
     chosen = None if ranks is None else parse_ranks(ranks, info.size)
     answers = Answers(partial(actions.answer, info), chosen, partial(actions.complete, info))
     start, assembly = line_near_end(store.paths(info.id).events, READ_LIMIT_BYTES), Assembly()
@@ -189,7 +189,7 @@ def debug(run: str, ranks: str | None) -> None:
     show_groups(collapse(assembly.rest()))
     now = _patiently(partial(store.load, info.id))
     click.echo(f"● {keep_colours(headline(now))}")
-    if words := asking(now):
+    if words := prompt_words(now):
         click.echo(f"! {words} still: {ANSWER_HINT.format(id=info.id)}, {INTERRUPT_HINT}")
 
 
@@ -228,7 +228,7 @@ def export(run: str, output: str | None, kind: str) -> None:
     file = output or f"{run_id}.trace.json.gz"
     if file.endswith(".gz"):
         pieces = compressed(pieces)
-    write_file(pieces, file, "https://ui.perfetto.dev opens it")
+    write_file(pieces, file, "open it at https://ui.perfetto.dev")
 
 
 @runs.command()
@@ -313,7 +313,7 @@ def _last_values(store: Store, info: RunInfo) -> str:
     from rankroom.display.metric_picture import last_values
 
     found = GrowingMetrics(paths, info)
-    found.look()
+    found.refresh()
     others = comparison(store, info, list(found.metrics.curves))
     said = [last_values(found, others.others), others.legend, *found.notes()]
     return "\n".join(filter(None, said))
@@ -324,7 +324,7 @@ def _group(line: Line) -> Group:
 
 
 def _value(ranks: list[int], text: str) -> None:
-    click.echo(f"{label(set(ranks))}:")  # a rank may have shown the same value twice
+    click.echo(f"{rank_label(set(ranks))}:")  # a rank may have shown the same value twice
     click.echo("\n".join(map(keep_colours, text.split("\n"))))
 
 
@@ -387,8 +387,11 @@ def _follow(reader: Tail, pressed: list[int]) -> Iterator[Json]:
 
 
 def _patiently(read: Callable[[], T]) -> T:
-    """Return what `read` returns. If it fails, retry for PATIENCE_S: a file system's failure may
-    pass, and the run goes on meanwhile. Raises UnreadableRecordError or FileError."""
+    """Return what `read` returns. If it fails, retry for READ_RETRY_TIMEOUT_S: a file system's
+    failure may pass, and the run goes on meanwhile.
+
+    Raises UnreadableRecordError or FileError.
+    """
     until = time.monotonic() + READ_RETRY_TIMEOUT_S
     while True:
         try:
@@ -409,8 +412,8 @@ def events_in(data: bytes) -> Iterator[Json]:
 
 TRACES_HINT = "`TraceAnalysis(trace_dir=…)` of HolisticTraceAnalysis reads them"
 NO_KERNELS = (
-    "nothing of a GPU is in them, so programs that analyse kernels have nothing to say; "
-    "`%%distributed --profile` records kernels where ranks have GPUs"
+    "the traces hold no GPU kernels, so programs that analyze kernels find nothing; "
+    "`%%distributed --profile` records kernels if ranks have GPUs"
 )
-ANSWER_HINT = "`rankroom runs debug {id}` answers"
-INTERRUPT_HINT = "`rankroom cluster interrupt` ends it"
+ANSWER_HINT = "reply with `rankroom runs debug {id}`"
+INTERRUPT_HINT = "or end the run with `rankroom cluster interrupt`"

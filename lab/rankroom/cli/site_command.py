@@ -41,7 +41,7 @@ def list_() -> None:
             words = f"✗ {error}"
         own = "  (yours)" if path.parent == sites.own_folder() else ""
         click.echo(f"{name:14}  {words}{own}")
-    click.echo(f"\nYour own go to {sites.own_folder()}/NAME.toml; `extends` builds on one of these")
+    click.echo(f"\n{OWN_PROFILES.format(folder=sites.own_folder())}")
 
 
 @site.command()
@@ -103,3 +103,8 @@ def say_step(terminal: Terminal, step: Step) -> None:
     terminal.say(f"{mark} {step.name}: {first}")
     for line in more:
         terminal.say(f"    {line}")
+
+
+OWN_PROFILES = (
+    "put profiles of your own into {folder} as NAME.toml; `extends` builds on one of these"
+)

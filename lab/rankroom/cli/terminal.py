@@ -51,7 +51,7 @@ class Terminal:
             self._shown = ""
 
     @contextlib.contextmanager
-    def pressed(self) -> Iterator[asyncio.Event]:
+    def interrupt_event(self) -> Iterator[asyncio.Event]:
         """Yield an event that Ctrl-C, SIGTERM and SIGHUP set; a signal that is ignored, as SIGHUP
         is under nohup, stays ignored."""
         event, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class Terminal:
             self._asking = False
 
 
-def exit_when_told() -> None:
+def exit_on_signals() -> None:
     """Exit on SIGTERM and SIGHUP through SystemExit, so that what this command has started is
     ended too. A signal that is ignored, as SIGHUP is under nohup, stays ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -30,7 +30,7 @@ REDIRECT_PAGE_LIFETIME_S = (
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="A name for the record, shown in lists.")
-@click.option("--open", "show", is_flag=True, help="Open it in a JupyterLab of yours that runs.")
+@click.option("--open", "show", is_flag=True, help="Open it in your running JupyterLab.")
 @click.option(
     "--html", "page", metavar="OUT", type=click.Path(path_type=Path), help="Write a page as well."
 )
@@ -43,7 +43,7 @@ def timeline(
     Several files become one timeline. Damaged files are repaired as far as possible, and reported.
     """
     if text and show:
-        raise click.UsageError("--text keeps no record that --open could open")
+        raise click.UsageError("--open needs a record, and --text keeps none: give only one")
     with _temporary_store() if text else contextlib.nullcontext(Store()) as store:
         made = import_files(files, store, name)
         for each in made.files:
@@ -58,7 +58,7 @@ def timeline(
         if page is not None:
             from rankroom.display.run_page import run_page
 
-            write_file(run_page(store, made.run), str(page), "any browser shows it")
+            write_file(run_page(store, made.run), str(page), "open it in any browser")
         with contextlib.suppress(OSError):  # if it is not stored, its readers compute it
             write_profile(store, made.run)
         profile = profile_of(store, made.run)
@@ -101,7 +101,7 @@ def _open(run: RunInfo, bundle: Json) -> None:
 def _page(run: RunInfo, url: str) -> Path:
     """Write a page that redirects to `url`; earlier pages are removed, as they hold tokens."""
     folder = config.home() / "pages"
-    config.private(folder)
+    config.make_private(folder)
     for page in folder.glob("*.html"):
         if time.time() - page.stat().st_mtime > REDIRECT_PAGE_LIFETIME_S:
             page.unlink(missing_ok=True)
@@ -127,5 +127,6 @@ NO_FOLDER = (
     "TMPDIR to a folder that you may write to, or leave out --text, which keeps a record"
 )
 NO_SERVER = (
-    "no Jupyter server of yours runs: start `jupyter lab`, and `%runs {id}` shows it in a notebook"
+    "you have no running Jupyter server: start `jupyter lab`, and `%runs {id}` shows the timeline "
+    "in a notebook"
 )

@@ -68,7 +68,7 @@ def end_workshop(folder: Folder, terminal: Terminal) -> bool:
     plan, seats = folder.plan(), folder.seats()  # first: if they raise, no learner is warned
     told = time.time()
     until = folder.close()
-    terminal.say(f"all learners are told: their ranks and jobs end in {_seconds(until)} s")
+    terminal.say(WARNED.format(seconds=_seconds(until)))
     left: list[dict[str, str]] = []
     unasked = ""  # why it is unknown which jobs are left
     known: set[tuple[str, str]] = set()
@@ -163,12 +163,13 @@ def _seconds(until: float) -> int:
     return max(0, round(until - time.time()))
 
 
-JOBS_UNKNOWN = "{name} has ended; whether a job of it is left could not be asked ({why})"
-SEAT_NOT_ENDED = "{user}'s JupyterLab has not said that it has ended: "
+WARNED = "all learners have been warned: their ranks and jobs end in {seconds} s"
+JOBS_UNKNOWN = "{name} has ended; it is unknown whether any of its jobs are left ({why})"
+SEAT_NOT_ENDED = "{user}'s JupyterLab has not reported that it ended: "
 ON_NODE = "if it or its ranks still run, they end once that learner types `rankroom workshop leave`"
 SEATS_LOST = (
-    "{users} had not been heard from: ranks of theirs may still run, and end once they type "
+    "no contact with {users}: ranks of theirs may still be running, until the learner types "
     "`rankroom workshop leave`"
 )
 BY_JOB = "its job ends with its time"
-JOB_LEFT = "job {job} of {user} is still there ({state}): it ends by itself as soon as it starts"
+JOB_LEFT = "job {job} of {user} still exists ({state}); it ends by itself once it runs"

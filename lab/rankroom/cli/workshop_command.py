@@ -87,14 +87,16 @@ def open_(file: Path) -> None:
     if plan.way == "ssh":
         login = workshop_plan.opened(plan).login or "LOGIN"
         click.echo(f"there, or from a laptop: rankroom workshop join {login}:{there}")
-    click.echo(f"You see them by `rankroom workshop watch {there}`")
+    click.echo(f"`rankroom workshop watch {there}` shows you all learners")
 
 
 @workshop.command()
 @FOLDER_ARGUMENT
 @click.option("--once", is_flag=True, help="Print it once, and end.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, a line each time.")
-@click.option("--exercises", "with_exercises", is_flag=True, help="How the exercises went, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON at each update.")
+@click.option(
+    "--exercises", "with_exercises", is_flag=True, help="Also show how the exercises went."
+)
 def watch(folder: Path, once: bool, as_json: bool, with_exercises: bool) -> None:
     """Show all learners, those who need help first, until Ctrl-C."""
     watch_workshop(Folder(folder), once, as_json, with_exercises)
@@ -147,7 +149,7 @@ def show(folder: Path, run: str | None, off: bool) -> None:
         time.sleep(COPY_INTERVAL_S)
         found = store.load(found.id)  # before the copy, so that the last copy is complete
         if not here.follow_run(store.paths(found.id)):
-            click.echo("another run is shown by now, or none")
+            click.echo(f"the run {found.id} is no longer shown: another one is, or none")
             break
 
 
@@ -181,7 +183,7 @@ def collect(folder: Path, output: str) -> None:
     here = Folder(folder)
     seats = here.seats()
     text = progress_csv(seats, exercises(here.plan()))
-    learnt = quiz.gains([progress_of(seat) for seat in seats])
+    learnt = quiz.class_results([progress_of(seat) for seat in seats])
     learners = "1 learner" if len(seats) == 1 else f"{len(seats)} learners"
     write_file([text.encode()], output, "\n".join([learners, *learnt]))
 
@@ -200,7 +202,7 @@ def end(folder: Path) -> None:
 @workshop.command()
 @click.argument("folder")
 @click.option("--port", type=click.IntRange(1, 65535),
-              help="The port of this machine that leads to your JupyterLab.")  # fmt: skip
+              help="The local port of the tunnel to your JupyterLab.")  # fmt: skip
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def join(folder: str, port: int | None, no_browser: bool) -> None:
     """Take a seat in the workshop in FOLDER, and open your lesson.
@@ -225,7 +227,7 @@ def hand(down: bool) -> None:
     try:
         own.hand(not down)
     finally:  # even if it could not be saved in the home directory
-        own.tell_choices()
+        own.write_choices_to_seat()
     click.echo("your hand is down" if down else "your hand is up: your teacher sees it in seconds")
 
 
@@ -238,7 +240,7 @@ def share(off: bool) -> None:
         own.share(not off)
     finally:
         if off:
-            own.tell_choices()
+            own.write_choices_to_seat()
     click.echo(SHARING_OFF if off else SHARING_ON)
 
 

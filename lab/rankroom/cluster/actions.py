@@ -58,7 +58,7 @@ def start(name: str, asked: Mapping[str, str], cwd: str | None) -> str:
     """
     where = start_request.granted(site.load(name), asked)
     called = asked.get("name") or None
-    again = asked.get("auto_restart", "") == "true"
+    again = start_request.auto_restart(asked)
     if where is not None:
         return remote.launch(where, called, again, cwd).name
     paths, _ = launch.launch(start_request.ranks(asked), called, cwd, again)
@@ -77,7 +77,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     """End the cluster `info` as `stop` does; another one that has its name by now is left alone."""
     if launch.is_another(paths.read(), info):
         return ""
-    lookup.demand_in_reach(info)
+    lookup.require_in_reach(info)
     if not liveness.alive(info) and liveness.remote_on(info):
         remote.relaunch(paths)  # only its agent can end its job
         poll_until(lambda: _is_kept(paths.read()), start_limit.START_TIMEOUT_S)
@@ -105,7 +105,7 @@ def _is_kept(info: ClusterInfo | None) -> bool:
 def _wait_over(paths: ClusterPaths, said: str, stopped: ClusterInfo) -> None:
     """Wait until a cluster that was `stopped` to be started again has ended, and its supervisor.
 
-    `said` is what the stop reported, if anything. Raises StartError after `OVER_S`.
+    `said` is what the stop reported, if anything. Raises StartError after `END_TIMEOUT_S`.
     """
 
     def is_over() -> bool:
@@ -125,12 +125,12 @@ def restart(name: str, ranks: Sequence[int] | None = None) -> str:
     Returns what was done, in words.
     """
     paths, info = find(name)
-    lookup.demand_in_reach(info)
+    lookup.require_in_reach(info)
     if not liveness.alive(info):
         if liveness.remote_on(info):
             remote.relaunch(paths)  # its job may go on
         else:
-            successor(paths, info, {})()
+            prepare_restart(paths, info, {})()
         return f"{name} was restarted"
     chosen = choose_ranks(ranks, info.size)
     if refused := _ask(info, do="restart", ranks=chosen).get("refused"):
@@ -143,8 +143,8 @@ def resize(name: str, asked: Mapping[str, str]) -> None:
     """Restart a cluster with another number of ranks; their variables are gone."""
     paths, info = find(name)
     if info.remote is None and start_request.ranks(asked) is None:
-        raise start_request.StartRequestError({"ranks": "is how many ranks there are to be"})
-    lookup.demand_in_reach(info)
+        raise start_request.StartRequestError({"ranks": "must be the new number of ranks"})
+    lookup.require_in_reach(info)
     start_again(paths, info, asked, lambda: end(paths, info), _environment(info))
 
 
@@ -163,8 +163,8 @@ def start_again(
     StartRequestError by field, UsageError, NoClusterError, and at a site SchedulerError, or
     SshError while its scheduler cannot be asked. Raises StartError if the end takes too long.
     """
-    lookup.demand_in_reach(info)
-    begin = successor(paths, info, asked, env)
+    lookup.require_in_reach(info)
+    begin = prepare_restart(paths, info, asked, env)
     try:
         _wait_over(paths, stop(), info)
     except KeyboardInterrupt:
@@ -172,7 +172,7 @@ def start_again(
     return begin()
 
 
-def successor(
+def prepare_restart(
     paths: ClusterPaths,
     info: ClusterInfo,
     asked: Mapping[str, str],
@@ -267,7 +267,7 @@ def restart_and_wait(name: str, ranks: Sequence[int], run: str | None = None) ->
     Raises StartError if one does not start, RunOverError if the run is over.
     """
     paths, _ = find(name)
-    lookup.living(paths)
+    lookup.read_supervised(paths)
 
     def request(do: str, **more: Any) -> dict[str, Any]:
         return _ask(find(name)[1], RESTART_REPLY_TIMEOUT_S, do=do, run=run, **more)
@@ -280,21 +280,21 @@ def restart_by(
 ) -> dict[str, int]:
     """Restart ranks with requests sent by `ask`, and wait until they are ready; return how often
     each has been restarted by now."""
-    before = lookup.living(paths)
+    before = lookup.read_supervised(paths)
     if refused := ask("restart", ranks=list(ranks)).get("refused"):
         raise UsageError(refused)
-    deadline = time.monotonic() + launch.start_s(before)
+    deadline = time.monotonic() + launch.start_timeout_s(before)
     while waiting := _unready(paths, ranks, before):
         if time.monotonic() > deadline:
             raise launch.timed_out(paths, waiting)
         time.sleep(0.02)
-    now = lookup.living(paths).restarts
+    now = lookup.read_supervised(paths).restarts
     return {str(rank): now[str(rank)] for rank in ranks}
 
 
 def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> list[int]:
     """Return which of the restarted ranks are not ready. Raises StartError if one ended instead."""
-    info = lookup.living(paths)
+    info = lookup.read_supervised(paths)
     waiting = []
     for rank in ranks:
         key = str(rank)
@@ -306,7 +306,7 @@ def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> 
     return waiting
 
 
-def acted_on(store: Store, run_id: str) -> RunInfo:
+def running_run(store: Store, run_id: str) -> RunInfo:
     """Return a run in progress, to act on it. Raises RunOverError if it is over or lost."""
     run = store.load(run_id)
     if run.state == "lost":
@@ -343,7 +343,7 @@ def log(name: str) -> str:
 def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
     """Return a cluster by a name that is untrusted. Raises NoClusterError, NotYoursError."""
     if not NAME_PATTERN.fullmatch(name):
-        raise NoClusterError(f"{name!r} is no name of a cluster")
+        raise NoClusterError(f"{name!r} is not a valid cluster name")
     paths = ClusterPaths(name)
     with contextlib.suppress(FileNotFoundError):  # reported below
         # An administrator's server sees the clusters of others, and leaves them alone.
@@ -351,12 +351,12 @@ def find(name: str) -> tuple[ClusterPaths, ClusterInfo]:
             raise NotYoursError(NOT_YOURS.format(name=paths.name, uid=owner))
     info = paths.read()
     if info is None:
-        raise NoClusterError(f"cluster {name} is gone: it was stopped")
+        raise NoClusterError(NO_SUCH.format(name=name))
     return paths, info
 
 
 def _ask(info: ClusterInfo, patience: float = REPLY_TIMEOUT_S, **question: Any) -> dict[str, Any]:
-    lookup.demand_in_reach(info)
+    lookup.require_in_reach(info)
     if not liveness.alive(info):
         gone = AGENT_GONE if liveness.remote_on(info) else GONE
         raise NoClusterError(gone.format(name=info.name))
@@ -373,22 +373,26 @@ def _ask(info: ClusterInfo, patience: float = REPLY_TIMEOUT_S, **question: Any) 
     except OSError as error:  # of this process, or the network: the supervisor may be fine
         words = REQUEST_FAILED.format(name=info.name, error=errors.with_remedy(error))
         raise RankroomError(words) from None
-    errors.raise_told(answer)
+    errors.raise_reported(answer)
     return answer
 
 
-GONE = "cluster {name} is gone: Restart starts it again"
-NOT_AGAIN = "{name} is being stopped, and is not started again: start it once it is over. {said}"
+NO_SUCH = "there is no cluster named {name}: it was stopped, or never started"
+GONE = "the supervisor of cluster {name} is gone: Restart starts the cluster again"
+NOT_AGAIN = (
+    "{name} is still being stopped, so it was not started again: start it once it has ended. {said}"
+)
 NOT_IN_JOB = (
-    "cluster {name} is of job {job}, which this process is not in: start it again from there while "
-    "the job goes on, or stop it and start another one"
+    "cluster {name} belongs to job {job}, and this process is outside that job: restart it from "
+    "within the job while that is running, or stop it and start another one"
 )
 JOB_NOT_CANCELED = (
-    "the agent of cluster {name} here did not start, or was ended, so {job} on {site} is not "
-    "cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
+    "the local agent of cluster {name} did not start, or was ended, so {job} on {site} has not "
+    "been canceled: try again, or cancel it there; the agent's log ends with:\n{log}"
 )
 AGENT_GONE = (
-    "the agent of cluster {name} here is gone; its job may go on: Reconnect starts one again"
+    "the local agent of cluster {name} is gone, but its job may still be running: Reconnect starts "
+    "a new agent"
 )
 NO_PYTHON = (
     "cluster {name} cannot be started again, as its Python, {python}, is no longer there: stop "
@@ -400,8 +404,10 @@ LOST = (
     "run {id} is lost, as the supervisor of its cluster is gone: `rankroom runs repair` completes "
     "its record with what its ranks left"
 )
-SUPERVISOR_UNREACHABLE = "the supervisor of cluster {name} cannot be reached: Stop ends it"
-REQUEST_FAILED = "the supervisor of cluster {name} could not be asked: {error}"
+SUPERVISOR_UNREACHABLE = (
+    "the supervisor of cluster {name} does not accept connections: Stop ends the cluster"
+)
+REQUEST_FAILED = "the request to the supervisor of cluster {name} failed: {error}"
 NO_REPLY = (
     "the supervisor of cluster {name} did not answer within {seconds:.0f} s: try again; if it "
     "stays silent, Stop ends it"

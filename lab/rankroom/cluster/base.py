@@ -28,10 +28,10 @@ LONG_S = 600.0  # timeout for a rank's reply: it may be busy with a cell, or a v
 # For ranks to initialize again what they had initialized together. If they cannot connect, Horovod
 # reports it after 30 s, and they retry.
 REJOIN_S = 75.0
-ENDS_S = 5.0  # timeout for the supervisor to report how a rank ended
+RANK_EXIT_TIMEOUT_S = 5.0  # timeout for the supervisor to report how a rank ended
 ORPHANED_S = 20.0  # for ranks to end whose supervisor is gone; on other nodes it takes a while
 MANY = 16  # runs that are remembered
-STOP_S = 8.0  # for a run in progress to end when its cluster is stopped
+RUN_END_TIMEOUT_S = 8.0  # for a run in progress to end when its cluster is stopped
 
 
 class AnyCluster:
@@ -53,7 +53,7 @@ class AnyCluster:
         self._supervisor = SupervisorClient(paths, self.refresh, self._told)
         self._ask = self._supervisor.ask
         self._restarts = dict(info.restarts)  # of each rank, as far as this process has been told
-        self._is_another = False  # another client has restarted it, and no cell has noted it yet
+        self._was_replaced = False  # another client has restarted it, and no cell has noted it yet
         self._lease = lease.hold(paths.folder)
         self._leasing = threading.Lock()  # any thread may find that the cluster was replaced
         self.is_attached = False  # `attach` made this object, and may return it again
@@ -139,7 +139,7 @@ class AnyCluster:
                 before, info = self.info, self.paths.read_now()
                 if info.rpc_key != before.rpc_key:
                     self._note_supervisor(info)
-                    self._is_another |= info.created != before.created
+                    self._was_replaced |= info.created != before.created
                 self.info, self._read = info, written
         return self.info
 
@@ -178,7 +178,7 @@ class AnyCluster:
     def how_ended(self, rank: int) -> str:
         """Return how a rank's process ended, in words, as its supervisor saw it."""
         # The end of a connection may be noticed before that of the process.
-        deadline = time.monotonic() + ENDS_S
+        deadline = time.monotonic() + RANK_EXIT_TIMEOUT_S
         while time.monotonic() < deadline:
             info = self.paths.read()
             if info is None:
@@ -219,7 +219,7 @@ class AnyCluster:
         is in progress or this one was canceled.
         """
         chosen, me = choose_ranks(ranks, self.size), this_process()
-        if self._is_another:
+        if self._was_replaced:
             notes = [ANOTHER.format(name=self.name, count=count_ranks(self.size)), *notes]
         said = self._supervisor.ask_directly(
             is_cancelled, do="run", source=source, ranks=chosen, name=name, count=count,
@@ -227,7 +227,7 @@ class AnyCluster:
             interactive=interactive, compare=list(compare), **vars(me),
         )  # fmt: skip
         self._restarts |= said["restarts"]
-        self._is_another = False
+        self._was_replaced = False
         return self._take(said["run"])
 
     def rejoin(self, seconds: float = REJOIN_S) -> bool:
@@ -339,11 +339,11 @@ class AnyCluster:
         anything."""
         run, later = self._latest, ""
         if info is not None:
-            lookup.demand_in_reach(info)
+            lookup.require_in_reach(info)
             with contextlib.suppress(NoClusterError):  # it has ended already
                 later = actions.end(self.paths, info)
         if run is not None and run.state == "running":
-            run.wait(STOP_S)
+            run.wait(RUN_END_TIMEOUT_S)
         self.close()
         return later
 
@@ -410,9 +410,9 @@ class AnyCluster:
         return found
 
 
-NOT_DEBUGGED = "rank {rank} in the debugger: {why}"
+NOT_DEBUGGED = "the debugger of rank {rank} refused the request: {why}"
 ANOTHER = (
-    "{name} was started again since this notebook's last cell: it has {count} now, and their "
+    "cluster {name} was restarted since this notebook's last cell: it has {count} now, and earlier "
     "variables are gone"
 )
 OTHER_VERSION = (

@@ -129,7 +129,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
     if kept:
         what += f"; it holds what may be missing from the record of {', '.join(kept)}"
     if kept and not left:
-        yield Finding(f"{what}, and is kept for that")
+        yield Finding(f"{what}, so its folder is kept")
         return
 
     def clean() -> None:
@@ -218,7 +218,7 @@ def _lacks(store: Store, run: str) -> bool:
         return True
     except RecordError:  # it does not exist, or is damaged or of a newer version
         return (store.runs / run).is_dir()
-    return info.state in ("running", "lost") or any("missing" in note for note in info.notes)
+    return info.state in ("running", "lost") or info.may_lack_output
 
 
 def _without_folder(folder: Path) -> Iterator[Finding]:
@@ -254,7 +254,7 @@ def _processes(processes: list[psutil.Process]) -> str:
     return f"process {pids} is" if len(processes) == 1 else f"processes {pids} are"
 
 
-CHANGED = "cluster {name} was started again, or removed, meanwhile: it is left alone"
+CHANGED = "cluster {name} was started again or removed in the meantime, so it is left alone"
 ALL_OF_IT = (
     "ends what is left and removes its folder",
     "ended what was left and removed its folder",
@@ -282,20 +282,25 @@ JOB_ON = (
     "--gone {name}: its scheduler says that job {job} goes on, so the cluster is left alone: "
     "cancel the job first"
 )
-SURE = "Complete the records of cluster {name}, and remove its folder? If it runs, this breaks it."
+SURE = (
+    "Complete the records of cluster {name} and remove its folder? If the cluster is still "
+    "running, this breaks it."
+)
 SURE_OF_AGENT = (
-    "Have cluster {name} followed from here, by an agent of its own? If the one there runs, this "
-    "breaks it."
+    "Start a new agent for cluster {name} here? If the one on the other machine is still running, "
+    "this breaks it."
 )
 SEEN = "--gone {name}: {processes} still there, so the cluster is left alone"
 NOT_COMPLETE = (
-    "cluster {name} stays: the record of {runs} may lack what it holds, and was not completed. A "
-    "record that was written to in the last minute has a writer that is not gone: try again later"
+    "cluster {name} is kept: the record of {runs} may lack output that its folder holds, and could "
+    "not be completed. A record that was written to within the last minute may still have a "
+    "writer: try again later"
 )
 NO_FILE = (
-    "cluster {name}: its supervisor runs (pid {pid}), but {path} is not there: it is left as it is"
+    "cluster {name}: its supervisor is running (pid {pid}), but {path} is missing, so it is left "
+    "alone"
 )
 UNKEPT = (
-    "cluster {name}: its agent here is gone, and {job} on {site} may go on: "
+    "cluster {name}: its local agent is gone, but {job} on {site} may still be running: "
     "`%cluster attach {name}` in a notebook attaches to it again"
 )

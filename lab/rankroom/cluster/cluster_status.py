@@ -167,7 +167,7 @@ def _how_ranks(info: ClusterInfo, ranks: tuple[RankStatus, ...]) -> tuple[Cluste
     if down:
         return "running", words, DOWN
     if any(rank.state == "starting" for rank in coming):
-        late = info.remote is None and time.time() > info.created + launch.start_s(info)
+        late = info.remote is None and time.time() > info.created + launch.start_timeout_s(info)
         return "starting", words, SLOW_START.format(rank=coming[0].rank) if late else ""
     return "running", words, ""
 
@@ -186,7 +186,7 @@ def _how_remote(
         return remote.state, *_how_elsewhere(info)
     if remote.state == "pending":
         # The browser adds the expected start, in the user's time zone.
-        return "pending", f"waits in the queue ({remote.reason or 'no reason given'})", ""
+        return "pending", f"is waiting in the queue ({remote.reason or 'no reason given'})", ""
     if remote.state == "running" and ranks:
         return _how_ranks(info, ranks)
     return (
@@ -220,12 +220,12 @@ def _cause(info: ClusterInfo) -> str:
 KILLED = "its supervisor was killed"
 THERE = "runs on {where}"
 MAY_RUN = "was started on {where}; whether it runs cannot be told from here"
-USE_THERE = "It is used, stopped and looked at on that machine only."
-UNREADABLE = "If its file is damaged, and no process of it runs any more, delete {folder}."
-UNKEPT = "its agent here is gone; its job may go on"
-RECONNECT = "Reconnect starts one again; the ranks keep their variables."
+USE_THERE = "It can be used, stopped and inspected only on that machine."
+UNREADABLE = "If its file is damaged and none of its processes are left, delete {folder}."
+UNKEPT = "its local agent is gone, but its job may still be running"
+RECONNECT = "Reconnect starts a new agent; the ranks keep their variables."
 AGAIN = "Restart starts it again; Remove takes it off this list."
 DOWN = "Restart (↻) brings it back, without its variables."
-SILENT = "Wait until it answers, or restart its ranks (↻), which gives them up."
-SLOW_START = "Rank {rank} takes long to start: its log tells why, or restart it."
+SILENT = "Wait until the node responds, or restart its ranks (↻), which gives up the old ones."
+SLOW_START = "Rank {rank} is taking a long time to start: see its log for the cause, or restart it."
 SAID = "{log} ends with: {text}"

@@ -39,7 +39,7 @@ from rankroom.system import (
     python_command,
 )
 from rankroom.system.gpus import visible_gpus
-from rankroom.system.polling import changes, poll_until
+from rankroom.system.polling import poll_until, skip_repeats
 from rankroom.text.rank_ranges import name_ranks
 
 Progress = Callable[[str], None]
@@ -79,7 +79,7 @@ def launch(
     if granted is None:  # then Horovod's store, too, is for processes of this machine only
         env |= {port_guard.BIND: "127.0.0.1"} | port_guard.environment(env)
     with one_at_a_time():
-        make_way(paths)
+        remove_ended(paths)
         info = ClusterInfo(
             paths.name, size, created=time.time(), python=python, cwd=folder,
             auto_restart=auto_restart, allocation=granted, reached_from=reached_from,
@@ -101,8 +101,8 @@ def one_at_a_time() -> Iterator[None]:
     """Serialize starts, so that the second of two clients that start one cluster finds the first
     start. Goes on without a lock if the file system has none, or another start hangs."""
     with contextlib.suppress(OSError):  # the next step fails for the same reason, and reports it
-        config.private(config.home())
-    with file_lock.in_turn(config.home() / "start.lock", TURN_S):
+        config.make_private(config.home())
+    with file_lock.locked_briefly(config.home() / "start.lock", TURN_S):
         yield
 
 
@@ -165,7 +165,7 @@ def room_for(
         devices, size = 0, sum(node.ranks for node in granted.nodes)
         where, cores = f"job {granted.job}", sum(node.cores for node in granted.nodes)
     if size < 1:
-        raise UsageError(f"--ranks {size}: a cluster has at least 1 rank")
+        raise UsageError(f"--ranks {size}: a cluster needs at least 1 rank")
     if size > (most := most_ranks(cores)):
         raise UsageError(f"--ranks {size}: {where} has {cores} cores, for {most} ranks at most")
     return granted, devices, size
@@ -182,11 +182,11 @@ def wait_ready(
     """Wait until all ranks are ready, and return the cluster's state.
 
     `progress(words)` is called as the start proceeds. Raises StartError with the cause and the end
-    of the log that shows it, or after `start_s` seconds.
+    of the log that shows it, or after `start_timeout_s` seconds.
     """
     begun = time.monotonic()
-    limit = start_s(paths.read())
-    tell = changes(progress)
+    limit = start_timeout_s(paths.read())
+    tell = skip_repeats(progress)
     missing: list[int] = []
     while time.monotonic() - begun < limit:
         info = paths.read()
@@ -220,7 +220,7 @@ def timed_out(paths: ClusterPaths, missing: list[int]) -> StartError:
     logs = [paths.rank_log(missing[0] if missing else 0), paths.controller_log]
     log = next(filter(tail, logs), paths.supervisor_log)
     late = name_ranks(missing) if missing else "the cluster was"
-    words = f"{late} not ready after {start_s(info):.0f} s"
+    words = f"{late} not ready after {start_timeout_s(info):.0f} s"
     if info is not None and not info.ranks and info.message:
         words += f", as {info.message}"
     return StartError(with_log(f"{words} (RANKROOM_START_SECONDS)", log))
@@ -247,7 +247,7 @@ def is_another(now: ClusterInfo | None, before: ClusterInfo | None) -> bool:
     return now is not None and before is not None and now.created != before.created
 
 
-def start_s(info: ClusterInfo | None) -> float:
+def start_timeout_s(info: ClusterInfo | None) -> float:
     """Return how long a start may take."""
     return start_limit.seconds(info) if info else config.start_seconds(start_limit.START_TIMEOUT_S)
 
@@ -262,7 +262,7 @@ def own_processes(paths: ClusterPaths) -> list[psutil.Process]:
     return sorted(found, key=lambda process: process.pid)
 
 
-def make_way(paths: ClusterPaths) -> None:
+def remove_ended(paths: ClusterPaths) -> None:
     """Remove what an ended cluster left, as its name is used again; move aside what its ranks hold
     of unfinished runs.
 
@@ -299,7 +299,7 @@ def is_unclaimed(info: ClusterInfo) -> bool:
 def is_in_time(info: ClusterInfo) -> bool:
     """Return whether its start may still be in progress, as far as the clock tells, which may have
     been set since."""
-    return time.time() - info.created < start_s(info)
+    return time.time() - info.created < start_timeout_s(info)
 
 
 def supervisors(paths: ClusterPaths, doubtful: bool = False) -> list[psutil.Process]:
@@ -347,9 +347,10 @@ STARTS = (
     "another --name"
 )
 ELSEWHERE = (
-    "a cluster named {name} was started on {where}, and may well run there: choose another --name"
+    "a cluster named {name} was started on {where} and may still be running there: choose another "
+    "--name"
 )
 SUPERVISED = (
-    "a supervisor of a cluster named {name} runs (pid {pid}), though {path} does not say so: "
-    "choose another --name, or end that process first"
+    "a supervisor of a cluster named {name} is running (pid {pid}), although {path} does not "
+    "record it: choose another --name, or end that process first"
 )

@@ -21,7 +21,7 @@ from rankroom.scheduler import ended_jobs
 from rankroom.system import file_lock, pid_space, process_tree
 from rankroom.system.pid_space import PidSpace
 
-ANSWER_S = 2.0  # reply timeout of a supervisor on another machine
+REPLY_TIMEOUT_S = 2.0  # reply timeout of a supervisor on another machine
 SUPERVISOR = "rankroom.supervisor.supervisor"
 # The second one manages a cluster on a site.
 SUPERVISORS = (*names(SUPERVISOR), *names("rankroom.remote.agent"))
@@ -135,7 +135,7 @@ def _answers(info: ClusterInfo) -> State:
     granted = info.allocation
     silent: State = "runs"
     try:
-        ask(info.rpc, info.rpc_key, ANSWER_S, do="alive")
+        ask(info.rpc, info.rpc_key, REPLY_TIMEOUT_S, do="alive")
         return "runs"
     except ConnectionRefusedError:
         if granted is None or _short(socket.gethostname()) in (

@@ -108,5 +108,6 @@ def _follow(cluster: AnyCluster) -> None:
 
 
 DEAF = (
-    "cluster {name} does not answer ({error}): `%cluster stop` ends it; its supervisor said:\n{log}"
+    "cluster {name} does not answer ({error}): `%cluster stop` ends it; the supervisor's log ends "
+    "with:\n{log}"
 )

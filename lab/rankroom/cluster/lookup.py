@@ -23,8 +23,12 @@ def find(name: str | None) -> ClusterInfo:
 
     A cluster on a site counts until its job is known to be over, with or without an agent here.
     """
-    if name is not None and (named := ClusterPaths(name).read()) is not None and _is_on(named):
-        demand_in_reach(named)
+    if (
+        name is not None
+        and (named := ClusterPaths(name).read()) is not None
+        and _may_be_running(named)
+    ):
+        require_in_reach(named)
         return named  # also a site's part of a cluster, which `all_clusters` leaves out
     running = clusters_in_use()
     if not running:
@@ -38,7 +42,7 @@ def find(name: str | None) -> ClusterInfo:
 
 def clusters_in_use() -> list[ClusterInfo]:
     """Return those that `find` chooses from, newest first, without those out of reach."""
-    found = filter(_is_on, all_clusters())
+    found = filter(_may_be_running, all_clusters())
     # One on a site whose agent is known to be gone, as after a reboot, is in reach.
     return [info for info in found if _in_reach(info) or not liveness.alive(info)]
 
@@ -49,7 +53,7 @@ def demand_readable() -> None:
         paths.read()
 
 
-def demand_in_reach(info: ClusterInfo) -> None:
+def require_in_reach(info: ClusterInfo) -> None:
     """Raise NoClusterError for a cluster that runs, or may run, out of reach."""
     if not _in_reach(info) and liveness.alive(info):
         said = RUNS_THERE if liveness.state(info) == "runs" else MAY_RUN
@@ -60,18 +64,18 @@ def _in_reach(info: ClusterInfo) -> bool:
     return not liveness.is_elsewhere(info)
 
 
-def _is_on(info: ClusterInfo) -> bool:
+def _may_be_running(info: ClusterInfo) -> bool:
     return liveness.alive(info) or liveness.remote_on(info)
 
 
-def living(paths: ClusterPaths) -> ClusterInfo:
+def read_supervised(paths: ClusterPaths) -> ClusterInfo:
     """Return the cluster's state. Raises NoClusterError if it no longer has a supervisor."""
     info = paths.read()
     if info is None or (info.state == "stopped" and not info.message):
         raise NoClusterError(CLUSTER_STOPPED.format(name=paths.name))
     if info.state == "stopped" or (info.state == "failed" and info.remote is not None):
         raise NoClusterError(ENDED.format(name=paths.name, why=info.message))
-    demand_in_reach(info)
+    require_in_reach(info)
     if info.remote is not None and info.supervisor and not info.rpc:
         raise NoClusterError(EARLIER_SITE.format(name=paths.name, pid=info.supervisor))
     if not liveness.alive(info):
@@ -90,7 +94,7 @@ def end(paths: ClusterPaths, known: ClusterInfo | None = None) -> None:
     this process has no file descriptors left: it can neither ask nor look for processes then.
     """
     if (info := paths.read()) is not None and not launch.is_another(info, known):
-        demand_in_reach(info)
+        require_in_reach(info)
         try:
             ask(info.rpc, info.rpc_key, do="stop")
         except OSError as error:
@@ -114,13 +118,13 @@ def why_gone(info: ClusterInfo | None) -> str:
 
 
 STARTS = "cluster {name} is being started: wait until it is ready"
-RUNS_THERE = "cluster {name} runs on {where}, and is reached from there only"
+RUNS_THERE = "cluster {name} is running on {where}, and can be used only from there"
 MAY_RUN = (
     "cluster {name} was started on {where}, and whether it runs cannot be told from here: use it "
     "there; `rankroom doctor` says what to do if that machine is gone for good"
 )
 UNKEPT = (
-    "the agent of cluster {name} here is gone; its job may go on: "
-    "`%cluster attach {name}` starts one again"
+    "the local agent of cluster {name} is gone, but its job may still be running: "
+    "`%cluster attach {name}` starts a new agent"
 )
 GONE = "cluster {name} is gone: {why}; `%cluster restart` starts it again"

@@ -172,7 +172,7 @@ def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:
     """Remove a spool of a run that is over, once the record has all of it, and no rank can write to
     it any more."""
     with contextlib.suppress(OSError):
-        may_go = not any("missing from the record" in note for note in run.notes)
+        may_go = not run.may_lack_output
         if run.state == "failed":
             may_go = may_go and time.time() - spool.stat().st_mtime > KEEP_S
         if may_go and not liveness.alive(info):

@@ -75,7 +75,7 @@ def dry_run(name: str, asked: Mapping[str, str]) -> DryRun:
     """Return what a start of ranks on the site called `name` would submit."""
     try:
         where = granted(site.load(name), asked)
-        again = bool(asked.get("auto_restart"))
+        again = auto_restart(asked)
         return DryRun("" if where is None else script(where, asked.get("name", ""), again))
     except StartRequestError as error:
         return DryRun("", error.errors)
@@ -135,7 +135,7 @@ def granted(where: Site, asked: Mapping[str, str]) -> Site | None:
     most = launch.most_ranks(control_groups.cores())
     sound = re.fullmatch(r"\d{1,9}", number) and 1 <= int(number) <= most
     if number and where.scheduler == "none" and not sound:
-        errors["ranks"] = f"is a number from 1 to {most} on this machine, not {number!r}"
+        errors["ranks"] = f"must be a number from 1 to {most} on this machine, not {number!r}"
     if errors:
         raise StartRequestError(errors)
     return job_on(where, given, ranks(asked))
@@ -145,8 +145,13 @@ def ranks(asked: Mapping[str, str]) -> int | None:
     """Return how many ranks are asked for; None if not specified. Raises StartRequestError."""
     text = asked.get("ranks", "").strip()
     if not re.fullmatch(r"\d{0,9}", text):
-        raise StartRequestError({"ranks": f"is a whole number, not {text!r}"})
+        raise StartRequestError({"ranks": f"must be a whole number, not {text!r}"})
     return int(text) if text else None
+
+
+def auto_restart(asked: Mapping[str, str]) -> bool:
+    """Return whether ranks that die are to be restarted automatically."""
+    return asked.get("auto_restart", "") == "true"
 
 
 def as_typed(where: Site) -> dict[str, str]:
@@ -165,16 +170,16 @@ def script(where: Site, name: str, again: bool) -> str:
 
 def _value(key: str, text: str) -> Any:
     if key not in _OPTIONS:
-        raise UsageError(f"{key} is not asked for; there are {', '.join(_OPTIONS)}")
+        raise UsageError(f"{key} is not a known field; the fields are {', '.join(_OPTIONS)}")
     if _OPTIONS[key].type is not int:
         return text
     if not re.fullmatch(r"-?\d{1,9}", text):
-        raise UsageError(f"{key} is a whole number, not {text!r}")
+        raise UsageError(f"{key} must be a whole number, not {text!r}")
     return int(text)
 
 
-NO_SITE = "is for a job: say on which site, with --site NAME"
-NO_JOB_THERE = "is for a job, and {site} has no scheduler"
+NO_SITE = "applies to a job only: name a site with --site NAME"
+NO_JOB_THERE = "applies to a job only, and {site} has no scheduler"
 NO_SCHEDULER_THERE = (
     'ranks on {login} are started by its scheduler, and {profile} says `scheduler = "none"`: '
     "name the scheduler that is there, or remove `login` to start ranks on this machine"

@@ -19,8 +19,8 @@ from rankroom.errors import SUPERVISOR_FAILED, RankroomError, StartError, Unread
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 from rankroom.rpc.client import Answer, Client, Direct, RpcError, Take
 
-ASK_S = 30.0  # timeout for the supervisor's reply
-AGAIN_S = 0.5  # while a reply is awaited, between checks whether the supervisor is alive
+REPLY_TIMEOUT_S = 30.0  # timeout for the supervisor's reply
+SUPERVISOR_CHECK_INTERVAL_S = 0.5  # whether it is alive, while a reply is awaited
 RENEW_S = 600.0  # between checks of an idle client whether the cluster has another supervisor
 
 
@@ -49,12 +49,14 @@ class SupervisorClient:
         if self._pid != os.getpid():
             self._begin()
 
-    def ask(self, do: str, *buffers: bytes, patience: float = ASK_S, **question: Any) -> Answer:
+    def ask(
+        self, do: str, *buffers: bytes, patience: float = REPLY_TIMEOUT_S, **question: Any
+    ) -> Answer:
         """Return the supervisor's reply. Raises what it raised, NoClusterError once it is gone."""
         until = time.monotonic() + patience
         asked = self._connection().ask(*buffers, do=do, until=until, **question)
         said = self._result(asked, until, patience)
-        errors.raise_told(said)
+        errors.raise_reported(said)
         return said
 
     def ask_directly(
@@ -72,7 +74,7 @@ class SupervisorClient:
         except IndexError:
             self._connection()
             direct = Direct(*self._asks)
-        until, mark = time.monotonic() + ASK_S, secrets.token_hex(8)
+        until, mark = time.monotonic() + REPLY_TIMEOUT_S, secrets.token_hex(8)
 
         def look() -> None:
             if is_cancelled():
@@ -84,7 +86,7 @@ class SupervisorClient:
             if direct.server != self._asks:  # it went to a supervisor that is gone
                 direct.close()
                 return self.ask_directly(is_cancelled, **question)
-            said = self._result(asked, until, ASK_S, look)
+            said = self._result(asked, until, REPLY_TIMEOUT_S, look)
         except BaseException:
             direct.close()  # its reply may still arrive
             self.tell(do="withdraw", mark=mark)  # the run would have no follower
@@ -93,7 +95,7 @@ class SupervisorClient:
             self._directs.append(direct)
         else:
             direct.close()
-        errors.raise_told(said)
+        errors.raise_reported(said)
         return said
 
     def tell(self, **content: Any) -> None:
@@ -147,7 +149,7 @@ class SupervisorClient:
     ) -> Answer:
         while True:
             try:
-                return asked.result(min(AGAIN_S, patience))
+                return asked.result(min(SUPERVISOR_CHECK_INTERVAL_S, patience))
             except RpcError as error:
                 raise RankroomError(
                     SUPERVISOR_FAILED.format(name=self._paths.name, error=error)
@@ -166,7 +168,10 @@ class SupervisorClient:
     def _demand_alive(self) -> None:
         """Raise NoClusterError if the cluster no longer has a supervisor."""
         with contextlib.suppress(UnreadableError):
-            lookup.living(self._paths)
+            lookup.read_supervised(self._paths)
 
 
-SLOW = "the supervisor of {name} did not answer within {seconds:.0f} s: `%cluster stop` ends it"
+SLOW = (
+    "the supervisor of cluster {name} did not answer within {seconds:.0f} s: try again, or end the "
+    "cluster with `%cluster stop`"
+)

@@ -12,23 +12,23 @@ from typing import Any
 
 from rankroom.course.exercise import Wrong
 
-Hear = Callable[[str, tuple[Any, ...]], None]
-_heard_by: list[Hear] = []
+AuditCallback = Callable[[str, tuple[Any, ...]], None]
+_callbacks: list[AuditCallback] = []
 
 
 @contextmanager
-def heard_by(hear: Hear) -> Iterator[None]:
-    """Within the block, call `hear(event, arguments)` for each audit event, before it happens."""
+def on_audit_events(callback: AuditCallback) -> Iterator[None]:
+    """Within the block, call `callback(event, arguments)` before each audit event happens."""
     _audit()
-    _heard_by.append(hear)
+    _callbacks.append(callback)
     try:
         yield
     finally:
-        _heard_by.remove(hear)
+        _callbacks.remove(callback)
 
 
 @dataclass
-class Replaced:
+class Replacement:
     """How a new checkpoint took the place of the old one, as far as was observed."""
 
     was_taken_away: bool = False  # no file had its name, at least for a moment
@@ -47,10 +47,12 @@ class Replaced:
 
 
 @contextmanager
-def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator[Replaced]:
+def watch_replacement(
+    path: Path, counts: Callable[[], bool] = lambda: True
+) -> Iterator[Replacement]:
     """Watch how the file at `path` is replaced within the block. Its removal is noted only while
     `counts()` is true: training may remove it at the end."""
-    found = Replaced()
+    found = Replacement()
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("os.remove", "os.rename") and str(arguments[0]) == str(path) and counts():
@@ -60,7 +62,7 @@ def replacing(path: Path, counts: Callable[[], bool] = lambda: True) -> Iterator
 
     with path.open("rb") as witness:  # the old file, in which an overwrite shows
         before = witness.read()
-        with heard_by(hear):
+        with on_audit_events(hear):
             yield found
         witness.seek(0)
         found.was_overwritten = witness.read() != before
@@ -71,8 +73,8 @@ def _audit() -> None:
     """Add the audit hook, once: Python cannot remove it again."""
 
     def tell(event: str, arguments: tuple[Any, ...]) -> None:
-        for hear in list(_heard_by):
-            hear(event, arguments)
+        for callback in list(_callbacks):
+            callback(event, arguments)
 
     sys.addaudithook(tell)
 
@@ -83,7 +85,7 @@ TAKEN_AWAY = (
 )
 OVERWRITTEN = (
     "the next checkpoint was written over the one before, into the same file: a job that reads it "
-    "meanwhile, or after a kill, finds half of one. Write to another name, and rename it then"
+    "meanwhile, or after a kill, finds half a checkpoint. Write to another name, then rename it"
 )
 FROM_ELSEWHERE = (
     "the new checkpoint was made in another folder: on most nodes /tmp is a disk of its own, from "

@@ -76,4 +76,4 @@ def _written(source: Path, to: Path) -> Iterator[Path]:
             fresh.unlink(missing_ok=True)
 
 
-NO_LESSON = "{name} is no lesson of the course: its notebooks are called like {first}"
+NO_LESSON = "{name} is not a lesson of the course: its notebooks have names like {first}"

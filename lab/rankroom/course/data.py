@@ -153,8 +153,8 @@ def idx_files(folder: Path) -> Data:
     for part in parts:
         if len(part.images) != len(part.labels):
             raise UsageError(
-                f"{folder}: {len(part.images)} images with {len(part.labels)} labels: one of the "
-                "files is another one's"
+                f"{folder}: {len(part.images)} images but {len(part.labels)} labels: these files "
+                "do not belong together"
             )
     return _of_bytes(parts, folder.name)
 
@@ -171,7 +171,9 @@ def read_idx(path: Path) -> Any:
         array = numpy.frombuffer(raw, kind, offset=4 + 4 * dimensions)
         return array.reshape(shape)
     except (OSError, EOFError, KeyError, IndexError, ValueError, struct.error) as error:
-        raise UsageError(f"{path} is no whole idx file ({error}): fetch it again") from None
+        raise UsageError(
+            f"{path} is not a complete idx file ({error}): download it again"
+        ) from None
 
 
 def cifar_files(folder: Path) -> Data:
@@ -191,7 +193,7 @@ def _cifar(folder: Path, names: str, before: int) -> Part:
     for path in sorted(folder.glob(names)):
         raw = numpy.fromfile(path, "u1")
         if not len(raw) or len(raw) % (before + _CIFAR_PIXELS):
-            raise UsageError(f"{path} is no whole file of CIFAR's: fetch it again")
+            raise UsageError(f"{path} is not a complete CIFAR file: download it again")
         rows.append(raw.reshape(-1, before + _CIFAR_PIXELS))
     if not rows:
         raise UsageError(f"{folder} has no files {names}: CIFAR's files belong together")
@@ -257,9 +259,9 @@ def _only(folder: Path, start: str) -> Path:
 
 
 NOTHING = (
-    "{path} (RANKROOM_DATA) holds neither MNIST's files (train-images-idx3-ubyte and three more), "
-    "nor CIFAR's (data_batch_1.bin to test_batch.bin), nor folders train and val with a folder for "
-    "each class"
+    "{path} (from RANKROOM_DATA, unless you gave it) holds neither MNIST's files "
+    "(train-images-idx3-ubyte and three more), nor CIFAR's (data_batch_1.bin to test_batch.bin), "
+    "nor folders train and val with a folder for each class"
 )
 NO_REFERENCE = (
     "this Python has no language reference (pydoc_data): set RANKROOM_TEXT to a text file"

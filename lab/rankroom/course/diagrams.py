@@ -72,7 +72,8 @@ def buckets(layers: int = 4) -> Diagram:
     return Diagram(
         "the way back, in buckets",
         f"{layers} layers are computed from the last to the first; as soon as the gradients of two "
-        "are there, they are sent together, beside the computing. Only the last bucket is exposed.",
+        "are there, they are sent together, while the next ones are computed. Only the last bucket "
+        "is exposed.",
         end + 2 * wide + 60, 120, parts,
     )  # fmt: skip
 

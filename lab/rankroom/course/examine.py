@@ -34,6 +34,6 @@ def examine(name: str, variables: Mapping[str, Any], seed: int) -> Right:
 
 
 OVERWRITTEN_VARIABLE = (
-    "`{name}` is {found}, and was {now}: give your own variable another name, and put it right "
-    'with `import os; {name} = int(os.environ["{env}"])`'
+    "`{name}` is {found} instead of {now}: use another name for your own variable, and restore "
+    'this one with `import os; {name} = int(os.environ["{env}"])`'
 )

@@ -107,7 +107,7 @@ def find(name: str) -> Exercise:
     return REGISTERED_EXERCISES[name]
 
 
-def every() -> dict[str, Exercise]:
+def all_exercises() -> dict[str, Exercise]:
     """Return all exercises by name, in the order of the course."""
     for topic in TOPICS:
         import_module(f"rankroom.course.exercises.{topic}_exercises")

@@ -96,7 +96,7 @@ def lesson(number: int) -> Lesson:
         if each.number == number:
             return each
     there = f"{LESSONS[0].number} to {LESSONS[-1].number}"
-    raise UsageError(f"there is no lesson {number}: the course has {there}")
+    raise UsageError(f"there is no lesson {number}: the course has lessons {there}")
 
 
 def folder() -> Path:

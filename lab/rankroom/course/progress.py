@@ -120,7 +120,7 @@ def _change(change: Callable[[Progress], None]) -> str:
         change(now)
         if json.dumps(now.__dict__) != before:
             now.user = now.user or _user()
-            config.private(path.parent)
+            config.make_private(path.parent)
             write_atomically(path, json.dumps(now.__dict__, indent=1), mode=0o644)
     except OSError as error:
         return f"{path}: {with_remedy(error)}"
@@ -152,4 +152,4 @@ def collect(folder: Path) -> tuple[list[Progress], dict[Path, str]]:
     return found, left_out
 
 
-NO_PROGRESS = "it holds something else than progress"
+NO_PROGRESS = "it is not a progress file"

@@ -40,13 +40,13 @@ def form(question: Question, when: When) -> Form:
     return question.before if when == "before" else question.after
 
 
-def about(lessons: Collection[int]) -> Sequence[Question]:
+def questions_about(lessons: Collection[int]) -> Sequence[Question]:
     """Return the questions about these lessons; all questions if there are fewer than FEWEST."""
     found = [each for each in QUESTIONS if each.lesson in lessons]
     return found if len(found) >= MIN_QUESTIONS else QUESTIONS
 
 
-def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
+def questions_markdown(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
     """Return the questions as Markdown."""
     parts = [f"**{len(questions)} questions.** {HOW}"]
     for number, each in enumerate(questions, 1):
@@ -56,13 +56,13 @@ def asked(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
     return "\n\n".join(parts)
 
 
-def sheet(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
+def answer_cell(when: When, questions: Sequence[Question] = QUESTIONS) -> str:
     """Return the source of the cell for the answers."""
     lines = [f"{number} {UNKNOWN}" for number in range(1, len(questions) + 1)]
     return "\n".join([f"%%check quiz.{when}", *lines])
 
 
-class Marked:
+class QuizResult:
     """The result of marking the answers, for the notebook."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -77,7 +77,7 @@ class Marked:
                 "text/plain": repr(self)}  # fmt: skip
 
 
-def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> Marked:
+def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> QuizResult:
     """Mark a completed sheet, and store the result. Raises UsageError if the sheet is untouched or
     cannot be read, or if this quiz was taken before."""
     done = progress.read()
@@ -93,7 +93,7 @@ def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> 
     if why:
         words.append(NOT_KEPT.format(why=why))
     if when == "before":
-        return Marked([*words, LATER])
+        return QuizResult([*words, LATER])
     if (first := score(progress.read(), "before")) is not None:
         words[0] += f"; before it: {first}"
         if (of := size(progress.read(), "before")) != len(questions):  # in another workshop
@@ -104,7 +104,7 @@ def answer(when: When, text: str, questions: Sequence[Question] = QUESTIONS) -> 
                 f"{form(each, when).right}: {form(each, when).answers[0]} (lesson {each.lesson})"
             )
             words.append(f"{number} is {there}")
-    return Marked(words)
+    return QuizResult(words)
 
 
 def read(text: str, last: int = len(QUESTIONS)) -> dict[int, str]:
@@ -140,7 +140,7 @@ def _answered(of: Progress, when: When) -> list[str]:
     return [name for name in of.tries if name.startswith(f"{when}.")]
 
 
-def gains(everybody: Sequence[Progress]) -> list[str]:
+def class_results(everybody: Sequence[Progress]) -> list[str]:
     """Return lines for a teacher: a class's results before and after, in all and by question."""
     scores = {when: [n for each in everybody if (n := score(each, when)) is not None]
               for when in WHEN}  # fmt: skip
@@ -180,12 +180,14 @@ HOW = (
     "Write the letter of an answer after each number in the cell below, and run it. `?` is for "
     "what you do not know: a guess tells your teacher nothing. Your answers are marked once."
 )
-LATER = "Which ones, and why, is what the workshop is about: the same is asked at its end."
+LATER = "Which ones, and why, is what the workshop is about: you will be asked the same at its end."
 DONE = (
     "you have taken the quiz {when} the workshop already: {right} of {of} right. The first answers "
     "count"
 )
-NOT_KEPT = "this is not kept, and your teacher does not get it: {why}"
-UNTOUCHED = "nothing is answered yet: write the letter of an answer in the place of a `?`"
-NO_ANSWER = "{line!r} is no answer: write a question's number, 1 to {last}, and a letter, like: 3 b"
+NOT_KEPT = "your answers could not be stored, so your teacher does not get them: {why}"
+UNTOUCHED = "you have not answered anything yet: replace a `?` by the letter of an answer"
+NO_ANSWER = (
+    "{line!r} is not an answer: write a question's number, 1 to {last}, and a letter, like: 3 b"
+)
 MISSING = "no answer to {numbers} yet: write ? for what you do not know"

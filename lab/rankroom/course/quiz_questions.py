@@ -111,9 +111,9 @@ QUESTIONS = (
             "In a ring all-reduce of 100 MB, how much does each of very many ranks send?",
             (
                 "nearly 200 MB, and never more",
-                "100 MB times the ranks",
-                "100 MB over the ranks",
-                "100 MB times their logarithm",
+                "100 MB times the number of ranks",
+                "100 MB divided by the number of ranks",
+                "100 MB times the logarithm of the number of ranks",
             ),
             0,
         ),
@@ -133,7 +133,8 @@ QUESTIONS = (
         4,
         Form(
             "Data-parallel training averages gradients in each step, but the ranks began with "
-            "different random weights, and nobody sent rank 0's to the others. What comes of it?",
+            "different random weights, and rank 0's were not sent to the others. What is the "
+            "result?",
             (
                 "the ranks train different networks, without an error",
                 "the weights are the same after the first step",
@@ -144,11 +145,11 @@ QUESTIONS = (
         ),
         Form(
             "All ranks have begun with rank 0's weights, and one line is missing: gradients are "
-            "not averaged. How does one notice?",
+            "not averaged. How can you tell?",
             (
                 "by comparing the ranks: loss and weights differ from the first steps on",
                 "the optimizer raises an error",
-                "the ranks wait for each other for ever",
+                "the ranks wait for each other forever",
                 "all ranks have the same loss, which does not fall",
             ),
             1,
@@ -158,7 +159,7 @@ QUESTIONS = (
         "shares of the data",
         4,
         Form(
-            "8,000 samples, 4 ranks, batches of 50 on each. How many steps has an epoch in which "
+            "8,000 samples, 4 ranks, batches of 50 on each. How many steps does an epoch have if "
             "every sample is seen once?",
             ("40", "160", "10", "80"),
             2,
@@ -175,10 +176,10 @@ QUESTIONS = (
         10,
         Form(
             "From 1 rank to 8, with the same batch on each and a learning rate 8 times as high, "
-            "the loss explodes within a few steps. What is tried first?",
+            "the loss explodes within a few steps. What should you try first?",
             (
                 "raising the rate step by step in the first epochs",
-                "leaving out the average over gradients",
+                "not averaging the gradients",
                 "a smaller number of epochs",
                 "another random seed on each rank",
             ),
@@ -216,7 +217,7 @@ QUESTIONS = (
         12,
         Form(
             "In every step, ranks 0, 1 and 3 spend 30 ms in the all-reduce, and rank 2 spends 1 "
-            "ms. Which rank is to be looked at?",
+            "ms. Which rank should you look at?",
             (
                 "rank 2: it comes last, and the others wait for it",
                 "ranks 0, 1 and 3: their network is slow",
@@ -252,7 +253,8 @@ QUESTIONS = (
             1,
         ),
         Form(
-            "All of 16 ranks write the same checkpoint to the same name. What is done instead?",
+            "All of 16 ranks write the same checkpoint to the same name. What should be done "
+            "instead?",
             (
                 "one writes under another name, then renames; the others wait for it",
                 "each waits a random time before it writes",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rankroom.course.lessons import LESSONS, Lesson
 from rankroom.horovod_build.features import features
 
-if TYPE_CHECKING:  # ranks import this module for `absent`, but not the cluster
+if TYPE_CHECKING:  # ranks import this module for `missing_here`, but not the cluster
     from rankroom.cluster.base import AnyCluster
 
 REPLY_TIMEOUT_S = 60.0  # finding packages for the first time may take long on a slow file system
@@ -27,16 +27,16 @@ INSTALL_COMMANDS = {
 }
 
 
-def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
+def unmet_needs(cluster: AnyCluster, lesson: Lesson) -> str:
     """Return why this lesson cannot be taken on these ranks, and which can; empty if it can."""
     if cluster.size < lesson.ranks:
         return TOO_FEW_RANKS.format(
             lesson=lesson.name, needs=lesson.ranks, size=cluster.size, number=lesson.number
         )
-    names = missing(cluster, lesson.needs)
+    names = missing_on_ranks(cluster, lesson.needs)
     if not names:
         return ""
-    gone = missing(cluster, sorted({name for each in LESSONS for name in each.needs}))
+    gone = missing_on_ranks(cluster, sorted({name for each in LESSONS for name in each.needs}))
     works = [str(each.number) for each in LESSONS if not set(each.needs) & set(gone)]
     how = "; ".join(
         dict.fromkeys(INSTALL_COMMANDS.get(name, f"`pip install {quote(name)}`") for name in names)
@@ -47,16 +47,16 @@ def lacking(cluster: AnyCluster, lesson: Lesson) -> str:
     )  # fmt: skip
 
 
-def missing(cluster: AnyCluster, names: Sequence[str]) -> list[str]:
+def missing_on_ranks(cluster: AnyCluster, names: Sequence[str]) -> list[str]:
     """Return the packages that the ranks lack. Raises RankroomError if rank 0 does not answer, for
     instance because a run is active."""
     found: list[str] = (
-        cluster.apply(0, absent, list(names), patience=REPLY_TIMEOUT_S) if names else []
+        cluster.apply(0, missing_here, list(names), patience=REPLY_TIMEOUT_S) if names else []
     )
     return found
 
 
-def absent(names: Sequence[str]) -> list[str]:
+def missing_here(names: Sequence[str]) -> list[str]:
     """Return the packages that cannot be imported in this process, or only in too old a version."""
     return [name for name in names if not _is_there(*name.partition(">=")[::2])]
 
@@ -90,5 +90,5 @@ TOO_FEW_RANKS = (
 )
 MISSING_PACKAGES = (
     "lesson {lesson} needs {names}, which the ranks do not have: {how}, then `%cluster restart` "
-    "and `%course {number}` again. Lessons that work as it is: {works}"
+    "and `%course {number}` again. Lessons that work already: {works}"
 )

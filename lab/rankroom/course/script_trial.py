@@ -56,7 +56,7 @@ class ScriptTrial:
                             os.kill(pid, signal.SIGKILL)
         self.status = process.returncode
 
-    def forget(self) -> None:
+    def delete_notes(self) -> None:
         """Delete the notes so far: later queries are then about the next run alone."""
         for path in self._notes.iterdir():
             path.unlink()
@@ -69,7 +69,7 @@ class ScriptTrial:
         """Return the ranks that called torch.save."""
         return {rank for rank in (0, 1) for _, note in self._noted(rank) if "saves" in note}
 
-    def told(self) -> str:
+    def output_tail(self) -> str:
         """Return the end of the script's output."""
         return (
             (self.folder / "output").read_text("utf-8", "replace").strip()[-OUTPUT_TAIL_CHARACTERS:]

@@ -102,8 +102,10 @@ def _definitions(source: str) -> str:
     return "".join(f"{line}\n" for line in kept)
 
 
-NOT_SOLVED = "{name}: its solution needs cells above it, which you run first ({why})"
+NOT_SOLVED = (
+    "{name}: its solution failed ({why}). Run the cells above that it needs, then try again"
+)
 SOLUTION_IS_SCRIPT = (
-    "{name}: its solution is a script, {script}, and nothing of it is on ranks: copy it from the "
+    "{name}: its solution is a script, {script}, which is not run on your ranks: copy it from the "
     "notebook"
 )

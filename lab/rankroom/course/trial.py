@@ -63,9 +63,8 @@ def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
     cluster = ranks()
     if cluster.size < exercise.ranks:
         raise UsageError(
-            f"{exercise.name} needs {exercise.ranks} ranks at least, and there "
-            f"{'is' if cluster.size == 1 else 'are'} {cluster.size}: "
-            f"`%cluster resize {exercise.ranks}`"
+            f"{exercise.name} needs at least {exercise.ranks} ranks, and the cluster has "
+            f"{cluster.size}: `%cluster resize {exercise.ranks}`"
         )
     if exercise.script and source:
         source = f"{exercise.answer} = {source!r}"

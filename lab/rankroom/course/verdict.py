@@ -68,10 +68,10 @@ def judge(name: str, run: RunInfo, hang: str, limit: float | None, stood: str = 
         what = f"{failure.ename}: {failure.evalue}"[:500]
         return Verdict(name, "raised", f"your code raised {who}{where}: {what}")
     if limit is not None:
-        where = f": {stood}" if stood else "; no rank waits for another"
-        return Verdict(name, "slow", f"it did not end within {limit:g} s{where}{goes_on}")
+        where = f": {stood}" if stood else "; no rank was waiting for another"
+        return Verdict(name, "slow", f"the cell did not end within {limit:g} s{where}{goes_on}")
     return Verdict(name, "stopped", f"stopped before there was a result{goes_on}")
 
 
-HUNG = "the ranks wait for one another, and would do so for ever:"
+HUNG = "the ranks wait for one another, and would do so forever:"
 STAYS = "; the cell still runs: if it does not stop, `%cluster restart` ends it"

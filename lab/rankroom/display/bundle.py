@@ -16,7 +16,7 @@ from rankroom.display.metric_picture import MetricSummary, metric_summary
 from rankroom.display.page import Html, Page, Text, weight
 from rankroom.display.summary import Summary, summary
 from rankroom.display.text import clean, clip, one_line
-from rankroom.display.words import asking, label, whole_log
+from rankroom.display.words import prompt_words, rank_label, whole_log
 from rankroom.record import model
 from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
@@ -37,8 +37,8 @@ def running_bundle(run: RunInfo) -> Json:
     text, html = Text(1_000), Html(2_500)
     for page in (text, html):
         page.headline(run)
-        if words := asking(run):
-            page.note(f"{one_line(words, 200)}: `rankroom runs debug {run.id}` answers it")
+        if words := prompt_words(run):
+            page.note(f"{one_line(words, 200)}: reply with `rankroom runs debug {run.id}`")
         for note in run.notes[:5]:
             page.note(one_line(note, 200))
     html.note(f"follow it in a terminal: rankroom runs tail -f {run.id}")
@@ -102,7 +102,7 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: Metri
         is_cause = run.failure is None or run.failure.rank == cause["rank"]
         order = " first" if len(parts.errors) > 1 and is_cause else ""
         what = "was interrupted" if run.state == "interrupted" else f"failed{order}"
-        page.traceback(f"{label([cause['rank']])} {what}:", cause)
+        page.traceback(f"{rank_label([cause['rank']])} {what}:", cause)
         page.other_errors(parts.errors[1:])
     page.log(parts.head, parts.tail, parts.left_out)
     page.values(parts.displays)
@@ -115,7 +115,7 @@ def _fill(page: Page, run: RunInfo, parts: Digest, told: Summary, metrics: Metri
     for text in run.notes[:10]:
         page.note(text)
     if page.cut:
-        page.note(f"this is a summary; the whole: {whole_log(run)}")
+        page.note(f"this is a summary; for everything, run `{whole_log(run)}`")
 
 
 def _run(run: RunInfo) -> tuple[Json, int]:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rankroom.analysis.metrics.curves import Curve
-from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics, metrics_of
+from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, StoredMetrics, metrics_of
 from rankroom.analysis.profile.tables import Table
 from rankroom.display.text import one_line
-from rankroom.display.words import counted, who
+from rankroom.display.words import counted, ranks_words
 from rankroom.errors import RecordError
 from rankroom.record.model import RunInfo
 from rankroom.record.store import RecordPaths, Store
@@ -26,7 +26,7 @@ class Other(NamedTuple):
 
     letter: str
     run: RunInfo
-    found: GrowingMetrics | KeptMetrics
+    found: GrowingMetrics | StoredMetrics
 
     @property
     def words(self) -> str:
@@ -35,7 +35,7 @@ class Other(NamedTuple):
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start / 1e6))
         state = "" if run.state == "done" else f", {run.state}"
         title = one_line(run.name or run.title, 50)
-        return f"{self.letter}: {title}, run {run.id}, {when}, {who(run)}{state}"
+        return f"{self.letter}: {title}, run {run.id}, {when}, {ranks_words(run)}{state}"
 
 
 class Comparison(NamedTuple):
@@ -81,7 +81,9 @@ def comparison(
     return Comparison(others, notes)
 
 
-def compared_values(found: GrowingMetrics | KeptMetrics, others: Sequence[Other], most: int) -> str:
+def compared_values(
+    found: GrowingMetrics | StoredMetrics, others: Sequence[Other], most: int
+) -> str:
     """Return a table of each metric's last values in this run and the others: means over ranks."""
     head = ["metric", "this run", "step"]
     for other in others:
@@ -124,7 +126,7 @@ def _weight(paths: RecordPaths) -> int:
     return 0
 
 
-RECORD_GONE = "there is no record of it here"
+RECORD_GONE = "its record was not found"
 LARGE = "{letter}, run {id}, has many metrics: open the run in JupyterLab to compare them"
 NO_METRICS = "{letter}, run {id}, has no metrics{yet}"
-OTHER_NAMES = "{letter} has none of this run's metrics: it has {names}"
+OTHER_NAMES = "{letter} shares no metric with this run; its metrics include {names}"

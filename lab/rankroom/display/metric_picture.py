@@ -106,7 +106,7 @@ def last_values(
 
 def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = ()) -> str:
     """Return the SVG, or "" if there is nothing to show or it does not fit into `room` bytes."""
-    from rankroom.analysis.metrics.curve_answer import Asked, answer
+    from rankroom.analysis.metrics.curve_answer import CurveRequest, curve_reply
 
     names = list(found.metrics.curves)
     for panels in range(min(PANELS, len(names)), 0, -1):
@@ -116,9 +116,9 @@ def metric_picture(found: GrowingMetrics, room: int, others: Sequence[Other] = (
         lines = sum(len(others) + (count if count <= few else 3) for count in ranks)
         points = min(120, (room - 1_200 - 500 * panels) // (11 * lines))
         while points >= FEWEST_POINTS:
-            asked = Asked(points=points, names=shown)
-            theirs = [(other.letter, answer(other.found, asked)) for other in others]
-            svg = _svg(answer(found, asked), shown, theirs)
+            asked = CurveRequest(points=points, names=shown)
+            theirs = [(other.letter, curve_reply(other.found, asked)) for other in others]
+            svg = _svg(curve_reply(found, asked), shown, theirs)
             if weight(svg) <= room:
                 return svg
             points = points * 4 // 5
@@ -283,4 +283,4 @@ def _lines(events: Path) -> list[bytes] | None:
     return kept
 
 
-LARGE = "it has many metrics: open the run in JupyterLab, or use run.metrics()"
+LARGE = "its metrics are too large to plot here: open the run in JupyterLab, or use run.metrics()"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from rankroom.display.lines import Group
 from rankroom.display.text import clean, clip, one_line, overprint, to_html
-from rankroom.display.words import counted, error_words, headline, label
+from rankroom.display.words import counted, error_words, headline, rank_label
 from rankroom.record.model import Hang, Json, RunInfo
 from rankroom.text.amounts import size
 from rankroom.text.rank_ranges import format_ranks
@@ -98,7 +98,7 @@ class Page:
             else:
                 text = error_words(error["ename"], error["evalue"], 120)
             same.setdefault(text, []).append(error["rank"])
-        rows = [self._row("", f"{label(set(ranks))}: {text}") for text, ranks in same.items()]
+        rows = [self._row("", f"{rank_label(set(ranks))}: {text}") for text, ranks in same.items()]
         kept, _ = _ends(rows, [], int(self._whole * _ERRORS_SHARE))
         if len(kept) < len(rows):
             self.cut = True
@@ -141,13 +141,13 @@ class Page:
             same.setdefault(key, []).append(event["rank"])
         share = int(self._whole * _VALUES_SHARE)
         for place, ((png, plain), ranks) in enumerate(same.items()):
-            name = label(set(ranks))  # a rank may show the same twice
+            name = rank_label(set(ranks))  # a rank may show the same twice
             if png and self._figure(name, png, self._room - share - _NOTES_BYTES):
                 continue
             lines = plain.split("\n", _MAX_VALUE_LINES + 1)
             rows = [self._row("", overprint(line)) for line in lines[:_MAX_VALUE_LINES]]
             if len(rows) == 1:
-                rows = [self._row(f"{name}: ", lines[0])]
+                rows = [self._row(f"{name}: ", overprint(lines[0]))]
             else:
                 rows.insert(0, self._row(f"{name}:", ""))
             kept, _ = _ends(rows, [], share)

@@ -191,7 +191,7 @@ def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
             head.append(_text(x + 24, 24, WORDS[name]))
             x += 60 + 12 * len(WORDS[name])
     if len(shares.ranks) <= _MAX_TALL_RANKS and shares.collectives:
-        head.append(_text(x, 24, "thin: its collectives, behind computing or not"))
+        head.append(_text(x, 24, "thin strip: collectives, overlapped or not"))
     pitch = (bottom / _UNITS_PER_PIXEL - TOP) / len(shares.ranks)
     head.append("<g fill=currentColor text-anchor=end>")
     for place, rank in enumerate(shares.ranks):

@@ -42,12 +42,12 @@ def run_page(store: Store, run: RunInfo) -> Iterator[bytes]:
     """Return the page in pieces. Raises UsageError for a run that is still running, RankroomError
     if the extension was not built."""
     if run.state == "running":
-        raise UsageError(f"run {run.id} is still on: a page can be made of it when it is over")
+        raise UsageError(f"run {run.id} is still running: export its page when it has ended")
     try:
         # Nothing in the script may look like the end of its own element.
         script = SCRIPT.read_text("utf-8").replace("</script", "<\\/script")
     except OSError as error:
-        raise RankroomError(f"{SCRIPT}: {error.strerror}; `make lab` builds it") from None
+        raise RankroomError(NO_SCRIPT.format(path=SCRIPT, error=error.strerror)) from None
     return _pieces(store, run, script, _head(store, run, script))
 
 
@@ -99,13 +99,13 @@ def _parts(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
 
 def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield curves along steps and along time, of as many metrics as the page has room for."""
-    from rankroom.analysis.metrics.curve_answer import Asked, answer
+    from rankroom.analysis.metrics.curve_answer import CurveRequest, curve_reply
     from rankroom.analysis.metrics.metrics_of_run import metrics_of
 
     curves = metrics_of(store.paths(run.id), run)
     names = _few(curves.metrics, [*curves.metrics.curves][:_MAX_METRICS])
     for axis in _AXES:
-        said = answer(curves, Asked(axis, names=names), run.state)
+        said = curve_reply(curves, CurveRequest(axis, names=names), run.state)
         yield f"metrics_{axis}", [_json(_with_names(said, said["names"][: len(names)]))]
     for number, run_id in enumerate(run.compare if names else (), 1):
         with contextlib.suppress(RecordError):  # it was removed, and the view says so
@@ -114,7 +114,7 @@ def _curves(store: Store, run: RunInfo) -> Iterator[tuple[str, Iterable[bytes]]]
             yield f"run_{number}", [_json(other.to_json())]
             shared = _few(curves.metrics, [each for each in names if each in curves.metrics.curves])
             for axis in _AXES:
-                said = answer(curves, Asked(axis, names=shared or names), other.state)
+                said = curve_reply(curves, CurveRequest(axis, names=shared or names), other.state)
                 kept = [each for each in said["names"] if each["name"] in shared]
                 told = said | {"names": kept or said["names"][:_MAX_LISTED_METRICS]}
                 yield f"metrics_{axis}_{number}", [_json(told)]
@@ -155,6 +155,7 @@ def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield base64.b64encode(rest)
 
 
+NO_SCRIPT = "cannot read the page's script {path}: {error}; build it with `make lab`"
 MORE = "this page has {names:,} of the run's {count:,} metrics; run.metrics() returns all of them"
 _CELL = "<details><summary>the cell</summary><pre>{source}</pre></details>"
 _HEAD = """<!doctype html>

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rankroom.analysis.profile.shares import PARTS
 from rankroom.analysis.profile.tables import PART_TITLES as WORDS
-from rankroom.analysis.scaling import COLOURS, Scaling, said
+from rankroom.analysis.scaling import COLOURS, Scaling, format_time
 from rankroom.text.rank_ranges import count_ranks
 
 WIDTH, HEIGHT = 640, 290
@@ -84,7 +84,7 @@ def _causes(scaling: Scaling) -> str:
         for part in PARTS:
             height = PLOT * size.causes[part] / top
             base -= height
-            time = said(size.causes[part])
+            time = format_time(size.causes[part])
             what = html.escape(f"{WORDS[part]} on {count_ranks(size.ranks)}: {time}")
             parts.append(
                 f'<rect x="{left:.1f}" y="{base:.1f}" width="{0.6 * pitch:.1f}" '

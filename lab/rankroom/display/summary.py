@@ -89,6 +89,6 @@ def _is_busy(shares: Shares) -> bool:
 
 
 LARGE = (
-    "its record is too large for a summary here: open the run in JupyterLab, or see "
+    "the record is too large to summarize here: open the run in JupyterLab, or run "
     "`rankroom runs profile {id}`"
 )

@@ -12,7 +12,7 @@ from rankroom.text.rank_ranges import name_ranks
 
 def headline(run: RunInfo) -> str:
     """Return one line on how the run went: `4 ranks · done in 12.4 s`."""
-    parts = [who(run), how(run)]
+    parts = [ranks_words(run), state_words(run)]
     if run.failure is not None:
         why = error_words(run.failure.ename, run.failure.evalue, 200)
         line = run.failure.cell_line
@@ -28,15 +28,15 @@ def error_words(name: str, value: str, most: int) -> str:
     return f"{one_line(name, 80)}: {said}" if said else one_line(name, 80)
 
 
-def who(run: RunInfo) -> str:
+def ranks_words(run: RunInfo) -> str:
     """Return `4 ranks`, or `ranks 0,2 of 4` if the run left some out."""
     count = len(run.ranks) or run.size
     if count < run.size:
-        return f"{label(rank.rank for rank in run.ranks)} of {run.size}"
+        return f"{rank_label(rank.rank for rank in run.ranks)} of {run.size}"
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def how(run: RunInfo) -> str:
+def state_words(run: RunInfo) -> str:
     """Return the state in words, with the time it took."""
     if run.state == "lost":
         return "lost: the process that wrote this record ended before the run did"
@@ -49,19 +49,19 @@ def how(run: RunInfo) -> str:
     return f"{clip(run.state, 20)}{where}" + (f" after {took}" if took else "")
 
 
-def asking(run: RunInfo) -> str:
+def prompt_words(run: RunInfo) -> str:
     """Return which ranks wait for the user, and where; empty if none does."""
     groups: dict[tuple[bool, str], list[int]] = {}
     for prompt in run.prompts if run.state == "running" else ():
         place = f" at {one_line(prompt.place, 60)}" if prompt.place else ""
         groups.setdefault((prompt.kind == "debugger", place), []).append(prompt.rank)
     return "; ".join(
-        f"{label(ranks)} {_ASKS[in_debugger][len(ranks) > 1]}{place}"
+        f"{rank_label(ranks)} {_ASKS[in_debugger][len(ranks) > 1]}{place}"
         for (in_debugger, place), ranks in groups.items()
     )
 
 
-def label(ranks: Iterable[int]) -> str:
+def rank_label(ranks: Iterable[int]) -> str:
     """Return `rank 2` or `ranks 0–3`."""
     return clip(name_ranks(list(ranks)), 66)
 

@@ -180,6 +180,6 @@ def _linkable(gpu: Gpu | None, place: Path) -> Path | None:
 
 FAILED = (
     "Horovod did not build for {name}: {why}\nremedy: {remedy}\n"
-    "The whole log is {log}; its last lines:\n{tail}"
+    "Full log: {log}; its last lines:\n{tail}"
 )
 NOT_INSTALLED = "pip could not install {wheel}; pip's last lines:\n{tail}"

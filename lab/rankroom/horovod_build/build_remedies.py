@@ -58,11 +58,11 @@ REMEDIES = (
     ),
     (
         r"unsupported GNU version|nvcc fatal",
-        "this CUDA does not take this compiler: set CXX to an older g++, or use `--no-gpu`",
+        "this CUDA does not support this compiler: set CXX to an older g++, or use `--no-gpu`",
     ),
     (
         r"Could NOT find CUDAToolkit|Could not find nvcc|CMAKE_CUDA_COMPILER",
-        "the CUDA toolkit is not whole: set CUDA_HOME to another one, or build for the CPU "
+        "the CUDA toolkit is incomplete: set CUDA_HOME to another one, or build for the CPU "
         "(`--no-gpu`)",
     ),
 )

@@ -51,7 +51,7 @@ def check(say: Callable[[str], None], *, timeout: float = 120.0) -> bool:
         if not works:
             say(CLASH_PATCHED if here.patched else CLASH)
     for name in installed.keys() - here.frameworks.keys():
-        say(f"  {name:12}not built in: `rankroom horovod build --force`")
+        say(f"  {name:12}not built in; to add it: `rankroom horovod build --force`")
     return works
 
 
@@ -94,12 +94,12 @@ def _prove(frameworks: list[str], say: Callable[[str], None], timeout: float) ->
     first = done[rank]
     why = f"no answer in {timeout:g} s" if first.timed_out else describe_exit(first.returncode)
     say(f"  {name:12}FAILED{first_loaded} on rank {rank} ({why}{where(first.output)}); it printed:")
-    for line in _telling(first.output):
+    for line in _most_informative_lines(first.output):
         say(f"    {line[:MAX_LINE_CHARS]}")
     return False
 
 
-def _telling(output: str) -> list[str]:
+def _most_informative_lines(output: str) -> list[str]:
     """Return the most informative lines: the last ones or, after a crash, those that report it."""
     lines = output.rstrip().splitlines()
     crash = next((n for n, line in enumerate(lines) if line.startswith(CRASH_REPORTS)), None)
@@ -115,20 +115,21 @@ def _proof(output: str) -> dict[str, Any]:
 
 
 CLASH = (
-    "  each works by itself, and both in one process do not: import only one of horovod.torch and "
-    "horovod.tensorflow in a cluster (`%cluster restart` before the other), or have a Horovod that "
-    "can do both: `rankroom horovod build`"
+    "  each works on its own, but not both in one process: import only one of horovod.torch and "
+    "horovod.tensorflow in a cluster (`%cluster restart` before the other), or build a Horovod "
+    "that supports both: `rankroom horovod build`"
 )
 CLASH_PATCHED = (
-    "  each works by itself, and both in one process do not: build it again (`rankroom horovod "
+    "  each works on its own, but not both in one process: rebuild Horovod (`rankroom horovod "
     "build --force`); until then import only one of horovod.torch and horovod.tensorflow in a "
     "cluster (`%cluster restart` before the other)"
 )
-NOT_THERE = "no Horovod in this environment: `rankroom horovod build`"
+NOT_THERE = "Horovod is not installed in this environment: build it with `rankroom horovod build`"
 NOTHING_BUILT = (
     "the Horovod in {path} has no framework built in: `rankroom horovod build --force` builds it "
     "for those of this environment"
 )
 MISMATCH = (
-    "  {name:12}built for {built}, but {installed} is installed: `rankroom horovod build --force`"
+    "  {name:12}built for {built}, but {installed} is installed: rebuild it with "
+    "`rankroom horovod build --force`"
 )

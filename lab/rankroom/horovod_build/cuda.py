@@ -128,9 +128,9 @@ def _read(path: Path) -> str:
 
 
 NO_NVCC = (
-    "no compiler for CUDA {cuda}, which PyTorch was built with: install CUDA toolkit {major} and "
-    "set CUDA_HOME to it, or install a PyTorch for CUDA {fetched} or newer, whose compiler pip can "
-    "fetch"
+    "no compiler for CUDA {cuda}, which the framework was built with: install CUDA toolkit {major} "
+    "and set CUDA_HOME to it, or install a framework built for CUDA {fetched} or newer, whose "
+    "compiler pip can fetch"
 )
 NO_NCCL = "no NCCL: install libnccl-dev or PyTorch's nvidia-nccl package, or set NCCL_HOME"
 NOT_FETCHED = (

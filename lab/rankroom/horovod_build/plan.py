@@ -116,7 +116,7 @@ def make_plan(gpu: bool | None = None) -> Plan:
             raise HorovodBuildError(CPU_FRAMEWORKS.format(names=names))
         return Plan(cpu_only, f"{names} cannot use GPUs")
     if not gpu and not gpus_of_driver():
-        return Plan(cpu_only, "this machine has no GPU; --gpu builds for one all the same")
+        return Plan(cpu_only, "this machine has no GPU; --gpu builds for one anyway")
     gpus: dict[Gpu | None, list[Framework]] = {}
     lacks = []
     for framework in frameworks:

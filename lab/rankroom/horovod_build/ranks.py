@@ -28,7 +28,7 @@ def run_ranks(
     """Run `python *argv` on `size` ranks that can `hvd.init()`; return their results, by rank.
 
     PORTS holds a fresh port for each of `inits`; the first one is set already. When one rank fails,
-    the others are ended OTHERS_S later, as they may wait for it forever.
+    the others are ended FAILURE_GRACE_S later, as they may wait for it forever.
     """
     with contextlib.ExitStack() as servers:
         ports = [servers.enter_context(rendezvous(size)) for _ in range(inits)]

@@ -134,12 +134,12 @@ def _read(path: Path) -> str:
 
 
 NO_FRAMEWORK = (
-    "no PyTorch and no TensorFlow in {prefix}: install the one you use (`pip install torch` or "
-    "`pip install tensorflow`), then build Horovod for it"
+    "neither PyTorch nor TensorFlow is installed in {prefix}: install the one you use "
+    "(`pip install torch` or `pip install tensorflow`), then build Horovod for it"
 )
 NO_COMPILER = "no C++ compiler: install g++ (Debian: `apt install g++`), or set CXX to yours"
 NO_MAKE = "no make: install it (Debian: `apt install make`)"
-NO_CMAKE = "no CMake from 3.13 on: `pip install 'cmake<4'`, or set HOROVOD_CMAKE to yours"
+NO_CMAKE = "no CMake 3.13 or newer: `pip install 'cmake<4'`, or set HOROVOD_CMAKE to yours"
 NO_HEADERS = (
     "no Python.h in {include}: install Python's headers (Debian: `apt install python{version}-dev`)"
 )
@@ -148,12 +148,12 @@ NO_PIP = (
     "`uv pip install --python {python} pip`"
 )
 BLANK_IN_PREFIX = (
-    "Horovod cannot be built for an environment whose path has a space in it, as {prefix} has: "
-    "make one elsewhere"
+    "Horovod cannot be built for an environment whose path contains a space ({prefix}): create one "
+    "elsewhere"
 )
 BAD_PATH = (
-    "Horovod cannot be compiled in {place}, whose path has more in it than letters, digits, `.`, "
-    "`_` and `-`: set RANKROOM_CACHE, or TMPDIR, to a path without"
+    "Horovod cannot be compiled in {place}, as its path may contain only letters, digits, `/`, "
+    "`.`, `_` and `-`: set RANKROOM_CACHE, or TMPDIR, to such a path"
 )
 NO_PACKAGES = "Horovod needs packages that are missing: `{python} -m pip install {names}`"
 NO_SPACE = (

@@ -68,7 +68,7 @@ async def _status(port: int, token: str) -> int:
 
 
 OPEN_TO_ALL = (
-    "JupyterLab answers without its token (status {status}): settings there let everyone "
-    "in. Look for `token`, `password` and `identity_provider_class` in the files that "
+    "JupyterLab accepts requests without its token (status {status}): its settings at the site let "
+    "anyone in. Look for `token`, `password` and `identity_provider_class` in the files that "
     "`jupyter --paths` lists under config"
 )

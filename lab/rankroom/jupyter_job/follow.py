@@ -12,8 +12,8 @@ from rankroom.jupyter_job import endpoint
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
 from rankroom.scheduler.jobs import JobStatus
-from rankroom.scheduler.scheduler_client import as_soon_as_known
-from rankroom.ssh.connection import ConnectionState, SshConnection
+from rankroom.scheduler.scheduler_client import retry_until_known
+from rankroom.ssh.connection import LOST, ConnectionState, SshConnection
 
 POLL_INTERVAL_S = 0.5
 SERVER_START_TIMEOUT_S = (
@@ -60,7 +60,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = POLL_INT
                 if isinstance(login, SshConnection):
                     line = await lab.tunnel(opened, status.nodes, port)
                     if port and lab.saved.port != port:
-                        tell.say(f"port {port} is taken here by now: {lab.saved.port} instead")
+                        tell.say(f"port {port} is now in use here: using {lab.saved.port} instead")
                     if line is not login:
                         # A job that was requeued may be on another node than before.
                         if "node" in keeping:
@@ -87,7 +87,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
     """Wait until the job runs. Raises JobOver if it has ended, UselessJob if it can never start."""
     begun, hopeless = time.monotonic(), 0.0
     while True:
-        status = await as_soon_as_known(lab.status, lab.job, tell.show)
+        status = await retry_until_known(lab.status, lab.job, tell.show)
         now = time.monotonic()
         if status.state == "running":
             tell.say(f"job {lab.job} {status.words}")
@@ -103,7 +103,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
 
 async def server(lab: Lab, tell: Teller) -> Endpoint:
     """Wait until the running job's server has written where it listens. Raises Requeued, JobOver,
-    and UselessJob if it takes longer than UP_S."""
+    and UselessJob if it takes longer than SERVER_START_TIMEOUT_S."""
     waited = 0.0  # seconds during which the site could be reached
 
     async def look() -> tuple[JobStatus, Endpoint | None, float]:
@@ -111,7 +111,7 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
         return await lab.status(), await lab.endpoint(), time.monotonic() - begun
 
     while True:
-        status, found, took = await as_soon_as_known(look, lab.job, tell.show)
+        status, found, took = await retry_until_known(look, lab.job, tell.show)
         await demand_on(lab, status)
         runs = status.state == "running"
         if runs and found is not None:
@@ -141,7 +141,7 @@ async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection)
         if is_up and await endpoint.answers(opened, lab.saved.port):
             return
         if not is_up or time.monotonic() > deadline:
-            status = await as_soon_as_known(lab.status, lab.job, tell.show)
+            status = await retry_until_known(lab.status, lab.job, tell.show)
             await demand_on(lab, status)
             if is_up and status.state == "running":
                 raise LabError(NO_ANSWER.format(host=opened.host, port=opened.port, job=lab.job))
@@ -155,7 +155,7 @@ async def hold(lab: Lab, tell: Teller, look_s: float = POLL_INTERVAL_S) -> JobSt
     """
     until = 0.0
     while True:
-        status = await as_soon_as_known(lab.status, lab.job, tell.show)
+        status = await retry_until_known(lab.status, lab.job, tell.show)
         if status.state == "pending":
             return status
         if status.state in ("ended", "gone"):
@@ -163,7 +163,7 @@ async def hold(lab: Lab, tell: Teller, look_s: float = POLL_INTERVAL_S) -> JobSt
             if error.said:
                 raise error
             limit = until and time.time() > until - TIME_LIMIT_MARGIN_S
-            tell.say(f"job {lab.job} is over: {'its time was up' if limit else OVER}")
+            tell.say(f"job {lab.job} is over: {'it reached its time limit' if limit else OVER}")
             lab.saved.remove()
             return status
         if status.state == "running":
@@ -223,7 +223,10 @@ async def keep(line: SshConnection, tell: Teller, job: str = "") -> None:
             tell.say(f"the connection to {line.name} is open again{tunnel}")
         elif state == "lost" and not lost:
             why = words.partition("\n")[0].rstrip(":")
-            tell.say(f"the connection to {line.name} is lost: {why}; it is being opened again")
+            if words == LOST.format(host=line.name):
+                tell.say(words)
+            else:
+                tell.say(f"the connection to {line.name} is lost: {why}; reconnecting")
         elif state == "asks":
             tell.say(f"{line.name} asks: {words}")
         lost = state != "open" and (lost or state == "lost")
@@ -238,7 +241,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
-PASTE = "to reach it, type on your laptop\n\n    {command}\n\nand open there"
+PASTE = "to reach it, run on your laptop\n\n    {command}\n\nand then open there"
 NEVER = (
     "job {job} {words}. It was cancelled; ask for less, or for another partition: "
     "`rankroom lab --help` lists what can be asked for"
@@ -248,14 +251,14 @@ NOT_UP = (
     "{said}"
 )
 NO_ANSWER = (
-    "JupyterLab of job {job} listens on {host}, port {port}, and does not answer through the "
-    "tunnel: does the site let its login node reach its nodes? Where you may ssh to the nodes, "
-    "say `ssh_to_nodes = true` in the site's profile, and start another job"
+    "JupyterLab of job {job} listens on {host}, port {port}, but does not respond through the "
+    "tunnel: does the site let its login node reach its nodes? If you may ssh to the nodes, "
+    "set `ssh_to_nodes = true` in the site's profile, and start another job"
 )
 NO_TUNNEL = (
-    "the connection to {name} is open, but not the tunnel to job {job}: close the page, as what it "
-    "sends may go to somebody else's program now. `rankroom lab --attach {job}` opens another port "
-    "({words})"
+    "the connection to {name} is open, but not the tunnel to job {job}: close the page, whose "
+    "requests may now go to another user's program. `rankroom lab --attach {job}` opens another "
+    "port ({words})"
 )
 FAILED = "job {job} has failed; its log in {labs} ends with:\n{said}"
 GONE = "job {job} {words}: it was cancelled, or ended before JupyterLab was up"

@@ -85,12 +85,13 @@ class Lab:
 
     async def cancel(self) -> None:
         """Cancel the job, wait until it has ended, and remove the files it may have left. Raises
-        LabError if it does not end within END_S."""
+        LabError if it does not end within CANCEL_TIMEOUT_S."""
         await self.scheduler.cancel(self.job)
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
         while not await self._has_ended():
             if time.monotonic() > deadline:
-                raise LabError(STAYS.format(job=self.job, seconds=int(CANCEL_TIMEOUT_S)))
+                about = {"seconds": int(CANCEL_TIMEOUT_S), "list": self.scheduler.kind.LIST}
+                raise LabError(STAYS.format(job=self.job, **about))
             await asyncio.sleep(0.2)
         await self.clear()
         self.saved.remove()
@@ -200,11 +201,14 @@ def _bound(port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-PORT_DENIED = "port {port} is for administrators: choose one above 1023 with --port"
+PORT_DENIED = "port {port} is reserved for administrators: choose one above 1023 with --port"
 MAY_RUN = (
     "job {job} was submitted, and could not be cancelled: `rankroom jobs --cancel {job} --site "
     "{site}` tries again ({error})"
 )
 PORT_TAKEN = "port {port} of this machine is taken: choose another with --port, or leave it out"
 NO_PORT = "this machine has no free port"
-STAYS = "job {job} was cancelled and has not ended within {seconds} s: look at `squeue` there"
+STAYS = (
+    "job {job} was cancelled but has not ended within {seconds} s: check its state with "
+    "`{list}` at the site"
+)

@@ -35,11 +35,11 @@ class SavedLab:
     def write(self) -> None:
         """Save it, if possible: a full disk must not end the job, which its site lists as well."""
         with contextlib.suppress(OSError, NotPrivateError):
-            config.private(folder())
+            config.make_private(folder())
             write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
     def write_page(self, url: str) -> Path:
-        config.private(folder())
+        config.make_private(folder())
         redirect_page.write(self.page, url)
         return self.page
 

@@ -65,7 +65,9 @@ class Calls(Expressions):
             is_for_all = not names.is_for_some(node, dotted)
             return Value(text=self.text(node), thing=made if is_for_all else None)
         name = dotted if dotted in _COLLECTIVE_METHODS else names.operation(dotted)
-        if (self.alone and name == "loss.backward") or (self.recompiled and name == "model.fit"):
+        if (self.is_unsynchronized and name == "loss.backward") or (
+            self.recompiled and name == "model.fit"
+        ):
             name = None
         if name is not None and not names.is_for_some(node, dotted):
             self._reached(node, name)
@@ -123,7 +125,7 @@ class Calls(Expressions):
     def _reached(self, node: ast.Call, name: str) -> None:
         self.calls.append(
             Call(
-                name, self.text(node.func), node.lineno, node.col_offset, self.path, self.through,
-                self.under, self.again,
+                name, self.text(node.func), node.lineno, node.col_offset, self.path,
+                self.call_stack, self.conditions, self.again,
             )
         )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from rankroom.lint.expressions import Call, TooMuch
+from rankroom.lint.expressions import Call, CellTooLong
 from rankroom.lint.names import JOINABLE_COLLECTIVES
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import name_ranks
@@ -59,7 +59,7 @@ def warnings(source: str, ranks: Sequence[int] | None, size: int) -> list[Warnin
     body, first, source = _unwrapped(ast.parse(source).body, source)
     try:
         found = _subset(source, body, some, size) if some else _all(source, body, size)
-    except (TooMuch, RecursionError):
+    except (CellTooLong, RecursionError):
         return []
     unique = dict.fromkeys(Warning(each.line + first, each.text) for each in found)
     return [
@@ -94,19 +94,19 @@ def _unwrapped(body: list[ast.stmt], source: str) -> tuple[list[ast.stmt], int, 
 def _all(source: str, body: list[ast.stmt], size: int) -> list[Warning]:
     lines = source.encode().split(b"\n")
     ranks = _telling(source, size)
-    if not _parts(Walk(lines, ranks[0], size), body):
+    if not _may_diverge(Walk(lines, ranks[0], size), body):
         return []  # the other ranks take the same path: most cells need one walk
     walks = [Walk(lines, rank, size) for rank in ranks]
     found = _differences(walks, [walk.through_cell(body) for walk in walks])
     return found + _through_uncalled(walks)
 
 
-def _parts(walk: Walk, body: list[ast.stmt]) -> bool:
+def _may_diverge(walk: Walk, body: list[ast.stmt]) -> bool:
     """Return whether other ranks may take other paths than this one."""
     walk.through_cell(body)
-    if not walk.parts:
+    if not walk.may_diverge:
         _through_uncalled([walk])
-    return walk.parts
+    return walk.may_diverge
 
 
 def _through_uncalled(walks: list[Walk]) -> list[Warning]:
@@ -169,8 +169,8 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
             ):
                 over[key] -= 1
                 # The condition that separates the ranks may be known on one of them only.
-                place = (call.line, call.column, call.through)
-                if place not in out or call.under:
+                place = (call.line, call.column, call.call_stack)
+                if place not in out or call.conditions:
                     out[place] = call
     return [_words(call, exits) for call in out.values()]
 
@@ -193,10 +193,10 @@ def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:
 def _as_often_as_it_takes(ways: list[list[Call]]) -> set[str]:
     """Return the collectives that every rank calls in code of its own and some call in a loop, such
     as one rank sending data that the others receive until it says that there is no more."""
-    places = [{(call.line, call.column, call.through) for call in way} for way in ways]
+    places = [{(call.line, call.column, call.call_stack) for call in way} for way in ways]
     shared = set.intersection(*places)
     own = [
-        [call for call in way if (call.line, call.column, call.through) not in shared]
+        [call for call in way if (call.line, call.column, call.call_stack) not in shared]
         for way in ways
     ]
     names = set.intersection(*({call.name for call in way} for way in own))
@@ -204,7 +204,7 @@ def _as_often_as_it_takes(ways: list[list[Call]]) -> set[str]:
 
 
 def _site(call: Call) -> Any:
-    return (call.line, call.column, call.path, call.through)
+    return (call.line, call.column, call.path, call.call_stack)
 
 
 def _other_order(ways: list[list[Call]]) -> list[Warning]:
@@ -224,31 +224,35 @@ def _other_order(ways: list[list[Call]]) -> list[Warning]:
 
 
 def _words(call: Call, exits: list[Exit]) -> Warning:
-    if call.under:
-        condition = call.under[-1]
+    if call.conditions:
+        condition = call.conditions[-1]
         line, what = _seen_from(call, condition.depth)
         where = f"under `{_short(condition.text)}`"
         remedy = f"move it {condition.way_out}"
     elif exits := [e for e in exits if _leaves_out(e, call)] or exits:
         way_out = next((e for e in exits if e.line < call.line), exits[0])
         line, what = _seen_from(call, _shared(call, way_out))
-        where = f"after `{way_out.how}` under `{_short(way_out.under.text)}`, line {way_out.line},"
+        where = (
+            f"after `{way_out.how}` under `{_short(way_out.condition.text)}`, line {way_out.line},"
+        )
         remedy = "have all ranks leave together"
     else:
         line, what, where, remedy = call.line, call.written, "here", "call it on all of them"
     if call.name == "hvd.shutdown":
         return Warning(line, f"{what} {where} ends Horovod on the other ranks too ({remedy})")
     return Warning(
-        line, f"{what} {where} is not reached by every rank: the others will wait ({remedy})"
+        line,
+        f"{what} {where} is not reached by every rank: the ranks that reach it will wait "
+        f"({remedy})",
     )
 
 
 def _seen_from(call: Call, depth: int) -> tuple[int, str]:
     """Return the line to name, and the words for the collective, as seen from inside the first
     `depth` enclosing calls."""
-    if len(call.through) <= depth:
+    if len(call.call_stack) <= depth:
         return call.line, call.written
-    line, name = call.through[depth]
+    line, name = call.call_stack[depth]
     return line, f"{_short(name)}(), which calls {call.written},"
 
 
@@ -256,12 +260,12 @@ def _leaves_out(way_out: Exit, call: Call) -> bool:
     """Return whether a rank that leaves at `way_out` may miss the call: a return, for one, only
     ends its function."""
     ends = way_out.how in ("raise", "exit")
-    return ends or call.through[: len(way_out.through)] == way_out.through
+    return ends or call.call_stack[: len(way_out.call_stack)] == way_out.call_stack
 
 
 def _shared(call: Call, way_out: Exit) -> int:
     """Return how many calls of the cell's functions enclose both."""
-    both = zip(call.through, way_out.through, strict=False)
+    both = zip(call.call_stack, way_out.call_stack, strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
 
 

@@ -31,7 +31,7 @@ MAX_CALL_DEPTH = 6  # nested calls of the cell's own functions that are followed
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-class TooMuch(Exception):
+class CellTooLong(Exception):
     """The cell is too long to be followed; there are no warnings about it."""
 
 
@@ -60,8 +60,8 @@ class Call:
     line: int
     column: int
     path: frozenset[str]  # the undecided conditions on which it depends
-    through: tuple[tuple[int, str], ...]  # line and name of each enclosing call in the cell
-    under: tuple[Condition, ...]
+    call_stack: tuple[tuple[int, str], ...]  # line and name of each enclosing call in the cell
+    conditions: tuple[Condition, ...]
     again: bool = False  # in a loop with an unknown number of iterations
 
 
@@ -73,14 +73,14 @@ class Expressions:
         self.size = size
         self.calls: list[Call] = []
         self.names: dict[str, Value] = {}
-        self.under: tuple[Condition, ...] = ()
+        self.conditions: tuple[Condition, ...] = ()
         self.path: frozenset[str] = frozenset()
-        self.through: tuple[tuple[int, str], ...] = ()
+        self.call_stack: tuple[tuple[int, str], ...] = ()
         self.called: set[ast.AST] = set()
-        self.alone = False  # inside `with model.no_sync()` and the like
+        self.is_unsynchronized = False  # inside `with model.no_sync()` and the like
         self.recompiled = False  # a Keras model was compiled again: ranks may train it separately
         self.again = False
-        self.parts = False  # whether other ranks may take other paths
+        self.may_diverge = False  # whether other ranks may take other paths
         self._lines = lines
         self._steps = 0
 
@@ -90,7 +90,7 @@ class Expressions:
         """Return the value of `node`, and follow the calls in it."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise TooMuch
+            raise CellTooLong
         method = getattr(self, f"_{type(node).__name__}", None)
         if method is not None:
             found: Value = method(node)
@@ -248,7 +248,7 @@ class Expressions:
             for each in node.values:
                 found.append(self.value(each))
                 last = found[-1]
-                self.parts |= last.differs
+                self.may_diverge |= last.differs
                 if last.known and last.differs:
                     if bool(last.value) != all_of:
                         break
@@ -264,7 +264,7 @@ class Expressions:
         with self._unchanged():
             if test.differs:
                 self._enter(here)
-            self.parts |= test.differs
+            self.may_diverge |= test.differs
             if test.known and test.differs:
                 return self.value(node.body if test.value else node.orelse)
             before = self.path
@@ -295,7 +295,7 @@ class Expressions:
     @property
     def depth(self) -> int:
         """Return how many calls of the cell's functions enclose this place."""
-        return len(self.through)
+        return len(self.call_stack)
 
     def ended(self, how: str, line: int) -> None:
         """Note that the rank raises or exits. Raises Leaves, unless that is a check which, as a
@@ -308,16 +308,16 @@ class Expressions:
             self.names[each] = UNKNOWN
 
     def _enter(self, condition: Condition) -> None:
-        self.under = (*self.under, condition)
+        self.conditions = (*self.conditions, condition)
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Restore the current conditions and path at the end of the block."""
-        under, path = self.under, self.path
+        under, path = self.conditions, self.path
         try:
             yield
         finally:
-            self.under, self.path = under, path
+            self.conditions, self.path = under, path
 
 
 def _tells_whether(operation: type, left: Value, right: Value) -> bool:

@@ -71,9 +71,10 @@ class Functions(Calls):
         """Return whether only some ranks set `target`. A function's local names are set by all
         ranks that call it."""
         if isinstance(target, ast.Attribute):
-            return bool(self.under)
+            return bool(self.conditions)
         return any(
-            each.depth == self.depth and not each.text.startswith("for ") for each in self.under
+            each.depth == self.depth and not each.text.startswith("for ")
+            for each in self.conditions
         )
 
     def _Import(self, node: ast.Import) -> None:  # noqa: N802
@@ -87,10 +88,10 @@ class Functions(Calls):
             self.names[each.asname or each.name] = Value(text=whole, thing=whole)
 
     def _With(self, node: ast.With | ast.AsyncWith) -> str | None:  # noqa: N802
-        alone = self.alone
+        alone = self.is_unsynchronized
         for each in node.items:
             self.value(each.context_expr)
-            self.alone |= names.goes_alone(each.context_expr)
+            self.is_unsynchronized |= names.goes_alone(each.context_expr)
             if each.optional_vars is not None:
                 self.forget(each.optional_vars)
         try:
@@ -102,7 +103,7 @@ class Functions(Calls):
                 return None
             raise
         finally:
-            self.alone = alone
+            self.is_unsynchronized = alone
 
     _AsyncWith = _With
 
@@ -112,7 +113,7 @@ class Functions(Calls):
         for each in node.decorator_list:
             self.value(each)
         self.names[node.name] = Value(text=node.name, thing=node)
-        if not self.through:
+        if not self.call_stack:
             self.defined.append((node, None))
 
     _AsyncFunctionDef = _FunctionDef
@@ -131,12 +132,12 @@ class Functions(Calls):
         if function in self._active or self.depth >= MAX_CALL_DEPTH:
             return UNKNOWN
         self.called.add(function)
-        through = self.through
-        self.through = (*through, (call.lineno, self.text(call.func)))
+        through = self.call_stack
+        self.call_stack = (*through, (call.lineno, self.text(call.func)))
         try:
             return self._body(function, given, named)
         finally:
-            self.through = through
+            self.call_stack = through
 
     def _body(self, function: Any, given: list[Value], named: Any) -> Value:
         outside, path = self.names, self.path
@@ -167,7 +168,7 @@ class Functions(Calls):
         out = {}
         for each in (*names, *(k.arg for k in wanted.kwonlyargs)):
             value = found.get(each)
-            if value is None and isinstance(defaults.get(each), ast.Constant) and self.through:
+            if value is None and isinstance(defaults.get(each), ast.Constant) and self.call_stack:
                 value = self.value(defaults[each])
             if value is None or (not value.known and value.thing is None):
                 # Judge by its name, then: a parameter `rank` is a rank.
@@ -180,7 +181,7 @@ class Functions(Calls):
             if isinstance(default, ast.Constant) and type(default.value) is int and default.value:
                 return None  # `rank=8` is the rank of a matrix
             return Value(True, self.rank, True)
-        if names.MAIN_RANK_NAME.fullmatch(name) and not self.through:
+        if names.MAIN_RANK_NAME.fullmatch(name) and not self.call_stack:
             return Value(True, self.rank == 0, True)
         return None
 

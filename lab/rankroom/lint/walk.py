@@ -22,8 +22,8 @@ class Exit:
 
     how: str
     line: int
-    through: tuple[tuple[int, str], ...]
-    under: Condition
+    call_stack: tuple[tuple[int, str], ...]
+    condition: Condition
 
 
 class Walk(Functions):
@@ -49,7 +49,7 @@ class Walk(Functions):
     def _from_here(self, go: Callable[[], Any]) -> list[Call]:
         self.calls, self.exits = [], []
         self.path = self._returned = frozenset()
-        self.under, self.through = (), ()
+        self.conditions, self.call_stack = (), ()
         self.again = False
         with suppress(Leaves):
             go()
@@ -83,10 +83,10 @@ class Walk(Functions):
         yes: Callable[[], str | None],
         no: Callable[[], str | None],
     ) -> str | None:
-        under = self.under
+        under = self.conditions
         if test.differs:
             self._enter(here)
-        self.parts |= test.differs
+        self.may_diverge |= test.differs
         try:
             if test.known and test.differs:
                 return yes() if test.value else no()
@@ -98,7 +98,7 @@ class Walk(Functions):
             left_no = _perhaps(no)
             self.names = _either(names, self.names)
         finally:
-            self.under = under
+            self.conditions = under
         self.path = before
         if left_yes and left_no:
             return min(left_yes, left_no)  # the first of break, continue, raise, return
@@ -113,7 +113,7 @@ class Walk(Functions):
 
     def _Match(self, node: ast.Match) -> str | None:  # noqa: N802
         subject = self.value(node.subject)
-        self.parts |= subject.differs
+        self.may_diverge |= subject.differs
         left: list[str | None] = []
         all_fit = [self._fits(subject, case) for case in node.cases]
         if None in all_fit:  # which case is taken is unknown, but the same on all ranks
@@ -161,7 +161,7 @@ class Walk(Functions):
         here = Condition(text, node.lineno, self.depth, "out of the loop")
         if not differs:
             return self._loop(node, Value(text=text), here)
-        self.parts = True
+        self.may_diverge = True
         if not rounds:
             return self.block(node.orelse)
         with self._unchanged():
@@ -186,13 +186,13 @@ class Walk(Functions):
             return 0, False
 
     def _loop(self, node: Any, test: Value, here: Condition) -> str | None:
-        self.parts |= test.differs
+        self.may_diverge |= test.differs
         decided = test.known and test.differs
         if decided and not test.value:
             return self.block(node.orelse)
         broken, self._broken = self._broken, frozenset()
         # A loop that all ranks iterate alike separates them no more than what encloses it.
-        again, self.again = self.again, self.again or (not decided and bool(self.under))
+        again, self.again = self.again, self.again or (not decided and bool(self.conditions))
         how = None
         with self._unchanged():
             if test.differs:
@@ -218,8 +218,8 @@ class Walk(Functions):
 
     def left(self, how: str, line: int) -> None:
         """Note an exit, if not every rank takes it."""
-        if self.under:
-            self.exits.append(Exit(how, line, self.through, self.under[-1]))
+        if self.conditions:
+            self.exits.append(Exit(how, line, self.call_stack, self.conditions[-1]))
 
     def _Break(self, node: ast.Break) -> str:  # noqa: N802
         self.left("break", node.lineno)
@@ -240,7 +240,7 @@ class Walk(Functions):
     def ended(self, how: str, line: int) -> None:
         """Note that the rank raises or exits. Raises Leaves, unless that depends on more than the
         rank's number: such a check finds nothing, as a rule."""
-        if self.under and (self.path or self.under[-1].guessed):
+        if self.conditions and (self.path or self.conditions[-1].guessed):
             return
         self.left(how, line)
         raise Leaves(how)

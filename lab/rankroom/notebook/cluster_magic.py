@@ -234,7 +234,7 @@ def attach(line: str) -> None:
         before.close()
     run = attached.latest
     if run is not None and run.state == "running":
-        print(f"attached to {attached.describe()}; the run {run.id} goes on: `%runs`")
+        print(f"attached to {attached.describe()}; {STILL_RUNS.format(id=run.id)}")
     else:
         print(attached.describe())
 
@@ -290,8 +290,8 @@ ACTIONS = {
     "interrupt": interrupt, "release": release, "stacks": stacks, "log": log, "status": status,
 }  # fmt: skip
 UNHELD_CLUSTER = (
-    "{name} ({about}) is there as well, and no notebook holds it: `%cluster attach {name}` goes on "
-    "with it, `%cluster stop {name}` ends it"
+    "cluster {name} ({about}) also exists, and no notebook is attached to it: `%cluster attach "
+    "{name}` attaches to it, `%cluster stop {name}` ends it"
 )
 OTHER_CLUSTER_RUNNING = "{name} is running with {ranks}: {resize}`%cluster stop` first"
 OTHER_OPTIONS = "{name} is running, and was started without {options}: `%cluster stop` first"
@@ -300,13 +300,14 @@ FROM_JOB = (
     "starts them"
 )
 IN_JOB = (
-    "in the same job ({job}), without variables; for a new job, `%cluster stop` and then "
+    "in the same job ({job}): all variables are gone; for a new job, `%cluster stop` and then "
     "`%cluster start --site {site}`"
 )
 NOT_IN_JOB = (
-    "{error}; its job stays as it is: for a new one, `%cluster stop` and then `%cluster start "
+    "{error}; the job is unchanged: for a new one, `%cluster stop` and then `%cluster start "
     "--site {site}`"
 )
+STILL_RUNS = "the run {id} is still running: `%runs {id}` shows it"
 LEASE_HINT = (
-    "it stays until `%cluster stop`, or {hours:g} h after the last notebook has let go of it"
+    "it runs until `%cluster stop`, or until {hours:g} h after the last notebook has detached"
 )

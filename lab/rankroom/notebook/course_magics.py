@@ -13,7 +13,7 @@ from rankroom import display
 from rankroom.course import progress, quiz, trial
 from rankroom.course.exercise import find
 from rankroom.course.lessons import LESSONS, lesson
-from rankroom.course.requirements import lacking
+from rankroom.course.requirements import unmet_needs
 from rankroom.course.solutions import catch_up, solutions_until
 from rankroom.errors import UsageError
 from rankroom.notebook import course_ranks
@@ -53,9 +53,9 @@ class CourseMagics(Magics):
         chosen = options.read(line)
         if chosen.quiz:
             questions = course_ranks.quiz_questions()
-            words = quiz.asked(chosen.quiz, questions)
+            words = quiz.questions_markdown(chosen.quiz, questions)
             show({"text/markdown": words, "text/plain": words}, raw=True)
-            self.shell.set_next_input(quiz.sheet(chosen.quiz, questions))
+            self.shell.set_next_input(quiz.answer_cell(chosen.quiz, questions))
             return
         if chosen.lesson is None:
             if chosen.catch_up is not None:
@@ -66,15 +66,15 @@ class CourseMagics(Magics):
         # First: an unknown exercise is refused before ranks start.
         solved = [] if chosen.catch_up is None else solutions_until(here, chosen.catch_up)
         progress.begin(here.number)
-        self.every.refuses = lambda: ""
+        self.every.lesson_refusal = lambda: ""
         cluster, is_new = course_ranks.ready(here, chosen.ranks, chosen.site)
-        if why := lacking(cluster, here):
+        if why := unmet_needs(cluster, here):
             # The lesson's cells then say the same, instead of each failing in its own way.
-            self.every.refuses = course_ranks.refusal(cluster, why)
+            self.every.lesson_refusal = course_ranks.refusal(cluster, why)
             raise UsageError(why)
         if here.fresh and not is_new and chosen.catch_up is None:
             cluster = course_ranks.restarted(here)
-        print(f"lesson {here.name}: all it needs is here ({cluster.describe()})\n{RANKS_STAY}")
+        print(f"{READY.format(lesson=here.name, cluster=cluster.describe())}\n{RANKS_STAY}")
         for line in catch_up(cluster, solved):
             print(line)
 
@@ -94,7 +94,7 @@ class CourseMagics(Magics):
             show(marked.bundle(), raw=True)
             return
         exercise = find(line.strip())
-        if why := self.every.refuses():
+        if why := self.every.lesson_refusal():
             raise UsageError(why)
         self.every.checked(cell)
         if exercise.script and (kept := self._scripts.write(Path(exercise.script), cell)):
@@ -164,6 +164,7 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-RANKS_STAY = "these ranks stay for the lessons after this; `%cluster stop` ends them"
+READY = "lesson {lesson}: everything it needs is available ({cluster})"
+RANKS_STAY = "these ranks keep running for later lessons; `%cluster stop` ends them"
 SCRIPT_KEPT = "{script} was another script: it is kept as {kept}"
 LESSON_NEEDED = "%course --catch-up needs the lesson's number, as in `%course 3 --catch-up`"

@@ -97,7 +97,7 @@ def quiz_questions() -> Sequence[Question]:
     """Return the questions of a quiz: in a workshop, those about its lessons."""
     from rankroom.workshop.sharing import seat_lessons
 
-    return quiz.about(seat_lessons())
+    return quiz.questions_about(seat_lessons())
 
 
 def refusal(cluster: AnyCluster, why: str) -> Callable[[], str]:
@@ -210,9 +210,12 @@ BUSY = (
     "lesson {lesson} needs fresh ranks, and {cluster} is busy with a run: wait for it or interrupt "
     "it, then run this cell again"
 )
-ELSEWHERE = "{cluster}, and not on {site}: `%cluster stop` first, or leave out --site"
+ELSEWHERE = (
+    "the notebook's cluster is not on {site} ({cluster}): `%cluster stop` first, or leave out "
+    "--site"
+)
 FEW_GPUS = "this machine has one GPU, and lessons need two ranks: they use the CPU"
-NEEDS_FRESH_RANKS = "lesson {lesson} needs fresh ranks, as {why}: they are restarted"
+NEEDS_FRESH_RANKS = "lesson {lesson} needs fresh ranks, as {why}: restarting them"
 TRAINS_ON_LOGIN_NODE = (
     "lesson {lesson} also trains where its notebook runs, and this is the login node of {site}, "
     "which is no place to train on: `rankroom lab --site {site}` starts JupyterLab in a job"

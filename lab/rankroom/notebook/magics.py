@@ -24,7 +24,7 @@ from rankroom import display
 from rankroom.analysis.chart import VEGA
 from rankroom.batch.batch_folder import in_batch_job
 from rankroom.display.text import clean
-from rankroom.display.words import how
+from rankroom.display.words import state_words
 from rankroom.errors import RankroomError, RunFailed, UsageError
 from rankroom.notebook import ranks_magic
 from rankroom.notebook.attended import is_attended, is_silent
@@ -65,7 +65,7 @@ class RankroomMagics(Magics):
         self._own_debug: Any = before._own_debug if isinstance(before, RankroomMagics) else debug
         self.every_cell = False
         # Returns why this notebook's lesson cannot run on these ranks; empty if it can.
-        self.refuses: Callable[[], str] = lambda: ""
+        self.lesson_refusal: Callable[[], str] = lambda: ""
 
     # -- cells
 
@@ -89,9 +89,9 @@ class RankroomMagics(Magics):
         elif line.strip() in ("on", "off"):
             self.every_cell = line.strip() == "on"
             print(
-                "every cell runs on all ranks; %%local keeps one here"
+                "every cell now runs on all ranks; %%local runs one in the notebook's kernel"
                 if self.every_cell
-                else "cells run here again"
+                else "cells run in the notebook's kernel again"
             )
         elif line.strip():
             self._run_here(line)
@@ -101,7 +101,7 @@ class RankroomMagics(Magics):
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
-        # While `%distributed on`, `EveryCell` has removed %%local from a notebook's cell already.
+        # While `%distributed on`, `DistributeEveryCell` has removed %%local from a cell already.
         with self.cells_stay():
             self.shell.run_cell(cell).raise_error()
 
@@ -129,16 +129,18 @@ class RankroomMagics(Magics):
         the number of ranks.
         """
         # Imported late, as they load NumPy.
-        from rankroom.analysis.scaling import Scaling, bundle, counts
+        from rankroom.analysis.scaling import Scaling, bundle, parse_rank_counts
         from rankroom.display.scaling_picture import picture
         from rankroom.notebook.scaling_magic import Plan, scale
 
         chosen = self._read(scaling_options(), line)
         if chosen.repeat < 1:
-            raise UsageError(f"--repeat {chosen.repeat}: once at least")
+            raise UsageError(f"--repeat {chosen.repeat}: must be at least 1")
         cluster = the_cluster()
         try:
-            plan = Plan(counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold))
+            plan = Plan(
+                parse_rank_counts(chosen.ranks, cluster.size), chosen.repeat, int(not chosen.cold)
+            )
         except ValueError as error:
             raise UsageError(f"%%scaling: {error}") from None
         self.checked(cell)
@@ -160,7 +162,7 @@ class RankroomMagics(Magics):
             plot = {
                 VEGA: outcome.scaling.chart(),
                 "image/svg+xml": picture(outcome.scaling),
-                "text/plain": "(a plot of it)",
+                "text/plain": "(a plot of the scaling)",
             }
             show(plot, raw=True)
         if (run := outcome.broken) is not None:
@@ -178,7 +180,7 @@ class RankroomMagics(Magics):
     def _run(self, source: str, line: str) -> None:
         chosen = self._read(cell_options(), line)
         if chosen.timeout is not None and not chosen.timeout > 0:  # also true for nan
-            raise UsageError(f"--timeout {chosen.timeout:g}: more than 0 seconds")
+            raise UsageError(f"--timeout {chosen.timeout:g}: must be more than 0 seconds")
         detach = chosen.detach and not in_batch_job()  # whose ranks end with it
         if detach and chosen.timeout is not None:
             raise UsageError(TIMEOUT_NEEDS_WAIT)
@@ -217,7 +219,7 @@ class RankroomMagics(Magics):
         chosen = options.read(line)
         if chosen.output and not chosen.output.isidentifier():
             raise UsageError(f"-o {chosen.output}: not a variable name")
-        if why := self.refuses():
+        if why := self.lesson_refusal():
             raise UsageError(why)
         return chosen
 
@@ -259,7 +261,7 @@ class RankroomMagics(Magics):
         """Raise RunFailed unless the run succeeded, so that the notebook's cell fails and "Run All"
         stops there. `timeout` is given if the run was stopped after that many seconds."""
         if run.state == "lost":
-            raise RunFailed(how(run.info))
+            raise RunFailed(state_words(run.info))
         if run.running:
             ranks, it = format_ranks(run.running), "them" if len(run.running) > 1 else "it"
             patience = INTERRUPT_TIMEOUT_S if timeout is None else STOP_TIMEOUT_S
@@ -390,7 +392,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = RankroomMagics(shell)
     shell.register_magics(magics)
     shell.register_magics(CourseMagics(shell, magics))
-    shell.input_transformers_cleanup.append(EveryCell(magics))
+    shell.input_transformers_cleanup.append(DistributeEveryCell(magics))
     shell.Completer.custom_matchers.append(RankMatcher(magics))
 
 
@@ -398,10 +400,12 @@ def unload_ipython_extension(shell: Any) -> None:
     """Undo what an earlier load has changed in the shell, except for the magics, which the next
     load replaces."""
     for changed in (shell.input_transformers_cleanup, shell.Completer.custom_matchers):
-        changed[:] = [each for each in changed if not isinstance(each, EveryCell | RankMatcher)]
+        changed[:] = [
+            each for each in changed if not isinstance(each, DistributeEveryCell | RankMatcher)
+        ]
 
 
-class EveryCell:
+class DistributeEveryCell:
     """An IPython input transformer that adds `%%distributed` to cells while `%distributed on`."""
 
     # Makes IPython skip this when it checks whether input is complete, so that Enter runs a line: a
@@ -425,8 +429,8 @@ class EveryCell:
 
 
 NO_TRACEBACK = "nothing to debug on {ranks}: no cell has failed there"
-INTERRUPTED_AFTER_END = "interrupted when the run was over"
+INTERRUPTED_AFTER_END = "interrupted after the run had ended"
 TIMEOUT_NEEDS_WAIT = (
     "--timeout is for cells that the notebook waits for: leave out --detach or --timeout"
 )
-UNATTENDED = "%debug passed over: no one can answer here"
+UNATTENDED = "%debug was skipped: no one can answer here"

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rankroom.errors import of_file
+from rankroom.errors import file_error
 
 
 def plain(magic: Callable[..., None]) -> Callable[..., None]:
@@ -17,7 +17,7 @@ def plain(magic: Callable[..., None]) -> Callable[..., None]:
         try:
             magic(*args, **options)
         except OSError as error:
-            if (words := of_file(error)) is None:
+            if (words := file_error(error)) is None:
                 raise
             raise words from None
 

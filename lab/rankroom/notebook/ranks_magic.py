@@ -91,7 +91,10 @@ ACTIONS = {"push": push, "pull": pull, "who": who, "debug": debug}
 NO_NAME = (
     "%ranks pull takes names, like `a` or `a.b`, not {name}: give it a name in a %%distributed cell"
 )
-ONE_NAME = "%ranks pull {names}: two of these would have one name here; pull one of them later"
+ONE_NAME = (
+    "%ranks pull {names}: two of these would have the same name here; pull one at a time, and "
+    "rename the first"
+)
 NO_PANEL = "%ranks debug needs JupyterLab; `%debug --ranks 1` looks around where a cell failed"
 IN_PANEL = (
     "JupyterLab's debugger shows rank {rank} now. The bug above the notebook switches it on;\n"

@@ -98,4 +98,4 @@ def _rejoin(cluster: AnyCluster) -> list[str]:
         why = "a rank failed while it set up"
     except RankroomError as error:
         why = str(error)
-    return [f"the ranks are not all together again ({why}): the next cell on all ranks tries again"]
+    return [f"the ranks could not be reconnected ({why}): the next cell on all ranks tries again"]

@@ -88,8 +88,8 @@ def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
             cluster.until_ready(tell)
     except KeyboardInterrupt:
         info = cluster.refresh()
-        job = f"job {info.remote.job} goes on" if info.remote and info.remote.job else "it goes on"
-        raise RankroomError(INTERRUPTED_WAIT.format(job=job, name=cluster.name)) from None
+        what = f"job {info.remote.job}" if info.remote and info.remote.job else "the start"
+        raise RankroomError(INTERRUPTED_WAIT.format(what=what, name=cluster.name)) from None
     if tells:
         print(f"{cluster.describe()}, ready in {time.monotonic() - begun:.1f} s")
         for line in filter(None, (*cluster.refresh().notes, cluster.warning())):
@@ -97,6 +97,6 @@ def _wait(cluster: RemoteCluster, tells: bool = True) -> None:
 
 
 INTERRUPTED_WAIT = (
-    "{job}: `%cluster attach {name}` waits for it again, in this notebook or another; "
-    "`%cluster stop {name}` cancels it"
+    "{what} was not cancelled: `%cluster attach {name}` waits for it again, in this notebook or "
+    "another; `%cluster stop {name}` cancels it"
 )

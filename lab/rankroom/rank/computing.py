@@ -50,8 +50,8 @@ class Computing:
         gained = {pid: used - before.get(pid, 0.0) for pid, (used, _) in children.items()}
         busiest = max(gained, key=lambda pid: gained[pid], default=None)
         if busiest is not None and sum(gained.values()) > least:
-            return f"a child process ({children[busiest][1]}) computes"
-        return "other threads compute" if more > least else None
+            return f"a child process ({children[busiest][1]}) is computing"
+        return "other threads are computing" if more > least else None
 
 
 def child_times() -> dict[int, tuple[float, str]]:

@@ -139,7 +139,7 @@ class Limit:
 
     def _ask(self) -> None:
         if not _on_rank():
-            if said := job_end.asked(os.environ.get("SLURM_JOB_ID", "")):
+            if said := job_end.query_job(os.environ.get("SLURM_JOB_ID", "")):
                 self.until = job_end.end_time(said)
             return
         # If the supervisor does not reply, the last known limit stays.

@@ -71,13 +71,13 @@ class RankEngine(engine_app.IPEngine):
         start = int(os.environ.get(process_tree.START_MARK, "0"))
         connection = SupervisorConnection(
             world.rpc, world.rpc_key, world.rank, start,
-            kernel.do_soon, kernel.answer, kernel.debug,
+            kernel.schedule_request, kernel.answer, kernel.debug,
         )  # fmt: skip
         spool = Path(os.environ["RANKROOM_SPOOL"])
         reporter = Reporter(world.rank, spool, connection.send, world.size)
         reporter.install()
         output = ClientOutput(self.session, iopub_socket, self.id)
-        kernel.take_part(world, reporter, recovery, output, connection.tell_debugger)
+        kernel.initialize_rank(world, reporter, recovery, output, connection.tell_debugger)
         stacks.answer_to_signal(reporter.spool / "stacks")
         if os.environ.get("RANKROOM_WATCHDOG") != "0":
             kernel.watchdog.start()

@@ -70,7 +70,7 @@ def positions(counts: Sequence[int]) -> list[Position]:
     return found
 
 
-def of_the_first(size: int, counts: Sequence[int]) -> list[int]:
+def count_ranks_by_node(size: int, counts: Sequence[int]) -> list[int]:
     """Return how many of the first `size` ranks each node has; `counts` has the ranks in all."""
     before = [sum(counts[:node]) for node in range(len(counts))]
     return [max(0, min(count, size - first)) for count, first in zip(counts, before, strict=True)]

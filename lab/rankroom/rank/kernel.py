@@ -45,8 +45,8 @@ _MAY_AWAIT = re.compile(r"\b(await|async)\b")
 REPLY_FLUSH_S = 0.1  # for a reply to be sent by a process that is about to end
 END_REPEAT_DELAY_S = 0.03  # after the last event of a cell, until its end is reported once more
 _NO_INPUT = (
-    "{what} cannot be answered on a rank here: {why}. "
-    "Ask in a %%local cell and send the answer with `%ranks push NAME`."
+    "{what} cannot read an answer on a rank: {why}. "
+    "Ask in a `%%local` cell and send the answer with `%ranks push NAME`."
 )
 
 
@@ -73,7 +73,7 @@ class RankKernel(IPythonParallelKernel):
     raised_before: bool = False
     let_go: bool = False
 
-    def take_part(
+    def initialize_rank(
         self,
         world: World,
         reporter: Reporter,
@@ -113,16 +113,16 @@ class RankKernel(IPythonParallelKernel):
         call_line.cells = lambda: getattr(self.shell.compile, "_filename_map", ())
         self._process = os.getpid()
         self._notice_dropped()
-        self.greet()
+        self.define_names()
 
-    def greet(self) -> None:
+    def define_names(self) -> None:
         """Define the names that a cell finds on every rank, unless the user defined them."""
         world = self.world
         for name in PREDEFINED_NAMES:
             own = span if name == "span" else getattr(world, name)
             self.shell.user_ns.setdefault(name, own)
 
-    def do_soon(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
+    def schedule_request(self, what: dict[str, Any], buffers: list[bytes], done: Done) -> None:
         """Schedule a cell or a request about variables in the main thread; called from another."""
         self._loop.call_soon_threadsafe(self._begin, what, buffers, done, context=self._context)
 
@@ -149,9 +149,9 @@ class RankKernel(IPythonParallelKernel):
                     ignore_interrupts()  # an interrupt before the cell is sent again
                     await self._run(what)
                 else:
-                    found = packed_values.do(what["how"], what["name"], buffers)
+                    found = packed_values.handle_request(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
-                answer = {"failed": "KeyboardInterrupt: it was interrupted"}
+                answer = {"failed": "KeyboardInterrupt: the request was interrupted"}
             except (Exception, SystemExit) as error:
                 answer = {"failed": f"{type(error).__name__}: {error}"}
             finally:
@@ -174,7 +174,7 @@ class RankKernel(IPythonParallelKernel):
 
     async def _run(self, run: dict[str, Any]) -> None:
         """Run the cell of a run, and report its start, its error and its end."""
-        self.greet()  # again, after `%reset`
+        self.define_names()  # again, after `%reset`
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
         self.shell.ended_by = None
@@ -212,7 +212,7 @@ class RankKernel(IPythonParallelKernel):
             size = self.world.size
             for step in (
                 self.prompts.end, self.panel.end_cell, debugger_hooks.stop_tracing,
-                self.shell.tell_print, self._restore_input, self.recovery.end,
+                self.shell.note_replaced_print, self._restore_input, self.recovery.end,
                 lambda: self._tell_size(size),
             ):  # fmt: skip
                 try:
@@ -366,9 +366,9 @@ class RankKernel(IPythonParallelKernel):
         if question["do"] == "complete":
             return self.prompts.complete(question["prompt"], question["text"])
         if question["do"] == "release":
-            parted = bool(question.get("parted"))
+            peers_left = bool(question.get("parted"))
             if busy not in (None, question["run"]):
-                return {"released": self.recovery.release(question["run"], parted)}
+                return {"released": self.recovery.release(question["run"], peers_left)}
             first = busy is not None and not self.released
             if first:
                 self.failed_before = bool(self.shell.failing)
@@ -381,7 +381,7 @@ class RankKernel(IPythonParallelKernel):
                     recorder.note(GPU_ABORTED_CELL_CONTINUES.format(rank=self.world.rank))
             # A rank that was released already may get a second request, to leave a debugger.
             is_new = first or busy is None
-            done = self.recovery.release(question["run"], parted) if is_new else []
+            done = self.recovery.release(question["run"], peers_left) if is_new else []
             if question.get("prompts"):
                 done = [*self.prompts.release(), *done]
             if first:
@@ -420,12 +420,15 @@ class RankKernel(IPythonParallelKernel):
         sys.unraisablehook = hook
 
 
-GPU_ABORTED = "the others do not join in what this rank's GPU was at, which was ended"
+GPU_ABORTED = (
+    "the work on this rank's GPU was aborted, because the other ranks do not join its collective"
+)
 GPU_ABORTED_CELL_CONTINUES = (
-    "the others do not join in what the GPU of rank {rank} was at, which was ended: what the cell "
-    "goes on with is worthless there. It has a handler of its own for SIGINT, so it was not ended"
+    "the work on the GPU of rank {rank} was aborted, because the other ranks do not join its "
+    "collective: further results of the cell on this rank are invalid. The cell was not ended, "
+    "because it has its own SIGINT handler"
 )
 NAMES_LOST_BY_RESTART = (
-    "rank {rank} was started again and runs this cell only: names that earlier cells defined are "
-    "missing there, so have this cell define all it needs"
+    "rank {rank} was restarted and runs only this cell: names defined in earlier cells do not "
+    "exist there, so this cell must define everything it needs"
 )

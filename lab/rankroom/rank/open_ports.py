@@ -10,7 +10,7 @@ from rankroom.system import preloaded, socket_owner
 _told: set[str] = set()
 
 
-def tell(framework: str) -> None:
+def note_open_ports(framework: str) -> None:
     """Note, once per `framework`, who else can reach its ports, which do not check who connects."""
     if framework in _told:
         return
@@ -26,15 +26,15 @@ def tell(framework: str) -> None:
 
 
 PORTS_UNGUARDED = (
-    "the ports of {framework} are open to other users of this machine, and perhaps of its network: "
-    "the library that closes them is not in use, as {why}"
+    "other users of this machine, and perhaps of its network, can connect to the ports of "
+    "{framework}: the library that guards them is not in use, because {why}"
 )
-GUARD_NOT_LOADED = "nothing has loaded it into this rank, which may be in a container"
+GUARD_NOT_LOADED = "it was not loaded into this rank, which may be in a container"
 PEER_OWNER_UNKNOWN = (
-    "the ports of {framework} are open to other users of this machine: its kernel does not tell "
-    "whose process connects, neither by inet_diag nor in /proc/net/tcp"
+    "other users of this machine can connect to the ports of {framework}: its kernel does not "
+    "reveal who owns a connection, neither through inet_diag nor in /proc/net/tcp"
 )
 PEERS_ON_OTHER_NODES = (
-    "the ports of {framework} are open to others who have processes on the other nodes of this "
-    "cluster, which is not checked there"
+    "other users with processes on the other nodes of this cluster can connect to the ports of "
+    "{framework}: who owns a connection from another node is not checked"
 )

@@ -126,7 +126,7 @@ def python() -> tuple[int, ...]:
     return PYTHON_VERSION
 
 
-def do(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
+def handle_request(how: str, name: str, parts: Sequence[bytes]) -> list[bytes]:
     """Handle a request about variables on a rank; return the packed result, if there is one.
 
     `take` stores variables, `give` returns the value of one (or of an attribute, `a.b`), `who`
@@ -156,10 +156,10 @@ def _shell() -> Any:
 
 
 PYTHON_VERSIONS_DIFFER = (
-    "a function of Python {there[0]}.{there[1]} cannot come to Python {here[0]}.{here[1]}: define "
-    "it where it is to be called, for ranks in a `%%distributed` cell"
+    "a function from Python {there[0]}.{there[1]} cannot run in Python {here[0]}.{here[1]}: define "
+    "it where it is called (for ranks, in a `%%distributed` cell)"
 )
 NO_TORCH = (
-    "it holds tensors of PyTorch, which this notebook's Python does not have: pull an array, of "
-    "`loss` for example one that a `%%distributed` cell has made: `value = loss.cpu().numpy()`"
+    "the value contains PyTorch tensors, but this notebook's Python has no PyTorch: pull a NumPy "
+    "array instead, made in a `%%distributed` cell, for example by `value = loss.cpu().numpy()`"
 )

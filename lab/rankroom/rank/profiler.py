@@ -41,8 +41,8 @@ class Profiler(Protocol):
 
 
 _KINDS: dict[str, Callable[[], Profiler]] = {
-    "torch": torch_profiler.Torch,
-    "tensorflow": tensorflow_profiler.TensorFlow,
+    "torch": torch_profiler.TorchProfiler,
+    "tensorflow": tensorflow_profiler.TensorFlowProfiler,
 }
 
 
@@ -157,5 +157,7 @@ NOTHING_PROFILED = (
     "--profile: this rank has imported neither torch nor tensorflow, so nothing was profiled"
 )
 PROFILER_FAILED = "--profile: {name} could not be profiled ({why})"
-PROFILE_INTERRUPTED = "--profile: interrupted, the profile is not complete"
-OPERATIONS_OMITTED = "--profile: the {kept:,} longest of {count:,} operations of {name} were kept"
+PROFILE_INTERRUPTED = "--profile: interrupted, so the profile is incomplete"
+OPERATIONS_OMITTED = (
+    "--profile: only the {kept:,} longest of {count:,} operations of {name} were kept"
+)

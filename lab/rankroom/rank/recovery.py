@@ -57,9 +57,9 @@ class Recovery:
         self._lock = threading.Lock()
         self._subworld = Subworld(world)
         self._reported = False
-        self._early = "", 0  # a run that has not started here, and its current meeting
+        self._pending_regroup = "", 0  # a run that has not started here, and its current meeting
         # A run that was released before it started here, and whether ranks have left its cell.
-        self._early_release = "", False
+        self._pending_release = "", False
         # Whether the current cell is of such a run, and something was released as it started.
         self.began_released = self.began_let_go = False
         self._is_on = False  # within a cell
@@ -87,13 +87,13 @@ class Recovery:
         """
         with self._lock:
             # A release in progress finishes first; a later one is meant for this cell.
-            if self._early[0] == run:
-                meeting = self._early[1]
+            if self._pending_regroup[0] == run:
+                meeting = self._pending_regroup[1]
             self._world.begin(run, tuple(ranks), epoch, own, meeting, back)
             self._is_on = True
-            early, parted = self._early_release
+            early, peers_left = self._pending_release
             self.began_released = early == run
-            self.began_let_go = self.began_released and bool(self._let_go(parted))
+            self.began_let_go = self.began_released and bool(self._let_go(peers_left))
         self._reported = False
         horovod_calls.mend_refused()
         smaller = self._world.size < self._world.whole
@@ -133,25 +133,25 @@ class Recovery:
         one."""
         with self._lock:
             if run != self._world.run:
-                self._early = run, meeting
+                self._pending_regroup = run, meeting
                 return []
             return horovod_adapter.regroup(self._world, meeting)
 
-    def release(self, run: str, parted: bool) -> list[str]:
+    def release(self, run: str, peers_left: bool) -> list[str]:
         """Release blocked collectives of this run, from any thread; return what was released.
 
-        `parted` says that some ranks have left the cell, so that a later set-up in it must fail. A
-        run that has not started here is released as it starts.
+        `peers_left` says that some ranks have left the cell, so that a later set-up in it must
+        fail. A run that has not started here is released as it starts.
         """
         with self._lock:
             if run != self._world.run:
-                self._early_release = run, parted
+                self._pending_release = run, peers_left
                 return []
-            return self._let_go(parted)
+            return self._let_go(peers_left)
 
-    def _let_go(self, parted: bool) -> list[str]:
+    def _let_go(self, peers_left: bool) -> list[str]:
         if self._is_on:
-            self._world.release(parted)
+            self._world.release(peers_left)
         # torch before Horovod, whose shutdown waits until the GPU is idle.
         return [each for adapter in reversed(ADAPTERS.values()) for each in adapter.release()]
 

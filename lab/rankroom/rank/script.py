@@ -47,7 +47,7 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
     if not is_module and not Path(path).is_file():
         raise ScriptExit(NO_FILE.format(path=path, folder=first.cwd(), host=socket.gethostname()))
     before, process = (sys.argv, sys.path[:]), os.getpid()
-    rest = Rest()
+    remaining = RemainingWork()
     # IPython removes these while a cell runs.
     names = {name: leave for name in ("exit", "quit") if not hasattr(builtins, name)}
     vars(builtins).update(names)
@@ -59,8 +59,8 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
         # They exit last one first, in the order in which Python ends a program.
         with (
             signal_handlers(first), own_event_loop(), own_main(),
-            followed_by(rest.wait_for_processes), exit_functions(first),
-            followed_by(rest.wait_for_threads),
+            followed_by(remaining.wait_for_processes), exit_functions(first),
+            followed_by(remaining.wait_for_threads),
         ):  # fmt: skip
             try:
                 if is_module:
@@ -70,12 +70,12 @@ def run(path: str, arguments: Sequence[str], is_module: bool = False) -> None:
             except SystemExit as end:
                 status = end.code
                 if os.getpid() == process and status not in SUCCESS_STATUSES:
-                    rest.tell_failing(f"exit status {status}")
+                    remaining.tell_failing(f"exit status {status}")
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 if os.getpid() == process:
-                    rest.tell_failing("".join(traceback.format_exception_only(error)).strip())
+                    remaining.tell_failing("".join(traceback.format_exception_only(error)).strip())
                 raise
         if os.getpid() == process:
             end_tracking(_code(status))
@@ -241,7 +241,7 @@ def _is_own(folder: Path, name: Any) -> bool:
     return file.is_relative_to(folder) and not is_installed and not is_pythons
 
 
-class Rest:
+class RemainingWork:
     """What a script has started but not ended, and Python waits for at the end of a program: work
     of executors (a checkpoint, perhaps), threads and processes that are not daemons.
 
@@ -353,6 +353,7 @@ def end_fork(status: object) -> None:
 
 SUCCESS_STATUSES = (None, 0, False)  # arguments of `sys.exit` that mean success
 WAITING_AFTER_FAILURE = (
-    "{why}: waits for what the script has begun ({names}); an interrupt ends the wait"
+    "{why}: waiting for threads and processes that the script started ({names}); interrupt to stop "
+    "waiting"
 )
-NO_FILE = "there is no file {path} on {host} (in {folder})"
+NO_FILE = "there is no file {path} on {host} (current folder: {folder})"

@@ -41,7 +41,7 @@ MAX_DISPLAY_CHARS = 16 << 20  # characters of one representation; of a larger on
 MAX_ERROR_CHARS = 20_000  # characters of an error's message, and of a line of its traceback
 
 
-def is_clients(reporter: Reporter | None) -> bool:
+def is_client_request(reporter: Reporter | None) -> bool:
     """Return whether a request of one of ipyparallel's clients is running, not the cell of a
     run."""
     return reporter is not None and reporter.run is None
@@ -59,21 +59,21 @@ class RankDisplayHook(ZMQShellDisplayHook):
     def start_displayhook(self) -> None:
         self.is_on = True
         self._bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super().start_displayhook()
 
     def write_output_prompt(self) -> None:
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super().write_output_prompt()
 
     def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
         self._bundle = (format_dict, md_dict or {})
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super().write_format_data(format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
         self.is_on = False
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super().finish_displayhook()
         elif self._bundle is not None and self.reporter is not None:
             data, metadata = self._bundle
@@ -97,7 +97,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         update: bool = False,
         **kwargs: Any,
     ) -> None:
-        if self.reporter is None or is_clients(self.reporter):
+        if self.reporter is None or is_client_request(self.reporter):
             how = {"transient": transient, "update": update, **kwargs}
             super().publish(data, metadata, **how)
             return
@@ -110,7 +110,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         self.reporter.emit("display", **fields)
 
     def clear_output(self, wait: bool = False) -> None:
-        if self.reporter is None or is_clients(self.reporter):
+        if self.reporter is None or is_client_request(self.reporter):
             super().clear_output(wait)
         else:
             self.reporter.emit("display", data={}, clear="next" if wait else "now")
@@ -228,7 +228,9 @@ class RankShell(ZMQInteractiveShell):
             self._mention(kind, error, trace)
 
     def _report(self, kind: Any, error: Any, trace: Any, *args: Any, **kwargs: Any) -> None:
-        if has_group(error):  # IPython would print it without calling `_showtraceback`
+        if involves_exception_group(
+            error
+        ):  # IPython would print it without calling `_showtraceback`
             self.tell_error(kind, error, traceback.format_exception(kind, error, trace))
         else:
             super().showtraceback(*args, **kwargs)
@@ -244,7 +246,7 @@ class RankShell(ZMQInteractiveShell):
     def _mention(self, kind: Any, error: Any, trace: Any) -> None:
         """Show an error that does not end the cell: one in a representation, or in a callback."""
         lines = traceback.format_exception(kind, error, trace)
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super()._showtraceback(kind, error, lines)
         else:
             sys.stderr.write("".join(lines))
@@ -286,7 +288,7 @@ class RankShell(ZMQInteractiveShell):
         No library replaces a method of this name: `rich.traceback.install` replaces IPython's own
         by ones that show the error and report nothing.
         """
-        if is_clients(self.reporter):
+        if is_client_request(self.reporter):
             super()._showtraceback(etype, evalue, stb)
             return
         if os.getpid() != self._process:  # forked: its events are dropped
@@ -305,7 +307,7 @@ class RankShell(ZMQInteractiveShell):
             lines = [_bounded(str(line)) for line in stb]
             self.reporter.emit("error", traceback=lines, **error, **more)
 
-    def tell_print(self) -> None:
+    def note_replaced_print(self) -> None:
         """Note once that print() was replaced: scripts for several processes often use one that
         prints on the first of them only, so that the output of the others looks lost."""
         own = builtins.print
@@ -429,7 +431,7 @@ def leave(status: Any = None) -> None:
     raise SystemExit(status)
 
 
-def has_group(error: BaseException | None) -> bool:
+def involves_exception_group(error: BaseException | None) -> bool:
     """Return whether an error is an exception group, or was caused by one."""
     group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
     seen: set[int] = set()  # an error may be its own cause: `raise error from error`
@@ -469,6 +471,6 @@ _CELL_ERROR_CODES = (
     ZMQInteractiveShell.run_ast_nodes.__code__,
 )
 PRINT_REPLACED = (
-    "`print` is no longer Python's: `{name}` of {where} has taken its place, for later cells as "
-    "well. Ranks on which it prints nothing look silent; ranks that are restarted have Python's"
+    "`print` was replaced by `{name}` of {where}, for later cells as well. Ranks on which it "
+    "prints nothing look silent; restarting a rank restores Python's `print`"
 )

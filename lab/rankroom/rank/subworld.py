@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rankroom.rank.environment import NODE_RANKS_VARIABLE, of_the_first, positions
+from rankroom.rank.environment import NODE_RANKS_VARIABLE, count_ranks_by_node, positions
 from rankroom.rank.world import World, restore_environment
 
 _VARIABLES = (
@@ -52,7 +52,7 @@ def environment(world: World, whole: Mapping[str, str]) -> dict[str, str]:
     """
     size = world.size
     counts = [int(count) for count in whole.get(NODE_RANKS_VARIABLE, str(world.whole)).split(",")]
-    position = positions(of_the_first(size, counts))[world.rank]
+    position = positions(count_ranks_by_node(size, counts))[world.rank]
     smaller = {
         "HOROVOD_SIZE": str(size),
         "HOROVOD_LOCAL_SIZE": str(position.local_size),

@@ -35,7 +35,7 @@ class Variable(NamedTuple):
 
 def describe(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Variable]:
     """Return a description of each variable among `names`, by name."""
-    return {name: of(value) for name, value in listed(names, hidden).items()}
+    return {name: describe_value(value) for name, value in listed(names, hidden).items()}
 
 
 def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, An
     }
 
 
-def of(value: Any) -> Variable:
+def describe_value(value: Any) -> Variable:
     """Return the description of one value."""
     for kind, fits in _KINDS:
         try:
@@ -170,7 +170,11 @@ def _mark_of(value: Any, left: list[int], depth: int = MAX_DEPTH) -> str:
     if type(value) in PLAIN_TYPES:
         return _mark_of_plain(value)
     if type(value) not in CONTAINERS:
-        return of(value).mark if is_tensor(value) or is_kind(value, "numpy", "ndarray") else ""
+        return (
+            describe_value(value).mark
+            if is_tensor(value) or is_kind(value, "numpy", "ndarray")
+            else ""
+        )
     items = value.items() if type(value) is dict else value
     marks = [_mark_of(each, left, depth - 1) for each in items]
     if not all(marks):

@@ -131,7 +131,7 @@ class Watchdog:
         if moved:
             self._since = now
             self._computing.forget()
-        # Early enough for two samples before STILL_S is over.
+        # Early enough for two samples before STUCK_TIMEOUT_S is over.
         elif now - self._since > STUCK_TIMEOUT_S - 2.5 * SAMPLE_INTERVAL_S and (
             beside := self._computing.look(cpu)
         ):
@@ -139,7 +139,7 @@ class Watchdog:
 
     def _still(self, now: float) -> float:
         """Return for how many seconds the main thread has been idle and nothing has computed for
-        it; what computes no longer counts after COMPUTING_S."""
+        it; what computes no longer counts after COMPUTING_TIMEOUT_S."""
         still = now - self._since
         return still if still > COMPUTING_TIMEOUT_S else min(still, now - self._computed)
 
@@ -163,7 +163,7 @@ class Watchdog:
         The GPU is not queried while the thread moves: a query would end the recording of a graph.
         """
         if _step(frame)[:2] == self._line and now - self._line_since > STUCK_TIMEOUT_S:
-            return torch_device.waits_in()
+            return torch_device.blocking_collective()
         return None
 
 

@@ -70,7 +70,7 @@ class World:
     elastic: bool = False  # within an elastic run, with its state
     _waits: str = ""
     _released: bool = False
-    _parted: bool = False  # other ranks are known to have left the cell
+    _peers_left: bool = False  # other ranks are known to have left the cell
     _rounds: dict[str, int] = field(default_factory=dict)
     _earlier: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
@@ -142,7 +142,7 @@ class World:
         self.run, self.present, self.epoch = run, ranks, epoch
         self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
-        self._released = self._parted = False
+        self._released = self._peers_left = False
         self._earlier.clear()
         if len(ranks) < self.size:
             # "Dummy" threads are those of C++, such as autograd's, which work for every cell.
@@ -153,7 +153,7 @@ class World:
         """Make the world whole again after a cell, until the next one."""
         self.size = self.whole
         self.present = tuple(range(self.whole))
-        self._released = self._parted = False
+        self._released = self._peers_left = False
 
     def leave(self) -> None:
         """Make this process, forked from the rank by a cell, a world of its own."""
@@ -165,7 +165,7 @@ class World:
         """Return the error for a collective in a cell on some ranks: it would wait for the rest."""
         absent = [rank for rank in range(self.size) if rank not in self.present]
         return SubsetError(
-            f"{what} would wait for ever for {named(absent)}: this cell runs on "
+            f"{what} would wait forever for {named(absent)}: this cell runs on "
             f"{named(self.present)} only. {remedy}"
         )
 
@@ -186,7 +186,7 @@ class World:
         left the cell."""
         if self.meeting != meeting:
             raise RegroupedError(PEER_DIED.format(what=topic))
-        if self._parted:
+        if self._peers_left:
             raise ReleasedError(PEER_FAILED.format(what=topic))
 
     def _gather(self, topic: str, value: Any, meeting: int) -> list[Any]:
@@ -199,14 +199,14 @@ class World:
                     do="gather", topic=topic, round=number, size=self.size, value=value
                 )
                 number = int(answer["round"])
-                if answer["complete"] and not self._parted:
+                if answer["complete"] and not self._peers_left:
                     self._rounds[topic] = number
                     values: list[Any] = answer["values"]
                     return values
                 missing = sorted(set(range(self.size)) - {self.rank, *answer["ranks"]})
                 if self.meeting != meeting:
                     raise RegroupedError(PEER_DIED.format(what=_words(topic)))
-                if self._released or self._parted:
+                if self._released or self._peers_left:
                     words = PEER_FAILED_FIRST if missing else PEER_FAILED
                     raise ReleasedError(words.format(what=_words(topic), ranks=named(missing)))
                 if time.monotonic() > told:
@@ -219,13 +219,13 @@ class World:
         finally:
             self._waits = ""
 
-    def release(self, parted: bool) -> None:
+    def release(self, peers_left: bool) -> None:
         """Release this rank's main thread if it waits in `gather`; called from another thread.
 
-        If some ranks have left the cell (`parted`), every later `gather` in it fails, too, even one
-        that all ranks had joined.
+        If some ranks have left the cell (`peers_left`), every later `gather` in it fails, too, even
+        one that all ranks had joined.
         """
-        self._released, self._parted = True, parted
+        self._released, self._peers_left = True, peers_left
         if self._waits:
             self._ask(do="leave", topic=self._waits)
 
@@ -240,7 +240,7 @@ class World:
             return f"{self.epoch}/{self.run}/{meeting}"
         return f"{self.epoch}" if self.size == self.whole else f"{self.epoch}/{self.run}"
 
-    def meet(self, library: str, meeting: int) -> str:
+    def open_store(self, library: str, meeting: int) -> str:
         """Open the store for the latest gathered initialization of `library`, and point Horovod
         at it. Process sets that are added later use it, too. Returns the store's name."""
         scope = self._scope(meeting)
@@ -250,7 +250,7 @@ class World:
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(answer["port"])
         return key
 
-    def met(self, key: str) -> None:
+    def report_initialized(self, key: str) -> None:
         """Report that this rank has initialized; the store closes when all have."""
         self._ask(do="met", key=key, size=self.size)
 
@@ -277,6 +277,6 @@ def named(ranks: Sequence[int]) -> str:
 
 
 WAITING_FOR = "rank {rank} waits in {what} for {ranks}"
-PEER_FAILED_FIRST = "{what} was given up: {ranks} failed before it came to the same call"
-PEER_FAILED = "{what} was given up: another rank has failed"
-PEER_DIED = "{what} was given up: another rank has died, and is waited for"
+PEER_FAILED_FIRST = "{what} was released: {ranks} failed before reaching the same call"
+PEER_FAILED = "{what} was released: another rank has failed"
+PEER_DIED = "{what} was released: another rank has died and has to be restarted"

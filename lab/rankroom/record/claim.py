@@ -36,4 +36,4 @@ def claim(paths: ClusterPaths, info: ClusterInfo) -> int:
     return descriptor
 
 
-ALREADY_OWNED = "another process keeps cluster {name} already"
+ALREADY_OWNED = "another process already manages cluster {name}"

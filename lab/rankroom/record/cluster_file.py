@@ -177,13 +177,13 @@ def silent_words(info: ClusterInfo) -> str:
 
 def is_past(until: float) -> bool:
     """Whether a scheduler's time (epoch seconds, 0 if unknown) has passed, even if a clock is wrong
-    by up to CLOCK_S."""
+    by up to MAX_CLOCK_ERROR_S."""
     return 0 < until < time.time() - MAX_CLOCK_ERROR_S
 
 
 SILENT_NODE_MESSAGE = "node {node} has been silent for {seconds:.0f} s: its ranks may be cut off"
 UNLISTED = "runs that cannot be listed"
-UNREADABLE = "cannot tell whether there is a cluster {name}, as {path} cannot be read: {error}"
+UNREADABLE = "cannot tell whether cluster {name} exists, as {path} cannot be read: {error}"
 _read_last: dict[Path, str] = {}  # the text of each cluster.json as last read or written here
 
 
@@ -192,7 +192,8 @@ LONGEST_NAME = 63
 # Valid as a folder's name, and cannot lead out of the parent folder.
 NAME_PATTERN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
 NAME_RULE = (
-    f"has letters, digits, dots, dashes and underscores only, and {LONGEST_NAME} characters at most"
+    "must start with a letter or digit, and have only letters, digits, dots, dashes and "
+    f"underscores, at most {LONGEST_NAME} characters"
 )
 
 
@@ -200,7 +201,7 @@ def named(name: str | None, kind: str) -> ClusterPaths:
     """Return the paths of a new cluster called `name`, or else by a random name that begins with
     `kind`. Raises UsageError for an invalid name."""
     if name and not NAME_PATTERN.fullmatch(name):
-        raise UsageError(f"the name of a cluster {NAME_RULE}, unlike {name!r}")
+        raise UsageError(f"invalid cluster name {name!r}: it {NAME_RULE}")
     begins = re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")[:40] or "ranks"
     return ClusterPaths(name or f"{begins}-{secrets.token_hex(2)}")
 
@@ -258,7 +259,7 @@ class ClusterPaths:
 
     def make(self, size: int) -> None:
         """Create the folders, private to the user."""
-        config.private(clusters_folder())
+        config.make_private(clusters_folder())
         for left in self._root.glob(f".*{REMOVED_SUFFIX}"):
             shutil.rmtree(left, ignore_errors=True)
         for folder in (self.folder, self.logs, self.profile, self.folder / "spool"):
@@ -337,7 +338,8 @@ class ClusterPaths:
         """Delete the cluster's folder; anything a file system keeps no longer counts as a
         cluster."""
         if self.folder.resolve().parent != self._root.resolve():
-            raise ValueError(f"{self.name!r} is no cluster's folder")  # all below it would be lost
+            # All below it would be lost.
+            raise ValueError(f"{self.name!r} is not a cluster's folder")
         folder = self._root / f".{self.name}-{secrets.token_hex(4)}{REMOVED_SUFFIX}"
         try:
             self.folder.rename(folder)

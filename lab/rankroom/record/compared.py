@@ -53,4 +53,4 @@ def has_metrics(store: Store, run: RunInfo) -> bool:
 
 
 SAME_RUN = "not compared: {text!r} is this run"
-TOO_MANY = "not compared with {id}: a run is compared with {most} others at most"
+TOO_MANY = "not compared with {id}: a run can be compared with at most {most} others"

@@ -16,6 +16,9 @@ from typing import Any, Literal, cast, get_args
 
 VERSION = 1
 SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
+# In a note: the ranks' spools may still have output that the record lacks. Other versions decide by
+# these words, too, whether spools are kept: they must not change.
+MISSING_FROM_RECORD = "missing from the record"
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
 MAX_COMPARED_RUNS = 4  # other runs shown beside one: more curves could not be told apart
@@ -139,6 +142,12 @@ class RunInfo:
     owner: Owner | None = None
     client: Client | None = None
     version: int = VERSION
+
+    @property
+    def may_lack_output(self) -> bool:
+        """Whether a note says that output is, or may be, missing from the record: then the ranks'
+        spools, which may still have it, are kept."""
+        return any(MISSING_FROM_RECORD in note for note in self.notes)
 
     def to_json(self) -> Json:
         """Return the object stored in run.json, without optional fields that are empty."""
@@ -289,7 +298,7 @@ _RUN_DEFAULTS = {"title": "", "lines": 0, "notes": []}
 _PART_REQUIRED: dict[Any, dict[str, type]] = {
     kind: _required(kind.__name__) for kind in (RankInfo, Failure, Clock, Hang, Place, Prompt)
 } | {Owner: {"host": str, "pid": int}, Client: {"host": str, "pid": int}}
-# Sample events require only the fields that all events have; _KIND_NEEDS has the others by kind.
+# Sample events require only the fields that all events have; _KIND_REQUIRED has the others by kind.
 _EVENT_REQUIRED = _required("SampleEvent")
 _KIND_REQUIRED = {
     _SCHEMA[name]["properties"]["kind"]["const"]: {

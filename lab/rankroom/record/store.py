@@ -26,7 +26,7 @@ from rankroom import config
 from rankroom.errors import RecordError, UnreadableRecordError, UnwrittenError, with_remedy
 from rankroom.record import model, retention
 from rankroom.record.blank import NEXT_RUN, Blank
-from rankroom.record.model import RunInfo
+from rankroom.record.model import MISSING_FROM_RECORD, RunInfo
 from rankroom.record.owner import is_live
 from rankroom.record.retention import DAY_S, SIZE_GRACE_S, Pruned
 from rankroom.record.tail import READ_LIMIT_BYTES, Chunk, Events, Tail
@@ -98,7 +98,9 @@ class Writer:
         try:
             return cls(paths, os.open(paths.events, os.O_RDWR | os.O_APPEND))
         except OSError as error:
-            raise RecordError(f"cannot go on with {paths.events}: {error.strerror}") from None
+            raise RecordError(
+                f"cannot continue the record {paths.events}: {error.strerror}"
+            ) from None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
@@ -363,8 +365,10 @@ class Store:
 
     def _missing(self, text: str) -> RecordError:
         ids = self.ids()
-        near = difflib.get_close_matches(text, ids[:500], 3, 0.5) or ids[:3]
-        hint = f"the nearest are {', '.join(near)}" if near else "there are no records yet"
+        if near := difflib.get_close_matches(text, ids[:500], 3, 0.5):
+            hint = f"similar ids: {', '.join(near)}"
+        else:
+            hint = f"the newest: {', '.join(ids[:3])}" if ids else "there are no records yet"
         return RecordError(NO_RECORD.format(text=text, runs=self.runs, hint=hint))
 
 
@@ -405,14 +409,14 @@ def _unreadable(path: Path, error: OSError) -> RecordError:
 
 UNWRITABLE = "cannot write the record in {path}: {error}"
 UNREADABLE = "cannot read {path}: {error}"
-# A run whose notes contain `missing from the record` also keeps its ranks' spools.
-MAY_LACK_OUTPUT = "{trouble}: what was written last may be missing from the record"
+MAY_LACK_OUTPUT = f"{{trouble}}: what was written last may be {MISSING_FROM_RECORD}"
 EXISTS = "a record is already there: {path}; run the cell again to get a new id"
 DAMAGED = "the record {path} is damaged: {error}; what it holds stays on disk beside it"
 NEWER = (
     "the record {path} was written by a newer Rankroom (record version {version}, this one reads"
-    " up to {known}): `pip install -U rankroom-….whl`, a newer wheel made by `make dist`"
+    " up to {known}): install a newer wheel with `pip install -U rankroom-….whl` (`make dist` "
+    "builds it)"
 )
 NO_RECORD = "no record {text!r} in {runs}: {hint}; `rankroom runs list` shows all"
 NOT_AN_ID = "{id!r} is not a run id: ids look like 20261121-113012-4f2a9c"
-AMBIGUOUS_ID = "{text!r} fits {n} records ({ids}): write more of the id"
+AMBIGUOUS_ID = "{text!r} matches {n} records ({ids}): give more of the id"

@@ -48,4 +48,4 @@ def _lost(store: Store, run_id: str, gone: Owner | None) -> RunInfo | None:
     return run if known and run.state in ("running", "lost") else None
 
 
-NOT_ORPHANED = "run {id} is written by another process, or has ended"
+NOT_ORPHANED = "run {id} is being written by another process, or has ended"

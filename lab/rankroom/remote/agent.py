@@ -275,7 +275,7 @@ class Agent:
         while True:
             await asyncio.sleep(max(POLL_INTERVAL_S, self.lease.pause))
             if self.lease.over(self._is_running):
-                self.info.message = f"no notebook used it for {self.info.lease:g} h"
+                self.info.message = f"no notebook has used it for {self.info.lease:g} h"
                 await self.stop()
 
     @property
@@ -380,8 +380,8 @@ class Agent:
         return said
 
     async def stop(self) -> str:
-        """End the cluster and its job; return a message if it is not over within STOP_S, else an
-        empty string."""
+        """End the cluster and its job; return a message if it is not over within STOP_TIMEOUT_S,
+        else an empty string."""
         if self.status.over.is_set():
             return ""
         if self._ending is None or self.info.state != "ending":
@@ -464,35 +464,35 @@ def run(folder: Path) -> None:
     asyncio.run(keep())
 
 
-SILENT = "the supervisor of {name} does not answer; whether its job goes on is being asked"
+SILENT = "the supervisor of {name} does not answer; checking whether its job is still running"
 NO_WAY = (
-    "the supervisor of {name} on {node} does not answer through {login}: does that forward "
-    "connections to compute nodes (AllowTcpForwarding of its sshd)? Where you may ssh to the "
-    "nodes, say `ssh_to_nodes = true` in the site's profile; it is tried again"
+    "the supervisor of {name} on {node} does not answer through {login}: does the sshd of "
+    "that host forward connections to compute nodes (AllowTcpForwarding)? If you may ssh to the "
+    "nodes, set `ssh_to_nodes = true` in the site's profile; retrying"
 )
-TROUBLE = "its agent here has met with {error}; it goes on trying"
+TROUBLE = "its agent here is retrying after an error: {error}"
 FAILED_HERE = "its agent here failed: {error!r}"
-RECONNECTING = "{where} is being reached again; the ranks go on meanwhile"
+RECONNECTING = "reconnecting to {where}; the ranks keep running"
 NOT_NOW = "cluster {name} cannot be reached now: {words}"
-COPYING_REST = "{words}; the rest of its records is copied as soon as {where} can be reached"
-MAY_BEGIN = "The cell may have begun there: look at `%runs` before you run it again"
+COPYING_REST = "{words}; the rest of its records will be copied as soon as {where} can be reached"
+MAY_BEGIN = "The cell may have started there: check `%runs` before you run it again"
 STOP_DELAYED = (
-    "{name} is not over yet: a process here goes on trying to cancel {job} until it can, and then "
-    "copies its records ({words})"
+    "{name} is not stopped yet: a process here keeps trying to cancel {job}, and then copies its "
+    "records ({words})"
 )
 NOTHING_MORE = (
     "cluster {name} on {site} was over before all of this run had been copied: the record of the "
     "same name there has the rest"
 )
 AGENT_ENDED = (
-    "the agent of cluster {name} here was ended while this run was on; `%cluster attach {name}` "
-    "copies the rest from {site}"
+    "the agent of cluster {name} here was ended while this run was still running; `%cluster "
+    "attach {name}` copies the rest from {site}"
 )
 NO_PANEL = (
     "JupyterLab's debugger panel shows ranks of this machine, or of the job that you are in; on a "
     "site's ranks `breakpoint()` opens the debugger below the cell"
 )
-NOT_HERE = "the run goes on there, and is not copied to this machine yet: {error}"
+NOT_HERE = "the run continues at the site, but cannot be copied to this machine yet: {error}"
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -21,7 +21,7 @@ from rankroom.record.model import Json, RunInfo
 from rankroom.remote import start
 from rankroom.run.run import Run
 from rankroom.scheduler.site import Site
-from rankroom.system.polling import changes
+from rankroom.system.polling import skip_repeats
 
 AGENT_START_TIMEOUT_S = 20.0  # for an agent to start
 POLL_INTERVAL_S = 0.05
@@ -68,7 +68,7 @@ class RemoteCluster(AnyCluster):
         for it again.
         """
         begun = kept = time.monotonic()
-        tell = changes(progress)
+        tell = skip_repeats(progress)
         try:
             while not self._is_ready():
                 info, now = self.info, time.monotonic()
@@ -138,4 +138,6 @@ def _left(until: float) -> str:
 
 NO_AGENT = "the cluster's agent here did not start; {path} ends with:\n{log}"
 UNWRITTEN = "its agent here has not written {path} yet (is there space on that disk?)"
-NOT_YET = "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it can"
+NOT_YET = (
+    "cluster {name} cannot be used yet: {words}; `%cluster attach {name}` waits until it is ready"
+)

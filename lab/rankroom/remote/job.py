@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGUSR1, lambda number, frame: say("the job's time is nearly over"))
+    signal.signal(
+        signal.SIGUSR1, lambda number, frame: say("the job is about to reach its time limit")
+    )
     try:
         paths, supervisor = launch.launch(
             chosen.ranks, chosen.name, chosen.folder or str(config.user_home()),

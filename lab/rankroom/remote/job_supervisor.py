@@ -113,6 +113,4 @@ class JobSupervisor:
         return f"ipc://{local}"
 
 
-LOST = (
-    "the connection to {where} is lost; it is opened again by itself, and the ranks go on meanwhile"
-)
+LOST = "the connection to {where} is lost; reconnecting automatically, and the ranks keep running"

@@ -54,7 +54,7 @@ class LoginNode:
         self._install = shlex.join([site.environment.python, "-m", "pip", "install", wheel])
 
     async def ask(self, command: str, *words: str, seconds: float = 0.0) -> Json:
-        """Run `command` and return its reply; it may take `seconds` longer than ANSWER_S.
+        """Run `command` and return its reply; it may take `seconds` longer than COMMAND_TIMEOUT_S.
 
         Raises SshError where the node cannot be reached, StartError with the remedy where Rankroom
         is missing or has another version, and RankroomError if the command itself reports an error.
@@ -99,7 +99,7 @@ class LoginNode:
 
     async def find(self, name: str, job: str) -> Json | None:
         """Return cluster.json of the cluster in `job` once its supervisor listens, or None if it
-        does not within FIND_S."""
+        does not within FIND_TIMEOUT_S."""
         words = (name, job, str(FIND_TIMEOUT_S))
         found: Json | None = (await self.ask("find", *words, seconds=FIND_TIMEOUT_S))["cluster"]
         return found
@@ -251,15 +251,15 @@ NONE_THERE = (
     "the wheel that `make dist` made here, and there run `{install}`"
 )
 VERSIONS = (
-    "Rankroom {there} is on {where}, and {here} is here: both sides have to be the same. Copy the "
+    "Rankroom is {there} on {where}, and {here} here: both sides need the same version. Copy the "
     "wheel that `make dist` made here, and there, in the environment of the site's profile, run "
     "`{install}`"
 )
 NO_PYTHON = (
     "There is no `{python}` in the environment of the site's profile: set `python`, `venv`, "
-    "`conda` or `modules` in its [environment]; `rankroom site check {site}` tries it step by step"
+    "`conda` or `modules` in its [environment]; `rankroom site check {site}` checks it step by step"
 )
-OTHER = "`rankroom site check {site}` tries each step of the way, and says which one fails"
+OTHER = "`rankroom site check {site}` checks each step of the connection and says which one fails"
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -26,7 +26,7 @@ class Queue:
 
     def __init__(self, site: Site, place: Host, remote: Remote, tell: Tell) -> None:
         self.state: RemoteState = "pending" if remote.job else "connecting"
-        self.words = f"job {remote.job}" if remote.job else "connects"
+        self.words = f"job {remote.job}" if remote.job else "connecting"
         self._place = place
         self._scheduler = Scheduler(site, place)
         self._remote = remote
@@ -48,7 +48,7 @@ class Queue:
         job = await self._unknown_job() or await self._submit(name, script)
         log = self._scheduler.kind.LOG.format(name=name, job=job)
         self._remote.job, self._remote.log, self._remote.others = job, f"{folder}/{log}", None
-        self._set("pending", f"job {job} waits in the queue")
+        self._set("pending", f"job {job} is waiting in the queue")
 
     async def _submit(self, name: str, script: str) -> str:
         others: list[str] = []
@@ -56,7 +56,7 @@ class Queue:
             others = await self._scheduler.find(name)
         # On disk before there may be a job, so that a later agent looks for it.
         self._remote.others, self._remote.asked = others, time.time()
-        self._set("submitting", f"submits a job to {self._scheduler.site.name}")
+        self._set("submitting", f"submitting a job to {self._scheduler.site.name}")
         try:
             return await self._scheduler.submit(script, others=others)
         except RankroomError as error:
@@ -161,13 +161,13 @@ def command(site: Site, name: str, host: str, cwd: str, auto_restart: bool) -> s
 
 
 UNLISTED = (
-    "it is not known yet whether the scheduler has taken the job, as the connection was cut while "
-    "it was submitted: its lists are asked for some minutes"
+    "it is not known yet whether the scheduler has accepted the job, as the connection was lost "
+    "during submission: checking its job list for some minutes"
 )
 RANKS_UNCHANGED = (
     "the ranks stay as they are, and no job is submitted (nodes: {nodes}, ranks: {ranks}):\n{why}"
 )
 NEVER = (
-    "job {job} would never start: {reason}. It is cancelled; ask for something else, with the "
+    "job {job} would never start: {reason}. It was cancelled; request other resources with the "
     "options of `%cluster start` or in the site's profile"
 )

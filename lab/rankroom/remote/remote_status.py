@@ -70,6 +70,6 @@ class RemoteStatus:
             self.ready = True
             info.state = "running"
             hosts = ", ".join(sorted({rank.host for rank in info.ranks}))
-            self.say("running", f"runs on {hosts} (job {remote.job})")
+            self.say("running", f"running on {hosts} (job {remote.job})")
         self.save()
         return not is_over

@@ -208,7 +208,7 @@ class Replicas:
 
     async def finish(self) -> None:
         """Copy the rest from the records' files at the site, once these are complete. Gives up when
-        nothing has arrived for FINISH_S although the login node can be reached."""
+        nothing has arrived for NO_PROGRESS_TIMEOUT_S although the login node can be reached."""
         deadline, pause = time.monotonic() + NO_PROGRESS_TIMEOUT_S, RETRY_DELAY_S
         while not await self._finish_all():
             if self._has_moved or self._is_cut:
@@ -317,4 +317,4 @@ class Replicas:
         return self._writers[run_id]
 
 
-MISSING = "the replica of run {id} has {size} bytes, and what came begins at {at}"
+MISSING = "the replica of run {id} has {size} bytes, but the received events begin at byte {at}"

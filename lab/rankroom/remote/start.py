@@ -39,7 +39,7 @@ def launch(
     local.wait_closed(paths)
     job = site.job
     remote = Remote(
-        site.name, site.login, words=f"connects to {site.login or 'the scheduler'}",
+        site.name, site.login, words=f"connecting to {site.login or 'the scheduler'}",
         nodes=job.nodes, gpus_per_node=job.gpus_per_node, ranks_per_node=site.ranks_per_node,
         name=paths.name,
     )  # fmt: skip
@@ -51,7 +51,7 @@ def launch(
         host=socket.gethostname(), space=str(pid_space.here()),
     )  # fmt: skip
     with local.one_at_a_time():
-        local.make_way(paths)
+        local.remove_ended(paths)
         try:
             paths.make(0)
             paths.write(info)
@@ -71,7 +71,7 @@ def relaunch(paths: ClusterPaths) -> None:
     try:
         local.spawn(AGENT_MODULE, paths, local.own_environment())
     except OSError as error:
-        raise StartError(f"cannot keep {paths.name} from here: {error}") from None
+        raise StartError(f"cannot start the agent of cluster {paths.name} here: {error}") from None
 
 
 def site_of(paths: ClusterPaths) -> Site:
@@ -80,7 +80,7 @@ def site_of(paths: ClusterPaths) -> Site:
 
 
 def _sweep() -> None:
-    """Remove the folders of clusters on sites that have been over for longer than TOLD_S."""
+    """Remove the folders of clusters on sites that ended more than ENDED_STATE_RETENTION_S ago."""
     for info in all_clusters():
         paths = ClusterPaths(info.name)
         is_over = info.remote is not None and info.remote.state in ("ended", "failed")

@@ -339,12 +339,17 @@ def log(*, step: Any = None, **values: Any) -> None:
         points.add(values, step)
 
 
-NO_NUMBER = "metric {name!r}: what is no number ({kind}) is not a point of its curve"
-NO_STEP = "metrics: for a step that is no number, or too large, values were counted"
-TOO_MANY = "metrics of more than {count:,} names: those of other names are not kept"
-THINNED = "of more than {count:,} points of a metric on a rank, its curve holds some stretches only"
+NO_NUMBER = "metric {name!r}: values that are not numbers ({kind}) are left out of its curve"
+NO_STEP = (
+    "metrics: a step was not a number, or was too large; values were numbered in order instead"
+)
+TOO_MANY = "metrics have more than {count:,} names: values of further names are not recorded"
+THINNED = (
+    "a metric has more than {count:,} points on a rank: beyond those, its curve has only some "
+    "stretches"
+)
 ON_GPU = "metrics: the last values could not be read from the GPU in time, and are not kept"
 COUNTED_AGAIN = (
-    "metrics without a step are counted from 0 on a rank that was started again: "
-    "give `rankroom.log` their `step`"
+    "metrics without a step are numbered from 0 again on a restarted rank: pass `step` to "
+    "`rankroom.log`"
 )

@@ -80,7 +80,7 @@ class Reporter:
         self._blank_name = str(spool / PREPARED_SPOOL_NAME)
         self._at = 0
         self._end = 0
-        self._reported = 0  # when spans were last reported, in units of REPORT_S since the epoch
+        self._reported = 0  # when spans were last reported (epoch, in units of REPORT_INTERVAL_S)
         # Called before spans are reported, to add those that were collected elsewhere.
         self.sources: list[Callable[[], None]] = []
         self._broken: list[Callable[[], None]] = []  # the sources that failed in this run

@@ -346,7 +346,8 @@ def _plain(value: Any) -> Any:
 
 
 THINNED = (
-    "of more than {count:,} {cat} spans of a rank the timeline holds some stretches only; {ending}"
+    "a rank has more than {count:,} {cat} spans: beyond those, the timeline has only some "
+    "stretches; {ending}"
 )
-PROFILE_OF_SAMPLE = "the profile is of those, and counts are too small"
-PROFILE_TOO_SMALL = "times and counts of them in the profile are too small"
+PROFILE_OF_SAMPLE = "the profile covers only what the timeline has, and its counts are too small"
+PROFILE_TOO_SMALL = "their times and counts in the profile are too small"

@@ -23,7 +23,7 @@ Content = dict[str, Any]
 Socket = zmq.Socket[bytes]
 Take = Callable[[Content, list[bytes]], None]
 REACH_S = 5.0  # timeout of a connection that tests whether anything listens
-AGAIN_S = 1.0  # while a reply is awaited, between checks whether the server still listens
+LISTENER_CHECK_INTERVAL_S = 1.0  # whether the server still listens, while a reply is awaited
 BEAT_MS, SILENT_MS = 2000, 10000  # between heartbeats; without one, before reconnecting
 RETRY_MS = 5000  # longest delay between attempts to reconnect to a server that is gone
 
@@ -125,7 +125,7 @@ def ask(address: str, key: str, seconds: float = 30.0, /, **content: Any) -> Con
             direct.ask(until=until, **content)
             while True:
                 with contextlib.suppress(TimeoutError):
-                    return direct.result(min(AGAIN_S, until - time.monotonic()))
+                    return direct.result(min(LISTENER_CHECK_INTERVAL_S, until - time.monotonic()))
                 if time.monotonic() >= until:
                     raise TimeoutError(f"no answer from {address} within {seconds:g} s")
                 # It may have died since: a dying process accepts connections for a moment.

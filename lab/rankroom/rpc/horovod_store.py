@@ -16,7 +16,7 @@ from socket import SOMAXCONN
 
 Admits = Callable[[tuple[str, int], tuple[str, int]], bool]
 HOLD_S = 1.0  # a request for a missing key is held for at most so long; Gloo retries
-IDLE_S = 10.0  # timeout for a connected peer to send a whole request
+REQUEST_TIMEOUT_S = 10.0  # timeout for a connected peer to send a whole request
 LARGEST = 1 << 20  # bytes of a request: 1,024 ranks' addresses of each other are 0.2 MB
 MOST = 1 << 28  # bytes put into a store, including keys
 
@@ -69,7 +69,7 @@ class _Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._store.peers.add(self)
-        self._deadline = asyncio.get_running_loop().call_later(IDLE_S, transport.abort)
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, transport.abort)
         peer, here = (transport.get_extra_info(each) for each in ("peername", "sockname"))
         if not (peer and self._store.admits(peer, here)):
             transport.abort()

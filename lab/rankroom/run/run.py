@@ -62,8 +62,8 @@ class Run:
     # -- state reported by the supervisor
 
     def told(self, info: RunInfo) -> None:
-        """Take `info` as the run's run.json now."""
-        if not self._over.is_set():
+        """Take `info` as the run's run.json now; a run that is over remains so."""
+        if not self._over.is_set() or self._info.state == info.state != "running":
             self._info = info
             if info.state != "running":
                 self._over.set()

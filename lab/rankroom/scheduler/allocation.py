@@ -70,7 +70,7 @@ def _with_ranks(
 ) -> tuple[Node, ...]:
     """Return the nodes that get ranks: `ranks` in all, else one per GPU, else one per task."""
     if ranks is not None and ranks < 1:
-        raise UsageError(f"--ranks {ranks}: a cluster has at least 1 rank")
+        raise UsageError(f"--ranks {ranks}: a cluster needs at least 1 rank")
     if ranks is not None:
         # The first nodes get one more if there is a remainder.
         each, more = divmod(ranks, len(nodes))
@@ -138,9 +138,9 @@ def _ask(argv: Sequence[str], job: str, scheduler: str = "Slurm") -> str:
 
 VARIABLES = {"Slurm": "SLURM_JOB_ID", "PBS": "PBS_JOBID"}
 NO_COMMAND = (
-    "this is {scheduler} job {job} ({variable}), but there is no `{command}` here to ask what it "
-    "was granted: load {scheduler}'s module, or unset {variable} to start ranks on this machine "
-    "only"
+    "this is {scheduler} job {job} ({variable}), but `{command}`, which reports what it was "
+    "granted, is not found here: load {scheduler}'s module, or unset {variable} to start ranks on "
+    "this machine only"
 )
 NO_ANSWER = (
     "{scheduler} does not say what job {job} ({variable}) was granted; `{command}` said:\n{said}\n"

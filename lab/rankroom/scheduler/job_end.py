@@ -22,12 +22,12 @@ _REASON_BY_STATE = {
     "TIMEOUT": _OVER,
     "DEADLINE": "the deadline of job {job} has passed",
     "CANCELLED": "job {job} was cancelled",
-    "PREEMPTED": "job {job} had to give way to another",
+    "PREEMPTED": "job {job} was preempted by another job",
     "NODE_FAIL": "a node of job {job} has failed",
-    "OUT_OF_MEMORY": "job {job} was out of memory",
-    "BOOT_FAIL": "a node of job {job} did not start",
-    "REQUEUED": "job {job} was put back into the queue",
-    "PENDING": "job {job} was put back into the queue",
+    "OUT_OF_MEMORY": "job {job} ran out of memory",
+    "BOOT_FAIL": "a node of job {job} failed to boot",
+    "REQUEUED": "job {job} was requeued",
+    "PENDING": "job {job} was requeued",
     "FAILED": "job {job} has ended",
     "COMPLETED": "job {job} has ended",
     # On the way to one of the above; by now only a time limit is given as the reason.
@@ -47,7 +47,7 @@ _REASON_BY_LOG_TEXT = {
 }
 
 
-def asked(job: str, seconds: float = COMMAND_TIMEOUT_S) -> str:
+def query_job(job: str, seconds: float = COMMAND_TIMEOUT_S) -> str:
     """Return Slurm's description of a job; empty if it does not answer, or there is no Slurm."""
     words = ["env", *UTC_VARIABLES, "scontrol", "show", "job", "--oneliner", job]
     try:
@@ -90,7 +90,7 @@ def why_over(said: str, job: str) -> str:
 
 def why_over_now(job: str) -> str:
     """Ask Slurm why a job ends or has ended, in words; empty if it does not. Quick."""
-    return why_over(asked(job, SHORT_COMMAND_TIMEOUT_S), job)
+    return why_over(query_job(job, SHORT_COMMAND_TIMEOUT_S), job)
 
 
 def why_cancelled(log: str, job: str) -> str:
@@ -117,7 +117,7 @@ class JobEnd:
         self.over = ""
         self._restarts = ""  # how often the job had been requeued at the first query
 
-    def follow(self) -> None:
+    def start_polling(self) -> None:
         """Start to poll Slurm."""
         threading.Thread(target=self._follow, name="rankroom-job-end", daemon=True).start()
 
@@ -127,12 +127,12 @@ class JobEnd:
             return self.over
         if self.until and time.time() >= self.until:
             return _OVER.format(job=self.job)
-        return self._why(asked(self.job, SHORT_COMMAND_TIMEOUT_S))
+        return self._why(query_job(self.job, SHORT_COMMAND_TIMEOUT_S))
 
     def _follow(self) -> None:
         while not self.over:
-            if said := asked(self.job):
-                self.hear(said)
+            if said := query_job(self.job):
+                self.update(said)
             left = (
                 self.until - time.time()
                 if self.until
@@ -142,7 +142,7 @@ class JobEnd:
                 min(MAX_POLL_INTERVAL_S, max(MIN_POLL_INTERVAL_S, POLL_INTERVAL_FRACTION * left))
             )
 
-    def hear(self, said: str) -> None:
+    def update(self, said: str) -> None:
         """Update the state from Slurm's current description of the job."""
         self.until = end_time(said)
         self._restarts = self._restarts or field(said, "Restarts")

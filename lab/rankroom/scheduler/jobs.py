@@ -40,13 +40,14 @@ class JobStatus:
         if self.state == "pending":
             when = f", expected to start {moment(self.expected)}" if self.expected else ""
             never = self.never and not self.patience
-            end = ": it will never start like this" if never else when
-            return f"waits in the queue ({self.reason or 'no reason given'}){end}"
+            end = ": as submitted, it will never start" if never else when
+            return f"is waiting in the queue ({self.reason or 'no reason given'}){end}"
         if self.state == "running":
             return f"runs on {self.nodes}" if self.nodes else "runs"
         if self.state == "gone":
             return "is no longer known to the scheduler"
-        return f"has ended ({self.reason})" if self.reason else "has ended"
+        words = "is ending" if self.state == "ending" else "has ended"
+        return f"{words} ({self.reason})" if self.reason else words
 
 
 def moment(then: float) -> str:

@@ -143,7 +143,7 @@ def listed(output: str) -> dict[str, JobStatus]:
     if answer is None:
         if PARTLY.search(output):
             return {}
-        raise SchedulerError(f"qstat gave no answer; it said:\n{output.strip()[:2000]}")
+        raise SchedulerError(f"qstat returned no JSON; its output:\n{output.strip()[:2000]}")
     now, jobs = float(answer["timestamp"]), answer.get("Jobs", {})
     return {key.partition(".")[0]: _status(key, about, now) for key, about in jobs.items()}
 

@@ -29,7 +29,8 @@ def read(
     except SchedulerError as error:
         raise StartError(str(error)) from None
     if status is None or status.state != "running":
-        raise StartError(NOT_RUNNING.format(job=job, state=status.words if status else "unknown"))
+        state = status.words if status else "is unknown to qstat"
+        raise StartError(NOT_RUNNING.format(job=job, state=state))
     # One line per process; a name with its domain is the same node.
     names = [line.partition(".")[0] for line in node_file.split()]
     if not names:
@@ -56,8 +57,8 @@ def _granted(vnodes: str) -> Mapping[str, tuple[int, int]]:
 
 
 NOT_RUNNING = (
-    "job {job} (PBS_JOBID) is not running ({state}): start a new one, or unset PBS_JOBID to start "
-    "ranks on this machine"
+    "job {job} (PBS_JOBID) is not running (it {state}): start a new one, or unset PBS_JOBID to "
+    "start ranks on this machine"
 )
 NO_NODES = (
     "the file that PBS_NODEFILE names lists no nodes of job {job}: it is on the job's first node "

@@ -6,24 +6,24 @@ import re
 
 # Waiting resolves these, but not those in _NEVER.
 _PASSING_REASONS = {
-    "Priority": "others are before it",
+    "Priority": "higher-priority jobs are ahead of it",
     "Resources": "no nodes are free",
     "Dependency": "it waits for another job",
-    "BeginTime": "its begin time has not come",
-    "JobHeldUser": "it is held: `scontrol release` releases it",
+    "BeginTime": "its begin time has not been reached",
+    "JobHeldUser": "it is held: release it with `scontrol release JOBID`",
     "JobHeldAdmin": "an administrator holds it",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     # For maintenance, say; pending jobs start afterwards.
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
     "Reservation": "its reservation has not begun",
-    "Licenses": "no licence is free",
-    "QOSMaxJobsPerAccountLimit": "your account has as many jobs as the QoS allows",
-    "AssocGrpJobsLimit": "your account has as many jobs as it may",
-    "QOSGrpJobsLimit": "there are as many jobs as the QoS allows",
-    "QOSMaxJobsPerUserLimit": "you have as many jobs as the QoS allows: it waits for yours",
-    "AssocMaxJobsLimit": "your account has as many jobs as it may: it waits for them",
-    "Cleaning": "an earlier try is being cleaned up",
+    "Licenses": "no license is free",
+    "QOSMaxJobsPerAccountLimit": "your account has as many running jobs as the QoS allows",
+    "AssocGrpJobsLimit": "your account has reached its limit on running jobs",
+    "QOSGrpJobsLimit": "the QoS has reached its limit on running jobs",
+    "QOSMaxJobsPerUserLimit": "you have as many running jobs as the QoS allows: it waits for them",
+    "AssocMaxJobsLimit": "your account has reached its limit on running jobs: it waits for them",
+    "Cleaning": "an earlier run of it is being cleaned up",
 }
 _PERMANENT_REASONS = {
     "PartitionTimeLimit": "it asks for more time than the partition allows",
@@ -51,7 +51,7 @@ _PER_USER = re.compile(r"QOSMax(?!Jobs|SubmitJob)\w+PerUser")
 _AMOUNTS = {
     "cpu": "CPUs", "gres": "GPUs", "node": "nodes", "mem": "memory", "memory": "memory",
     "wall": "time", "wallduration": "time", "jobs": "jobs", "submitjob": "jobs",
-    "submitjobs": "jobs", "billing": "billing units", "license": "licences", "energy": "energy",
+    "submitjobs": "jobs", "billing": "billing units", "license": "licenses", "energy": "energy",
 }  # fmt: skip
 
 
@@ -73,12 +73,12 @@ def why(key: str, said: str) -> tuple[str, bool]:
     what = _AMOUNTS.get(match["what"].lower(), match["what"])
     kind, span = match["kind"], match["span"] or ""
     if kind == "Min":
-        return f"it asks for fewer {what} than {whose} wants", True
+        return f"it asks for less than {whose}'s minimum of {what}", True
     if kind == "Grp" and span == "Minutes":
         # Slurm says so if the budget is used up, and if running jobs have reserved the rest.
         return f"not enough of {whose}'s budget for {what} is left, or running jobs hold it", False
     if kind == "Grp":
-        return f"{whose} has all the {what} in use that it may", False
+        return f"{whose} has reached its limit on {what} in use", False
     if span in ("PerUser", "PerAccount"):
         return f"with your other jobs it asks for more {what} than {whose} allows", False
     return f"it asks for more {what} than {whose} allows", True

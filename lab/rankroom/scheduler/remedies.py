@@ -35,12 +35,13 @@ def remedy(site: Site, done: Completed) -> str:
 
 
 NO_COMMAND = (
-    "There is no `{command}` there, not in a login shell either: is this the machine that `login` "
-    "of {profile} means? Where a module brings it, load it in your shell's profile there"
+    "There is no `{command}` there, not even in a login shell: check that `login` in {profile} "
+    "names the right machine. If a module provides it, load that module in your shell's profile "
+    "there"
 )
 DENIED = (
-    "`{command}` is there, and you may not run it: sites close it on some machines. Is this the "
-    "machine that `login` of {profile} means?"
+    "`{command}` is there, but you are not permitted to run it: some sites restrict it to certain "
+    "machines. Check that `login` in {profile} names the right one"
 )
 TIMED_OUT = (
     "The scheduler, or the machine, is overloaded or down. Try again in a while; "
@@ -56,15 +57,15 @@ _ACCOUNT = (
     "`sacctmgr show assoc user=$USER format=account,partition,qos`"
 )
 _LIMITS = (
-    "It will never start like this: ask for less ({nodes} node(s) for {time}), or for another "
+    "Such a job can never start: ask for less ({nodes} node(s) for {time}), or for another "
     "`partition` ({partition}) or `qos` ({qos}) in {profile}"
 )
 # By the messages of Slurm 20.11 to 25.05 and of PBS; the first match counts.
 _REMEDIES = [
     (
         r"establish a configuration source|Unable to process configuration",
-        "Slurm's commands are there, and no Slurm: is this the machine that `login` of {profile} "
-        "means?",
+        "Slurm's commands are installed there, but Slurm is not configured: check that `login` in "
+        "{profile} names the right machine",
     ),
     (
         r"Unable to contact slurm controller|connect failure|Connection refused|Zero Bytes were"
@@ -120,7 +121,7 @@ _REMEDIES = [
     (
         r"node configuration is not available|Memory (required|specification)|More processors"
         r"|CPU count per node|Insufficient|Can Never Run",
-        "No node has what is asked for: look at `gpus_per_node` ({gpus}), `cpus_per_task`, "
+        "No node satisfies the request: check `gpus_per_node` ({gpus}), `cpus_per_task`, "
         "`memory_per_node` and `partition` ({partition}) in {profile}",
     ),
     (
@@ -135,7 +136,8 @@ _REMEDIES = [
     ),
     (
         r"invalid option -- '?F",
-        "This `qstat` has no `-F json`, as Torque's has not: it takes OpenPBS or PBS Professional",
+        "This `qstat` does not support `-F json` (Torque's never does): OpenPBS or PBS "
+        "Professional is required",
     ),
     (
         r"unrecognized option|invalid option|illegal -|usage: qsub",

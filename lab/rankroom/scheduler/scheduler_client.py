@@ -142,17 +142,19 @@ class Scheduler:
             )
         except SshError as error:
             if error.why == "lost":
-                raise SshError(f"{error}\n{self._perhaps(name)}", error.why) from None
+                raise SshError(f"{error}\n{self._unknown_submission(name)}", error.why) from None
             raise
         if done.ok:
             try:
                 job = submitted(self.kind, done.output)
             except StartError as error:  # a site's wrapper may print its own words
-                job = await self._seek(name, others, StartError(f"{error}\n{self._perhaps(name)}"))
+                job = await self._seek(
+                    name, others, StartError(f"{error}\n{self._unknown_submission(name)}")
+                )
         elif not done.timed_out and not self.kind.LOST.search(done.output):
             raise self.failed(done)
         else:
-            job = await self._seek(name, others, self.failed(done, self._perhaps(name)))
+            job = await self._seek(name, others, self.failed(done, self._unknown_submission(name)))
         self._submitted[job] = time.time()
         host = "" if self.place.name else socket.gethostname()
         made = Submitted(self.site.name, self.place.name, job, name, time.time(), copy, host=host)
@@ -174,7 +176,7 @@ class Scheduler:
                 raise failed if is_known else LostAnswerError(str(failed))
             await asyncio.sleep(FIND_JOB_INTERVAL_S)
 
-    def _perhaps(self, name: str) -> str:
+    def _unknown_submission(self, name: str) -> str:
         return SUBMISSION_UNKNOWN.format(name=name, list=self.kind.LIST)
 
     async def find(self, name: str) -> list[str]:
@@ -194,7 +196,7 @@ class Scheduler:
         """
         called, wanted = time.time(), list(ids)
         while True:
-            answer = await self._asked.latest(wanted, self._question)
+            answer = await self._asked.latest(wanted, self._query)
             if answer.error:
                 raise SchedulerError(answer.error)
             found = answered(self.kind, answer.output, wanted)
@@ -267,7 +269,7 @@ class Scheduler:
         what = what or remedy(self.site, done)
         return SchedulerError(f"{self.site.name}: {failure}\n{what}")
 
-    async def _question(self, ids: Sequence[str]) -> tuple[str, str]:
+    async def _query(self, ids: Sequence[str]) -> tuple[str, str]:
         """Query the scheduler; return its output, and the error if that failed."""
         try:
             done = await self.call(self.kind.ask(ids), COMMAND_TIMEOUT_S)
@@ -303,7 +305,7 @@ def answered(kind: Any, output: str, ids: Sequence[str]) -> dict[str, JobStatus]
     return {each: found.get(each) or JobStatus(each, "gone") for each in ids}
 
 
-async def as_soon_as_known(
+async def retry_until_known(
     look: Callable[[], Awaitable[T]], job: str, show: Callable[[str], None]
 ) -> T:
     """Call `look` until it succeeds, and return its result; `show(words)` reports each failure.
@@ -322,22 +324,23 @@ async def as_soon_as_known(
 _MARK = "folder="
 NOT_LISTED = "it is not listed yet"
 NO_SCHEDULER = (
-    'the site {site} has no scheduler (its profile says `scheduler = "none"`): '
-    "`%cluster start` without --site starts ranks on this machine"
+    'the site {site} has no scheduler (its profile says `scheduler = "none"`): `%cluster start` '
+    "without --site starts ranks on this machine. If the site does have one, set `scheduler` to "
+    '"slurm" or "pbs"'
 )
 NOT_PRIVATE = (
-    "{folder} on {where} belongs to another user, or others may write to it, so what is in it need "
-    "not be yours: have it removed, or set the profile's `scratch` to a folder of your own"
+    "{folder} on {where} belongs to another user or is writable by others, so its contents cannot "
+    "be trusted: have it removed, or set the profile's `scratch` to a folder of your own"
 )
 SCRATCH_FAILED = (
     "Rankroom writes to the profile's `scratch`, {scratch}: set it to a folder that you may write "
     "to and that login and compute nodes share. Variables in it must be set in a login shell there"
 )
 SUBMISSION_UNKNOWN = (
-    "Whether the job {name} was accepted is not known, and it may start later: before you try "
-    "again, look at `{list}` there, and cancel it if it is listed"
+    "It is unknown whether job {name} was accepted; it may still start. Before you try again, run "
+    "`{list}` there, and cancel the job if it is listed"
 )
 TOO_MUCH = (
-    "such a job is accepted, and would never start: {why}. Ask for less in [job] of {profile}, or "
-    "of another partition"
+    "such a job is accepted but would never start: {why}. Ask for less in [job] of {profile}, or "
+    "for another partition"
 )

@@ -132,4 +132,4 @@ def _said(argv: Sequence[str]) -> str | None:
 
 
 FAILED = "its node {node} has failed"
-UNLISTED = "what ran on its node {node} is over, as the scheduler says"
+UNLISTED = "according to the scheduler, its processes on node {node} have ended"

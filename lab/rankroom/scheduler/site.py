@@ -248,7 +248,7 @@ def _read(name: str, profiles: Mapping[str, Path], before: tuple[Path, ...]) -> 
     parent = profile.data.pop("extends", None)
     if parent is not None:
         if not isinstance(parent, str):
-            raise profile.wrong("extends", f"is {_a(str)}, not {parent!r}")
+            raise profile.wrong("extends", f"must be {_a(str)}, not {parent!r}")
         # A user's profile may extend the shipped one that it replaces.
         known = dict(profiles)
         if parent == name:
@@ -276,7 +276,7 @@ class ProfileText:
         for key, value in self.data.items():
             if key in ("job", "environment", "container"):
                 if not isinstance(value, dict):
-                    raise self.wrong(key, f"is a table: write [{key}] above its lines")
+                    raise self.wrong(key, f"must be a table: write [{key}] above its lines")
                 part = getattr(base, key)
                 parts[key] = replace(part, **self.values(value, part, f"[{key}]"))
             elif isinstance(value, dict):
@@ -299,12 +299,12 @@ class ProfileText:
             wanted = type(kinds[key])
             if wanted is tuple:
                 if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-                    raise self.wrong(key, 'is a list of texts, like ["one", "two"]')
+                    raise self.wrong(key, 'must be a list of strings, like ["one", "two"]')
                 given = {**given, key: tuple(value)}
             elif wanted is str and isinstance(value, int) and key.startswith("memory"):
                 given = {**given, key: str(value)}
             elif not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
-                raise self.wrong(key, f"is {_a(wanted)}, not {value!r}")
+                raise self.wrong(key, f"must be {_a(wanted)}, not {value!r}")
         return given
 
     def unknown(self, key: str, valid: Iterable[str], what: str) -> UsageError:
@@ -330,32 +330,35 @@ def _check(site: Site, wrong: Any) -> None:
         ("runtime", site.container.runtime, ("", *get_args(Runtime))),
     ):
         if value not in choices:
-            raise wrong(f"{key} is one of {', '.join(filter(None, choices))}, not {value!r}")
+            raise wrong(f"{key} must be one of {', '.join(filter(None, choices))}, not {value!r}")
     if job.memory_per_node and job.memory_per_cpu:
         raise wrong("memory_per_cpu cannot be combined with memory_per_node: give only one of them")
     for key in ("memory_per_node", "memory_per_cpu"):
         if getattr(job, key) and not _MEMORY_PATTERN.fullmatch(getattr(job, key)):
-            raise wrong(f"{key} is megabytes, or a number with K, M, G or T: 60000, 64G")
+            raise wrong(f"{key} must be megabytes, or a number with K, M, G or T: 60000, 64G")
     for key, least in (("nodes", 1), ("gpus_per_node", 0), ("ranks_per_node", 0),
                        ("cpus_per_task", 0)):  # fmt: skip
         value = getattr(job, key)
         if not isinstance(value, int) or value < least:
-            raise wrong(f"{key} is a number from {least} up, not {value!r}")
+            raise wrong(f"{key} must be {least} or more, not {value!r}")
     try:
         if parse_time(job.time) == 0:
-            raise wrong("time is 0: a job needs some")
+            raise wrong("time must be greater than 0")
     except ValueError as error:
         raise wrong(f"time {error}") from None
     for key in ("account", "partition", "qos", "constraint", "reservation"):
         if not _WORD_PATTERN.fullmatch(getattr(job, key).replace("&", "").replace("|", "")):
-            raise wrong(f"{key} cannot be {getattr(job, key)!r}: it is one word")
+            raise wrong(
+                f"{key} must be a single word, without quotes or shell characters, not "
+                f"{getattr(job, key)!r}"
+            )
     for option, pattern, why in _FORBIDDEN_EXTRA_OPTIONS.get(site.scheduler, ()):
         if any(re.match(rf"\s*({pattern})", line) for line in job.extra):
-            raise wrong(f"extra cannot have {option}: {why}")
+            raise wrong(f"extra must not contain {option}: {why}")
     if site.scheduler == "pbs":
         for key, instead in (("qos", "partition"), ("memory_per_cpu", "memory_per_node")):
             if getattr(job, key):
-                raise wrong(f"{key} is not for PBS, which has no such option: see {instead}")
+                raise wrong(f"{key} has no counterpart in PBS: use {instead}")
     for key, lines in (("extra", job.extra), ("setup", site.environment.setup)):
         if any("\n" in line for line in lines):
             raise wrong(f"{key} is a list of lines: one of them holds a line break")
@@ -378,19 +381,19 @@ _FORBIDDEN_EXTRA_OPTIONS = {
         ),
         ("--job-name", r"-J|--job-name\b", "the job is found by the name that it is given"),
         ("--output", r"-o|--output\b", "the job's log is looked for where Rankroom has it written"),
-        ("--array", r"-a|--array\b", "one job is followed, and not several"),
-        ("hetjob", r"(hetjob|packjob)\b", "one job is followed, and not its parts"),
+        ("--array", r"-a|--array\b", "Rankroom follows a single job"),
+        ("hetjob", r"(hetjob|packjob)\b", "Rankroom follows one job, not its parts"),
     ),
     "pbs": (
         ("-N", r"-N", "the job is found by the name that it is given"),
         ("-o", r"-o", "the job's log is looked for where Rankroom has it written"),
-        ("-J", r"-J", "one job is followed, and not several"),
+        ("-J", r"-J", "Rankroom follows a single job"),
     ),
 }
 
 
 def _a(kind: type) -> str:
-    return {str: "a text", int: "a whole number", bool: "true or false"}.get(kind, kind.__name__)
+    return {str: "a string", int: "a whole number", bool: "true or false"}.get(kind, kind.__name__)
 
 
 def expand(path: str) -> str:

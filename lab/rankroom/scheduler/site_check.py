@@ -65,7 +65,7 @@ class Check:
         for name, needs, attempt in all_:
             if needs in bad:
                 bad.add(name)
-                yield Step(name, "skipped", f"not tried, as {needs} failed")
+                yield Step(name, "skipped", f'skipped, because the step "{needs}" failed')
                 continue
             try:
                 step = await attempt()
@@ -176,7 +176,7 @@ class Check:
         if self.scheduler is None:
             return Step("test job", "skipped", "this site has no scheduler")
         if not self.folder:
-            raise CheckFailed("a job needs the scratch folder, and that step failed")
+            raise CheckFailed("the test job needs the scratch folder, but that step failed")
         trial = TestJob(self.site, self.place, self.folder, self.tell)
         found = await trial.run([*self._of_ranks(), "-c", PROBE_SOURCE])
         self._same_version(found)
@@ -245,10 +245,15 @@ OTHER_VERSION = (
     "the wheel that `make dist` made here, and install it there:\n"
     "  {python} -m pip install rankroom-{ours}-py3-none-any.whl"
 )
-NO_HOROVOD = "not there; torch.distributed and tf.distribute work without it. To have it: `{build}`"
+NO_HOROVOD = (
+    "Horovod is not installed; torch.distributed and tf.distribute work without it. To install it: "
+    "`{build}`"
+)
 BROKEN_HOROVOD = "cannot be imported: {error}\nBuild it again there: `{build} --force`"
 CPU_HOROVOD = (
     "built for the CPU, and jobs have GPUs, whose tensors it refuses: `{build} --gpu` builds it "
     "for them on a machine without one, too"
 )
-FOREIGN_HOROVOD = "not built by Rankroom: only rank 0's collectives are recorded. `{build}`"
+FOREIGN_HOROVOD = (
+    "not built by Rankroom: only rank 0's collectives are recorded. To rebuild it: `{build}`"
+)

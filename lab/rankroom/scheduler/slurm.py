@@ -81,8 +81,8 @@ _STATES: dict[str, State] = {
 }
 # The reason for jobs in these states, whatever Slurm's own.
 _REASON_BY_STATE = {
-    "CONFIGURING": "its nodes are being made ready",
-    "REVOKED": "it is left to another cluster of the federation, where Rankroom does not reach it",
+    "CONFIGURING": "its nodes are being prepared",
+    "REVOKED": "another cluster of the federation, which Rankroom cannot reach, has taken it over",
 }
 
 

@@ -48,7 +48,7 @@ class Answer:
     wanted: dict[str, float] = field(default_factory=dict)
 
     @property
-    def is_one(self) -> bool:
+    def is_answered(self) -> bool:
         return self.at > 0
 
 
@@ -64,7 +64,7 @@ class StatusCache:
         error."""
         while True:
             with contextlib.suppress(OSError):
-                config.private(self.file.parent)
+                config.make_private(self.file.parent)
             async with locked(self.file.with_suffix(".lock"), LOCK_TIMEOUT_S):
                 answer = self._read()
                 now = time.time()
@@ -77,7 +77,7 @@ class StatusCache:
                 if not answer.at <= now < answer.again <= now + MAX_QUERY_INTERVAL_S:
                     return await self._ask(answer, question)
                 self._write(answer)
-            if answer.is_one:
+            if answer.is_answered:
                 return answer
             # The process that queried has ended before the answer came; its query counts all the
             # same.

@@ -42,7 +42,7 @@ class Submitted:
     def write(self) -> None:
         """Write this record. A full disk must not undo the submission."""
         with contextlib.suppress(OSError):
-            config.private(folder())
+            config.make_private(folder())
             write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
     def remove(self) -> None:

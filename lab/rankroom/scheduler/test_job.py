@@ -125,7 +125,10 @@ FULL = (
 NEVER = (
     "job {job} {words}. It was cancelled: ask for less, or for another partition, in the profile"
 )
-LONG = "job {job} {words}, after {minutes:.0f} minutes, and was cancelled: try when it is quieter"
+LONG = (
+    "after {minutes:.0f} minutes, job {job} {words}; it was cancelled: try again when the queue is "
+    "shorter"
+)
 NO_LOG = (
     "job {job} is over, and its log in {folder} is missing or empty: the compute node does not see "
     "that folder as the login node does, or the job was ended before it wrote a line. Set "

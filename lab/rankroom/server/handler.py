@@ -24,7 +24,7 @@ from rankroom.errors import (
     RunOverError,
     StartError,
     UnreadableRecordError,
-    of_file,
+    file_error,
 )
 from rankroom.record.store import Store
 from rankroom.server.metric_routes import MetricCurves
@@ -95,7 +95,7 @@ class Handler(APIHandler):
         if body is None:
             return {}
         if not isinstance(body, dict) or not all(isinstance(v, str) for v in body.values()):
-            raise HTTPError(400, "the body is a JSON object of texts")
+            raise HTTPError(400, "the body must be a JSON object of strings")
         return body
 
     async def download(self, name: str, kind: str, pieces: Iterator[bytes]) -> None:
@@ -118,7 +118,7 @@ class Handler(APIHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]
         if isinstance(error, OSError):
-            error = of_file(error) or error
+            error = file_error(error) or error
         message = str(error) if isinstance(error, RankroomError) else ""
         # The end of a log may follow, which is meant for a terminal.
         message = message.partition("\n")[0].rstrip(":")

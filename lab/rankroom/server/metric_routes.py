@@ -12,8 +12,8 @@ from rankroom.record.model import RunInfo
 from rankroom.record.store import Store
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
-    from rankroom.analysis.metrics.curve_answer import Asked
-    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, KeptMetrics
+    from rankroom.analysis.metrics.curve_answer import CurveRequest
+    from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, StoredMetrics
 
 MAX_CACHED_RUNS = 8  # runs whose curves stay in memory for the next request
 MAX_CACHED_POINTS = 12_000_000  # points of all of them: some 300 MB
@@ -25,30 +25,30 @@ class MetricCurves:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._whole: OrderedDict[str, GrowingMetrics] = OrderedDict()
-        self._kept: OrderedDict[str, tuple[int, KeptMetrics]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, StoredMetrics]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, run: RunInfo, asked: Asked) -> str:
+    def of(self, run: RunInfo, asked: CurveRequest) -> str:
         """Return the curves of the run so far, as JSON."""
-        from rankroom.analysis.metrics.curve_answer import answer, is_fine
+        from rankroom.analysis.metrics.curve_answer import curve_reply, is_detailed_enough
 
         kept = None if run.state == "running" or run.id in self._whole else self._coarse(run)
-        if kept is not None and is_fine(kept.metrics, asked):
-            return json.dumps(answer(kept, asked, run.state), separators=(",", ":"))
+        if kept is not None and is_detailed_enough(kept.metrics, asked):
+            return json.dumps(curve_reply(kept, asked, run.state), separators=(",", ":"))
         if kept is not None:
             low = -math.inf if asked.begin is None else asked.begin
             high = math.inf if asked.end is None else asked.end
             part = kept.part(self._store.paths(run.id).events, run, asked.axis, low, high)
             if part is not None:
-                return json.dumps(answer(kept, asked, run.state, part), separators=(",", ":"))
+                return json.dumps(curve_reply(kept, asked, run.state, part), separators=(",", ":"))
         growing = self._growing(run)
         with growing.lock:
-            growing.look()
-            said = answer(growing, asked, run.state)
+            growing.refresh()
+            said = curve_reply(growing, asked, run.state)
         self._forget()
         return json.dumps(said, separators=(",", ":"))
 
-    def _coarse(self, run: RunInfo) -> KeptMetrics | None:
+    def _coarse(self, run: RunInfo) -> StoredMetrics | None:
         """Return the metrics that were stored when the run ended; None if there are none."""
         from rankroom.analysis.metrics.metrics_of_run import stored_metrics
 
@@ -74,7 +74,7 @@ class MetricCurves:
 
         with self._lock:
             growing = self._whole.pop(run.id, None)
-            if growing is None or not growing.fits(run):
+            if growing is None or not growing.is_current(run):
                 growing = GrowingMetrics(self._store.paths(run.id), run)
             self._whole[run.id] = growing
         return growing

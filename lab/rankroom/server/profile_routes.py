@@ -31,7 +31,7 @@ class Profiles:
 
         kept = None if run.state == "running" else stored_profile(self._store.paths(run.id))
         if kept is None:
-            return self._growing(run).look(run)
+            return self._growing(run).refresh(run)
         with self._lock:
             self._live.pop(run.id, None)
         return kept
@@ -53,7 +53,7 @@ class Profiles:
 
         with self._lock:
             growing = self._live.pop(run.id, None)
-            if growing is None or not growing.fits(run):
+            if growing is None or not growing.is_current(run):
                 growing = GrowingProfile(self._store.paths(run.id), run)
             self._live[run.id] = growing
             while len(self._live) > MAX_CACHED_RUNS:

@@ -22,7 +22,7 @@ from rankroom.server.handler import PLAIN_TEXT, Handler, allowed
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
 if TYPE_CHECKING:  # importing it loads NumPy, which most servers never need
-    from rankroom.analysis.metrics.curve_answer import Asked
+    from rankroom.analysis.metrics.curve_answer import CurveRequest
 
 # A proxy in front may cut off idle requests after a minute; a browser asks again anyway.
 MAX_WAIT_S = 50.0
@@ -127,7 +127,7 @@ class Metrics(Handler):
         found = await self.threads.look(what, lambda: self.curves.of(run, asked))
         self.finish(found, set_content_type="application/json")
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> CurveRequest:
         from rankroom.analysis.metrics import curve_answer
 
         axis = self.get_query_argument("axis", "step")
@@ -136,7 +136,7 @@ class Metrics(Handler):
         names = tuple(self.get_query_arguments("name", strip=False)[:MAX_METRIC_NAMES])
         points = int(self.number("points", curve_answer.DEFAULT_POINTS, curve_answer.MAX_POINTS))
         begin, end = self._place("from"), self._place("to")
-        return curve_answer.Asked(axis, begin, end, max(points, 2), names)
+        return curve_answer.CurveRequest(axis, begin, end, max(points, 2), names)
 
     def _place(self, name: str) -> float | None:
         """Return a position on the axis, or None if not given. A bad one is answered with 400."""
@@ -166,29 +166,29 @@ class Source(Handler):
         self.finish(source, set_content_type=PLAIN_TEXT)
 
 
-class Step(Handler):
+class LiveRunHandler(Handler):
     """An action on a live run, from an interrupt to a restart of its ranks."""
 
     def live(self, run_id: str) -> RunInfo:
         """Return the run, if it is in progress; reads files. Raises RunOverError."""
-        return actions.acted_on(self.store, run_id)
+        return actions.running_run(self.store, run_id)
 
 
-class Interrupt(Step):
+class Interrupt(LiveRunHandler):
     @allowed
     async def post(self, run_id: str) -> None:
         await self.threads.run(lambda: actions.interrupt(self.live(run_id).cluster, run_id))
         self.finish({"message": "every rank was sent an interrupt"})
 
 
-class Release(Step):
+class Release(LiveRunHandler):
     @allowed
     async def post(self, run_id: str) -> None:
         said = await self.threads.run(lambda: actions.release(self.live(run_id).cluster, run_id))
         self.finish({"message": said})
 
 
-class Prompted(Step):
+class Prompted(LiveRunHandler):
     """A request about prompts of ranks, which `prompts` of its body names as rank:number,…"""
 
     def line(self) -> tuple[str, dict[int, int]]:
@@ -196,7 +196,7 @@ class Prompted(Step):
         is answered with 400."""
         said = self.words()
         if "text" not in said or not _PROMPTS.fullmatch(said.get("prompts", "")):
-            raise HTTPError(400, 'the body is {"text": …, "prompts": "2:7,3:9"}')
+            raise HTTPError(400, 'the body must be {"text": …, "prompts": "2:7,3:9"}')
         return said["text"], {int(r): int(n) for r, n in _PROMPT.findall(said["prompts"])}
 
 
@@ -221,7 +221,7 @@ class Complete(Prompted):
         self.finish({"begin": begin, "matches": matches})
 
 
-class Restart(Step):
+class Restart(LiveRunHandler):
     @allowed
     async def post(self, run_id: str) -> None:
         text = self.get_query_argument("rank", "")
@@ -230,14 +230,14 @@ class Restart(Step):
     def _restart(self, run_id: str, text: str) -> str:
         run = self.live(run_id)
         if not text:
-            raise UsageError("say which rank is to be restarted: restart?rank=2")
+            raise UsageError("name the rank to restart: restart?rank=2")
         ranks = parse_ranks(text, run.size)
         actions.restart_and_wait(run.cluster, ranks, run.id)
         were = "were" if len(ranks) > 1 else "was"
         return f"{name_ranks(ranks)} {were} restarted, without variables"
 
 
-class Stacks(Step):
+class Stacks(LiveRunHandler):
     @allowed
     async def get(self, run_id: str) -> None:
         stacks = await self.threads.run(lambda: actions.stacks(self.live(run_id).cluster))

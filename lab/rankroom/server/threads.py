@@ -59,6 +59,6 @@ class Threads:
 
 
 ACTION_TIMED_OUT = (
-    "no answer within {seconds:.0f} s: it goes on, and its status shows what comes of it"
+    "no reply within {seconds:.0f} s: the action continues, and the status will show its result"
 )
-SLOW_LOOK = "no answer within {seconds:.0f} s"
+SLOW_LOOK = "no reply within {seconds:.0f} s"

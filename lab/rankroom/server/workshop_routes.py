@@ -50,7 +50,7 @@ class Overview(Handler):
         self.finish(told)
 
 
-class Told(Handler):
+class TeacherHandler(Handler):
     """A message of the teacher to all learners, or an offer to one."""
 
     async def tell(self, act: Callable[[Folder, dict[str, str]], object], said: str) -> None:
@@ -60,13 +60,13 @@ class Told(Handler):
         self.finish({"message": said})
 
 
-class Say(Told):
+class Say(TeacherHandler):
     @allowed
     async def post(self) -> None:
         await self.tell(lambda folder, words: folder.say(given(words, "text")), MESSAGE_SENT)
 
 
-class Cell(Told):
+class Cell(TeacherHandler):
     @allowed
     async def post(self) -> None:
         await self.tell(
@@ -75,7 +75,7 @@ class Cell(Told):
         )
 
 
-class Timer(Told):
+class Timer(TeacherHandler):
     """Show a timer, or remove it if no minutes are given."""
 
     @allowed
@@ -86,7 +86,7 @@ class Timer(Told):
         )
 
 
-class Offer(Told):
+class Offer(TeacherHandler):
     @allowed
     async def post(self) -> None:
         await self.tell(
@@ -97,7 +97,7 @@ class Offer(Told):
         )
 
 
-class Show(Told):
+class Show(TeacherHandler):
     """Show one of the teacher's runs, and follow it while it is live; without an id, show none."""
 
     @allowed
@@ -163,7 +163,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
         await asyncio.to_thread(_alone, folder.follow_run, paths)
 
 
-class Seated(Handler):
+class SeatHandler(Handler):
     """A learner's request about the own seat."""
 
     @property
@@ -180,7 +180,7 @@ class Seated(Handler):
         return self.sharing
 
 
-class Own(Seated):
+class Own(SeatHandler):
     """The learner's view, also for a page that does not know yet whether there is a workshop."""
 
     @allowed
@@ -189,7 +189,7 @@ class Own(Seated):
         self.finish(await self.threads.state("own workshop", lambda: workshop_answers.own(sharing)))
 
 
-class Hand(Seated):
+class Hand(SeatHandler):
     @allowed
     async def post(self) -> None:
         is_up, seat = flag(self.words(), "is_up"), self.seat
@@ -197,7 +197,7 @@ class Hand(Seated):
         self.finish({"message": "your hand is up" if is_up else "your hand is down"})
 
 
-class Share(Seated):
+class Share(SeatHandler):
     @allowed
     async def post(self) -> None:
         is_on, seat = flag(self.words(), "is_on"), self.seat
@@ -214,7 +214,7 @@ class Answer(Handler):
         if not offer.isdecimal() or len(offer) > 15:
             raise HTTPError(400, f"offer={offer!r}: give the number of an offer")
         await self.threads.run(lambda: workshop_answers.answer(int(offer)))
-        self.finish({"message": "the offer is put away"})
+        self.finish({"message": "the offer is closed"})
 
 
 class Reset(Handler):
@@ -256,7 +256,7 @@ def given(words: dict[str, str], key: str) -> str:
 def flag(words: dict[str, str], key: str) -> bool:
     """Return whether `key` is yes. Raises UsageError unless it is yes or no."""
     if words.get(key) not in ("yes", "no"):
-        raise UsageError(f"{key} is yes or no")
+        raise UsageError(f"{key} must be yes or no")
     return words[key] == "yes"
 
 
@@ -267,7 +267,7 @@ def offer_of(words: dict[str, str]) -> Literal["catch up", "reset"]:
         return "reset"
     if what == "catch up":
         return "catch up"
-    raise UsageError(f"{what!r} cannot be offered: catch up and reset can")
+    raise UsageError(f"{what!r} cannot be offered; the offers are 'catch up' and 'reset'")
 
 
 def minutes(words: dict[str, str]) -> float:
@@ -311,14 +311,14 @@ NO_SEAT = (
     "this Jupyter server has no seat in a workshop: `rankroom workshop join` starts one that has"
 )
 NO_FOLDER = "say which workshop: give the folder that `rankroom workshop open` made"
-OUTSIDE = "{notebook} is outside of the folder that this server shows"
+OUTSIDE = "{notebook} is outside this server's root folder"
 FOLDER_NOT_ABSOLUTE = (
-    "{place} is no absolute path: give the folder that `rankroom workshop open` made"
+    "{place} is not an absolute path: give the folder that `rankroom workshop open` made"
 )
 MISSING_FIELD = {
     "text": "there is no message yet: write one first",
     "source": "there is no cell yet: write one, or take the active cell of a notebook",
-    "user": "say to whom it is offered",
+    "user": "name the learner to offer it to",
     "offer": "say which offer is meant",
     "notebook": "say which notebook is to be started over",
 }
@@ -329,5 +329,5 @@ NO_TIMER = "no timer is shown any more"
 OFFERED = "the learner sees the offer within seconds"
 SHOWN = "all learners can open the run within seconds"
 NOT_SHOWN = "no run is shown any more"
-SHARED = "the teacher sees how you stand"
+SHARED = "the teacher sees your state and progress"
 NOT_SHARED = "the teacher sees your name and your hand, and nothing else"

@@ -134,4 +134,4 @@ def _path(path: Path) -> str:
     return os.fspath(path).replace("%", "%%")
 
 
-NO_NODE = "{node!r} is no name of a node: look at what the scheduler says the job runs on"
+NO_NODE = "{node!r} is not a valid node name: check which nodes the scheduler gave to the job"

@@ -17,7 +17,7 @@ from rankroom.ssh.login import AUTHENTICATION_TIMEOUT_S, at_a_terminal, log_in
 from rankroom.ssh.socket_folder import control_path
 from rankroom.system import commands
 from rankroom.system.file_lock import locked
-from rankroom.system.polling import changes
+from rankroom.system.polling import skip_repeats
 
 ConnectionState = Literal["open", "lost", "asks"]
 Tell = Callable[[ConnectionState, str], None]
@@ -141,7 +141,7 @@ class SshConnection:
     async def keep(self, tell: Tell) -> NoReturn:
         """Keep the connection and its forwards open until cancelled; `tell` state changes."""
         pause, tries = POLL_INTERVAL_S, 0
-        tell = changes(tell)
+        tell = skip_repeats(tell)
         try:
             while True:
                 try:
@@ -226,12 +226,12 @@ async def _some_time(attempt: int) -> None:
 
 CLOSED = "the connection to {host} is not open: open it first"
 FULL = (
-    "{host} takes no more commands on one connection, so `{command}` did not run there: wait for "
-    "others to end, or ask the site for a greater MaxSessions; ssh said:\n{said}"
+    "{host} accepts no more commands on one connection, so `{command}` did not run there: wait for "
+    "others to end, or ask the site for a higher MaxSessions; ssh said:\n{said}"
 )
 CUT = (
-    "the link to {host} was lost while `{command}` ran there, and how that ended is not known; "
-    "it said:\n{said}"
+    "the connection to {host} was lost while `{command}` ran there, and its exit status is not "
+    "known; its output ends with:\n{said}"
 )
-LOST = "the link to {host} is lost; it is opened again as soon as it can be"
+LOST = "the connection to {host} is lost; reconnecting as soon as possible"
 TAKEN = "cannot forward {local} to {host}:{port}: it may be taken; choose another. ssh said: {said}"

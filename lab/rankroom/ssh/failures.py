@@ -27,14 +27,14 @@ KNOWN_FAILURES = (
         "late",
         rf"(?s){ASKS}(?!.*{ANSWERED}).*"
         r"(Connection|connection) (closed|reset|timed out|to .* closed)",
-        "the time to log in was over before there was an answer to what ssh asked",
+        "the login timed out before ssh's question was answered",
         "try again, and answer sooner",
     ),
     (
         "changed",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .* has changed",
-        "its host key is not the one that ssh knows: the machine was set up again, or somebody "
-        "listens in between",
+        "its host key is not the one that ssh knows: the machine was reinstalled, or "
+        "someone is intercepting the connection",
         "ask the site for its key; if it is new, remove the old one with `ssh-keygen -R {host}`, "
         "and connect again",
     ),
@@ -48,13 +48,13 @@ KNOWN_FAILURES = (
     (
         "too many keys",
         r"Too many authentication failures",
-        "it hung up after too many keys were tried",
+        "it closed the connection after too many keys were tried",
         "name the one for this host in ~/.ssh/config, with `IdentitiesOnly yes` and `IdentityFile`",
     ),
     (
         "denied",
         r"Permission denied|No more authentication methods|no such identity",
-        "it does not let you in with your key or password",
+        "it rejected your key or password",
         "check the user name and the key in ~/.ssh/config and that `ssh {host}` works in a "
         "terminal; an expired key or account is the site's to renew",
     ),
@@ -74,7 +74,7 @@ KNOWN_FAILURES = (
     (
         "unreachable",
         r"timed out|No route to host|Network is (unreachable|down)|Host is (unreachable|down)",
-        "no answer comes from there",
+        "it does not respond",
         "check your network or VPN, and the site's status page",
     ),
     (
@@ -96,7 +96,7 @@ KNOWN_FAILURES = (
         r"kex_exchange_identification: (read: )?Connection (closed|reset)|"
         r"ssh_exchange_identification: .*(closed|reset)|"
         r"Connection (closed|reset) by .* port",
-        "it hung up before anything was said, as a server does that has too many logins at once",
+        "it closed the connection immediately, as a server with too many logins at once does",
         "try again in a minute; if it stays so, the site has closed this machine's way in",
     ),
     (

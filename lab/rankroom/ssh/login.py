@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from rankroom.errors import SshError
+from rankroom.errors import SshError, with_remedy
 from rankroom.ssh import askpass
 from rankroom.ssh.failures import explain
 from rankroom.ssh.socket_folder import folder
@@ -84,7 +84,8 @@ def _asking(host: str) -> dict[str, str]:
     try:
         write_atomically(script, f"#!/bin/sh\n{python}", mode=0o700)
     except OSError as error:
-        raise SshError(SCRIPT_NOT_WRITTEN.format(script=script, error=error), "folder") from None
+        words = SCRIPT_NOT_WRITTEN.format(script=script, error=with_remedy(error))
+        raise SshError(words, "folder") from None
     return {
         # Older versions ask only where there is a display.
         "DISPLAY": "none:0",
@@ -97,6 +98,4 @@ def _asking(host: str) -> dict[str, str]:
 
 STUCK = "Connection timed out after the key exchange"
 NO_SSH = "cannot run `{ssh}`: {error}; install OpenSSH's client, or name it with RANKROOM_SSH"
-SCRIPT_NOT_WRITTEN = (
-    "cannot write {script}, by which ssh asks its questions: {error}; make room there"
-)
+SCRIPT_NOT_WRITTEN = "cannot write {script}, through which ssh asks its questions: {error}"

@@ -68,7 +68,7 @@ def ask(host: str, text: str, secret: bool, seconds: float) -> str | None:
     """Ask, and wait for the answer; return None if it is refused. Raises TimeoutError if none
     arrives within `seconds`."""
     question = Question(secrets.token_hex(8), host, text, secret, time.time(), socket.gethostname())
-    config.private(folder())
+    config.make_private(folder())
     pipe = _pipe(question.id)
     os.mkfifo(pipe, 0o600)
     # Open for writing, too: else this end sees EOF once `_waits` has opened and closed the pipe.
@@ -131,5 +131,5 @@ def _pipe(id: str) -> Path:
     return folder() / f"{id}.pipe"
 
 
-ANSWER_NOT_AWAITED = "this answer is no longer waited for; if ssh still needs one, it asks again"
-TOO_LONG = "an answer has at most {most} characters"
+ANSWER_NOT_AWAITED = "this question is no longer open; ssh asks again if it still needs an answer"
+TOO_LONG = "an answer may have at most {most} characters"

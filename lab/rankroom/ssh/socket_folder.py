@@ -71,8 +71,8 @@ def _holds_sockets(folder: Path) -> bool:
 
 
 NOT_MADE = (
-    "cannot make {folder} for ssh's sockets: {error}; make room there, or set RANKROOM_HOME to a "
-    "folder of your own"
+    "cannot create {folder} for ssh's sockets: {error}; free some space if the disk is full, or "
+    "set RANKROOM_HOME to a folder of your own"
 )
 NOT_OURS = (
     "{folder} belongs to another user, so ssh's sockets are not safe there: set RANKROOM_HOME to a "

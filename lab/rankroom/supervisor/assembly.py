@@ -145,7 +145,7 @@ class Assembly:
 
     def _miss(self, rank: int, size: int) -> None:
         if size:
-            self._note(f"{size:,} bytes of rank {rank} were lost on the way")
+            self._note(f"{size:,} bytes of events from rank {rank} were lost")
 
     def _read(self, rank: int, begin: int, end: int | None = None) -> tuple[bytes, int]:
         """Return whole lines of the rank's spool from byte `begin`, and how many bytes they cover.

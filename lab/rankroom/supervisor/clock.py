@@ -74,11 +74,15 @@ def _between(low: int, high: int) -> Clock:
 class Clocks:
     """The clocks of a cluster's hosts other than `here`, as far as they are known.
 
-    `request(ranks, do="clock")` asks ranks, and returns a future for each that is connected.
+    `request(ranks, do="clock")` asks ranks, and returns a future for each that is connected;
+    `connected()` returns those.
     """
 
-    def __init__(self, request: Request, here: str | None = None) -> None:
+    def __init__(
+        self, request: Request, connected: Callable[[], Iterable[int]], here: str | None = None
+    ) -> None:
         self._request = request
+        self._connected = connected
         self._here = socket.gethostname() if here is None else here
         self._known: dict[str, Clock] = {}
         self._since = -math.inf  # when they were last compared
@@ -143,10 +147,8 @@ class Clocks:
 
     def _trips(self, hosts: dict[str, list[int]]) -> dict[str, list[Trip]]:
         """Make round trips to each host, one after another, once ranks are connected."""
-        known = [rank for ranks in hosts.values() for rank in ranks[:ASKED]]
-        poll_until(
-            lambda: len(self._request(known, do="clock")) == len(known), CONNECT_TIMEOUT_S, 0.02
-        )
+        known = {rank for ranks in hosts.values() for rank in ranks[:ASKED]}
+        poll_until(lambda: known <= set(self._connected()), CONNECT_TIMEOUT_S, 0.02)
         out: dict[str, list[Trip]] = {host: [] for host in hosts}
         for turn in range(TRIPS):
             for host, ranks in hosts.items():

@@ -79,5 +79,6 @@ class DebugRelay:
 
 DISCONNECT_REQUEST = {"type": "request", "command": "disconnect", "seq": 0, "arguments": {}}
 DEBUGGED_BY_ANOTHER = (
-    "rank {rank} is in the debugger of another notebook (pid {pid} on {host}): switch it off there"
+    "rank {rank} is being debugged from another notebook (pid {pid} on {host}): switch the "
+    "debugger off there first"
 )

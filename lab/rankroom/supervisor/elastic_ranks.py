@@ -36,7 +36,7 @@ class ElasticRanks:
         self.meeting = 0
         self.inside: set[int] = set()  # ranks that are within hvd.elastic.run and have its state
         self.absent: dict[int, Absence] = {}
-        self.behind: set[int] = set()  # ranks that were restarted and do not have the state yet
+        self.without_state: set[int] = set()  # ranks that were restarted and have no state yet
         self.starts = dict.fromkeys(ranks, 0)  # how often each was restarted during this run
         self._tries = dict.fromkeys(ranks, 0)  # the same since the rank last had the state
 
@@ -44,14 +44,14 @@ class ElasticRanks:
         """Note that `rank` has the state of an elastic run, or has left `hvd.elastic.run`."""
         if inside:
             self.inside.add(rank)
-            self.behind.discard(rank)
+            self.without_state.discard(rank)
             self._tries[rank] = 0
         else:
             self.inside.discard(rank)
 
     def go_on_without(self, rank: int) -> bool:
         """Return whether the others can wait for `rank`: all have the state, or will get it."""
-        others = self.starts.keys() - {rank} - self.absent.keys() - self.behind
+        others = self.starts.keys() - {rank} - self.absent.keys() - self.without_state
         return bool(others) and others <= self.inside
 
     def is_hopeless(self, rank: int) -> bool:
@@ -61,7 +61,7 @@ class ElasticRanks:
     def wait_for(self, rank: int, how: str, seconds: float) -> list[int]:
         """Wait for `rank`, which has died; return the ranks that are to regroup."""
         self.note(rank, False)
-        self.behind.discard(rank)
+        self.without_state.discard(rank)
         self.absent[rank] = Absence(how, time.monotonic() + seconds, seconds)
         self.meeting += 1
         return sorted(self.starts.keys() - self.absent.keys())
@@ -71,9 +71,9 @@ class ElasticRanks:
         absence = self.absent[rank]
         self.absent[rank] = Absence(absence.how, time.monotonic() + seconds, seconds)
 
-    def come_back(self, rank: int) -> str:
+    def note_restarted(self, rank: int) -> str:
         """Note that `rank` is connected again; return how it had ended."""
-        self.behind.add(rank)
+        self.without_state.add(rank)
         self.starts[rank] += 1
         self._tries[rank] += 1
         return self.absent.pop(rank).how
@@ -97,7 +97,7 @@ class ElasticRanks:
         if not self.absent:
             return ""
         who, have = name_ranks(sorted(self.absent)), "have" if len(self.absent) > 1 else "has"
-        return f"{who} {have} died and {have} not been started again yet"
+        return f"{who} {have} died and {have} not been restarted yet"
 
 
 def wait_words(cluster: str, rank: int, how: str, seconds: float, comes: bool) -> str:
@@ -107,18 +107,18 @@ def wait_words(cluster: str, rank: int, how: str, seconds: float, comes: bool) -
 
 
 RESTARTING_MESSAGE = (
-    "rank {rank} {how}: it is started again, and the others go back to their last commit\n"
+    "rank {rank} {how}: it is being restarted, and the others go back to their last commit\n"
 )
 WAITING_MESSAGE = (
-    "rank {rank} {how}: the others wait {seconds:.0f} s for it. As its notebook is busy, start it "
-    "again in the sidebar, or by `rankroom cluster restart {cluster} --ranks {rank}` in a terminal "
-    "(`%cluster start --auto-restart` has that done for you)\n"
+    "rank {rank} {how}: the other ranks wait {seconds:.0f} s for it. The notebook is busy, so "
+    "restart the rank in the sidebar, or with `rankroom cluster restart {cluster} --ranks {rank}` "
+    "in a terminal (with `%cluster start --auto-restart` this is automatic)\n"
 )
 RESTARTS_EXHAUSTED = (
-    f"{{how}}; it was started again {MAX_RESTARTS_WITHOUT_STATE} times, and died before it came as "
-    "far as the others"
+    f"{{how}}; it was restarted {MAX_RESTARTS_WITHOUT_STATE} times, and died each time before it "
+    "caught up with the others"
 )
 NOT_RESTARTED_IN_TIME = (
-    "{how}, and was not started again within {seconds:.0f} s: `%cluster restart` does that, and "
-    "after `%cluster start --auto-restart` no one has to"
+    "{how}, and was not restarted within {seconds:.0f} s: restart it with `%cluster restart`, or "
+    "have this done automatically with `%cluster start --auto-restart`"
 )

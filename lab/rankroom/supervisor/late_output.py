@@ -19,7 +19,7 @@ from rankroom.record.model import Json, RunInfo, event_line, parse_event
 from rankroom.record.store import RecordPaths, Store, Writer
 from rankroom.supervisor.recorder import Recorder
 
-LOOK_S = 5.0  # between two checks of spools
+SPOOL_POLL_INTERVAL_S = 5.0  # between two checks of spools
 MARK = "late"  # the event that says how far a spool has been added
 
 
@@ -68,7 +68,7 @@ class LateOutput:
 
     def look(self) -> None:
         """Add new output from time to time; in a thread, as it takes long for a long record."""
-        if not self._runs or time.monotonic() < self._looked + LOOK_S:
+        if not self._runs or time.monotonic() < self._looked + SPOOL_POLL_INTERVAL_S:
             return
         if self._thread is None or not self._thread.is_alive():
             self._looked = time.monotonic()

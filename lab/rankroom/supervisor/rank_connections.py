@@ -162,6 +162,6 @@ def _settle(future: Future[Any] | None, outcome: Any) -> None:
 
 
 CUT_OFF = (
-    "{silence}: its ranks may be cut off. Wait for it, or give them up: "
+    "{silence}: its ranks may be cut off. Wait until the node responds, or give them up with "
     "`%cluster restart --ranks {ranks}`"
 )

@@ -40,9 +40,9 @@ def stacks(
     _wait_until_written({rank: files[rank] for rank in silent}, before)
     for rank in silent:
         text = main_first(_rest(files[rank], before[rank]))
-        found[rank] = text or "it does not answer at all"
-    words = {rank: f"it may be cut off: {silence}" for rank, silence in cut_off.items()}
-    found = dict.fromkeys(ranks, "it is starting, or down") | words | found
+        found[rank] = text or "the rank does not respond, not even to a signal"
+    words = {rank: f"the rank may be cut off: {silence}" for rank, silence in cut_off.items()}
+    found = dict.fromkeys(ranks, "the rank is starting or down") | words | found
     return dict(sorted(found.items()))
 
 

@@ -22,6 +22,7 @@ from rankroom import config
 from rankroom.errors import RecordError
 from rankroom.record.model import (
     ENDED_RANK_STATES,
+    MISSING_FROM_RECORD,
     Clock,
     Hang,
     RankInfo,
@@ -56,7 +57,7 @@ class Recorder:
     """One cell executing on ranks, and its record.
 
     `spool(rank)` is the folder of a rank's spool; `tell(recorder)` is called whenever run.json has
-    changed, for the last time when the run is over.
+    changed, for the last time when its record is closed.
     """
 
     def __init__(
@@ -87,14 +88,14 @@ class Recorder:
         # Ranks given up as their node was silent, and how many bytes of their spool were recorded.
         self.given_up: dict[int, int] = {}
         self._elastic = ElasticRanks(self._ranks)
-        self._about: dict[str, Any] = {}  # what is sent to ranks along with the cell
+        self._cell_options: dict[str, Any] = {}  # what is sent to ranks along with the cell
         self._lock = threading.RLock()
         self._over = threading.Event()
         self._ended = False
         self.is_closed = False  # True once all of the record is on disk
         self._replaying = False
         # While a record is completed after the run: when its last known event was; else None.
-        self._last: int | None = None
+        self._last_event_us: int | None = None
         self._clock = RunClock()
         self._release = Release(
             self.id, sorted(self._ranks), ranks, self._present,
@@ -103,8 +104,9 @@ class Recorder:
         )  # fmt: skip
         begun = self.info.start
         self._watch = StallWatch(
-            sorted(self._ranks), self._running, ranks, begun, config.hang_seconds(), self._say
-        )
+            sorted(self._ranks), self._running, ranks, begun, config.hang_seconds(),
+            self._report_hang,
+        )  # fmt: skip
 
     @property
     def id(self) -> str:
@@ -174,7 +176,7 @@ class Recorder:
         """
         self._writer = PatientWriter(self._store.create(self.info, self.source))
         about |= {"run": self.id, "start": self.info.start, "ranks": sorted(self._ranks)}
-        self._about = about
+        self._cell_options = about
         self._connections.subscribe(self.id, self._receive)
         self._send(list(self._ranks), about)
         self.note_silence()
@@ -187,7 +189,7 @@ class Recorder:
     def complete(self, writer: Writer, how_ended: Callable[[int], str]) -> None:
         """Complete a record whose writer is gone, from what its ranks, which have ended, left on
         disk. The run's end is the time of its last known event, not the present."""
-        self._writer, self._last = PatientWriter(writer), 0
+        self._writer, self._last_event_us = PatientWriter(writer), 0
         with self._lock:
             self._replay()
             for rank in self._ranks:
@@ -229,9 +231,9 @@ class Recorder:
 
     def _notice(self, rank: int, lines: bytes) -> None:
         """Pass events to the summary, and act on failures, stalls, prompts and ends of ranks."""
-        if self._last is not None:
+        if self._last_event_us is not None:
             times = [int(t) - self._offset(rank) for t in _EVENT_TIME_PATTERN.findall(lines)]
-            self._last = max([self._last, *times])
+            self._last_event_us = max([self._last_event_us, *times])
         for event in self._summary.take(rank, lines):
             match event:
                 case {"kind": "mark", "name": "raised"}:
@@ -244,7 +246,7 @@ class Recorder:
                 case {"kind": "status", "state": state}:
                     self._status(rank, state)
 
-    def _say(self, hang: Hang | None) -> None:
+    def _report_hang(self, hang: Hang | None) -> None:
         """Record why the run is stuck, or with None that it no longer is."""
         with self._lock:
             if self._ended or self._writer is None:
@@ -331,7 +333,7 @@ class Recorder:
             if self._ranks[rank].state not in ENDED_RANK_STATES and not self._ended:
                 self._take_rest(rank)
                 if self._ranks[rank].state not in ENDED_RANK_STATES:
-                    self._lost(rank, "ended the cell without a word")
+                    self._lost(rank, "ended the cell without reporting its outcome")
 
     def _take_rest(self, rank: int) -> None:
         rest = self._assembly.rest(rank)
@@ -452,7 +454,7 @@ class Recorder:
             rank = place.rank
             if self._ended or rank not in self._elastic.absent:
                 return False
-            how = self._elastic.come_back(rank)
+            how = self._elastic.note_restarted(rank)
             self._ranks[rank].pid, self._ranks[rank].host = place.pid, place.host
             self._assembly.restart(rank)
             self._summary.spooled[rank].clear()
@@ -463,7 +465,7 @@ class Recorder:
                 "starts": self._elastic.starts[rank],
                 "settle": False,  # the others did so when the run began
             }
-            self._send([rank], self._about | again)
+            self._send([rank], self._cell_options | again)
             self._update()
             return True
 
@@ -480,8 +482,8 @@ class Recorder:
     def _add(self, rank: int, kind: str, **fields: Any) -> None:
         """Add an event on behalf of a rank that cannot report it."""
         t = time.time_ns() // 1000 - self.info.start
-        if self._last is not None:
-            t = self._last + self._offset(rank)
+        if self._last_event_us is not None:
+            t = self._last_event_us + self._offset(rank)
         line = event_line(kind, rank, self._summary.next_seq[rank], t, **fields)
         self._record(line)
         self._notice(rank, line)
@@ -497,23 +499,22 @@ class Recorder:
         try:
             self._writer.append(lines)
         except RecordError as error:
-            self._summary.note_lack(f"output is missing from the record: {error}")
+            self._summary.note_lack(f"output is {MISSING_FROM_RECORD}: {error}")
 
     def _note_unreadable(self, error: OSError) -> None:
         """Note that a spool cannot be read: its contents are left there."""
-        self._summary.note_lack(f"output may be missing from the record: {error}")
+        self._summary.note_lack(f"output may be {MISSING_FROM_RECORD}: {error}")
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         """Remove the ranks' spool files, compute profile and metrics, once the record is closed."""
         # Of what the disk refused until the record was closed, only the writer's note tells.
-        is_noted = any("missing from the record" in note for note in self.info.notes)
-        if not (is_noted or self._summary.lacks_output):
+        if not (self.info.may_lack_output or self._summary.lacks_output):
             self._assembly.clear(self.given_up)
         if self._summary.has_profile or self._summary.has_metrics:
             with contextlib.suppress(RuntimeError):  # no thread available: readers compute them
-                threading.Thread(target=self._write_found, args=(self.info,)).start()
+                threading.Thread(target=self._write_analysis, args=(self.info,)).start()
 
-    def _write_found(self, info: RunInfo) -> None:
+    def _write_analysis(self, info: RunInfo) -> None:
         from rankroom.analysis.metrics.metrics_of_run import write_metrics
         from rankroom.analysis.profile.of_run import write_profile
 
@@ -533,16 +534,17 @@ class Recorder:
                 notes = [each for each in self.info.notes if each != note]
                 written = replace(self.info, notes=notes)
                 writer.finish(written)
+                self.info.notes = written.notes  # the summary has the same object
                 self.is_closed = True
-                self.info = written
-                self._tidy()
+                self._clean_up()
+                self._connections.later(0, lambda: self._tell(self))
                 return
 
     def _finish(self) -> None:
         self._watch.end()
         self._summary.end(self._release.interrupted)
-        if self._last is not None:
-            self.info.end = self.info.start + self._last
+        if self._last_event_us is not None:
+            self.info.end = self.info.start + self._last_event_us
         elif self.info.end is not None and (by := self._clock.set_by()):
             self._summary.remark(CLOCK_SET.format(seconds=by / 1e6))
             self.info.end -= by
@@ -561,7 +563,7 @@ class Recorder:
         self._over.set()
         self._tell(self)
         if self.is_closed:
-            self._tidy()
+            self._clean_up()
 
 
 def _may_be_there(folder: Path) -> bool:
@@ -577,6 +579,6 @@ def _may_be_there(folder: Path) -> bool:
 
 GIVEN_UP_ON_INTERRUPT = f"{GIVEN_UP} when the run was interrupted: {{silence}}"
 LATE_OUTPUT_TRUNCATED = (
-    "rank {rank} printed more than {size} MB after its last cell: the rest is in no record"
+    "rank {rank} printed more than {size} MB after its last cell: the rest was not recorded"
 )
-CELL_NOT_SENT = "never got the cell: its supervisor ended while it was sent"
+CELL_NOT_SENT = "never received the cell: the supervisor ended while sending it"

@@ -35,4 +35,7 @@ def _less_boot_us() -> int:
     return (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1000
 
 
-CLOCK_SET = "the clock was set by {seconds:+.0f} s during this run: times of its events are off"
+CLOCK_SET = (
+    "the system clock was changed by {seconds:+.0f} s during this run: the times of its events are "
+    "wrong by up to that much"
+)

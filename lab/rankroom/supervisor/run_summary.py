@@ -13,7 +13,7 @@ from rankroom.text.rank_ranges import name_ranks
 
 MOST_NOTES = 20
 MOST_STUCK = 5  # notes on why the run was stuck
-AGAIN_S = 5.0  # before a stall that has only become longer is reported again
+REPEATED_STALL_DELAY_S = 5.0  # before a stall that has only become longer is reported again
 # In errors of collectives whose peer has died, besides those of released ones.
 LOST_WORDS = ("closed by remote peer", "remote process exit", "Socket closed")
 # A log line as `event_line` writes it ends with the byte offset up to which its stream is known.
@@ -27,7 +27,7 @@ _SECONDS = re.compile(r" for ([\d,]+) s\b")
 
 
 class RunSummary:
-    """Updates `info` from the events of its ranks; the recorder may replace its own copy later."""
+    """Updates `info` from the events of its ranks."""
 
     def __init__(self, info: RunInfo) -> None:
         self.info = info
@@ -142,7 +142,7 @@ class RunSummary:
             self._note_stuck(before)
         is_known = hang and before and _timeless(hang) == _timeless(before)
         now = time.monotonic()
-        if is_known and now < self._told_hang + AGAIN_S:
+        if is_known and now < self._told_hang + REPEATED_STALL_DELAY_S:
             return False
         self._told_hang = now
         return True
@@ -201,5 +201,5 @@ def _seconds(hang: Hang) -> int:
     return int(found[1].replace(",", "")) if found else 0
 
 
-STUCK = "it was stuck: {why}"
-UNSPOOLED = "{ranks}: {why}: for a while, what it wrote was not kept on its own disk"
+STUCK = "the run was stuck: {why}"
+UNSPOOLED = "{ranks}: {why}: for a while, output could not be spooled to disk there"

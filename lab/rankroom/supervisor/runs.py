@@ -72,13 +72,14 @@ class Runs:
         self._places = places
         self._changed = changed
         self._store = Store()
-        self._clocks = Clocks(connections.request)
+        self._clocks = Clocks(connections.request, lambda: connections.ranks)
         self._limit = TimeLimit()
         self._current: Recorder | None = None
         self._unanswered: tuple[Recorder, Question] | None = None  # a run, and its pending request
         self._waiting: list[Question] = []  # requests for runs whose ranks are not ready
         self._by = Owner("", 0)  # the client that asked for the latest run
         self._followers: dict[str, set[bytes]] = {}
+        self._unclosed: set[str] = set()  # runs that are over, but a full disk keeps their records
         self._late = LateOutput(self._store, paths.spool)
         self._count = 0
         # Whether all ranks agree on what they have initialized together; if they may not, the next
@@ -172,7 +173,7 @@ class Runs:
             raise RankroomError(CLUSTER_BUSY.format(name=self._info.name, whose=self._whose(asked)))
         ranks = asked["ranks"] if asked["ranks"] is not None else list(range(self._info.size))
         if asked["own"] and ranks != list(range(len(ranks))):
-            raise UsageError("a world of its own has the ranks 0, 1, …")
+            raise UsageError("a run in a world of its own needs the ranks 0, 1, … without gaps")
         since = time.monotonic() if since is None else since
         waited = time.monotonic() - since
         if not self.are_ready(ranks, waited) or (
@@ -192,7 +193,8 @@ class Runs:
             partial(self._told, settle=settle or own, epoch=epoch),
         )  # fmt: skip
         count = self._count if asked["count"] is None else asked["count"]
-        self._followers = {info.id: set()}
+        unclosed = {run: self._followers.get(run, set()) for run in self._unclosed}
+        self._followers = {**unclosed, info.id: set()}
         before, self._current = self._current, recorder
         try:
             recorder.start(
@@ -245,20 +247,20 @@ class Runs:
 
     def _follow(self, question: Question) -> None:
         """Reply with the run in progress, or the one that is named, and send the client its
-        changes until it is over."""
+        changes until its record is closed."""
         wanted = question.content.get("run")
         # A run that is named may have just ended.
         recorder = self._current if wanted else self.current
         if recorder is None or wanted not in (None, recorder.id):
             question.answer(run=None)
             return
-        if not recorder.is_over:
+        if not recorder.is_closed:
             self._followers.setdefault(recorder.id, set()).add(question.peer)
         if wanted:
             self._server.tell(question.peer, do="run", run=recorder.info.to_json())
         question.answer(run=recorder.info.to_json())
 
-    def meant(self, named: str | None, words: str = "") -> Recorder | None:
+    def current_or_raise(self, named: str | None, words: str = "") -> Recorder | None:
         """Return the run in progress. Raises RunOverError, with `words`, if the client names
         another one: that has ended since, and the present run is not what the client means."""
         recorder = self.current
@@ -267,7 +269,7 @@ class Runs:
         return recorder
 
     def _interrupt(self, question: Question) -> None:
-        recorder = self.meant(question.content.get("run"))
+        recorder = self.current_or_raise(question.content.get("run"))
         # Cells that still wait for their ranks are not part of a run that is named.
         if question.content.get("run") is None:
             for waiting in self._waiting:
@@ -281,15 +283,17 @@ class Runs:
             # starting gets no signal: that would end it.
             sent = self._connections.signal(self._connections.ranks, "SIGINT")
             # Reply once it is sent: it must not hit the next cell.
-            self._once(lambda: all(each.done() for each in sent), SIGNAL_TIMEOUT_S, question.answer)
+            self._call_when(
+                lambda: all(each.done() for each in sent), SIGNAL_TIMEOUT_S, question.answer
+            )
             return
         recorder.interrupt()
-        self._once(lambda: recorder.wait(0), INTERRUPT_TIMEOUT_S, question.answer)
+        self._call_when(lambda: recorder.wait(0), INTERRUPT_TIMEOUT_S, question.answer)
 
     def _release(self, question: Question) -> None:
-        recorder = self.meant(question.content.get("run"))
+        recorder = self.current_or_raise(question.content.get("run"))
         if recorder is None:
-            raise UsageError("no rank runs a cell: there is nothing to release")
+            raise UsageError("no rank is running a cell: there is nothing to release")
         asked = recorder.release()
 
         def answer() -> None:
@@ -303,7 +307,7 @@ class Runs:
             text = words.format(names=", ".join(sorted(names)), cluster=self._info.name)
             question.answer(text=text)
 
-        self._once(lambda: all(future.done() for future in asked), RELEASE_TIMEOUT_S, answer)
+        self._call_when(lambda: all(future.done() for future in asked), RELEASE_TIMEOUT_S, answer)
 
     def _elastic(self, question: Question) -> None:
         """Note that a rank has the state of an elastic run, or has left `hvd.elastic.run`."""
@@ -315,7 +319,7 @@ class Runs:
     def _answer_ranks(self, question: Question) -> None:
         """Send a user's answer to the ranks that prompt for it; reply with those that took it."""
         content = question.content
-        recorder = self.meant(content.get("run"), RUN_OVER_NO_PROMPTS)
+        recorder = self.current_or_raise(content.get("run"), RUN_OVER_NO_PROMPTS)
         if recorder is None:
             raise UsageError(NOT_ASKED)
         prompts = {int(rank): number for rank, number in content["prompts"].items()}
@@ -325,7 +329,7 @@ class Runs:
             said = {r: each for r, each in asked.items() if each.done() and not each.exception()}
             question.answer(ranks=[r for r, each in said.items() if each.result()["taken"]])
 
-        self._once(
+        self._call_when(
             lambda: all(each.done() for each in asked.values()), PROMPT_ANSWER_TIMEOUT_S, answer
         )
 
@@ -340,7 +344,7 @@ class Runs:
             found = known[0] if known else {}
             question.answer(begin=found.get("begin", 0), matches=found.get("matches", []))
 
-        self._once(lambda: all(each.done() for each in asked), COMPLETION_TIMEOUT_S, answer)
+        self._call_when(lambda: all(each.done() for each in asked), COMPLETION_TIMEOUT_S, answer)
 
     def _forget(self, question: Question) -> None:
         """Remove the record of a run that does not come from a cell of the user."""
@@ -354,7 +358,9 @@ class Runs:
 
     # -- internals
 
-    def _once(self, holds: Callable[[], bool], seconds: float, call: Callable[[], None]) -> None:
+    def _call_when(
+        self, holds: Callable[[], bool], seconds: float, call: Callable[[], None]
+    ) -> None:
         """Call `call()` as soon as `holds()`, or after `seconds`. Starts no thread: when it
         matters, none may be available."""
         until = time.monotonic() + seconds
@@ -448,15 +454,19 @@ class Runs:
         return [restarted_words(those, why) for why, those in alike.items()]
 
     def _told(self, recorder: Recorder, settle: bool, epoch: int) -> None:
-        """Send a changed run.json to the run's followers, and note its end if it is over."""
+        """Send a changed run.json to the run's followers, and note its end if it is over, once."""
         info = recorder.info
-        if recorder.is_over:
+        if recorder.is_over and info.id not in self._unclosed:
             self._answer(recorder)  # the client may still wait for the reply
             self._note_end(recorder, settle, epoch)
         for peer in list(self._followers.get(info.id, ())):
             self._server.tell(peer, do="run", run=info.to_json())
-        if recorder.is_over:
+        if recorder.is_closed:
             self._followers.pop(info.id, None)
+            self._unclosed.discard(info.id)
+        elif recorder.is_over:
+            self._unclosed.add(info.id)
+        if recorder.is_over:
             self._changed(info.id, info.state)
 
     def _note_end(self, recorder: Recorder, settle: bool, epoch: int) -> None:
@@ -488,9 +498,11 @@ CLUSTER_BUSY = "cluster {name} is busy with a run of {whose}: wait for it or int
 VARIABLES_GONE = {False: "its variables are gone", True: "their variables are gone"}
 INTERRUPTED_BEFORE_START = "the cell was interrupted before its ranks were ready: it has not run"
 RUN_OVER = "run {run} is over: there is nothing left to act on"
-RUN_OVER_NO_PROMPTS = "run {run} is over: none of its ranks asks anything"
-CLUSTER_ENDING = "cluster {name} ends: {why}; `%cluster start` starts a new one"
+RUN_OVER_NO_PROMPTS = "run {run} is over: none of its ranks is waiting for an answer"
+CLUSTER_ENDING = "cluster {name} is ending: {why}; `%cluster start` starts a new one"
 REMEDY = "`%cluster restart --ranks {ranks}` restarts it, without its variables"
 REMEDY_OF_MANY = "`%cluster restart --ranks {ranks}` restarts them, without their variables"
 RELEASED = "released {names} on the ranks of {cluster}"
-NOTHING_WAITS = "no rank of {cluster} waits in a collective or for an answer: nothing to release"
+NOTHING_WAITS = (
+    "no rank of {cluster} is waiting in a collective or for an answer: there is nothing to release"
+)

@@ -24,7 +24,7 @@ STAND = ("waits", "still")
 class StallWatch:
     """Polls the ranks of a run while one of them is stuck, or may be cut off.
 
-    `running` always holds those whose cell has not ended. `say(hang)` is called, in the server's
+    `running` always holds those whose cell has not ended. `report(hang)` is called, in the server's
     thread, once a rank has been stuck for `patience` seconds or its node is silent, again with each
     poll, and with None when that is over.
     """
@@ -36,14 +36,14 @@ class StallWatch:
         connections: RankConnections,
         start: int,
         patience: float,
-        say: Callable[[Hang | None], None],
+        report: Callable[[Hang | None], None],
     ) -> None:
         self._ranks = list(ranks)
         self._running = running
         self._connections = connections
         self._start = start
         self._patience = patience
-        self._say = say
+        self._report = report
         self._on = False
         self._over = False
         self._said = False
@@ -53,13 +53,13 @@ class StallWatch:
         """Start polling, as a rank reports that it is stuck or its node is silent."""
         if not self._on and not self._over:
             self._on = True
-            self._connections.later(0, self._look)
+            self._connections.later(0, self._poll)
 
     def end(self) -> None:
         """Stop polling, as the run is over."""
         self._over = True
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._over:
             return
         connected = set(self._connections.ranks)
@@ -75,9 +75,9 @@ class StallWatch:
         self._asked = asked
         now = time.monotonic()
         awaited = {rank: each for rank, each in asked.items() if rank not in silent}
-        self._judge(awaited, 0, now + SILENCE_TIMEOUT_S, now + REPLIES_TIMEOUT_S)
+        self._report_when_answered(awaited, 0, now + SILENCE_TIMEOUT_S, now + REPLIES_TIMEOUT_S)
 
-    def _judge(
+    def _report_when_answered(
         self, asked: dict[int, Future[Any]], before: int, until: float, at_most: float
     ) -> None:
         """Report once all ranks have replied, or no more do; `before` had at the last check.
@@ -90,7 +90,9 @@ class StallWatch:
         if count > before:
             until = min(now + SILENCE_TIMEOUT_S, at_most)
         if count < len(asked) and now < until:
-            self._connections.later(0.05, lambda: self._judge(asked, count, until, at_most))
+            self._connections.later(
+                0.05, lambda: self._report_when_answered(asked, count, until, at_most)
+            )
             return
         answers = {rank: self._answer(rank, future) for rank, future in asked.items()}
         stand = {
@@ -108,7 +110,7 @@ class StallWatch:
             self._on = False
             if self._said:
                 self._said = False
-                self._say(None)
+                self._report(None)
             return
         # Slow ranks are polled again: they report only once that they are stuck.
         longest = max(stand.values(), default=0.0)
@@ -118,11 +120,11 @@ class StallWatch:
             found = places(answers)
             since = time.time_ns() // 1000 - self._start - int(longest * 1e6)
             # A node may have been silent before the run began.
-            self._say(Hang(max(0, since), explain(found, stand), found))
+            self._report(Hang(max(0, since), explain(found, stand), found))
         elif self._said:
             self._said = False
-            self._say(None)
-        self._connections.later(POLL_INTERVAL_S, self._look)
+            self._report(None)
+        self._connections.later(POLL_INTERVAL_S, self._poll)
 
     def _answer(self, rank: int, future: Future[Any]) -> dict[str, Any]:
         if not future.done() or future.exception():
@@ -216,11 +218,11 @@ def _words(
         where = f" (cell line {line})" if line else ""
         return f"{'wait' if many else 'waits'} in {what}{where}"
     if state == "still":
-        return f"{'stand' if many else 'stands'} {at}"
+        return f"{'are' if many else 'is'} stuck {at}"
     if state == "busy":
         return f"{'are' if many else 'is'} {at}"
     if state == "other":
         return f"{'have' if many else 'has'} not begun the cell (busy with something else)"
     if state == "ended":
         return f"{'have' if many else 'has'} finished the cell"
-    return f"{'do' if many else 'does'} not answer (busy in C code, or stopped)"
+    return f"{'do' if many else 'does'} not respond (busy in C code, or suspended)"

@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from rankroom import config
-from rankroom.errors import UNKNOWN_REQUEST, RankroomError, of_file
+from rankroom.errors import UNKNOWN_REQUEST, RankroomError, file_error
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
 from rankroom.rpc.rendezvous import Rendezvous
@@ -74,7 +74,7 @@ class Supervisor:
         self.lost: dict[int, str] = {}  # ranks that were given up, and why
         self.job_end: JobEnd | None = None
         self.silent_nodes: SilentNodes | None = None
-        self.beaten = self.saved = 0.0
+        self.last_heartbeat = self.saved = 0.0
         # Shared with the server's thread, in which requests arrive.
         self.ready: set[int] = set()
         self.restarts = Restarts(info, self.children, self.ready)
@@ -113,7 +113,7 @@ class Supervisor:
         self.children.start_agents(preload.modules(info.preload))
         if info.allocation is not None:
             self.job_end = JobEnd(info.allocation.job, info.allocation.until)
-            self.job_end.follow()
+            self.job_end.start_polling()
             self.silent_nodes = SilentNodes(info.allocation)
 
     def end_soon(self, number: int, frame: FrameType | None) -> None:
@@ -164,7 +164,7 @@ class Supervisor:
         elif question["do"] == "until":
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
-            self.runs.meant(question.get("run"))
+            self.runs.current_or_raise(question.get("run"))
             return {"refused": self.restarts.ask_for(question["ranks"])}
         elif question["do"] != "alive":
             raise RankroomError(UNKNOWN_REQUEST.format(name=self.info.name, do=question["do"]))
@@ -191,7 +191,7 @@ class Supervisor:
 
     def lose(self, rank: int, how: str) -> None:
         """Note that the process of a rank has ended, and how."""
-        seconds, comes = self.restarts.comes_back_s(rank), rank in self.restarts.asked
+        seconds, comes = self.restarts.return_timeout_s(rank), rank in self.restarts.asked
 
         def note() -> None:
             self.connections.gone(rank)
@@ -253,7 +253,7 @@ class Supervisor:
             self.imported |= self.connections.modules
             preload.note(self.connections.modules)
         if self.lease.over(self.runs.current is not None):
-            self.info.message = f"no notebook used it for {self.info.lease:g} h"
+            self.info.message = f"no notebook has used it for {self.info.lease:g} h"
             return True
         return False
 
@@ -271,8 +271,8 @@ class Supervisor:
         up = self.ready | {int(rank) for rank in self.info.exits}
         silent = self.children.silent(up)
         now = time.monotonic()
-        if now > self.beaten + HEARTBEAT_PERIOD_S:
-            self.beaten = now
+        if now > self.last_heartbeat + HEARTBEAT_PERIOD_S:
+            self.last_heartbeat = now
             self.children.beat()
         # Their nodes may only be cut off, with ranks alive: only the scheduler's word ends them.
         over = self.silent_nodes.over({agent.node: now - agent.heard for agent in silent})
@@ -348,7 +348,7 @@ class Supervisor:
             if str(rank) in self.info.exits or not process.ended:
                 continue
             how = self.lost.pop(rank, "") or self.children.how_ended(rank)
-            back, how = self.restarts.judge(rank, how)
+            back, how = self.restarts.decide_auto_restart(rank, how)
             with self.restarts.lock:
                 self.info.exits[str(rank)] = how
                 self.ready.discard(rank)
@@ -467,15 +467,15 @@ def main(argv: list[str]) -> None:
             paths.remove()
     except (OSError, RankroomError) as error:
         if info.state == "starting":
-            why = (of_file(error) if isinstance(error, OSError) else None) or error
+            why = (file_error(error) if isinstance(error, OSError) else None) or error
             info.state, info.message = "failed", f"cannot start: {why}"
             paths.write(info)
         raise
 
 
 NO_LOCKS = (
-    "the file system of {folder} has no file locks, so it cannot be known when this cluster is no "
-    "longer used: end it with `%cluster stop`"
+    "the file system of {folder} does not support file locks, so this cluster does not end by "
+    "itself when it is no longer used: end it with `%cluster stop`"
 )
 
 if __name__ == "__main__":

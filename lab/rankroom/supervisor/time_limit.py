@@ -30,4 +30,7 @@ class TimeLimit:
         return [SOON.format(job=granted.job, at=at, left=left_words)]
 
 
-SOON = "the time of job {job} is over at {at}, in {left}: the ranks end then, with their variables"
+SOON = (
+    "the time limit of job {job} is reached at {at}, in {left}: the ranks end then, and their "
+    "variables are lost"
+)

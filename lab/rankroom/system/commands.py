@@ -40,9 +40,9 @@ class Completed:
     def failure(self, command: str, host: str) -> str:
         """Return the message for a `command` that failed on `host` (empty: here), with its
         output."""
-        how = "did not answer in time" if self.timed_out else f"failed (status {self.returncode})"
+        how = "timed out" if self.timed_out else f"failed (status {self.returncode})"
         where = f" on {host}" if host else ""
-        return f"`{command}`{where} {how}:\n{self.tail() or '(it said nothing)'}"
+        return f"`{command}`{where} {how}:\n{self.tail() or '(no output)'}"
 
 
 def without_env(argv: Sequence[str]) -> Sequence[str]:

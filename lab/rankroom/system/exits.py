@@ -87,6 +87,6 @@ def short(path: Path) -> str:
 
 
 CRASHED = (
-    "it crashed{where}; if it uses Horovod, `rankroom horovod check` tells whether it fits the "
-    "frameworks"
+    "it crashed{where}; if it uses Horovod, run `rankroom horovod check` to see whether Horovod "
+    "matches the installed frameworks"
 )

@@ -62,7 +62,7 @@ async def locked(
 
 
 @contextlib.contextmanager
-def in_turn(file: Path, seconds: float) -> Iterator[None]:
+def locked_briefly(file: Path, seconds: float) -> Iterator[None]:
     """Hold the lock of `file` briefly, as `locked` does, without an event loop; then remove it."""
     held: list[int] = []
 

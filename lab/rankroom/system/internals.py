@@ -30,6 +30,6 @@ def _known(package: str) -> str:
 
 
 LACKS = (
-    "Rankroom does not work with this {package} ({version}), which has no {missing}: "
-    "`pip install '{known}'` brings one that it knows"
+    "Rankroom does not support {package} {version}, which lacks {missing}: "
+    "`pip install '{known}'` installs a supported version"
 )

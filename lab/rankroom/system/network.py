@@ -114,6 +114,6 @@ def choose(own: str, found: Mapping[str, str], env: Mapping[str, str]) -> tuple[
 
 
 NO_LOOPBACK = (
-    "this machine does not reach itself at {address} ({error}), as ranks need it to, also where "
-    "all else is IPv6: `ip link set lo up` in its container or network namespace, as root"
+    "this machine cannot connect to itself at {address} ({error}), which ranks require even on an "
+    "IPv6 network: as root, run `ip link set lo up` in its container or network namespace"
 )

@@ -27,7 +27,7 @@ def is_same(pid: int, path: Path, untold: bool = False) -> bool:
         if _mounts("self") == _mounts(str(pid)) and os.path.samestat(_stat(root), _stat("/")):
             return True
         for each in (path, *path.parents):
-            ours, theirs = seen_from("/", each), seen_from(root, each)
+            ours, theirs = stat_in_root("/", each), stat_in_root(root, each)
             if ours is not None and theirs is not None:
                 return os.path.samestat(ours, theirs)
             if ours is not None or theirs is not None:
@@ -37,7 +37,7 @@ def is_same(pid: int, path: Path, untold: bool = False) -> bool:
     return False
 
 
-def seen_from(root: str, path: PurePath) -> os.stat_result | None:
+def stat_in_root(root: str, path: PurePath) -> os.stat_result | None:
     """Return the status of an absolute path as a process with this root sees it; None if missing.
 
     Links are resolved here, as the system would resolve absolute ones from the root of this

@@ -16,7 +16,7 @@ def poll_until(holds: Callable[[], bool], seconds: float, every: float = 0.05) -
     return True
 
 
-def changes(tell: Callable[..., None]) -> Callable[..., None]:
+def skip_repeats(tell: Callable[..., None]) -> Callable[..., None]:
     """Wrap `tell` so that a call with the same arguments as the one before is skipped."""
     last: list[tuple[object, ...]] = []
 

@@ -37,7 +37,7 @@ def without_missing(own: Mapping[str, str]) -> dict[str, str]:
 
 
 NOT_THERE = (
-    "{library} is not on this node: another one has built it there, as the home directory had no "
-    "place for it"
+    "{library} is not on this node: another node built it in a local folder, as it could not use "
+    "the home directory"
 )
 NOT_LOADED = "{library} cannot be loaded on this node, whose C library may be older"

@@ -29,6 +29,6 @@ def words() -> str:
 
 
 SMALL = (
-    "{folder} has {has} MiB, {free} MiB of them free: if that is what it lacked, make it larger "
-    "(`--shm-size` of a container), or load with fewer workers or smaller batches"
+    "{folder} has {has} MiB, of which {free} MiB are free; if shared memory ran out, enlarge it "
+    "(`--shm-size` of a container), or load data with fewer workers or smaller batches"
 )

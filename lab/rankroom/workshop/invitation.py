@@ -143,9 +143,8 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 OLD = (
-    "{name} was opened with Rankroom {theirs}, and {python} has {ours}, perhaps of an environment "
-    "of your own: leave that one (`deactivate`, `conda deactivate`), load the workshop's, and join "
-    "again"
+    "{name} was opened with Rankroom {theirs}, but {python} has {ours}. If that is an environment "
+    "of your own, leave it (`deactivate`, `conda deactivate`), load the workshop's, and join again"
 )
 NO_PROFILE = (
     "there is no profile of {site} here, which says how Python is found there: write one "

@@ -30,8 +30,8 @@ from rankroom.workshop.owned_files import account
 from rankroom.workshop.sharing import WORKSHOP_VARIABLE
 from rankroom.workshop.workshop_plan import Plan
 
-UP_S = 120.0  # forty servers that start at once share the disk
-END_S = 20.0
+START_TIMEOUT_S = 120.0  # forty servers that start at once share the disk
+STOP_TIMEOUT_S = 20.0
 # The server makes its token itself, and writes it to a file of mode 0600: no command line and no
 # environment shows it. Kernels use sockets in a folder, not ports.
 _CONFIG = """\
@@ -87,7 +87,7 @@ def start(plan: Plan, workshop: str) -> Endpoint:
     def has_ended() -> bool:
         return not _is_ours(pid) if process is None else process.poll() is not None
 
-    poll_until(lambda: running(workshop) is not None or has_ended(), UP_S)
+    poll_until(lambda: running(workshop) is not None or has_ended(), START_TIMEOUT_S)
     if (found := running(workshop)) is None:
         if process is not None:
             process.kill()
@@ -99,7 +99,7 @@ def start(plan: Plan, workshop: str) -> Endpoint:
 
 def _begin(plan: Plan, workshop: str) -> tuple[subprocess.Popen[bytes], Path]:
     """Start the server's process. Return it, and its folder for sockets."""
-    config.private(folder())
+    config.make_private(folder())
     home = config.user_home()
     # It holds the kernels' sockets, whose paths must be short.
     runtime = tempfile.mkdtemp(prefix="lab-", dir="/tmp")
@@ -151,7 +151,7 @@ def _end(pid: int, runtime: Path) -> bool:
     if was_there := _is_ours(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-            if not poll_until(lambda: not _is_ours(pid), END_S):
+            if not poll_until(lambda: not _is_ours(pid), STOP_TIMEOUT_S):
                 os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         shutil.rmtree(runtime)

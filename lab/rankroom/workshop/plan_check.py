@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rankroom.course.lessons import lesson
-from rankroom.course.requirements import absent
+from rankroom.course.requirements import missing_here
 from rankroom.display.words import counted
 from rankroom.errors import RankroomError, UsageError
 from rankroom.scheduler import site as sites
@@ -62,7 +62,7 @@ async def _dates(plan: Plan) -> Step:
     minutes = sum(each for _, each in plan.lessons)
     words = f"{counted(len(plan.lessons), 'lesson')} in {counted(minutes, 'minute')}"
     if plan.is_over(time.time()):
-        raise UsageError(f"it was over on {plan.ends:%d %B %Y, %H:%M}: correct `ends`")
+        raise UsageError(f"the workshop ended on {plan.ends:%d %B %Y, %H:%M}: correct `ends`")
     if plan.starts and plan.ends:
         words += f", from {plan.starts:%d %B, %H:%M} to {plan.ends:%d %B, %H:%M}"
         lasts = (plan.ends - plan.starts).total_seconds()
@@ -134,10 +134,14 @@ async def _lessons(plan: Plan) -> Step:
         raise UsageError(f"{many.name} needs {many.ranks} ranks, and a seat has {plan.ranks}")
     needs = {name for each in lessons for name in each.needs}
     packages = {name if ">" in name else name.partition(".")[0] for name in needs}
-    gone = sorted(absent(sorted(packages)))
+    gone = sorted(missing_here(sorted(packages)))
     if gone:
-        return Step("lessons", "warned", f"the Python that runs this has no {', '.join(gone)}")
-    return Step("lessons", "ok", "their packages are there" if packages else "they need none")
+        return Step("lessons", "warned", f"this Python lacks {', '.join(gone)}")
+    return Step(
+        "lessons",
+        "ok",
+        "all packages they need are installed" if packages else "they need no packages",
+    )
 
 
 async def _hub(plan: Plan) -> Step:
@@ -251,7 +255,7 @@ async def _associations(plan: Plan, scheduler: Scheduler) -> Step:
     to = f" with the account {charged}" if charged else ""
     if out:
         who = "the learners" if len(out) == len(plan.learners) else ", ".join(out)
-        return Step("associations", "warned", f"Slurm shows none for {who}{to}: {HIDDEN}")
+        return Step("associations", "warned", f"Slurm shows no association of {who}{to}: {HIDDEN}")
     return Step("associations", "ok", f"all learners have one{to}")
 
 
@@ -261,7 +265,8 @@ async def _reservation(plan: Plan, scheduler: Scheduler) -> Step:
     done = await scheduler.call(["env", "SLURM_TIME_FORMAT=%s", *words], COMMAND_TIMEOUT_S)
     if not done.ok:
         raise UsageError(
-            f"there is no reservation {plan.reservation}, or it has ended: {done.output.strip()}"
+            f"Slurm does not show the reservation {plan.reservation}, which may not exist, or have "
+            f"ended: {done.output.strip()}"
         )
     found = dict(re.findall(r"(\w+)=(\S+)", done.output))
     begin, end = (_moment(found.get(key, "")) for key in ("StartTime", "EndTime"))
@@ -342,21 +347,21 @@ NO_HOME = (
     "no home for {users}: unless the first login makes it, their notebooks have no place, and no "
     "job starts"
 )
-OTHER_NAME = "the system calls {user} {name}: write that, or they are not in the list"
+OTHER_NAME = "the system's name for {user} is {name}: use that in `learners`"
 PRIVATE = (
-    "only you have {file}: the jobs of learners go without its {keys}. Have it put where all find "
-    "it, beside those that come with Rankroom, or send it to them"
+    "only you have {file}: learners' jobs will lack its {keys}. Have it installed for everyone, "
+    "beside the profiles that come with Rankroom, or send it to the learners"
 )
 LATE = (
     "it begins {begin}, and learners may join from an hour before the workshop: their jobs wait "
     "until then"
 )
-MANY_GPUS = "each learner's job takes {gpus} GPUs for {ranks}: say `gpus`, or more `ranks`"
+MANY_GPUS = "each learner's job takes {gpus} GPUs for {ranks}: set `gpus`, or more `ranks`"
 HIDDEN = "their jobs may be refused. Ask the centre, as associations may only be hidden from you"
 FEW_GPUS = "it has {there}, and each learner is to have {gpus}: correct `gpus`"
 SHARED = (
-    "{ranks} ranks share {gpus}: lessons run, and what they measure says little. `gpus = {ranks}` "
-    "gives each rank its own"
+    "{ranks} ranks share {gpus}: lessons work, but their measurements mean little. "
+    "`gpus = {ranks}` gives each rank its own"
 )
 SHORT = (
     "a job that begins an hour before is over too early: set `time` to {time}, as jobs end at "

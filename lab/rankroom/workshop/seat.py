@@ -138,7 +138,7 @@ class Seat:
         return cls(found.uid, account(found.uid), found.written, path.name, status)
 
 
-class UnkeptError(RankroomError):
+class ChoicesNotStoredError(RankroomError):
     """The home cannot store the learner's choices: they hold for this process only."""
 
 
@@ -155,7 +155,7 @@ class OwnSeat:
         self.name = name
         self.owner = owner  # the teacher's uid when the seat was taken
         self.path = folder / SEATS / name
-        self._unwritten: dict[str, Any] = {}  # choices that the home has not stored
+        self._unstored_choices: dict[str, Any] = {}  # choices that the home has not stored
 
     def demand_teacher(self) -> None:
         """Raise UsageError if the folder now belongs to another account, which may have created it
@@ -182,11 +182,11 @@ class OwnSeat:
     def choices(self) -> SeatChoices:
         """Return the learner's choices, including those that the home has not stored. Raises as
         `read_choices`."""
-        return replace(read_choices(), **self._unwritten)
+        return replace(read_choices(), **self._unstored_choices)
 
     def hand(self, is_up: bool) -> None:
-        """Raise or lower the hand; it is shared even if nothing else is. Raises as `keep`, and as
-        `read_choices`, which then changes nothing."""
+        """Raise or lower the hand; it is shared even if nothing else is. Raises as `store_choices`,
+        and as `read_choices`, which then changes nothing."""
         since = (self.choices().hand_since or time.time()) if is_up else 0.0
         self._set(hand_since=since)
 
@@ -196,21 +196,22 @@ class OwnSeat:
 
     def _set(self, **chosen: Any) -> None:
         self.choices()  # raises if they cannot be read
-        self._unwritten |= chosen
-        self.keep()
+        self._unstored_choices |= chosen
+        self.store_choices()
 
-    def keep(self) -> None:
-        """Store choices that the home has not stored yet. Raises UnkeptError if it still cannot."""
-        if not self._unwritten:
+    def store_choices(self) -> None:
+        """Store choices that the home has not stored yet. Raises ChoicesNotStoredError if it still
+        cannot."""
+        if not self._unstored_choices:
             return
         try:
             write_choices(self.choices())
         except OSError as error:
             said = UNKEPT.format(file=own_file(), error=with_remedy(error))
-            raise UnkeptError(said) from None
-        self._unwritten = {}
+            raise ChoicesNotStoredError(said) from None
+        self._unstored_choices = {}
 
-    def tell_choices(self) -> None:
+    def write_choices_to_seat(self) -> None:
         """Write the learner's choices into the seat, and leave the rest as it is. Raises UsageError
         if that fails; the teacher may then not see them."""
         self.demand_teacher()
@@ -267,7 +268,7 @@ def read_choices() -> SeatChoices:
 
 def write_choices(choices: SeatChoices) -> None:
     """Store the choices, for this account only. Raises OSError."""
-    config.private(own_file().parent)
+    config.make_private(own_file().parent)
     write_atomically(own_file(), json.dumps(dataclasses.asdict(choices)))
 
 
@@ -332,13 +333,13 @@ OTHER_OWNER = (
     "teacher. `rankroom workshop leave` forgets the old seat"
 )
 NO_SEAT = (
-    "cannot take a seat in {folder}: {error}. Your lesson works without one; the teacher does not "
-    "see how you stand"
+    "cannot take a seat in {folder}: {error}. The lesson works without a seat, but the teacher "
+    "does not see your progress"
 )
-NONE = "you have no seat in a workshop: `rankroom workshop join FOLDER` takes one"
+NONE = "you have no seat in a workshop: take one with `rankroom workshop join FOLDER`"
 AT_SITE = (
-    "your seat in {folder} is where your job is, {job} at {site}: once that runs, type this in a "
+    "your seat in {folder} belongs to your job {job} at {site}: once it runs, type this in a "
     "terminal there"
 )
-UNKEPT = "what you have set may not last, as {file} cannot be written: {error}"
-UNTOLD = "your teacher may not see that, as your seat in {folder} cannot be written: {error}"
+UNKEPT = "your choice may be lost, as {file} cannot be written: {error}"
+UNTOLD = "your teacher may not see this, as your seat in {folder} cannot be written: {error}"

@@ -83,8 +83,8 @@ class StatusReader:
         return found if found.state == "running" or ended >= self._since else None
 
     def _latest(self, what: str, stamp: Any, read: Any) -> Any:
-        """Return what `read` returns, or its last result if the `stamp` has not changed and AGAIN_S
-        have not passed; None if it fails."""
+        """Return what `read` returns, or its last result if the `stamp` has not changed and
+        MAX_CACHE_AGE_S have not passed; None if it fails."""
         known, until, value = self._seen.get(what, (None, 0.0, None))
         if known != stamp or time.monotonic() > until:
             value = None

@@ -20,11 +20,17 @@ import psutil
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.config import user_home
 from rankroom.course.copies import copy_to
-from rankroom.errors import RankroomError, UsageError, of_file
+from rankroom.errors import RankroomError, UsageError, file_error
 from rankroom.record.cluster_file import ClusterInfo
 from rankroom.workshop import seat as seats
 from rankroom.workshop.owned_files import account
-from rankroom.workshop.seat import HEARTBEAT_S, OwnSeat, SeatChoices, SeatStatus, UnkeptError
+from rankroom.workshop.seat import (
+    HEARTBEAT_S,
+    ChoicesNotStoredError,
+    OwnSeat,
+    SeatChoices,
+    SeatStatus,
+)
 from rankroom.workshop.seat_status import StatusReader
 from rankroom.workshop.workshop_folder import END_WARNING_S, Folder, News
 from rankroom.workshop.workshop_plan import Plan
@@ -77,11 +83,17 @@ class Sharing:
         """Share until the workshop ends; then end this server's ranks, and the server."""
         while not self.is_over:
             await asyncio.to_thread(self.look)
-            await asyncio.sleep(ROUND_INTERVAL_S)
+            await asyncio.sleep(self._pause())
         try:
             await asyncio.to_thread(self.end)
         finally:
             self._stop()
+
+    def _pause(self) -> float:
+        """Return the seconds to the next round: one falls on the moment from which the seat may be
+        written again, as the teacher waits for what has changed since."""
+        until_write = self._written + MIN_WRITE_INTERVAL_S - time.monotonic()
+        return min(ROUND_INTERVAL_S, until_write) if until_write > 0 else ROUND_INTERVAL_S
 
     @property
     def is_over(self) -> bool:
@@ -121,7 +133,7 @@ class Sharing:
 
     def _set(self, choose: Callable[[OwnSeat], None]) -> None:
         seat = self._demand_seat()
-        with self._lock, contextlib.suppress(UnkeptError):  # look() reports it
+        with self._lock, contextlib.suppress(ChoicesNotStoredError):  # look() reports it
             choose(seat)
         self._keep_again = 0.0
         self.look()
@@ -137,7 +149,7 @@ class Sharing:
                 self._listen()
                 self._write()
         except Exception as error:  # whatever a damaged file causes, the next round may succeed
-            plain = of_file(error) if isinstance(error, OSError) else error
+            plain = file_error(error) if isinstance(error, OSError) else error
             self._complain(str(plain or error) or type(error).__name__)
 
     def end(self) -> None:
@@ -239,8 +251,8 @@ class Sharing:
             return
         self._unkept = ""
         try:
-            seat.keep()
-        except UnkeptError as error:
+            seat.store_choices()
+        except ChoicesNotStoredError as error:
             self._unkept, self._keep_again = str(error), time.monotonic() + HEARTBEAT_S
             self._complain(self._uncopied or self._unkept)
 
@@ -307,7 +319,7 @@ NOT_LISTED = (
     "to run `rankroom workshop open` again"
 )
 LEFT = (
-    "you have no seat in {folder} any more: nothing is shared. To have one again, join again (at a "
+    "you no longer have a seat in {folder}, and nothing is shared. Join again to take one (at a "
     "hub, first stop your server: File, Hub Control Panel)"
 )
-OVER = "the workshop {name} is over: its notebooks stay yours, and so does what is in your home"
+OVER = "the workshop {name} is over: you keep its notebooks, and everything else in your home"

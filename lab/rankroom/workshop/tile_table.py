@@ -23,7 +23,7 @@ def table(view: Json, width: int = 100, height: int = 0) -> str:
     tiles = view["tiles"]
     here = [tile for tile in tiles if tile["status"]]
     head = [view["name"], time.strftime("%H:%M:%S", time.localtime(view["now"]))]
-    head.append(f"{len(here)} of {len(tiles)} are here")
+    head.append(f"{len(here)} of {len(tiles)} learners have joined")
     if view["lesson"] is not None:
         head.append(f"lesson {view['lesson']}")
     if view["timer"] and (left := view["timer"]["until"] - view["now"]) > 0:
@@ -69,7 +69,7 @@ def histogram_line(found: Json) -> str:
     )
     return (
         f"{found['exercise']:<16} {found['passed']:>3} passed ({tries or 'none'}), "
-        f"{found['tried']} in vain, {found['not_tried']} not tried"
+        f"{found['tried']} not passed, {found['not_tried']} not tried"
     )
 
 

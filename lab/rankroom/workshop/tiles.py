@@ -17,7 +17,7 @@ from rankroom.workshop.seat import HEARTBEAT_S, Seat
 from rankroom.workshop.workshop_folder import Folder
 from rankroom.workshop.workshop_plan import Plan
 
-SILENT_S = 3 * HEARTBEAT_S  # by then a learner has closed the laptop, or lost the server
+SILENT_AFTER_S = 3 * HEARTBEAT_S  # by then a learner has closed the laptop, or lost the server
 Json = dict[str, Any]
 # Reasons for a learner to come first, in this order; the rest come by name.
 NEEDS = ("hand", "stuck", "failed", "silent", "behind", "")
@@ -125,7 +125,7 @@ def _absent(user: str) -> Json:
 
 def is_heard(seat: Seat, now: float) -> bool:
     """Return whether a seat was written at most SILENT_S before `now`, or later than `now`."""
-    return now - seat.heard <= SILENT_S
+    return now - seat.heard <= SILENT_AFTER_S
 
 
 def _gone_since(seat: Seat, now: float) -> float:
@@ -133,7 +133,7 @@ def _gone_since(seat: Seat, now: float) -> float:
     if not is_heard(seat, now):
         return seat.heard
     left = seat.status.away_since
-    return left if left and now - left > SILENT_S else 0.0
+    return left if left and now - left > SILENT_AFTER_S else 0.0
 
 
 def _words(seat: Seat, needs: str, here: int | None, now: float) -> str:

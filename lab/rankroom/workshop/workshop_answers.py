@@ -99,7 +99,7 @@ def answer(offer: int) -> None:
 def _tile(tile: Json, news: Sequence[News], now: float) -> Json:
     status = SeatStatus(**tile["status"])
     silent = now - tile["heard"]
-    is_silent = silent > tiles.SILENT_S and status.state != "ended"
+    is_silent = silent > tiles.SILENT_AFTER_S and status.state != "ended"
     away = status.away_since
     offers = [each for each in news if each.kind in OFFERS and each.to and each.is_for(tile["key"])]
     return {

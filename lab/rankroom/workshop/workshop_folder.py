@@ -260,7 +260,7 @@ class Folder:
         no seat."""
         seats = {seat.user: seat for seat in self.seats()}
         if user not in seats:
-            raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "nobody yet"))
+            raise UsageError(NO_LEARNER.format(user=user, users=", ".join(seats) or "none yet"))
         self._tell(kind=what, to=_address(seats[user].key), text=exercise)
 
     def close(self) -> float:
@@ -426,7 +426,7 @@ def _noted(run: str) -> str:
 
 def _cut(text: str) -> str:
     if len(text) > MOST_CELL:
-        raise UsageError(f"that has {len(text)} characters, and {MOST_CELL} can be told at most")
+        raise UsageError(f"the text has {len(text)} characters; the limit is {MOST_CELL}")
     return text
 
 
@@ -436,16 +436,21 @@ def _address(seat: str) -> str:
 
 NO_FOLDER = "there is no workshop in {folder}: {error}. Your teacher says which folder it is"
 NO_PLAN = "there is no workshop in {folder}: it has no workshop.toml that you may read"
-STRANGE = "{file} belongs to {owner}, and the folder to {teacher}: do not use it, and tell them"
+STRANGE = (
+    "{file} belongs to {owner}, but the folder to {teacher}: do not use this workshop, and tell "
+    "{teacher}"
+)
 NOT_TEACHER = "the workshop in {folder} is {teacher}'s, who alone sees its learners; you are {you}"
-NOT_THE_TEACHERS = "{path} is not what {teacher} shows: it is no folder or file of that account"
-NO_LEARNER = "{user} has no seat: there are {users}"
+NOT_THE_TEACHERS = "{path} is not shown: it is not a regular file or folder that {teacher} owns"
+NO_LEARNER = "{user} has no seat; learners who have one: {users}"
 CROWDED = "{seats} holds too many files: {user} has made {count} of them, and others may be missing"
-FULL = "all that can be told in {folder} has been told: `rankroom workshop open` another folder"
+FULL = (
+    "the news of {folder} is full: open the workshop in another folder, by `rankroom workshop open`"
+)
 UNWRITTEN = "cannot write to the workshop in {folder}: {error}"
 UNMADE = (
     "cannot make the workshop's folder {folder}: {error}. Learners are kept apart by the modes of "
-    "its folders: choose a place of a file system that has them, such as the project's or scratch"
+    "its folders: choose a file system that supports them, such as the project's or scratch"
 )
 NO_PARENT = (
     "cannot make the workshop's folder {folder}: {parent}: {error}. Make {parent} first, where "
@@ -463,5 +468,5 @@ REPLACEABLE = (
     "anybody could put another folder in the place of {folder}, as {parent} may be written to by "
     "all: choose another place"
 )
-CUT = "only the first {most} MB of this run are shown: what it told after that is left out"
+CUT = "only the first {most} MB of this run are shown: later events are left out"
 LARGE = "the run {run} is too large to be shown: {size} MB of events, and {most} MB at most"

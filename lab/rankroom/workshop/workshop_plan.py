@@ -161,7 +161,7 @@ def parsed(path: Path, raw: bytes) -> Plan:
     """Return the plan in the bytes that were read from `path`. Raises UsageError as `read`."""
     if len(raw) > MAX_PLAN_BYTES:
         raise UsageError(
-            f"{path} is no plan of a workshop: it is larger than {MAX_PLAN_BYTES} bytes"
+            f"{path} is not a workshop's plan: it is larger than {MAX_PLAN_BYTES} bytes"
         )
     try:
         text = ProfileText(path, raw.decode("utf-8"))
@@ -210,9 +210,9 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
         if value not in choices:
             raise wrong(key, f"is one of {', '.join(filter(None, choices))}, not {value!r}")
     if not _NAME.fullmatch(plan.name.strip()):
-        raise wrong("name", "is missing, or has other signs than letters, digits and . , ( ) + -")
+        raise wrong("name", f"is missing, or {BAD_NAME}")
     if not _NAME.fullmatch(plan.teacher or "-"):
-        raise wrong("teacher", "has other signs than letters, digits and . , ( ) + -")
+        raise wrong("teacher", BAD_NAME)
     if not plan.folder.startswith("/") or "\n" in plan.folder or ".." in Path(plan.folder).parts:
         raise wrong("folder", "is an absolute path on a file system that all nodes share")
     if plan.way == "hub" and not _ADDRESS.fullmatch(plan.hub):
@@ -220,12 +220,12 @@ def _check(plan: Plan, wrong: Callable[[str, str], UsageError]) -> None:
     if plan.way == "ssh" and not plan.site:
         raise wrong("site", f'is missing, as way is "ssh": one of {", ".join(sites.files())}')
     if bad := next((each for each in plan.learners if not _ACCOUNT.fullmatch(each)), None):
-        raise wrong("learners", f"is a list of accounts, and {bad!r} is none")
+        raise wrong("learners", f"is a list of accounts, and {bad!r} is not an account name")
     if not _PRELOAD.fullmatch(plan.preload):
         raise wrong("preload", 'names modules: "torch,horovod.torch"')
     for key, least in (("ranks", 1), ("gpus", 0), ("cpus", 0)):
         if getattr(plan, key) < least:
-            raise wrong(key, f"is a number from {least} up")
+            raise wrong(key, f"must be at least {least}")
     if plan.starts and plan.ends and plan.ends <= plan.starts:
         raise wrong("ends", "is not after starts")
     try:  # the rules for a site's job hold for a plan's as well
@@ -254,6 +254,9 @@ def opened(plan: Plan) -> Plan:
     return replace(plan, version=__version__)
 
 
+BAD_NAME = (
+    "has other characters than letters, digits, spaces and _ . , ( ) + -, or more than 60 of them"
+)
 NOT_OPEN_YET = "{name} begins on {day}: seats can be taken from an hour before"
 TEMPLATE = """\
 # A workshop. `rankroom workshop check FILE` tries it, `rankroom workshop open FILE` begins it.
@@ -271,8 +274,8 @@ site = "{site}"
 # The accounts that may take a seat. Without this line: everybody who knows the folder.
 # learners = ["alice", "bob"]
 
-# What each learner's job asks for; what is left out is as the site's profile has it, but for the
-# account, the qos and the reservation: yours are not theirs.
+# What each learner's job requests; what is left out is taken from the site's profile, except for
+# account, qos and reservation: yours are not theirs.
 ranks = 2
 # gpus = 2
 # cpus = 4               # for each rank

@@ -153,7 +153,7 @@ def test_a_process_group_has_the_backend_that_is_asked_for(frameworks):
     assert used == [(name, 2.0) for name in ("gloo", "gloo", "alike", "alike", "gloo")]
     assert refused.startswith("this PyTorch has no backend 'mpi'") and total == 2.0
     said = log(run, 1, "stderr")
-    assert said.count("is set up again, with") == 2
+    assert said.count("is initialized again, with") == 2
     assert "with alike instead of gloo:" in said
 
 
@@ -377,7 +377,7 @@ def test_multi_worker_mirrored_strategy_trains(home):
         assert ranks == [[2, 3.0, -1.0]] * 2
         assert "step 40" in log(run, 1)
         refused = finish(cluster, "train_step(iterator)", ranks=[1])
-        assert "would wait for ever for rank 0" in failure(refused)
+        assert "would wait forever for rank 0" in failure(refused)
         raised = finish(cluster, "if rank == 1: raise ValueError('mine')\ntrain_step(iterator)")
         assert failure(raised) == "rank 1: ValueError: mine"
         later = finish(cluster, "1")

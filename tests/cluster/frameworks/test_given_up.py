@@ -47,7 +47,7 @@ def test_the_next_cell_says_so_and_sets_it_up_again(ranks):
     run = finish(ranks, ADD)
     assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
     for rank in (0, 1):
-        assert "Horovod has given up between two cells and is set up again" in log(
+        assert "Horovod shut down by itself between two cells and is initialized again" in log(
             run, rank, "stderr"
         )
         assert "Timed out" in log(run, rank, "stderr")
@@ -67,17 +67,17 @@ def test_an_init_that_fails_once_is_made_again(ranks):
     source = """
     hvd.shutdown()
     library = adapter._libraries["torch"]
-    whole, tried = library._initialise, []
+    whole, tried = library._original_init, []
     def broken(*args):
         tried.append(rank)
         if len(tried) == 1 and rank == 1:
             raise ValueError("Horovod initialization failed. Please check log messages above.")
         whole(*args)
-    library._initialise = broken
+    library._original_init = broken
     try:
         hvd.init()
     finally:
-        library._initialise = whole
+        library._original_init = whole
     len(tried)
     """
     assert values(ranks, source) == [2, 2]

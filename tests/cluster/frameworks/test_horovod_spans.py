@@ -377,7 +377,7 @@ def test_a_file_that_the_user_has_named_for_horovod_goes_first(
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     source.finish()
     [note] = recorder.new_notes()
-    assert note.startswith("HOROVOD_TIMELINE has Horovod write mine.json: the collectives of hvd.t")
+    assert note.startswith("HOROVOD_TIMELINE makes Horovod write mine.json: the collectives of hvd")
     monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")
     source.started()
     assert (horovod.file is not None) == (rank == 0)

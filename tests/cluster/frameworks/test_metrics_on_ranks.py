@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cells import failure, finish
-from rankroom.analysis.metrics.curve_answer import Asked, answer
+from rankroom.analysis.metrics.curve_answer import CurveRequest, curve_reply
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics
 from rankroom.cluster.local import Cluster
 from rankroom.display import bundle
@@ -70,7 +70,7 @@ float(total)
     while stored_metrics(paths, run.info) is None and time.monotonic() < until:
         time.sleep(0.05)
     kept = stored_metrics(paths, run.info)
-    assert kept is not None and len(answer(kept, Asked())["curves"]) == 6
+    assert kept is not None and len(curve_reply(kept, CurveRequest())["curves"]) == 6
     assert kept.notes() == []
     assert "<svg" in bundle(run.info, run._store)["text/html"]
 
@@ -108,14 +108,14 @@ def test_bad_values_are_told_and_the_run_goes_on(frameworks: Cluster):
         os.waitpid(child, 0)
         """,
     )
-    assert any("'loss': what is no number (str)" in note for note in run.info.notes)
-    assert any("'wide': what is no number (Tensor)" in note for note in run.info.notes)
+    assert any("'loss': values that are not numbers (str)" in note for note in run.info.notes)
+    assert any("'wide': values that are not numbers (Tensor)" in note for note in run.info.notes)
     assert {row["name"] for row in run.metrics()} == {"loss"}
     growing = GrowingMetrics(run._store.paths(run.id), run.info)
-    growing.look()
+    growing.refresh()
     assert "loss is NaN on rank 1 since step 4" in growing.notes()
     assert "loss is -Infinity on rank 0 since step 2" in growing.notes()
-    json.dumps(answer(growing, Asked()), allow_nan=False)
+    json.dumps(curve_reply(growing, CurveRequest()), allow_nan=False)
 
 
 def test_a_rank_that_is_killed_leaves_what_it_had_reported(frameworks: Cluster):

@@ -49,4 +49,4 @@ def claims(played: Played) -> None:
     start = played.verdicts["collectives.4"][0][1]
     assert "wait for one another" in start and "all_reduce" in start
     said = played.text("hang-see")
-    assert "it was stuck" in said and "rank 0 waits in" in said and "all_reduce" in said
+    assert "the run was stuck" in said and "rank 0 waits in" in said and "all_reduce" in said

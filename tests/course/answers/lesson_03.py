@@ -8,12 +8,12 @@ WRONG = {
         (
             "def reduce_scatter(chunks):\n    whole = torch.cat(chunks)\n    dist.all_reduce(whole)\n"
             "    chunks[:] = whole.chunk(size)",
-            "without the library's own",
+            "not the library's own collectives",
         ),
         (
             "def reduce_scatter(chunks):\n    for place, chunk in enumerate(chunks):\n"
             "        dist.reduce(chunk, dst=(place - 1) % size)",
-            "without the library's own",
+            "not the library's own collectives",
         ),
         (
             "def reduce_scatter(chunks):\n    for step in range(size - 1):\n"
@@ -27,7 +27,7 @@ WRONG = {
             "        into = torch.empty_like(chunks[0])\n"
             "        pass_on(chunks[(rank - step) % size], into)\n"
             "        own = (rank - step - 1) % size\n        chunks[own] = chunks[own] + into",
-            "is another tensor now",
+            "was replaced by another tensor",
         ),
     ],
     "ring.3": [
@@ -43,7 +43,7 @@ WRONG = {
             "        into = torch.empty_like(chunks[0])\n"
             "        pass_on(chunks[(rank + 1 - step) % size], into)\n"
             "        chunks[(rank - step) % size] = into",
-            "is another tensor now",
+            "was replaced by another tensor",
         ),
     ],
     "ring.4": [

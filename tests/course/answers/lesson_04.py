@@ -25,7 +25,7 @@ WRONG = {
             "def my_part(count, epoch, rank, size):\n"
             "    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))\n"
             "    return order[rank::size]",
-            "waits for them for ever",
+            "waits for them forever",
         ),
         # Another beginning each time, and no shuffle.
         (

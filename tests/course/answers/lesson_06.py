@@ -32,7 +32,7 @@ WRONG = {
         ),
         (
             "def callbacks():\n    return [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]",
-            "a loss of its own",
+            "reports its own loss",
         ),
         (
             "def callbacks():\n    return [\n        hvd.callbacks.BroadcastGlobalVariablesCallback(0),\n"

@@ -19,7 +19,7 @@ WRONG = {
     "tfd.4": [
         (
             "def right_loss():\n    return keras.losses.CategoricalCrossentropy(from_logits=True)",
-            "it fails|the loss is",
+            "the loss fails|the loss is",
         )
     ],
     "tfd.3": [

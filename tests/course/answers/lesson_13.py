@@ -36,7 +36,7 @@ WRONG = {
         (
             "def common_steps(mine):\n    fewest = torch.tensor(mine)\n"
             "    dist.all_reduce(fewest, op=dist.ReduceOp.MIN)\n    return fewest",
-            "an int, please",
+            "return an int",
         ),
     ],
 }
@@ -47,7 +47,9 @@ def claims(played: Played) -> None:
     assert found["sharded"] == 1.0
     assert 0.6 < found["own seed"] < 0.66
     assert found["same seed"] < 0.45
-    assert "it was stuck" in played.text("uneven-why") and "all_reduce" in played.text("uneven-why")
+    assert "the run was stuck" in played.text("uneven-why") and "all_reduce" in played.text(
+        "uneven-why"
+    )
     assert "(0.0, 1999.0)" in played.text("scatter") and "(2000.0, 3999.0)" in played.text(
         "scatter"
     )

@@ -28,7 +28,7 @@ WRONG = {
         # Slurm takes neither for what it looks like.
         (_HEADER % ("\n", ""), "the first line of a script is #!/bin/bash"),
         (_HEADER % ("", "    "), "Slurm reads #SBATCH at the start of a line only"),
-        (_HEADER % ("", "module load cuda\n"), "from the first command on"),
+        (_HEADER % ("", "module load cuda\n"), "lines after the first command"),
     ],
     "batch.2": [
         (_ASKS % "--mem={node}\n#SBATCH --mem-per-cpu={node // (tasks * cpus)}", "both are there"),

@@ -43,17 +43,17 @@ WRONG = {
         (
             "import secrets\n\n\ndef write_secret(path):\n    path.write_text(secrets.token_urlsafe())\n"
             "    path.chmod(0o600)",
-            "open to others for a moment",
+            "others could read it for a moment",
         ),
         (
             "import os, secrets\n\n\ndef write_secret(path):\n    with open(path, 'w') as file:\n"
             "        file.write(secrets.token_urlsafe())\n        os.fchmod(file.fileno(), 0o600)",
-            "open to others for a moment",
+            "others could read it for a moment",
         ),
         (
             "import secrets, subprocess\n\n\ndef write_secret(path):\n    path.write_text(secrets.token_urlsafe())\n"
             "    subprocess.run(['chmod', '600', path])",
-            "open to others for a moment",
+            "others could read it for a moment",
         ),
         (
             "import os\n\n\ndef write_secret(path):\n    number = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)\n"

@@ -47,7 +47,7 @@ WRONG = {
             "        'torchrun': f'torchrun --nnodes {nodes} --nproc_per_node {gpus} train.py',\n"
             "        'horovodrun': f'horovodrun -np {nodes * gpus} python train.py',\n"
             "    }[launcher]",
-            "lacks `--nodes=",
+            "should have `--nodes=",
         ),
         # As many processes as a node has GPUs.
         (
@@ -56,7 +56,7 @@ WRONG = {
             "        'torchrun': f'torchrun --nnodes={nodes} --nproc-per-node={gpus} train.py',\n"
             "        'horovodrun': f'horovodrun -np {gpus} python train.py',\n"
             "    }[launcher]",
-            "lacks `-np ",
+            "should have `-np ",
         ),
     ],
     "script.3": [

@@ -27,12 +27,12 @@ WRONG = {
             "def write(state, path):\n    path.unlink(missing_ok=True)\n"
             "    torch.save(state, path.with_suffix('.new'))\n"
             "    path.with_suffix('.new').replace(path)",
-            "there is none now",
+            "now there is none",
         ),
         (
             "from torch import save\n\n\ndef write(state, path):\n"
             "    fresh = path.with_suffix('.new')\n    save(state, fresh)\n    fresh.replace(path)",
-            "write by torch.save, under that name",
+            "call torch.save by that name",
         ),
         # Neither is there for a moment.
         (

@@ -33,7 +33,7 @@ WRONG = {
         ("def scale_for(largest):\n    return 65504 / largest", "no power of two"),
         (
             "import math\n\n\ndef scale_for(largest):\n    return 2.0 ** math.ceil(math.log2(65504 / largest))",
-            "it is inf",
+            "overflows float16",
         ),
     ],
 }

@@ -91,7 +91,7 @@ WRONG = {
             "import rankroom.course.slow_images\n\nrankroom.course.slow_images.SECONDS = 1e-6\n"
             + _SOLVED["capstone.3"]
             + "rankroom.course.slow_images.SECONDS = 0.001\n",
-            "as slow as it was",
+            "the disk was made faster",
         ),
     ],
     "capstone.4": [
@@ -113,8 +113,8 @@ WRONG = {
         ),
     ],
     "capstone.5": [
-        (_but("capstone.5", (" || ", "\n")), "should be started once"),
-        (_but("capstone.5", (" || rankroom", " || true || rankroom")), "should be started twice"),
+        (_but("capstone.5", (" || ", "\n")), "should start it once"),
+        (_but("capstone.5", (" || rankroom", " || true || rankroom")), "should start it twice"),
         (_but("capstone.5", ("train.py\n", "train.py || true\n")), "exit status is 0"),
         (_but("capstone.5", ("--ranks {ranks}", "--ranks 3")), "on 3 ranks"),
         (_but("capstone.5", ("--ranks {ranks}", "--ranks 2")), "on 2 ranks"),

@@ -59,10 +59,10 @@ def sampled(root, last):
 
 def test_the_kernel_that_ended_a_rank_counts_it(tmp_path):
     memory = sampled(machine(tmp_path, V2), {0: 1 << 20, 1: 1 << 20})
-    assert memory.words(0) == "it last had 1 MiB of memory, the limit is 3 MiB"
+    assert memory.words(0) == "it last used 1 MiB of memory, the limit is 3 MiB"
     events = tmp_path / "sys/fs/cgroup/user/app/memory.events"
     events.write_text("oom 2\noom_kill 1\n")
-    assert memory.words(1) == "it last had 1 MiB of memory, the limit is 3 MiB: out of memory"
+    assert memory.words(1) == "it last used 1 MiB of memory, the limit is 3 MiB: out of memory"
     assert memory.words(1) == ""
 
 
@@ -110,7 +110,7 @@ def test_what_a_rank_had_is_not_what_its_dead_process_has():
         while psutil.Process(rank.pid).status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
         memory.sample({0: rank.pid})
-        assert "it last had 0 " not in memory.words(0)
+        assert "it last used 0 " not in memory.words(0)
 
 
 def test_sizes_in_words():

@@ -234,7 +234,8 @@ def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_agai
     assert argv == ["-m", "agent", "one", "two"] and env == own
     assert process_tree.SPOOL_MARK in os.environ, "what it imported found the first rank's"
     assert [each["note"] for each in told.lines if "note" in each] == [
-        "threaded is not preloaded: a process that has imported it is not forked, as it runs"
+        "threaded is not preloaded, as a process that has imported it cannot be forked safely: "
+        "it runs"
     ]
 
 

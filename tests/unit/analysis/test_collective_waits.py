@@ -56,7 +56,9 @@ def test_who_leaves_a_broadcast_before_the_last_rank_comes_did_not_wait_for_it()
 
 def test_it_did_where_the_clocks_may_be_wrong_by_as_much():
     timeline, _ = golden("early")
-    waits = [(calls.until - calls.start).tolist() for calls in Collectives(timeline).calls.values()]
+    waits = [
+        (calls.wait_end - calls.start).tolist() for calls in Collectives(timeline).calls.values()
+    ]
     assert waits == [[2_000, 0] * 5, [2_000, 0] * 5, [0] * 10]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rankroom.analysis.metrics import metrics_of_run
-from rankroom.analysis.metrics.curve_answer import Asked, answer
+from rankroom.analysis.metrics.curve_answer import CurveRequest, curve_reply
 from rankroom.analysis.metrics.curve_notes import notes_of
 from rankroom.analysis.metrics.metric_rows import rows_of
 from rankroom.analysis.metrics.metrics_of_run import (
@@ -64,7 +64,7 @@ def drawn(said: Json, name: str, rank: int) -> Json:
 
 def test_few_points_are_answered_as_they_are():
     lines = [line(rank, {"loss": simple([3, 2.5, 1 + rank])}) for rank in (0, 1)]
-    said = answer(found(make_run(2), *lines), Asked())
+    said = curve_reply(found(make_run(2), *lines), CurveRequest())
     assert said["names"] == [
         {"name": "loss", "ranks": [0, 1], "points": 3, "steps": [0, 2], "t": [0, 2000]}
     ]
@@ -77,7 +77,9 @@ def test_few_points_are_answered_as_they_are():
          "high": [3, 2.5, 2], "count": [1, 1, 1]}
     ]  # fmt: skip
     assert said["exact"] is True
-    by_time = answer(found(make_run(2), *lines), Asked(axis="time", begin=500, end=1500))
+    by_time = curve_reply(
+        found(make_run(2), *lines), CurveRequest(axis="time", begin=500, end=1500)
+    )
     assert drawn(by_time, "loss", 0)["x"] == [1000]
 
 
@@ -85,7 +87,9 @@ def test_few_points_are_answered_as_they_are():
 def test_buckets_cover_every_value(points: int):
     chance = random.Random(points)
     values = [chance.uniform(-5, 5) for _ in range(1000)]
-    said = answer(found(make_run(1), line(0, {"loss": simple(values)})), Asked(points=points))
+    said = curve_reply(
+        found(make_run(1), line(0, {"loss": simple(values)})), CurveRequest(points=points)
+    )
     curve = drawn(said, "loss", 0)
     assert len(curve["x"]) <= points and sum(curve["count"]) == 1000
     assert min(curve["low"]) == min(values) and max(curve["high"]) == max(values)
@@ -103,9 +107,9 @@ def test_buckets_cover_every_value(points: int):
 def test_steps_that_go_back_are_in_order_on_the_axis():
     points = [(5, 0, 1.0), (3, 10, 2.0), (4, 20, 3.0), (3, 30, 4.0)]
     growing = found(make_run(1), line(0, {"loss": points}))
-    curve = drawn(answer(growing, Asked()), "loss", 0)
+    curve = drawn(curve_reply(growing, CurveRequest()), "loss", 0)
     assert curve["x"] == [3, 3, 4, 5] and curve["mean"] == [2, 4, 3, 1]
-    assert drawn(answer(growing, Asked(axis="time")), "loss", 0)["mean"] == [1, 2, 3, 4]
+    assert drawn(curve_reply(growing, CurveRequest(axis="time")), "loss", 0)["mean"] == [1, 2, 3, 4]
 
 
 def test_ranks_that_log_different_names_and_at_different_steps():
@@ -113,7 +117,7 @@ def test_ranks_that_log_different_names_and_at_different_steps():
         line(0, {"loss": simple([1, 1, 1]), "rate": simple([5])}),
         line(1, {"acc": simple([0.5]), "loss": simple([3, 3], begin=2)}),
     ]
-    said = answer(found(make_run(2), *lines), Asked())
+    said = curve_reply(found(make_run(2), *lines), CurveRequest())
     assert [(each["name"], each["ranks"]) for each in said["names"]] == [
         ("loss", [0, 1]), ("rate", [0]), ("acc", [1]),
     ]  # fmt: skip
@@ -127,7 +131,7 @@ def test_along_time_each_rank_counts_everywhere_though_none_reports_at_the_same_
     lines.append(line(1, {"loss": [(step, 1000 * step + 300, 3.0) for step in range(50)]}))
     growing = found(make_run(2), *lines)
     for points in (400, 70, 20):
-        (over,) = answer(growing, Asked(axis="time", points=points))["over_ranks"]
+        (over,) = curve_reply(growing, CurveRequest(axis="time", points=points))["over_ranks"]
         assert over["x"] == sorted(set(over["x"])) and len(over["x"]) <= points
         assert set(over["mean"]) == {2} and (set(over["low"]), set(over["high"])) == ({1}, {3})
         assert sum(over["count"]) == pytest.approx(50)
@@ -139,7 +143,7 @@ def test_along_time_a_rank_is_between_its_points_and_nowhere_else():
         line(1, {"loss": [(0, 50, 5), (1, 150, "NaN"), (2, 160, 16)]}),
         line(2, {"acc": [(0, 5, 1)]}),
     ]
-    (over,) = answer(found(make_run(3), *lines), Asked(axis="time"))["over_ranks"]
+    (over,) = curve_reply(found(make_run(3), *lines), CurveRequest(axis="time"))["over_ranks"]
     assert over["x"] == [0, 50, 100, 150, 160, 200, 300]
     # The first bucket of rank 1 stands for the time from 0 on, the last one until 165.
     assert over["low"] == [0, 5, 10, 15, 16, 20, 30]
@@ -152,30 +156,30 @@ def test_as_many_points_count_for_the_mean_of_ranks_in_a_coarse_answer_as_in_a_f
     growing = found(make_run(3), *lines)
     for axis in ("step", "time"):
         for points in (1000, 30):
-            (over,) = answer(growing, Asked(axis=axis, points=points))["over_ranks"]
+            (over,) = curve_reply(growing, CurveRequest(axis=axis, points=points))["over_ranks"]
             assert sum(over["count"]) == pytest.approx(1000)
 
 
 def test_a_bucket_counts_its_points_whether_they_are_finite_or_not():
     growing = found(make_run(1), line(0, {"loss": simple([1, "NaN"] * 500)}))
     for points in (1000, 300, 7):
-        curve = drawn(answer(growing, Asked(points=points)), "loss", 0)
+        curve = drawn(curve_reply(growing, CurveRequest(points=points)), "loss", 0)
         assert len(curve["x"]) <= points and sum(curve["count"]) == 1000
 
 
 def test_values_that_are_not_finite_are_gaps_and_listed():
     values = [1, "NaN", 2, "Infinity", "-Infinity", 3]
     growing = found(make_run(1), line(0, {"loss": simple(values)}))
-    curve = drawn(answer(growing, Asked()), "loss", 0)
+    curve = drawn(curve_reply(growing, CurveRequest()), "loss", 0)
     assert curve["mean"] == [1, None, 2, None, None, 3]
     assert curve["bad"] == [
         {"x": 1, "value": "NaN"}, {"x": 3, "value": "Infinity"}, {"x": 4, "value": "-Infinity"},
     ]  # fmt: skip
-    json.dumps(answer(growing, Asked(points=2)), allow_nan=False)
-    part = drawn(answer(growing, Asked(begin=2, end=3)), "loss", 0)
+    json.dumps(curve_reply(growing, CurveRequest(points=2)), allow_nan=False)
+    part = drawn(curve_reply(growing, CurveRequest(begin=2, end=3)), "loss", 0)
     assert part["bad"] == [{"x": 3, "value": "Infinity"}]
     many = found(make_run(1), line(0, {"loss": simple(["NaN"] * 500)}))
-    assert len(drawn(answer(many, Asked()), "loss", 0)["bad"]) == 100
+    assert len(drawn(curve_reply(many, CurveRequest()), "loss", 0)["bad"]) == 100
 
 
 def test_values_as_large_as_numbers_get():
@@ -183,23 +187,25 @@ def test_values_as_large_as_numbers_get():
     growing = found(make_run(2), *(line(r, {"loss": simple(values)}) for r in (0, 1)))
     for points in (3, 400):
         for axis in ("step", "time"):
-            json.dumps(answer(growing, Asked(axis=axis, points=points)), allow_nan=False)
-    assert max(drawn(answer(growing, Asked(points=3)), "loss", 0)["high"]) == 1.7e308
+            json.dumps(
+                curve_reply(growing, CurveRequest(axis=axis, points=points)), allow_nan=False
+            )
+    assert max(drawn(curve_reply(growing, CurveRequest(points=3)), "loss", 0)["high"]) == 1.7e308
 
 
 def test_of_many_names_the_first_are_answered_and_others_on_request():
     curves = {f"m{at}": simple([at]) for at in range(10_000)}
     growing = found(make_run(1), line(0, curves))
-    said = answer(growing, Asked())
+    said = curve_reply(growing, CurveRequest())
     assert len(said["names"]) == 10_000 and len(said["curves"]) == 20
-    said = answer(growing, Asked(names=("m9999", "none")))
+    said = curve_reply(growing, CurveRequest(names=("m9999", "none")))
     assert [each["mean"] for each in said["curves"]] == [[9999]]
 
 
 def test_an_answer_with_very_many_curves_has_fewer_points_of_each():
     curves = {f"m{at}": simple(list(range(500))) for at in range(20)}
     growing = found(make_run(16), *(line(rank, curves) for rank in range(16)))
-    said = answer(growing, Asked())
+    said = curve_reply(growing, CurveRequest())
     assert said["points"] == 100_000 // 320
     assert sum(len(each["x"]) for each in said["curves"]) <= 100_000
 
@@ -273,11 +279,11 @@ def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Pat
     assert kept["exact"] is False and len(kept["curves"][0]["step"]) <= 2048
     coarse = stored_metrics(store.paths(run.id), run)
     whole = GrowingMetrics(store.paths(run.id), run)
-    whole.look()
+    whole.refresh()
     assert coarse is not None
     for axis in ("step", "time"):
-        asked = Asked(axis=axis, points=200)
-        one, two = answer(coarse, asked), answer(whole, asked)
+        asked = CurveRequest(axis=axis, points=200)
+        one, two = curve_reply(coarse, asked), curve_reply(whole, asked)
         assert one["names"] == two["names"]
         assert (one["exact"], two["exact"]) == (False, True)
         for a, b in zip(one["curves"], two["curves"], strict=True):
@@ -293,18 +299,18 @@ def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
     write_metrics(store, run)
     paths = store.paths(run.id)
     kept, whole = stored_metrics(paths, run), GrowingMetrics(paths, run)
-    whole.look()
+    whole.refresh()
     assert kept is not None
     for axis, factor in (("step", 1), ("time", 1000)):
         low, high = 20_000 * factor, 20_100 * factor
         part = kept.part(paths.events, run, axis, low, high)
         assert part is not None
         assert all(101 <= curve.points <= 10_000 for _, _, curve in part.all())
-        asked = Asked(axis=axis, begin=low, end=high, points=200)
-        assert answer(kept, asked, part=part) == answer(whole, asked)
+        asked = CurveRequest(axis=axis, begin=low, end=high, points=200)
+        assert curve_reply(kept, asked, part=part) == curve_reply(whole, asked)
     nothing = kept.part(paths.events, run, "step", 50_000, 60_000)
     assert nothing is not None
-    said = answer(kept, Asked(begin=50_000), part=nothing)
+    said = curve_reply(kept, CurveRequest(begin=50_000), part=nothing)
     assert said["curves"] == [] and len(said["names"]) == 1
     monkeypatch.setattr(metrics_of_run, "MAX_READ_BYTES", 1000)
     assert kept.part(paths.events, run, "step", 20_000, 20_100) is None
@@ -319,9 +325,9 @@ def test_few_points_are_kept_as_they_are(tmp_path: Path):
         json.loads(paths.metrics.read_text())
     )
     kept, whole = stored_metrics(paths, run), GrowingMetrics(paths, run)
-    whole.look()
+    whole.refresh()
     assert kept is not None
-    assert answer(kept, Asked()) == answer(whole, Asked())
+    assert curve_reply(kept, CurveRequest()) == curve_reply(whole, CurveRequest())
     assert kept.notes() == ["loss is NaN on rank 0 at step 1"]
 
 
@@ -346,28 +352,30 @@ def test_what_is_kept_is_not_taken_once_there_is_more_or_it_is_damaged(tmp_path:
 def test_a_live_run_is_read_on(tmp_path: Path):
     store, run, writer = start_record(tmp_path, size=1)
     growing = GrowingMetrics(store.paths(run.id), run)
-    assert answer(growing, Asked())["curves"] == []
+    assert curve_reply(growing, CurveRequest())["curves"] == []
     writer.append(line(0, {"loss": simple([1, 2])}))
-    growing.look()
+    growing.refresh()
     more = line(0, {"loss": simple([3], 2)})
     with store.paths(run.id).events.open("ab") as file:
         file.write(more[:30])
         file.flush()
-        growing.look()
-        assert drawn(answer(growing, Asked()), "loss", 0)["mean"] == [1, 2]
+        growing.refresh()
+        assert drawn(curve_reply(growing, CurveRequest()), "loss", 0)["mean"] == [1, 2]
         file.write(more[30:])
-    growing.look()
-    assert drawn(answer(growing, Asked()), "loss", 0)["mean"] == [1, 2, 3]
+    growing.refresh()
+    assert drawn(curve_reply(growing, CurveRequest()), "loss", 0)["mean"] == [1, 2, 3]
     writer.close()
 
 
 def test_notes_of_a_live_run_may_be_late_and_those_of_one_that_is_over_are_not():
     growing = found(make_run(1), line(0, {"loss": simple([1, 2])}))
-    assert answer(growing, Asked(), "running")["notes"] == []
+    assert curve_reply(growing, CurveRequest(), "running")["notes"] == []
     growing._next = math.inf
     growing.metrics.take([line(0, {"loss": simple(["NaN"], 2)})])
-    assert answer(growing, Asked(), "running")["notes"] == []
-    assert answer(growing, Asked(), "done")["notes"] == ["loss is NaN on rank 0 since step 2"]
+    assert curve_reply(growing, CurveRequest(), "running")["notes"] == []
+    assert curve_reply(growing, CurveRequest(), "done")["notes"] == [
+        "loss is NaN on rank 0 since step 2"
+    ]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
@@ -378,7 +386,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
         part = simple(list(range(begin, begin + 500)), begin)
         growing.metrics.take([line(0, {"loss": part})])
         assert growing.metrics.held <= 1500
-    said = answer(growing, Asked(points=50))
+    said = curve_reply(growing, CurveRequest(points=50))
     curve = drawn(said, "loss", 0)
     assert said["exact"] is False and said["names"][0]["points"] == 50_000
     assert sum(curve["count"]) == 50_000
@@ -416,7 +424,7 @@ def test_what_makes_no_sense_is_dropped_and_counted(change: Json, why: str):
     raw = json.dumps({**event, **change}, separators=(",", ":")).encode()
     growing = found(make_run(1), raw)
     assert set(growing.metrics.dropped) == {why}
-    json.dumps(answer(growing, Asked()), allow_nan=False)
+    json.dumps(curve_reply(growing, CurveRequest()), allow_nan=False)
     rows_of(make_run(1), [raw])
 
 
@@ -428,7 +436,7 @@ def test_bytes_that_are_damaged_anywhere_never_raise(seed: int):
         raw[chance.randrange(len(raw))] = chance.randrange(256)
     lines = bytes(raw).split(b"\n")
     growing = found(make_run(2), *lines)
-    json.dumps(answer(growing, Asked(points=2)), allow_nan=False)
+    json.dumps(curve_reply(growing, CurveRequest(points=2)), allow_nan=False)
     rows_of(make_run(2), lines)
 
 
@@ -437,7 +445,7 @@ def test_clocks_that_are_off_or_jump_are_put_right_or_kept_in_bounds():
     run.ranks[1].clock = Clock(2_000, 10)
     jump = [(0, 3000, 1), (1, -5000, 2), (2, 4_000_000, 3)]
     lines = [line(rank, {"loss": jump}) for rank in (0, 1)]
-    said = answer(found(run, *lines), Asked(axis="time"))
+    said = curve_reply(found(run, *lines), CurveRequest(axis="time"))
     assert drawn(said, "loss", 0)["x"] == [-5000, 3000, 4_000_000]
     assert drawn(said, "loss", 1)["x"] == [-7000, 1000, 3_998_000]
     assert [row["t"] for row in rows_of(run, lines)][3:] == [0.001, -0.007, 3.998]

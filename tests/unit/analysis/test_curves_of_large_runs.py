@@ -13,7 +13,7 @@ import pytest
 from test_curves import drawn, found, line, simple
 
 from rankroom.analysis.metrics import curve_answer, metrics_of_run
-from rankroom.analysis.metrics.curve_answer import Asked, answer
+from rankroom.analysis.metrics.curve_answer import CurveRequest, curve_reply
 from rankroom.analysis.metrics.curves import Curve
 from rankroom.analysis.metrics.metric_rows import rows_of
 from rankroom.analysis.metrics.metrics_of_run import GrowingMetrics, stored_metrics, write_metrics
@@ -31,10 +31,10 @@ def test_steps_of_a_billion_and_more_are_told_apart(ranks: int):
     points = [(step, at, 1.0) for at, step in enumerate(steps)]
     growing = found(make_run(ranks), *(line(rank, {"loss": points}) for rank in range(ranks)))
     for begin, end in ((first + 50, first + 57), (first + 0.5, first + 200.5)):
-        said = answer(growing, Asked(begin=begin, end=end))
+        said = curve_reply(growing, CurveRequest(begin=begin, end=end))
         within = [step for step in steps if begin <= step <= end]
         assert all(each["x"] == within for each in (*said["curves"], *said["over_ranks"]))
-    said = answer(growing, Asked())
+    said = curve_reply(growing, CurveRequest())
     for each in (*said["curves"], *said["over_ranks"]):
         assert all(a < b for a, b in pairwise(each["x"]))
         assert each["x"][0] == pytest.approx(first + (each["count"][0] - 1) / 2, abs=1e-3)
@@ -46,7 +46,7 @@ def test_ranks_at_steps_of_their_own_of_a_billion_and_more():
         line(rank, {"loss": [(first + 2 * at + rank, at, 1.0) for at in range(1000)]})
         for rank in (0, 1)
     ]
-    (over,) = answer(found(make_run(2), *lines), Asked(points=300))["over_ranks"]
+    (over,) = curve_reply(found(make_run(2), *lines), CurveRequest(points=300))["over_ranks"]
     assert all(a < b for a, b in pairwise(over["x"])) and len(over["x"]) == 300
 
 
@@ -55,9 +55,9 @@ def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.M
     monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 250)
     curves = {name: simple([1.0, 2.0]) for name in ("loss", "acc", "rate")}
     growing = found(make_run(100), *(line(rank, curves) for rank in range(100)))
-    said = answer(growing, Asked())
+    said = curve_reply(growing, CurveRequest())
     assert {each["name"] for each in said["curves"]} == {"loss", "acc"} and len(said["names"]) == 3
-    assert len(answer(growing, Asked(names=("rate",)))["curves"]) == 100
+    assert len(curve_reply(growing, CurveRequest(names=("rate",)))["curves"]) == 100
 
 
 def test_points_that_come_one_by_one_are_no_larger_in_memory_than_others():
@@ -81,10 +81,10 @@ def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.M
     write_metrics(store, run)
     paths = store.paths(run.id)
     kept, whole = stored_metrics(paths, run), GrowingMetrics(paths, run)
-    whole.look()
+    whole.refresh()
     assert kept is not None
     for each in (kept, whole):
-        (note,) = answer(each, Asked())["notes"]
+        (note,) = curve_reply(each, CurveRequest())["notes"]
         assert "only 3 curves" in note and "4 points" in note
 
 
@@ -107,7 +107,7 @@ def test_of_a_rank_that_was_started_again_names_are_its_own(
     run = store.load(run.id)
     curves = MetricCurves(store)
     for begin, end in ((None, None), (100, 150), (2300, 2350), (4000, 4050)):
-        said = json.loads(curves.of(run, Asked(begin=begin, end=end)))
+        said = json.loads(curves.of(run, CurveRequest(begin=begin, end=end)))
         assert set(drawn(said, "loss", 0)["mean"]) == {1}
         assert set(drawn(said, "rate", 0)["mean"]) == {0.5}
     assert {row["value"] for row in rows_of(run, lines) if row["name"] == "rate"} == {0.5}

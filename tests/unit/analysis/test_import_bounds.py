@@ -201,7 +201,7 @@ def test_spans_that_never_end_do_not_pile_up(read, store: Store, few_open: int):
     begins = [{"ph": "B", "pid": i, "tid": i, "name": "x", "ts": i} for i in range(1000)]
     made = read(begins)
     assert spans_of(made, store) == few_open
-    assert "900 × beginnings of too many spans at once" in str(made.files[0])
+    assert "900 × too many spans open at once" in str(made.files[0])
 
 
 def test_spans_that_end_make_room_for_others(read, store: Store, few_open: int):

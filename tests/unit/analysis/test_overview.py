@@ -123,7 +123,7 @@ def test_collectives_are_waits_and_transfers(tmp_path: Path):
     for lane in lanes:
         if lane["cat"] == "collective":
             calls = collectives.calls[lane["rank"]]
-            waits = (calls.until - calls.start).sum()
+            waits = (calls.wait_end - calls.start).sum()
             found = items(lane)
             busy = {name: sum(b for n, _, _, b in found if n == name) for name in (WAIT, TRANSFER)}
             assert sum(busy.values()) == (calls.end - calls.start).sum()

@@ -375,9 +375,9 @@ def test_rows_of_a_phase():
     part = profile.phase("loop")
     assert part and profile.rows("kinds", "loop") == [vars(kind) for kind in part.kinds]
     assert profile.rows("kinds", "loop") != profile.rows("kinds")
-    with pytest.raises(UsageError, match="no 'loops': it has startup, warmup, loop, rest"):
+    with pytest.raises(UsageError, match="no 'loops'; it has startup, warmup, loop, rest"):
         profile.rows("kinds", "loops")
-    with pytest.raises(UsageError, match="no phases, as nothing repeats"):
+    with pytest.raises(UsageError, match="no phases, because no part of the run repeats"):
         Profile.of(golden("broken")[0]).rows("ranks", "loop")
 
 
@@ -397,7 +397,7 @@ def test_rows_are_plain():
     assert profile.rows() == expected["profile"]["ranks"]
     assert json.loads(json.dumps(profile.rows("kinds"))) == profile.rows("kinds")
     assert profile.rows("stragglers") == expected["profile"]["stragglers"]
-    with pytest.raises(UsageError, match="no 'rank': it has ranks, kinds, stragglers"):
+    with pytest.raises(UsageError, match="no 'rank'; it has ranks, kinds, stragglers"):
         profile.rows("rank")
 
 

@@ -60,22 +60,22 @@ def test_however_it_grows_the_end_is_the_same(name: str, piece: int, tmp_path: P
     for at in range(0, len(whole), piece):
         with events.open("ab") as file:
             file.write(whole[at : at + piece])
-        growing.look(replace(run, state="running"))
-    found = growing.look(run)
+        growing.refresh(replace(run, state="running"))
+    found = growing.refresh(run)
     assert found == expected
-    assert growing.look(run) is found, "nothing new, so nothing is computed"
+    assert growing.refresh(run) is found, "nothing new, so nothing is computed"
 
 
 def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
     store, run = copied("slow-loader", tmp_path)
     growing = GrowingProfile(store.paths(run.id), run)
-    growing.look(run)
-    assert growing.fits(run)
+    growing.refresh(run)
+    assert growing.is_current(run)
     run.ranks[1].clock = Clock(offset=500, error=1)
-    assert not growing.fits(run)
+    assert not growing.is_current(run)
     growing = GrowingProfile(store.paths(run.id), run)
     run.ranks[1].clock = Clock(offset=500, error=400)
-    assert not growing.fits(run), "it may be as late as before, and not be known to be"
+    assert not growing.is_current(run), "it may be as late as before, and not be known to be"
 
 
 @pytest.mark.parametrize(

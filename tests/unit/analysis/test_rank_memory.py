@@ -77,13 +77,13 @@ def test_the_words():
         RankMemory(1, GB, 2 * GB, 2 * GB, 700_000_000, None),
     ]
     assert memory_words(rows, None) == (
-        "peak memory 1.0 GB to 2.0 GB a rank; memory of rank 1 rises all through the run, "
+        "peak memory 1.0 GB to 2.0 GB per rank; memory of rank 1 rises throughout the run, "
         "by 700.0 MB on rank 1"
     )
     even = [dataclasses.replace(rows[0], rank=rank, gpu_peak=3 * GB) for rank in (0, 1)]
-    assert memory_words(even, None) == "peak memory 1.0 GB a rank, 3.0 GB of its GPU"
+    assert memory_words(even, None) == "peak memory 1.0 GB per rank, 3.0 GB on its GPU"
     small = [RankMemory(0, GB, GB, GB, 31_000_000, None)]
-    assert memory_words(small, None) == "peak memory 1.0 GB a rank"
+    assert memory_words(small, None) == "peak memory 1.0 GB per rank"
     assert memory_words([], None) == ""
 
 
@@ -102,9 +102,9 @@ def test_it_is_said_of_the_loop_in_tables_and_in_json():
     steady, rising = profile.memory
     assert steady.rise == 0 and rising.rise is not None and rising.rise > 500_000_000
     text = str(profile)
-    assert f"memory of rank 1 rises all through {profile.loop.title}, by" in text
+    assert f"memory of rank 1 rises throughout {profile.loop.title}, by" in text
     [line] = [each for each in text.splitlines() if each.startswith("memory of rank")]
-    assert " ".join(line.split()) == "memory of rank at first at last peak rise"
+    assert " ".join(line.split()) == "memory of rank at start at end peak rise"
     again = Profile.from_json(json.loads(json.dumps(profile.to_json())))
     assert again.memory == profile.memory and again.rows("memory") == profile.rows("memory")
     assert "memory" not in Profile.of(timeline(Trace(1))).to_json()
@@ -123,10 +123,10 @@ def test_a_live_profile_has_the_samples_there_are_by_now(tmp_path: Any):
     paths, run = store.paths(info["id"]), RunInfo.from_json(info)
     paths.events.write_text("".join(spans))
     growing = GrowingProfile(paths, run)
-    assert growing.look(run).memory == []
+    assert growing.refresh(run).memory == []
     with paths.events.open("a") as file:
         file.writelines(line for line in lines if '"sample"' in line)
-    found = growing.look(run)
+    found = growing.refresh(run)
     assert [row.peak for row in found.memory] == [GB, GB + 18 * 50_000_000]
     write_profile(store, run)
     kept = stored_profile(paths)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from rankroom.analysis.profile.shares import PARTS
-from rankroom.analysis.scaling import Measured, Scaling, counts
+from rankroom.analysis.scaling import Measured, Scaling, parse_rank_counts
+from rankroom.display.scaling_picture import picture
+from rankroom.errors import UsageError
 
 
 def scaling(*sizes: tuple[int, list[int]]) -> Scaling:
@@ -34,5 +37,19 @@ def test_a_cell_that_took_no_time_has_no_speed():
 
 @pytest.mark.parametrize("text", ["²", "1,²", "x", "0", "-1"])
 def test_what_is_no_number_of_ranks_is_said(text: str):
-    with pytest.raises(ValueError, match="is no number of ranks: write 1,2,4"):
-        counts(text, 4)
+    with pytest.raises(ValueError, match="is not a number of ranks: give a list such as 1,2,4"):
+        parse_rank_counts(text, 4)
+
+
+def test_the_chart_and_the_page_draw_the_speed_up_in_one_color():
+    made = scaling((1, [60]), (2, [40]))
+    _, spread, line = made.chart()["hconcat"][0]["layer"]
+    color = line["mark"]["color"]
+    assert spread["mark"]["color"] == color
+    assert f'fill="none" stroke="{color}"' in picture(made)
+
+
+def test_without_pandas_there_are_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install pandas.*scaling\.rows\(\)"):
+        scaling((1, [60])).to_pandas()

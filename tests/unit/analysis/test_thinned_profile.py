@@ -133,4 +133,7 @@ def test_a_gap_is_told_while_it_lasts_and_at_the_end():
     assert sum(length for _, length in found) == pytest.approx(54 * 10**6, rel=0.02)
     assert found[-1][0] + found[-1][1] == pytest.approx(100 * 10**6, abs=10**5)
     [note] = recorder.new_notes()
-    assert note.endswith("some stretches only; the profile is of those, and counts are too small")
+    assert note.endswith(
+        "only some stretches; the profile covers only what the timeline has, and its counts are "
+        "too small"
+    )

@@ -97,7 +97,7 @@ def test_that_a_state_cannot_be_read_is_no_failure():
     sent = BatchJob(Answering(254, "bash: fork: Resource temporarily unavailable"), FOLDER)
     with pytest.raises(SchedulerError, match="status 254"):
         asyncio.run(batch_job.outcome(sent, "7", JobStatus("7", "gone")))
-    with pytest.raises(SchedulerError, match="did not answer in time"):
+    with pytest.raises(SchedulerError, match="timed out"):
         asyncio.run(BatchJob(Answering(-9, "", True), FOLDER).progress())
 
 
@@ -205,7 +205,7 @@ def test_a_notebook_that_cannot_be_put_where_it_is_to_be_is_refused_before_it_ru
     folder = BatchFolder(tmp_path / "job")
     sent = BatchJob(LocalHost(), folder)
     asyncio.run(sent.put({str(folder.executed): "{}"}))
-    with pytest.raises(BatchFailed, match=r"copy\.ipynb cannot be brought here .*No such file"):
+    with pytest.raises(BatchFailed, match=r"copy\.ipynb cannot be copied from .*No such file"):
         asyncio.run(sent.bring(Progress(), copy, Store()))
 
 
@@ -232,7 +232,7 @@ def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(
     Submitted("two", "", "7", "other", 2.0).write()
     done = CliRunner().invoke(main, ["batch", "--collect", "7"])
     assert done.exit_code == 1
-    assert "job 7 is at several sites: two, one" in done.output
+    assert "job 7 exists at several sites (two, one)" in done.output
     brought: list[Any] = []
 
     async def finish(sent: BatchJob, scheduler: Any, number: str, copy: Path) -> None:
@@ -282,12 +282,12 @@ def test_cells_that_were_added_stand_before_the_next_one(ready):
 @pytest.mark.parametrize("number", [1, 99])
 def test_a_cell_that_the_notebook_does_not_have_is_said_in_a_line(job, number: int):
     folder = job(f"# %% [{number}]\nx\n")
-    with pytest.raises(SystemExit, match=rf"has a cell \[{number}\], and the notebook has no"):
+    with pytest.raises(SystemExit, match=rf"has a cell \[{number}\], but the notebook has no"):
         runner.main([str(folder)])
 
 
 def test_a_folder_that_is_not_there_is_said_in_a_line(job):
-    with pytest.raises(SystemExit, match="there is no folder /nowhere on"):
+    with pytest.raises(SystemExit, match="the working folder /nowhere does not exist on"):
         runner.main([str(job("# %% [2]\n1\n")), "--cwd", "/nowhere"])
 
 
@@ -409,7 +409,7 @@ def test_a_character_that_the_locale_lacks_ends_nothing(monkeypatch):
 def test_a_notebook_with_a_cell_of_no_kind_is_none(tmp_path: Path):
     file = tmp_path / "a.ipynb"
     file.write_text('{"nbformat": 4, "cells": [{"source": "x"}]}')
-    with pytest.raises(UsageError, match="is no notebook"):
+    with pytest.raises(UsageError, match="is not a notebook"):
         notebook_script.read(file)
 
 

@@ -17,7 +17,7 @@ import pytest
 from rankroom.cli import answers
 from rankroom.cli.answers import Answers, can_ask
 from rankroom.cli.terminal import Terminal
-from rankroom.display.words import asking
+from rankroom.display.words import prompt_words
 from rankroom.errors import UsageError
 from rankroom.record.model import Prompt, RunInfo
 from record_makers import make_run
@@ -41,7 +41,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Type:
         shown: list[str] = []
         waiting = list(lines)
 
-        def read(prompt: str, asked: Prompt, complete: answers.Complete | None) -> str:
+        def read(prompt: str, asked: Prompt, complete: answers.CompleteCallback | None) -> str:
             shown.append(prompt)
             return waiting.pop(0)
 
@@ -95,12 +95,12 @@ def test_an_answer_that_comes_late_is_said_and_forgotten(
     type_in: Type, capsys: pytest.CaptureFixture[str]
 ):
     def refuse(text: str, prompts: Any) -> None:
-        raise UsageError("that was answered already")
+        raise UsageError("this prompt was already answered")
 
     type_in("n")
     assert Answers(refuse).ask(run_with(command(0)))
     said = capsys.readouterr().err
-    assert "! rank 0 is in the debugger at cell line 5" in said and "answered already" in said
+    assert "! rank 0 is in the debugger at cell line 5" in said and "already answered" in said
 
 
 def test_only_chosen_ranks_are_asked(type_in: Type, given: list[Any]):
@@ -112,12 +112,12 @@ def test_only_chosen_ranks_are_asked(type_in: Type, given: list[Any]):
 
 def test_words():
     run = run_with(command(0), command(1), command(3, line=9))
-    assert asking(run) == (
+    assert prompt_words(run) == (
         "ranks 0–1 are in the debugger at cell line 5; rank 3 is in the debugger at cell line 9"
     )
-    assert asking(run_with(Prompt(2, 1, "input", "? ", 0))) == "rank 2 waits for input"
+    assert prompt_words(run_with(Prompt(2, 1, "input", "? ", 0))) == "rank 2 waits for input"
     run.state = "done"
-    assert asking(run) == ""
+    assert prompt_words(run) == ""
 
 
 def test_nobody_is_asked_where_standard_input_is_closed(monkeypatch: pytest.MonkeyPatch):

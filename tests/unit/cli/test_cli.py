@@ -419,7 +419,7 @@ def test_a_command_needs_the_name_of_a_cluster_where_several_run():
         if name == "one":
             assert str(paths.logs) in good("cluster", "log")
     for word in ("log", "interrupt"):
-        assert bad("cluster", word) == "Error: several clusters run, so say which one: two, one"
+        assert bad("cluster", word) == "Error: several clusters are running, so name one: two, one"
     assert str(paths.logs) in good("cluster", "log", "two")
     assert "named 'three'; running: two, one" in bad("cluster", "log", "three")
 

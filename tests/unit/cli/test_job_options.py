@@ -40,7 +40,7 @@ def test_a_forgotten_site_is_said_and_nothing_starts(
     Path("train.ipynb").write_text(nbformat.writes(notebook))
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
-    said = "Error: --nodes is for a job: say on which site, with --site NAME"
+    said = "Error: --nodes applies to a job only: name a site with --site NAME"
     assert done.output.splitlines()[-1] == said
     assert not started
 
@@ -48,7 +48,7 @@ def test_a_forgotten_site_is_said_and_nothing_starts(
 def test_a_site_without_a_scheduler_is_named(home: Path):
     done = CliRunner().invoke(main, ["cluster", "start", "--site", "local", "--nodes", "2"])
     assert done.exit_code == 1
-    assert done.output == "Error: --nodes is for a job, and local has no scheduler\n"
+    assert done.output == "Error: --nodes applies to a job only, and local has no scheduler\n"
 
 
 def test_a_site_that_is_this_machine_has_ranks_here(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,7 +77,7 @@ def test_ctrl_c_leaves_the_job_of_a_cluster_and_says_so(monkeypatch: pytest.Monk
     done = CliRunner().invoke(main, ["cluster", "start", "--site", "far"])
     assert done.exit_code == 130
     assert done.output == (
-        "job 7 goes on: `%cluster attach far` in a notebook waits for its ranks, "
+        "job 7 was not cancelled: `%cluster attach far` in a notebook waits for its ranks, "
         "`rankroom cluster stop far` cancels it\n"
     )
 
@@ -102,4 +102,4 @@ def test_ctrl_c_leaves_a_batch_job_and_says_where_its_results_will_be(
         asyncio.run(pressed())
     assert end.value.code == 130
     said = capsys.readouterr().out
-    assert said.startswith("job 7 goes on: ") and words in said
+    assert said.startswith("job 7 was not cancelled: ") and words in said

@@ -86,7 +86,7 @@ def ended(home, monkeypatch, capsys):
 def test_a_job_that_cannot_be_reached_from_here_stays(ended, error: Exception):
     said, cancelled = ended(error)
     assert not cancelled
-    assert "job 7 goes on" in said and "--attach 7" in said
+    assert "job 7 was not cancelled" in said and "--attach 7" in said
 
 
 def test_what_ends_a_job_is_a_command_of_its_scheduler(home):
@@ -94,11 +94,13 @@ def test_what_ends_a_job_is_a_command_of_its_scheduler(home):
     scheduler.kind = pbs
     command = LabCommand(scheduler, scheduler.place, Terminal(), False, 0)
     command._lab = Lab(scheduler, "/scratch/labs", SavedLab("test", "7"))
-    assert command._left().endswith("--attach 7` finds it again, `qdel 7` there ends it")
+    assert command._left().endswith(
+        "--attach 7` attaches to it again, `qdel 7` at the site cancels it"
+    )
 
 
 def test_a_job_that_is_of_no_use_is_cancelled(ended):
-    said, cancelled = ended(UselessJob("it will never start like this"))
+    said, cancelled = ended(UselessJob("as submitted, it will never start"))
     assert cancelled
     assert "job 7 was cancelled" in said
 
@@ -118,7 +120,7 @@ def test_a_port_of_the_administrators_is_called_so(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(labs, "_bound", denied)
-    with pytest.raises(LabError, match="port 443 is for administrators"):
+    with pytest.raises(LabError, match="port 443 is reserved for administrators"):
         labs.demand_free(443)
 
 
@@ -194,7 +196,7 @@ def test_a_job_has_ended_although_one_look_at_it_failed(home, monkeypatch):
 
 def test_under_nohup_the_end_of_the_terminal_is_ignored():
     async def waits() -> Any:
-        with Terminal().pressed():
+        with Terminal().interrupt_event():
             return signal.getsignal(signal.SIGHUP)
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

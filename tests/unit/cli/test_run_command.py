@@ -90,13 +90,13 @@ def test_a_stall_is_told_when_ranks_wait_for_something_else(
 def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
     begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
+    monkeypatch.setattr(run_command, "INTERRUPT_TIMEOUT_S", 0.3)
     ending = threading.Timer(20, begun.end)  # what never ends fails here
     ending.start()
     assert begun.follow(timeout=0.1) == run_command.INTERRUPTED_EXIT_STATUS
     ending.cancel()
     assert begun.interrupted == 1 and begun.info.state == "running"
-    assert "the ranks are being ended" in capsys.readouterr().err
+    assert "ending the ranks" in capsys.readouterr().err
 
 
 def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
@@ -105,11 +105,11 @@ def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
     def refuse() -> None:
         raise NoClusterError("cluster lesson is over")
 
-    monkeypatch.setattr(run_command, "AGAIN_S", 0.3)
+    monkeypatch.setattr(run_command, "INTERRUPT_TIMEOUT_S", 0.3)
     monkeypatch.setattr(begun, "interrupt", refuse)
     assert begun.follow(timeout=0.1) == run_command.INTERRUPTED_EXIT_STATUS
     said = capsys.readouterr().err.splitlines()
-    assert said == ["cluster lesson is over", "the ranks are being ended"]
+    assert said == ["cluster lesson is over", "ending the ranks"]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-5"])
@@ -145,7 +145,7 @@ def test_a_record_that_cannot_be_read_for_a_moment_is_read_on(
 def test_a_record_that_stays_unreadable_is_waited_for_while_the_run_is_on(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(run_command, "AGAIN_S", 0.1)
+    monkeypatch.setattr(run_command, "READ_RETRY_TIMEOUT_S", 0.1)
 
     def fail(self: Tail, limit: int = 0) -> Chunk:
         raise UnreadableRecordError("cannot be read")
@@ -199,7 +199,7 @@ def test_it_outlives_its_terminal_under_nohup(
     def refuse(*what: Any, **more: Any) -> None:
         raise StartError("not here")
 
-    monkeypatch.setattr(run_command, "started", refuse)
+    monkeypatch.setattr(run_command, "start_cluster", refuse)
     (tmp_path / "train.py").touch()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -56,7 +56,7 @@ def test_a_files_name_commands_no_terminal(place: Path):
     for rank in (0, 1):
         trace(place / f"\x1b]0;mine\x07.rank0.{rank}", 0, 0)
     said = good("timeline", *(each.name for each in sorted(place.glob("*rank0*"))))
-    assert "got the next free number" in said and "\x1b]" not in said
+    assert "so the next free number is used" in said and "\x1b]" not in said
 
 
 def test_text_only_keeps_no_record(place: Path):
@@ -88,14 +88,14 @@ def test_a_page_of_it(place: Path):
 
 def test_what_is_no_trace_is_one_line_and_no_record(place: Path):
     (place / "a.json").write_text("no")
-    assert "is no trace" in bad("timeline", "a.json")
+    assert "is not a trace" in bad("timeline", "a.json")
     assert "cannot read" in bad("timeline", "missing.json")
     assert Store().newest() == []
 
 
 def test_an_opened_notebook_shows_it(place: Path, monkeypatch: pytest.MonkeyPatch):
     trace(place / "t.json", 0, 0)
-    assert "no Jupyter server of yours runs" in good("timeline", "t.json", "--open")
+    assert "you have no running Jupyter server" in good("timeline", "t.json", "--open")
     server = {"url": "http://127.0.0.1:1/", "root_dir": str(place), "token": "abc"}
     opened: list[str] = []
     monkeypatch.setattr("jupyter_server.serverapp.list_running_servers", lambda: iter([server]))
@@ -157,7 +157,7 @@ def test_export_as_a_trace_for_each_rank(place: Path):
     trace(place / "t.json", 0, 0)
     good("timeline", "t.json")
     said = good("runs", "export", "last", "--format", "pytorch", "-o", "traces")
-    assert "wrote 1 file (" in said and "nothing of a GPU is in them" in said
+    assert "wrote 1 file (" in said and "the traces hold no GPU kernels" in said
     data = json.loads(gzip.decompress((place / "traces" / "rank0.json.gz").read_bytes()))
     assert data["distributedInfo"]["rank"] == 0
     again = bad("runs", "export", "last", "--format", "pytorch", "-o", "traces")

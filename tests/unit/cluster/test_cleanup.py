@@ -14,9 +14,9 @@ import pytest
 from rankroom.cluster import cleanup, liveness
 from rankroom.errors import UnreadableRecordError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
-from rankroom.record.store import Store
+from rankroom.record.store import MAY_LACK_OUTPUT, Store
 from rankroom.scheduler import ended_jobs
-from record_makers import gone_process, make_run
+from record_makers import finished_record, gone_process, make_run
 
 RUN = "20260101-000000-000000"
 
@@ -40,7 +40,7 @@ def test_a_job_that_a_cluster_may_have_is_spoken_of_as_such(left: ClusterPaths):
     remote = Remote("hpc", state="submitting", others=[])
     left.write(ClusterInfo("x", 1, "running", remote=remote, supervisor=2**22))
     said = found(left).what
-    assert "its agent here is gone, and a job that it may have on hpc may go on" in said
+    assert "its local agent is gone, but a job that it may have on hpc may still be running" in said
 
 
 def test_output_of_a_record_that_is_not_there_goes_with_its_cluster(left: ClusterPaths):
@@ -55,14 +55,31 @@ def test_output_of_a_record_that_cannot_be_read_now_is_kept(
 
     monkeypatch.setattr(Store, "load", unreadable)
     finding = found(left)
-    assert finding.clean is None and f"of {RUN}, and is kept for that" in finding.what
+    assert finding.clean is None and f"of {RUN}, so its folder is kept" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("note", "is_kept"),
+    [
+        ("output may be missing from the record: Stale file handle", True),
+        (MAY_LACK_OUTPUT.format(trouble="Disk quota exceeded"), True),
+        ("details of spans are missing from rank 0", False),
+    ],
+)
+def test_output_that_a_record_may_lack_is_kept(
+    left: ClusterPaths, home: Path, note: str, is_kept: bool
+):
+    store, run = finished_record(home, id=RUN, notes=[note])
+    assert run.may_lack_output == is_kept
+    (finding,) = cleanup._of_cluster(left, store)
+    assert (finding.clean is None) == is_kept
 
 
 def test_what_has_the_name_of_a_dead_cluster_by_now_is_left_alone(left: ClusterPaths):
     clean = found(left).clean
     assert clean is not None
     left.write(ClusterInfo("x", 1, created=time.time() + 1))
-    with pytest.raises(UsageError, match="cluster x was started again, or removed, meanwhile"):
+    with pytest.raises(UsageError, match="cluster x was started again or removed in the meantime"):
         clean()
     assert left.folder.exists()
 

@@ -81,7 +81,7 @@ def test_states_are_those_of_the_schema():
         ({}, "running", "2 ranks ready", ""),
         ({"ready": [0]}, "starting", "1 of 2 ranks ready", ""),
         ({"ready": [], "ranks": [], "state": "starting"}, "starting", "0 of 2 ranks ready", ""),
-        ({"ready": [0], "created": 1.0}, "starting", "1 of 2 ranks ready", "Rank 1 takes long"),
+        ({"ready": [0], "created": 1.0}, "starting", "1 of 2 ranks ready", "Rank 1 is taking a"),
         ({"ready": [0], "starting": [1]}, "running", "1 of 2 ranks ready", ""),
         (
             {"ready": [0], "exits": {"1": "was ended by signal 9 (SIGKILL)"}},
@@ -89,7 +89,7 @@ def test_states_are_those_of_the_schema():
         ),
         (
             {"silent": {"c1": time.time() - 25}},
-            "running", "2 ranks ready; node c1 has been silent for", "Wait until it answers",
+            "running", "2 ranks ready; node c1 has been silent for", "Wait until the node responds",
         ),
         (
             {"ready": [0], "exits": {"1": "exited"}, "silent": {"c1": 1.0}},
@@ -132,7 +132,7 @@ def test_a_cluster_in_an_allocation(home):
 @pytest.mark.parametrize(
     ("remote", "fields", "state", "words"),
     [
-        ({"state": "connecting", "words": "connects to login"}, {}, "connecting", "connects to"),
+        ({"state": "connecting", "words": "connecting to c1"}, {}, "connecting", "to c1"),
         ({"state": "connecting"}, {}, "connecting", "connecting"),
         ({"state": "pending", "reason": "Priority: x"}, {}, "pending", "queue (Priority: x)"),
         ({"state": "running"}, {}, "running", "2 ranks ready"),
@@ -141,7 +141,7 @@ def test_a_cluster_in_an_allocation(home):
         ({"state": "ended", "words": "time is over"}, {"supervisor": 0}, "ended", "time is over"),
         ({"state": "failed"}, {"supervisor": 0}, "failed", "failed"),
         ({"state": "connecting", "job": ""}, {"supervisor": 0}, "failed", "was killed"),
-        ({"state": "running"}, {"supervisor": 0}, "lost", "its agent here is gone"),
+        ({"state": "running"}, {"supervisor": 0}, "lost", "its local agent is gone"),
     ],
 )  # fmt: skip
 def test_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):
@@ -216,8 +216,8 @@ def test_each_field_is_checked_by_itself(home):
         start_request.granted(where, {**asked, "colour": "red"})
     errors = error.value.errors
     assert set(errors) == {"nodes", "gpus_per_node", "time", "name", "colour"}
-    assert errors["nodes"] == "is a number from 1 up, not 0"
-    assert errors["gpus_per_node"] == "is a whole number, not 'four'"
+    assert errors["nodes"] == "must be 1 or more, not 0"
+    assert errors["gpus_per_node"] == "must be a whole number, not 'four'"
     assert "is no time" in errors["time"]
     assert "account" in errors["colour"]
 
@@ -250,6 +250,8 @@ def test_a_dry_run_shows_the_script_or_the_errors(home):
     assert "#SBATCH --nodes=3\n" in run.script and "#SBATCH --job-name=mine\n" in run.script
     assert "rankroom.remote.job mine --ranks=12 " in run.script and "--auto-restart" in run.script
     assert run.errors == {}
+    unlike = start_request.dry_run("perlmutter", {"auto_restart": "false"})
+    assert unlike.script and "--auto-restart" not in unlike.script
     bad = start_request.dry_run("polaris", {"nodes": "x"})
     assert (bad.script, set(bad.errors)) == ("", {"nodes"})
     assert "#PBS" in start_request.dry_run("polaris", {}).script
@@ -278,6 +280,11 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
 def test_a_name_that_is_no_cluster(home, name):
     with pytest.raises(NoClusterError):
         actions.find(name)
+
+
+def test_a_name_that_no_cluster_has_is_said_to_have_none(home):
+    with pytest.raises(NoClusterError, match=r"^there is no cluster named tpyo: "):
+        actions.stop("tpyo")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
@@ -310,7 +317,7 @@ def test_no_name_leads_out_of_the_folder_of_clusters(name: str, tmp_path: Path, 
 def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
     (tmp_path / "clusters" / "one").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
-    with pytest.raises(ValueError, match="no cluster's folder"):
+    with pytest.raises(ValueError, match="not a cluster's folder"):
         ClusterPaths(name, tmp_path / "clusters").remove()
     assert (tmp_path / "runs").exists() and (tmp_path / "clusters" / "one").exists()
 

@@ -55,10 +55,10 @@ def test_it_is_left_alone_until_its_user_says_so(run: RunInfo):
     status, said = doctor("--clean")
     assert status == 0 and "whether it runs cannot be told from here" in said
     assert "`rankroom doctor --clean --gone local` here" in said
-    assert "nothing is left over" in said
+    assert "nothing was left behind" in said
     for answer in ("n\n", ""):
         status, said = doctor(*WITH, answer=answer)
-        assert status == 1 and "remove its folder? If it runs, this breaks it." in said
+        assert status == 1 and "folder? If the cluster is still running, this" in said
     assert folder.exists() and Store().load(run.id).state == "lost"
     status, said = doctor(*WITH, answer="y\n")
     assert status == 0 and "completed its records and removed its folder" in said
@@ -78,7 +78,7 @@ def test_its_records_are_completed_before_it_is_removed(run: RunInfo):
 def test_a_record_that_is_being_written_shows_that_it_runs(run: RunInfo):
     os.utime(Store().paths(run.id).events, (time.time(), time.time()))
     status, said = doctor(*WITH, "--yes")
-    assert status == 1 and f"cluster local stays: the record of {run.id}" in said
+    assert status == 1 and f"cluster local is kept: the record of {run.id}" in said
     info = ClusterPaths("local").read()
     assert info is not None and info.state == "running"
     assert Store().load(run.id).state == "running"
@@ -132,7 +132,7 @@ def test_of_a_cluster_on_a_site_only_the_agent_is_gone(run: RunInfo):
     info.allocation = Allocation("77", (Node("c1", 1),), info.remote.until)
     paths.write(info)
     status, said = doctor(*WITH, answer="y\n")
-    assert status == 0 and "Have cluster local followed from here" in said
+    assert status == 0 and "Start a new agent for cluster local here?" in said
     assert "it can be attached to from here now" in said
     now = paths.read()
     assert now is not None and now.remote is not None and now.remote.job == "77"
@@ -163,6 +163,6 @@ def test_one_that_stays_keeps_nothing_else_from_being_cleaned_up(run: RunInfo):
     dead.make(1)
     dead.write(ClusterInfo("zero", 1, "failed", message="it was killed"))
     status, said = doctor(*WITH, "--yes")
-    assert status == 1 and "cluster local stays" in said
+    assert status == 1 and "cluster local is kept" in said
     assert "cluster zero: failed: it was killed\n    removed its folder" in said
     assert not dead.folder.exists()

@@ -84,7 +84,7 @@ def test_what_cannot_be_a_cluster_leaves_no_folder(begun: list[Any], home: Path)
 
 def test_what_is_no_name_is_told_what_one_has(begun: list[Any], home: Path):
     for name in ("a b", "../runs", "x" * 64):
-        with pytest.raises(UsageError, match="underscores only, and 63 characters at most, unlike"):
+        with pytest.raises(UsageError, match=r"invalid cluster name .*, at most 63 characters"):
             launch.launch(1, name, None)
     assert begun == []
 
@@ -98,7 +98,7 @@ def test_a_cluster_is_started_again_with_its_own_python_and_environment(
         "x", 1, "running", supervisor=elsewhere.pid, began=process_tree.began(elsewhere.pid) or 0,
         python=str(python), cwd=str(tmp_path),
     )  # fmt: skip
-    actions.successor(ClusterPaths("x"), info, {}, actions._environment(info))()
+    actions.prepare_restart(ClusterPaths("x"), info, {}, actions._environment(info))()
     words, env = begun[-1]
     again = ClusterPaths("x").read()
     assert words[0] == str(python)
@@ -111,7 +111,7 @@ def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
 ):
     info = ClusterInfo("x", 1, python=str(tmp_path / "gone"), cwd=str(tmp_path))
     with pytest.raises(UsageError, match="is no longer there"):
-        actions.successor(ClusterPaths("x"), info, {})
+        actions.prepare_restart(ClusterPaths("x"), info, {})
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def of_job(size: int) -> ClusterInfo:
 def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any]):
     """Its ranks would be on the login node."""
     for asked in ({}, {"ranks": "4"}):
-        with pytest.raises(UsageError, match="cluster x is of job 7, which this process is not in"):
-            actions.successor(ClusterPaths("x"), of_job(2), asked)
+        with pytest.raises(UsageError, match="cluster x belongs to job 7, and this process is"):
+            actions.prepare_restart(ClusterPaths("x"), of_job(2), asked)
     assert begun == []
 
 
@@ -149,14 +149,14 @@ def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any])
 def test_in_a_job_ranks_are_dealt_out_as_at_the_start(
     begun: list[Any], granted: list[int | None], size: int, asked: Any, passed: int | None
 ):
-    actions.successor(ClusterPaths("x"), of_job(size), asked)()
+    actions.prepare_restart(ClusterPaths("x"), of_job(size), asked)()
     assert granted[-1] == passed
 
 
 def test_what_was_stopped_at_a_site_meanwhile_is_not_started_again(begun: list[Any]):
     info = ClusterInfo("x", 1, remote=Remote("far", "login"))
     with pytest.raises(NoClusterError, match="cluster x has been stopped"):
-        actions.successor(ClusterPaths("x"), info, {"ranks": "4"})
+        actions.prepare_restart(ClusterPaths("x"), info, {"ranks": "4"})
 
 
 def test_an_interrupt_between_end_and_start_is_told(begun: list[Any], tmp_path: Path):
@@ -166,7 +166,7 @@ def test_an_interrupt_between_end_and_start_is_told(begun: list[Any], tmp_path: 
     def stop() -> str:
         raise KeyboardInterrupt
 
-    with pytest.raises(StartError, match="x is being stopped, and is not started again"):
+    with pytest.raises(StartError, match="x is still being stopped, so it was not started again"):
         actions.start_again(paths, info, {}, stop)
     assert begun == []
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_kept_aside_is_not_deleted(home: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(StartError, match="No space left"):
-        launch.make_way(paths)
+        launch.remove_ended(paths)
     assert spool.exists()
 
 
@@ -201,13 +201,13 @@ def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
     paths.make(1)
     paths.write(ClusterInfo("mine", 1, "starting"))
     with pytest.raises(NoClusterError, match="`%cluster restart` starts it again"):
-        lookup.living(paths)
+        lookup.read_supervised(paths)
     command = ["python", "-m", launch.SUPERVISOR, str(paths.folder)]
     shown = [SimpleNamespace(pid=7, info={"cmdline": command})]
     monkeypatch.setattr(launch.psutil, "process_iter", lambda fields: shown)
     monkeypatch.setattr(launch.path_views, "is_same", lambda *about: True)
     with pytest.raises(NoClusterError, match="cluster mine is being started: wait until it is"):
-        lookup.living(paths)
+        lookup.read_supervised(paths)
 
 
 def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
@@ -251,7 +251,7 @@ def test_a_start_on_another_node_of_the_job_is_not_in_the_way(home: Path):
     granted = Allocation("7", (Node("c2", 1),))
     paths.write(ClusterInfo("x", 1, created=time.time(), host="c2", allocation=granted))
     with pytest.raises(launch.InUseError, match="is being started"):
-        launch.make_way(paths)
+        launch.remove_ended(paths)
     assert paths.folder.exists()
 
 

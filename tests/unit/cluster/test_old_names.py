@@ -21,7 +21,7 @@ def test_a_renamed_variable_counts_and_its_new_name_is_said(
     env = launch.own_environment()
     assert env["RANKROOM_WATCHDOG"] == "0" and "RANKROOM_GUARD" not in env
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("RANKROOM_GUARD is now RANKROOM_WATCHDOG: ")
+    assert line.startswith("RANKROOM_GUARD is now called RANKROOM_WATCHDOG: ")
     monkeypatch.setenv("RANKROOM_WATCHDOG", "1")
     assert launch.own_environment()["RANKROOM_WATCHDOG"] == "1"
     capsys.readouterr()

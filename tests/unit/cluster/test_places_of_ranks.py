@@ -104,7 +104,7 @@ def test_a_site_without_either_is_this_machine(start_by: Front, site: str):
 def test_what_is_asked_of_a_job_is_refused_where_there_is_none(start_by: Front):
     with pytest.raises(UsageError) as error:
         start_by("near", nodes=2)
-    assert str(error.value) == "--nodes is for a job, and near has no scheduler"
+    assert str(error.value) == "--nodes applies to a job only, and near has no scheduler"
 
 
 @fronts
@@ -128,14 +128,14 @@ def test_a_job_is_the_same_for_all_three(
 
 @fronts
 def test_a_value_that_cannot_be_is_refused(start_by: Front):
-    with pytest.raises(UsageError, match="nodes is a number from 1 up, not 0"):
+    with pytest.raises(UsageError, match="nodes must be 1 or more, not 0"):
         start_by("slurmy", nodes=0)
 
 
 def test_the_sidebar_says_at_which_field(home: Path):
     with pytest.raises(start_request.StartRequestError) as error:
         sidebar("near", nodes=2, time="01:00:00")
-    words = "is for a job, and near has no scheduler"
+    words = "applies to a job only, and near has no scheduler"
     assert error.value.errors == {"nodes": words, "time": words}
 
 

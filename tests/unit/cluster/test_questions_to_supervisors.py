@@ -45,7 +45,7 @@ def test_it_answers(paths: ClusterPaths):
 
 def test_where_none_listens_any_more_stop_ends_it(paths: ClusterPaths):
     socket_of(paths).unlink()
-    with pytest.raises(NoClusterError, match="of cluster mine cannot be reached: Stop ends it"):
+    with pytest.raises(NoClusterError, match="mine does not accept connections: Stop ends the"):
         actions.interrupt("mine")
 
 
@@ -71,6 +71,6 @@ def test_what_else_fails_is_said_and_no_cluster_is_given_up(
         actions.interrupt("mine")
     said = str(error.value)
     assert not isinstance(error.value, NoClusterError)
-    assert said.startswith("the supervisor of cluster mine could not be asked: ")
+    assert said.startswith("the request to the supervisor of cluster mine failed: ")
     assert os.strerror(number) in said and remedy in said
     assert "Stop" not in said and "\n" not in said

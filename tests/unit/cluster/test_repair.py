@@ -100,7 +100,7 @@ def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
     assert complete_all(store) == [run.id]
     found = store.load(run.id)
     assert found.failure is not None
-    assert found.failure.evalue.startswith("rank 0 never got the cell")
+    assert found.failure.evalue.startswith("rank 0 never received the cell")
 
 
 def test_one_whose_words_had_not_come_did_get_it(home, lost):

@@ -47,12 +47,12 @@ def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.Mon
     monkeypatch.setattr(start, "relaunch", lambda paths: None)
     monkeypatch.setattr(start_limit, "START_TIMEOUT_S", 0.1)
     paths = cluster()
-    with pytest.raises(StartError, match="its job 77 on hpc is not cancelled"):
+    with pytest.raises(StartError, match="its job 77 on hpc has not been canceled"):
         actions.stop("far")
     assert paths.read() is not None
     paths.remove()
     cluster("near", job="", others=[])
-    with pytest.raises(StartError, match="so a job that it may have on hpc is not cancelled"):
+    with pytest.raises(StartError, match="so a job that it may have on hpc has not been canceled"):
         actions.stop("near")
 
 
@@ -90,9 +90,9 @@ def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
 ):
     _, started = cluster(), []
     monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(1))
+    monkeypatch.setattr(actions, "prepare_restart", lambda *about: lambda: started.append(1))
     monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
-    with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
+    with pytest.raises(StartError, match=r"was not started again.*far is not over yet"):
         actions.resize("far", {"nodes": "2"})
     assert started == []
 
@@ -115,7 +115,9 @@ def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
         paths.remove()
         return ""
 
-    monkeypatch.setattr(actions, "successor", lambda *about: lambda: started.append(list(there)))
+    monkeypatch.setattr(
+        actions, "prepare_restart", lambda *about: lambda: started.append(list(there))
+    )
     monkeypatch.setattr(actions, "end", stop)
     monkeypatch.setattr(launch, "supervisors", lambda paths: [there.pop()] if there else [])
     actions.resize("far", {"nodes": "2"})
@@ -127,9 +129,9 @@ def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
 ):
     cluster()
     monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
+    monkeypatch.setattr(actions, "prepare_restart", lambda *about: lambda: pytest.fail("it is on"))
     monkeypatch.setattr(actions, "end", lambda paths, info: "")
-    with pytest.raises(StartError, match=r"is not started again: start it once it is over\.$"):
+    with pytest.raises(StartError, match=r"was not started again: start it once it has ended\.$"):
         actions.resize("far", {"nodes": "2"})
 
 
@@ -139,8 +141,8 @@ def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytes
     slow = AnyCluster(ClusterPaths("far"), info)
     monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     monkeypatch.setattr(actions, "end", lambda paths, info: "far is not over yet")
-    monkeypatch.setattr(actions, "successor", lambda *about: lambda: pytest.fail("it is on"))
-    with pytest.raises(StartError, match=r"is not started again.*far is not over yet"):
+    monkeypatch.setattr(actions, "prepare_restart", lambda *about: lambda: pytest.fail("it is on"))
+    with pytest.raises(StartError, match=r"was not started again.*far is not over yet"):
         cluster_magic.again(slow, None)
 
 
@@ -149,7 +151,7 @@ def test_one_whose_agent_cannot_be_started_at_first_leaves_nothing(monkeypatch: 
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(launch, "spawn", refuse)
-    with pytest.raises(StartError, match="cannot keep far from here"):
+    with pytest.raises(StartError, match="cannot start the agent of cluster far here"):
         start.launch(Site("hpc"), "far")
     assert not ClusterPaths("far").folder.exists()
 

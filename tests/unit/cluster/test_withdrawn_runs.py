@@ -48,7 +48,7 @@ class Waiting:
 
 @pytest.fixture
 def waiting(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
-    monkeypatch.setattr(supervisor_client, "AGAIN_S", 0.01)
+    monkeypatch.setattr(supervisor_client, "SUPERVISOR_CHECK_INTERVAL_S", 0.01)
     made = Waiting()
     yield made
     made.client.close()
@@ -69,7 +69,7 @@ def test_an_interrupt_withdraws_the_run(waiting: Waiting, monkeypatch: pytest.Mo
 def test_ranks_that_start_are_waited_for_longer_than_the_supervisor(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(supervisor_client, "ASK_S", 0.0)
+    monkeypatch.setattr(supervisor_client, "REPLY_TIMEOUT_S", 0.0)
     monkeypatch.setattr(waiting.server, "address", "")  # which would drop a question that is late
     looks: list[None] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from rankroom.course import requirements
 from rankroom.course.lessons import lesson
-from rankroom.course.requirements import absent, lacking
+from rankroom.course.requirements import missing_here, unmet_needs
 from rankroom.horovod_build.features import Features
 
 
@@ -18,28 +18,28 @@ def ranks(size: int, *lacks: str) -> Any:
     """A cluster, on which nothing can be run: that would be the newest run."""
 
     def apply(rank: int, function: Any, names: list[str], patience: float) -> list[str]:
-        assert function is absent
+        assert function is missing_here
         return [name for name in names if {name, name.partition(">")[0]} & {*lacks}]
 
     return SimpleNamespace(size=size, apply=apply)
 
 
 def test_what_is_lacking_is_said_with_the_way_out():
-    assert lacking(ranks(2), lesson(3)) == ""
-    assert lacking(ranks(1), lesson(3)) == (
+    assert unmet_needs(ranks(2), lesson(3)) == ""
+    assert unmet_needs(ranks(1), lesson(3)) == (
         "lesson 03 Ring all-reduce needs 2 ranks, and you have 1: `%cluster resize 2`, then "
         "`%course 3` again"
     )
-    assert lacking(ranks(2, "torch", "deepspeed"), lesson(8)) == (
+    assert unmet_needs(ranks(2, "torch", "deepspeed"), lesson(8)) == (
         "lesson 08 DeepSpeed needs torch, deepspeed, which the ranks do not have: `pip install "
         "torch`; `pip install deepspeed`, then `%cluster restart` and `%course 8` again. Lessons "
-        "that work as it is: 0, 1, 5, 6, 9, 15, 16"
+        "that work already: 0, 1, 5, 6, 9, 15, 16"
     )
 
 
 def test_packages_are_looked_for():
     there = ["json", "json.decoder", "numpy"]
-    assert absent([*there, "no_such_package", "no_such_package.part"]) == [
+    assert missing_here([*there, "no_such_package", "no_such_package.part"]) == [
         "no_such_package",
         "no_such_package.part",
     ]
@@ -50,8 +50,8 @@ def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: 
     built = Features("0.28.1", Path("/x"), {"torch": "2.5.1"})
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
     monkeypatch.setattr(requirements, "features", lambda: built)
-    assert absent(["torch", "horovod.torch", "horovod.tensorflow"]) == ["horovod.tensorflow"]
-    said = lacking(ranks(2, "horovod.tensorflow"), lesson(5))
+    assert missing_here(["torch", "horovod.torch", "horovod.tensorflow"]) == ["horovod.tensorflow"]
+    said = unmet_needs(ranks(2, "horovod.tensorflow"), lesson(5))
     assert "needs horovod.tensorflow" in said and "`rankroom horovod build` builds it" in said
 
 
@@ -59,9 +59,9 @@ def test_a_package_that_is_too_old_is_lacking(monkeypatch: pytest.MonkeyPatch):
     """As PyTorch without `fully_shard`, of which a lesson would fail in the middle."""
     installed = {"torch": "2.5.1+cu124"}
     monkeypatch.setattr(requirements, "version", lambda name: installed[name])
-    assert absent(["torch", "torch>=2.5", "torch>=2.6"]) == ["torch>=2.6"]
+    assert missing_here(["torch", "torch>=2.5", "torch>=2.6"]) == ["torch>=2.6"]
     installed["torch"] = "2.13.0"
-    assert absent(["torch>=2.6"]) == []
-    said = lacking(ranks(2, "torch>=2.6"), lesson(18))
+    assert missing_here(["torch>=2.6"]) == []
+    said = unmet_needs(ranks(2, "torch>=2.6"), lesson(18))
     assert "needs torch>=2.6, which the ranks do not have: `pip install 'torch>=2.6'`" in said
-    assert "Lessons that work as it is: 0, 1, 2, 3," in said and "13, 15, 16, 17, 19" in said
+    assert "Lessons that work already: 0, 1, 2, 3," in said and "13, 15, 16, 17, 19" in said

@@ -111,11 +111,11 @@ def test_what_came_of_each_solution_is_a_sentence():
     said = [*solutions.catch_up(cluster, solutions.solutions(lesson(20)))]
     assert said == [
         "capstone.1: solved on your ranks",
-        "capstone.2: its solution needs cells above it, which you run first (NameError: name "
-        "'images' is not defined)",
+        "capstone.2: its solution failed (NameError: name 'images' is not defined). Run the cells "
+        "above that it needs, then try again",
         "capstone.3: solved on your ranks",
-        "capstone.4: its solution is a script, capstone.py, and nothing of it is on ranks: copy it "
-        "from the notebook",
+        "capstone.4: its solution is a script, capstone.py, which is not run on your ranks: copy "
+        "it from the notebook",
         "capstone.5: solved on your ranks",
     ]
 

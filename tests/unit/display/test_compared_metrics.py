@@ -22,7 +22,7 @@ from record_makers import finished_record, start_record
 
 def looked_at(store: Store, run: RunInfo) -> GrowingMetrics:
     found = GrowingMetrics(store.paths(run.id), run)
-    found.look()
+    found.refresh()
     return found
 
 
@@ -79,9 +79,9 @@ def test_runs_that_cannot_be_shown_are_a_line_each(tmp_path: Path):
     lines = side_by_side(store, run, silent, "gone", live, strange)
     assert lines[-4:] == [
         f"A, run {silent.id}, has no metrics",
-        "not compared with B, run gone: there is no record of it here",
+        "not compared with B, run gone: its record was not found",
         f"C, run {live.id}, has no metrics yet",
-        "D has none of this run's metrics: it has acc, top5",
+        "D shares no metric with this run; its metrics include acc, top5",
     ]
     run.compare = [strange.id]
     told = comparison(store, run, ["loss"], most=10)

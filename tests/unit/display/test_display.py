@@ -162,6 +162,13 @@ def test_a_value_of_several_lines_stands_under_its_ranks():
     assert text.endswith("ranks 0–1:\n[[1 2]\n [3 4]]")
 
 
+@pytest.mark.parametrize("rest", ["", "\nb"])
+def test_a_value_is_shown_as_a_terminal_would(rest: str):
+    for page in pages(ended(1), value(0, "10 %\rdone" + rest)):
+        text = page if isinstance(page, str) else page.text
+        assert "done" in text and "10 %" not in text and "␍" not in text
+
+
 def test_the_root_cause_comes_first_and_whole_the_others_in_a_line():
     run = ended(state="failed", failure=Failure(2, "ValueError", "boom", 3))
     trace = [f"line {n}" for n in range(60)]

@@ -78,7 +78,7 @@ def test_a_picture_keeps_to_its_room_and_is_well_formed(
               for at in range(names)}  # fmt: skip
     store, run = recorded(tmp_path, curves, ranks)
     found = GrowingMetrics(store.paths(run.id), run)
-    found.look()
+    found.refresh()
     svg = metric_picture.metric_picture(found, PICTURE_BYTES)
     assert svg and weight(svg) <= PICTURE_BYTES
     tags = {each.tag for each in parsed(svg).iter()}
@@ -99,12 +99,12 @@ def test_values_that_are_not_finite_or_never_change(tmp_path: Path):
 def test_last_values_of_few_ranks_and_of_many(tmp_path: Path):
     store, run = recorded(tmp_path / "few", {"loss": [9, 0.5], "acc": [0.25]}, 2)
     found = GrowingMetrics(store.paths(run.id), run)
-    found.look()
+    found.refresh()
     rows = [line.split() for line in last_values(found).splitlines()]
     assert rows[2:] == [["loss", "1", "0.5", "1.5"], ["acc", "0", "0.25", "1.25"]]
     store, run = recorded(tmp_path / "many", {f"m{at}": [0.5] for at in range(20)}, 9)
     found = GrowingMetrics(store.paths(run.id), run)
-    found.look()
+    found.refresh()
     lines = last_values(found).splitlines()
     assert lines[2].split() == ["m0", "0", "4.5", "0.5", "8.5"]
     assert lines[-1] == "… and 8 more metrics"
@@ -123,7 +123,7 @@ def test_last_values_do_not_depend_on_the_rank_that_has_nan(tmp_path: Path):
         ]
         store, run = finished_record(tmp_path, *lines, size=5, has_metrics=True)
         found = GrowingMetrics(store.paths(run.id), run)
-        found.look()
+        found.refresh()
         rows.append(last_values(found).splitlines()[2].split())
     assert rows == [["loss", "0", "nan", "0.25", "2"]] * 3
 
@@ -137,7 +137,7 @@ def test_steps_of_a_million_and_more_are_said_in_full(tmp_path: Path):
     assert said.table.splitlines()[2].split() == ["loss", "2,345,678", "1"]
     assert ">1,000,000<" in said.picture and ">step 2,345,678<" in said.picture
     found = GrowingMetrics(store.paths(run.id), run)
-    found.look()
+    found.refresh()
     assert "2,345,678" in compared_values(found, [Other("A", run, found)], 5)
 
 

@@ -143,12 +143,12 @@ def test_a_run_without_source_has_a_page(tmp_path: Path):
 
 def test_a_live_run_has_none_yet(tmp_path: Path):
     store, run, _ = start_record(tmp_path)
-    with pytest.raises(UsageError, match="is still on"):
+    with pytest.raises(UsageError, match="is still running"):
         run_page.run_page(store, run)
 
 
 def test_without_the_extension_it_says_so(tmp_path: Path, monkeypatch):
     store, run = record_of(slow_loader(), tmp_path)
     monkeypatch.setattr(run_page, "SCRIPT", tmp_path / "page.js")
-    with pytest.raises(RankroomError, match="`make lab` builds it"):
+    with pytest.raises(RankroomError, match="build it with `make lab`"):
         run_page.run_page(store, run)

@@ -214,7 +214,7 @@ def test_a_long_log_is_not_called_a_large_timeline(tmp_path: Path, monkeypatch: 
     store, run = record_of(trace, tmp_path)
     monkeypatch.setattr("rankroom.display.summary.MAX_SEARCHED_BYTES", 10)
     note = summary(run, store.paths(run.id).events).note
-    assert "its record is too large" in note and "timeline" not in note
+    assert "the record is too large" in note and "timeline" not in note
 
 
 def test_a_cell_says_of_ranks_that_came_back_what_the_profile_says(tmp_path: Path):

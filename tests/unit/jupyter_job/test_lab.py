@@ -23,13 +23,15 @@ from click.testing import CliRunner
 from rankroom.cli import main
 from rankroom.errors import LabError, SchedulerError, SshError, UselessJob
 from rankroom.jupyter_job import endpoint, follow, lab_script, saved_labs
+from rankroom.jupyter_job import lab as lab_module
 from rankroom.jupyter_job.endpoint import Endpoint
-from rankroom.jupyter_job.lab import alive, free_port
+from rankroom.jupyter_job.lab import Lab, alive, free_port
 from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, scheduler_client, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.site import Environment, Site
+from rankroom.ssh.connection import LOST
 from rankroom.system import python_command
 from rankroom.system.commands import Completed
 
@@ -252,7 +254,7 @@ def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port)) is True
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abd"), port)) is False
     server.open = True
-    with pytest.raises(UselessJob, match="answers without its token"):
+    with pytest.raises(UselessJob, match="accepts requests without its token"):
         asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port))
 
 
@@ -361,7 +363,7 @@ def test_the_queue_is_told_and_waited_for(told: Told):
     lab = Made(PENDING, down, lost, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
     assert told.shown[0].startswith(
-        "job 12 waits in the queue (Resources: no nodes are free) · 0:0"
+        "job 12 is waiting in the queue (Resources: no nodes are free) · 0:0"
     )
     assert any("`squeue` failed (status 1)" in text for text in told.shown)
     assert any("the connection to login is lost" in text for text in told.shown)
@@ -374,7 +376,7 @@ def test_a_job_that_will_never_start_is_given_up_but_not_at_once(told: Told, mon
     # Slurm's first reason may pass.
     lab = Made(never, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
-    with pytest.raises(UselessJob, match="it will never start like this"):
+    with pytest.raises(UselessJob, match="as submitted, it will never start"):
         asyncio.run(follow.queue(Made(never), told))
 
 
@@ -399,7 +401,7 @@ def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told,
     monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(scheduler_client, "RETRY_DELAY_S", 0.02)
     lab = Made(RUNNING)
-    lab.silent = SshError("the link to login is lost", "lost")
+    lab.silent = SshError("the connection to login is lost", "lost")
 
     async def outage() -> Endpoint:
         waiting = asyncio.create_task(follow.server(lab, told))
@@ -443,7 +445,7 @@ def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch
         line.open = True
         await waiting
 
-    with pytest.raises(LabError, match="does not answer through the tunnel") as refused:
+    with pytest.raises(LabError, match="does not respond through the tunnel") as refused:
         asyncio.run(outage())
     assert not isinstance(refused.value, UselessJob)
     lab.answers, line.open = [GONE], False
@@ -461,13 +463,38 @@ def test_a_tunnel_whose_port_is_taken_by_now_is_told(told: Told):
         assert "cannot forward 20012" in told.said[-1]
 
 
+def test_a_lost_connection_is_told_once(told: Told):
+    lost = ("lost", LOST.format(host="login"))
+    asyncio.run(follow.keep(Line(lost, ("lost", "timed out")), told))
+    asyncio.run(follow.keep(Line(("lost", "timed out")), told))
+    begins = "the connection to login is lost"
+    assert told.said == [lost[1], f"{begins}: timed out; reconnecting"]
+
+
+@pytest.mark.parametrize(("kind", "command"), [(slurm, "`squeue --me`"), (pbs, "`qstat -u $USER`")])
+def test_a_job_that_stays_is_looked_up_with_its_scheduler(kind: Any, command: str, monkeypatch):
+    async def nothing(job: str) -> None:
+        pass
+
+    async def running(job: str) -> JobStatus:
+        return RUNNING
+
+    monkeypatch.setattr(lab_module, "CANCEL_TIMEOUT_S", -1.0)
+    site = SimpleNamespace(name="one")
+    scheduler: Any = SimpleNamespace(kind=kind, site=site, cancel=nothing, status=running)
+    made = Lab(scheduler, "/scratch/labs", SavedLab("one", "12"))
+    with pytest.raises(LabError, match="has not ended within") as stays:
+        asyncio.run(made.cancel())
+    assert command in str(stays.value)
+
+
 def test_the_end_of_a_job_is_told(told: Told, monkeypatch):
     hold = follow.hold(Made(RUNNING, GONE), told)
     assert asyncio.run(hold) == GONE
     assert told.said == ["job 12 is over: it was cancelled, or JupyterLab was shut down"]
     soon = replace(RUNNING, until=follow.time.time() + 1)
     asyncio.run(follow.hold(Made(soon, GONE), told))
-    assert told.said[-1] == "job 12 is over: its time was up"
+    assert told.said[-1] == "job 12 is over: it reached its time limit"
     assert any("0:0" in text and "left" in text for text in told.shown)
     failed = follow.hold(Made(RUNNING, GONE, log="it broke"), told)
     with pytest.raises(LabError, match="it broke"):

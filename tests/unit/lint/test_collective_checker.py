@@ -61,8 +61,8 @@ def test_usual_code_raises_no_alarm(name: str, size: int):
 
 def test_the_wording():
     assert said("\n\nx = 1\nif rank == 0:\n    hvd.allreduce(x)") == [
-        "cell line 5: hvd.allreduce under `if rank == 0` is not reached by every rank: the others "
-        "will wait (move it out of the if)"
+        "cell line 5: hvd.allreduce under `if rank == 0` is not reached by every rank: the ranks "
+        "that reach it will wait (move it out of the if)"
     ]
 
 

@@ -144,7 +144,7 @@ def test_a_job_whose_ranks_cannot_be_asked_now_is_not_given_up(
 ):
     words = "cluster far cannot be reached now: waits"
     cluster = Restartable(on_site(state, state="running"), SshError(words))
-    said = rf"{words}; its job stays as it is: for a new one, `%cluster stop` and then"
+    said = rf"{words}; the job is unchanged: for a new one, `%cluster stop` and then"
     with pytest.raises(SshError, match=said):
         restarted(cluster, monkeypatch)
     assert cluster.done == []
@@ -233,4 +233,4 @@ def test_a_job_that_no_notebook_holds_is_named_before_another_is_submitted(
     before = replace(begun._looked, name="before")
     monkeypatch.setattr(cluster_magic, "clusters_in_use", lambda: [before, begun._looked])
     cluster_magic.start("--site hpc")
-    assert capsys.readouterr().out.startswith("before (2 ranks) is there as well, and no")
+    assert capsys.readouterr().out.startswith("cluster before (2 ranks) also exists")

@@ -118,13 +118,13 @@ def test_a_refusal_is_over_with_the_ranks_it_was_about(
     with pytest.raises(UsageError, match="needs 2 ranks, and you have 1"):
         magics.check_cell("ring.1", "1")
     ranks.info = ClusterInfo("course", 2, created=1.0)  # resized, by whichever notebook
-    assert magics.every.refuses() == ""
+    assert magics.every.lesson_refusal() == ""
     ranks.info = ClusterInfo("course", 1, created=1.0)
-    assert magics.every.refuses()
+    assert magics.every.lesson_refusal()
     ranks.info = ClusterInfo("course", 1, created=2.0)  # started again
-    assert magics.every.refuses() == ""
+    assert magics.every.lesson_refusal() == ""
     monkeypatch.setattr(AnyCluster, "current", None)
-    assert magics.every.refuses() == ""
+    assert magics.every.lesson_refusal() == ""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
     if is_there:
         assert course_ranks.ready(lesson(12), None, asked) == (ranks, False)
     else:
-        with pytest.raises(UsageError, match=f"and not on {asked}: `%cluster stop` first"):
+        with pytest.raises(UsageError, match=rf"is not on {asked} \(.*\): `%cluster stop` first"):
             course_ranks.ready(lesson(12), None, asked)
 
 

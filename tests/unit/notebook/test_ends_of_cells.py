@@ -110,7 +110,7 @@ def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
         return bundle(run)
 
     monkeypatch.setattr("rankroom.display.bundle", press)
-    with uninterrupted(), pytest.raises(RunFailed, match="interrupted when the run was over"):
+    with uninterrupted(), pytest.raises(RunFailed, match="interrupted after the run had ended"):
         cells.distributed("", "1")
     assert output == ["done"]
 
@@ -207,9 +207,9 @@ def test_the_end_of_a_run_that_cannot_be_interrupted_is_shown(
     [
         ('--ranks ""', "cannot read '' as ranks"),
         ("--ranks 0, 1", "unexpected '1'"),
-        ("--timeout 0", "--timeout 0: more than 0 seconds"),
-        ("--timeout -5", "--timeout -5: more than 0 seconds"),
-        ("--timeout nan", "--timeout nan: more than 0 seconds"),
+        ("--timeout 0", "--timeout 0: must be more than 0 seconds"),
+        ("--timeout -5", "--timeout -5: must be more than 0 seconds"),
+        ("--timeout nan", "--timeout nan: must be more than 0 seconds"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(

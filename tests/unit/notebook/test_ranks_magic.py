@@ -45,7 +45,7 @@ def test_names_are_pulled_to_the_last_of_their_parts(
     [
         ("pull losses[-1]", r"takes names, like `a` or `a\.b`, not losses\[-1\]"),
         ("pull x len(x)", r"not len\(x\)"),
-        ("pull a.weight b.weight", "two of these would have one name here"),
+        ("pull a.weight b.weight", "two of these would have the same name here"),
         ('push x --ranks ""', "cannot read '' as ranks"),
         ("debug 1", "needs JupyterLab"),
     ],

@@ -37,7 +37,7 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
     days = (plan.ends.date() - plan.starts.date()).days + 1
     daily = (plan.ends.replace(day=plan.starts.day) - plan.starts).total_seconds() / 60
     taught = sum(minutes for _, minutes in plan.lessons)
-    questions = len(quiz.about([number for number, _ in plan.lessons]))
+    questions = len(quiz.questions_about([number for number, _ in plan.lessons]))
     rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 2 * questions  # a minute for each
     assert taught <= days * (daily - rest), (taught, days, daily)
     assert (
@@ -49,7 +49,7 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
 def test_the_page_says_how_many_questions_the_quiz_of_each_plan_has():
     plans = [workshop_plan.parsed(Path("page.toml"), text.encode()) for text in PLANS]
     words = {4: "four in the hour", 9: "nine in the day", 10: "ten in the two days"}
-    counts = [len(quiz.about([number for number, _ in each.lessons])) for each in plans]
+    counts = [len(quiz.questions_about([number for number, _ in each.lessons])) for each in plans]
     assert ", ".join(words[each] for each in counts) in " ".join(TEACHER.split())
 
 

@@ -210,8 +210,8 @@ def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
         ("CANCELLED", "None", "job 12 was cancelled"),
         ("COMPLETING", "None", "job 12 was cancelled or has ended"),
         ("NODE_FAIL", "NodeDown", "a node of job 12 has failed"),
-        ("PREEMPTED", "None", "job 12 had to give way to another"),
-        ("PENDING", "BeginTime", "job 12 was put back into the queue"),
+        ("PREEMPTED", "None", "job 12 was preempted by another job"),
+        ("PENDING", "BeginTime", "job 12 was requeued"),
     ],
 )
 def test_why_a_job_ends(state: str, reason: str, words: str):
@@ -224,7 +224,7 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
     later = int(time.time()) + 7200.0
     scontrol.write_text(said(end=later))
     known = job_end.JobEnd("12", time.time() + 60)
-    known.follow()
+    known.start_polling()
     until = time.monotonic() + 60
     while known.until != later:
         assert time.monotonic() < until
@@ -241,8 +241,8 @@ def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: 
 
 def test_a_job_that_runs_again_is_another(limit: deadline.Limit):
     job = job_end.JobEnd("12", 0.0)
-    job.hear(said(end=time.time() + 60) + " Restarts=0")
+    job.update(said(end=time.time() + 60) + " Restarts=0")
     assert job.over == ""
-    job.hear(said(end=time.time() + 60) + " Restarts=1")
-    assert job.over == "job 12 was put back into the queue"
+    job.update(said(end=time.time() + 60) + " Restarts=1")
+    assert job.over == "job 12 was requeued"
     assert job.why() == job.over

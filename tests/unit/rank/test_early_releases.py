@@ -51,7 +51,7 @@ def test_a_release_that_comes_before_the_cell_is_for_the_cell(rank: World, relea
     assert of_rank.release("two", True) == [] and released == []
     of_rank.begin("two", [0, 1], 0, False)
     assert of_rank.began_released and of_rank.began_let_go and released == ["released"]
-    with pytest.raises(ReleasedError, match="was given up: another rank has failed"):
+    with pytest.raises(ReleasedError, match="was released: another rank has failed"):
         rank.gather("hvd.init()", None)
     of_rank.end()
     of_rank.begin("three", [0, 1], 0, False)

@@ -70,7 +70,7 @@ def test_a_function_of_another_python_is_refused_and_values_are_not(
         there.setattr(packed_values, "PYTHON_VERSION", (3, 99))
         function, values = pack({"f": lambda x: x + 1}), pack({"x": np.ones(3), "y": "text"})
     with pytest.raises(
-        RankroomError, match=r"a function of Python 3\.99 cannot come to Python 3\."
+        RankroomError, match=r"a function from Python 3\.99 cannot run in Python 3\."
     ):
         unpack(function)
     assert unpack(values)["y"] == "text" and unpack(values)["x"].sum() == 3

@@ -79,7 +79,7 @@ def test_a_password_is_not_shown(
 def test_a_release_ends_the_question_and_those_that_follow(prompts: Prompts, events: Events):
     released = []
     events.then = lambda args: released.append(prompts.release())
-    with pytest.raises(ReleasedError, match="the debugger was left"):
+    with pytest.raises(ReleasedError, match="the debugger was released with its run"):
         ask(prompts, "debugger", "ipdb> ")
     events.then = lambda args: None
     with pytest.raises(ReleasedError):
@@ -98,10 +98,13 @@ def test_where_nobody_answers_nothing_is_asked(prompts: Prompts):
     thread.start()
     thread.join()
     prompts.end()
-    assert "main thread" in there[0] and prompts.refusal() == "no one can answer here"
+    assert (
+        "main thread" in there[0]
+        and prompts.refusal() == "the run is not interactive, so no one can answer"
+    )
     child = os.fork()
     if not child:
-        os._exit(0 if "process that the rank has started" in prompts.refusal() else 1)
+        os._exit(0 if "child process of the rank" in prompts.refusal() else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -109,10 +112,12 @@ def test_what_is_passed_over_is_said_once_for_each_place(
     prompts: Prompts, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(3):
-        prompts.pass_over("breakpoint()", "cell line 5", "no one can answer here")
+        prompts.pass_over(
+            "breakpoint()", "cell line 5", "the run is not interactive, so no one can answer"
+        )
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("breakpoint() at cell line 5 ")
-    assert line.endswith(" passed over: no one can answer here")
+    assert line.endswith(" skipped: the run is not interactive, so no one can answer")
 
 
 def test_the_watchdog_knows_that_it_asks(prompts: Prompts, events: Events):

@@ -46,7 +46,7 @@ print(sys.gettrace())
 """
     line, traced = said(code, tmp_path)
     assert line.startswith("the debugger at ")
-    assert line.endswith("passed over: no one can answer here")
+    assert line.endswith("skipped: the run is not interactive, so no one can answer")
     assert traced == "None"
 
 

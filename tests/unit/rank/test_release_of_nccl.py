@@ -128,7 +128,7 @@ def test_an_abort_that_does_not_end_is_given_up(monkeypatch):
     monkeypatch.setitem(sys.modules, C10D, c10d)
     for name in ("NCCL_ABORT_TIMEOUT_S", "NCCL_STUCK_TIMEOUT_S"):
         monkeypatch.setattr(torch_adapter, name, 0.01)
-    with pytest.raises(RuntimeError, match=r"of rank 0: `%cluster restart --ranks 0` frees it"):
+    with pytest.raises(RuntimeError, match=r"of rank 0: run `%cluster restart --ranks 0` to"):
         torch_adapter.settle([STATE, STATE])
     over.set()
 
@@ -196,7 +196,7 @@ def test_what_nobody_has_waited_for_yet_is_cut_off(gpu):
     world = World()
 
     def begun(device):
-        return torch_works.Begun("dist.all_reduce #1", -1, 0, world, device)
+        return torch_works.PendingCollective("dist.all_reduce #1", -1, 0, world, device)
 
     done, on_cpu, hangs = Work(True), Work(False), Work(False)
     torch_works.keep(done, begun("cuda:1"), False)
@@ -215,7 +215,7 @@ def test_the_result_of_a_functional_collective_is_cut_off_while_it_is_there(gpu)
     result = Result()
     c10d = SimpleNamespace(Work=Work)
     operation = torch_spans.Operation("all_reduce", ["self", "group"], c10d, World())
-    begun = torch_works.Begun("dist.all_reduce #1", -1, 0, World(), "cuda:1")
+    begun = torch_works.PendingCollective("dist.all_reduce #1", -1, 0, World(), "cuda:1")
     operation._later(SimpleNamespace(elem=result), begun, None)
     assert torch_adapter.is_cut_off()
     del result

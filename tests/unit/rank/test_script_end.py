@@ -145,7 +145,10 @@ def test_after_an_error_others_are_told_and_then_what_it_has_begun_is_waited_for
     error = "ScriptExit 3" if "Exit" in end else "ValueError no data"
     assert done.stdout.splitlines() == ["raised", *SAVED, error, *LAST]
     why = "exit status 3" if "Exit" in end else "ValueError: no data"
-    assert f"{why}: waits for what the script has begun (Thread-1 (save)" in done.stderr
+    assert (
+        f"{why}: waiting for threads and processes that the script started (Thread-1 (save)"
+        in done.stderr
+    )
 
 
 def test_an_interrupt_ends_the_wait_after_an_error(tmp_path: Path):

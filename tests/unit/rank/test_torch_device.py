@@ -25,16 +25,16 @@ def call(what: str, number: int = -1, device: str = "cuda:1") -> None:
 def test_the_first_that_others_do_not_join_is_named(cuda):
     call("dist.all_reduce #1")
     call("dist.all_reduce #2")
-    assert torch_device.waits_in() is None  # it still computes what the first one sends
+    assert torch_device.blocking_collective() is None  # it still computes what the first one sends
     Event.at = 1
-    what, seconds = torch_device.waits_in()
+    what, seconds = torch_device.blocking_collective()
     assert what == "dist.all_reduce #1 on its GPU" and seconds < 1
     Event.at = 2  # the first is over, and the second cannot begin
-    assert torch_device.waits_in() is None
+    assert torch_device.blocking_collective() is None
     Event.at = 3
-    assert torch_device.waits_in()[0].startswith("dist.all_reduce #2")
+    assert torch_device.blocking_collective()[0].startswith("dist.all_reduce #2")
     Event.at = 4
-    assert torch_device.waits_in() is None
+    assert torch_device.blocking_collective() is None
 
 
 def test_seconds_count_from_when_it_could_begin(cuda, monkeypatch):
@@ -44,11 +44,11 @@ def test_seconds_count_from_when_it_could_begin(cuda, monkeypatch):
     )
     call("dist.barrier #1")
     now[0] += 50  # of computing
-    assert torch_device.waits_in() is None
+    assert torch_device.blocking_collective() is None
     Event.at = 1
-    assert torch_device.waits_in()[1] == 0
+    assert torch_device.blocking_collective()[1] == 0
     now[0] += 7
-    assert torch_device.waits_in()[1] == 7
+    assert torch_device.blocking_collective()[1] == 7
 
 
 def test_what_is_on_the_cpu_or_in_a_graph_is_not_followed(cuda):
@@ -143,7 +143,7 @@ def test_a_gpu_that_has_failed_waits_in_nothing(cuda, monkeypatch):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(Event, "query", fails)
-    assert torch_device.waits_in() is None
+    assert torch_device.blocking_collective() is None
 
 
 # How PyTorch ends each of them.
@@ -325,7 +325,7 @@ def test_a_gpu_is_asked_nothing_while_a_graph_is_recorded(cuda, graph):
     Event.at = 2
     graph.capture_begin("a pool")
     Event.asked = 0
-    assert torch_device.waits_in() is None
+    assert torch_device.blocking_collective() is None
     assert torch_device.is_in_collective()  # as far as is known
     assert torch_device.is_busy("cuda:1")
     assert not torch_device.is_over(SimpleNamespace(is_completed=pytest.fail))

@@ -13,7 +13,7 @@ import torch
 
 from rankroom.display.variable_table import table
 from rankroom.rank import variables
-from rankroom.rank.variables import Variable, describe, of
+from rankroom.rank.variables import Variable, describe, describe_value
 
 
 class Unsayable:
@@ -24,6 +24,10 @@ class Unsayable:
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
+
+
+def mark(value: Any) -> str:
+    return describe_value(value).mark
 
 
 def test_modules_functions_and_hidden_names_are_left_out():
@@ -47,7 +51,7 @@ def test_modules_functions_and_hidden_names_are_left_out():
     ],
 )  # fmt: skip
 def test_what_can_be_compared(value: Any, said: Variable):
-    found = of(value)
+    found = describe_value(value)
     assert found._replace(mark="") == said
     assert found.mark
 
@@ -65,34 +69,34 @@ def test_what_can_be_compared(value: Any, said: Variable):
     ids=["own", "of own", "long", "of objects", "without data", "of another type"],
 )
 def test_what_cannot(value: Any, said: Variable):
-    assert of(value) == said
+    assert describe_value(value) == said
 
 
 def test_a_list_that_holds_itself():
     endless: list[Any] = []
     endless.append(endless)
-    assert of(endless) == Variable("list", "1 item")
+    assert describe_value(endless) == Variable("list", "1 item")
 
 
 def test_marks_are_of_values():
-    assert of([1.0, torch.ones(2)]).mark == of([1.0, torch.ones(2)]).mark
-    assert of([1.0, torch.ones(2)]).mark != of([1.0, torch.zeros(2)]).mark
-    assert of({"b", "a", "c"}).mark == of({"c", "b", "a"}).mark
-    assert of([1, 2]).mark != of((1, 2)).mark
+    assert mark([1.0, torch.ones(2)]) == mark([1.0, torch.ones(2)])
+    assert mark([1.0, torch.ones(2)]) != mark([1.0, torch.zeros(2)])
+    assert mark({"b", "a", "c"}) == mark({"c", "b", "a"})
+    assert mark([1, 2]) != mark((1, 2))
     wide = torch.arange(12.0).reshape(3, 4)
-    assert of(wide.T).mark == of(wide.T.contiguous()).mark
+    assert mark(wide.T) == mark(wide.T.contiguous())
     net = torch.nn.Linear(2, 2)
-    before = of(net).mark
+    before = mark(net)
     with torch.no_grad():
         net.bias += 1
-    assert of(net).mark != before
+    assert mark(net) != before
 
 
 def test_of_a_large_array_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(variables, "MAX_HASHED_BYTES", 100)
-    assert of(np.arange(1000)).mark == of(np.arange(1000)).mark
-    assert of(np.arange(1000)).mark != of(np.arange(1000) + 1).mark
-    assert of(torch.arange(1000)).mark != of(torch.arange(1000) + 1).mark
+    assert mark(np.arange(1000)) == mark(np.arange(1000))
+    assert mark(np.arange(1000)) != mark(np.arange(1000) + 1)
+    assert mark(torch.arange(1000)) != mark(torch.arange(1000) + 1)
 
 
 def tensor(mark: str, device: str = "cpu", shape: str = "2×3") -> Variable:
@@ -112,8 +116,10 @@ def tensor(mark: str, device: str = "cpu", shape: str = "2×3") -> Variable:
         ({0: tensor("a"), 1: tensor("a", shape="2×2"), 2: tensor("a")},
          [["0,2", "Tensor", "2×3", "float32", "cpu", "24 B", "equal"],
           ["1", "Tensor", "2×2", "float32", "cpu", "24 B", ""]]),
-        ({0: of(0.5), 1: of(0.25)}, [["0–1", "float", "0.5, 0.25", "", "", "–", "differ: 0 | 1"]]),
-        ({0: of(Unsayable()), 1: of(Unsayable())}, [["0–1", "Unsayable", "", "", "", "–", "–"]]),
+        ({0: describe_value(0.5), 1: describe_value(0.25)},
+         [["0–1", "float", "0.5, 0.25", "", "", "–", "differ: 0 | 1"]]),
+        ({0: describe_value(Unsayable()), 1: describe_value(Unsayable())},
+         [["0–1", "Unsayable", "", "", "", "–", "–"]]),
     ],
     ids=["equal", "devices", "all differ", "shapes", "numbers", "own"],
 )  # fmt: skip
@@ -123,14 +129,16 @@ def test_ranks_side_by_side(on: dict[int, Variable], rows: list[list[str]]):
 
 
 def test_only_what_is_asked_for_and_where_it_is():
-    made = table({0: {"x": of(1)}, 1: {"x": of(1), "y": of(2)}}, ["y"])
+    made = table(
+        {0: {"x": describe_value(1)}, 1: {"x": describe_value(1), "y": describe_value(2)}}, ["y"]
+    )
     assert made.rows == [["y", "1", "int", "2", "", "", "–", ""]]
     assert table({0: {}, 1: {}}).rows == []
 
 
 def test_dictionaries_that_are_equal_have_one_mark():
     one, other = {"a": 1, "b": [2]}, {"b": [2], "a": 1}
-    assert one == other and of(one).mark == of(other).mark != of({"a": 1, "b": [3]}).mark
+    assert one == other and mark(one) == mark(other) != mark({"a": 1, "b": [3]})
 
 
 @pytest.mark.parametrize("kind", [bytes, bytes.decode], ids=["bytes", "str"])
@@ -140,9 +148,9 @@ def test_long_text_is_never_copied_as_a_whole(kind: Any, monkeypatch: pytest.Mon
     cut = one[1:]
     tracemalloc.start()
     try:
-        assert of(one).mark != of(other).mark and of([one]).mark != of([other]).mark
-        assert of(one).mark != of(cut).mark
+        assert mark(one) != mark(other) and mark([one]) != mark([other])
+        assert mark(one) != mark(cut)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert of(one).shape == repr(one[:40])[:39] + "…" and peak < 1 << 20
+    assert describe_value(one).shape == repr(one[:40])[:39] + "…" and peak < 1 << 20

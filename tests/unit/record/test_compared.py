@@ -40,7 +40,7 @@ def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path):
     gone, outside, many, itself = notes
     assert gone.startswith(f"not compared: no record 'none' in {store.runs}")
     assert outside.startswith("not compared: no record '../x'")
-    assert many.startswith("not compared: '2026' fits 6 records")
+    assert many.startswith("not compared: '2026' matches 6 records")
     assert itself == f"not compared: {ids[0]!r} is this run"
     found, notes = compared(store, [",".join(ids)])
     assert found == ids[:MAX_COMPARED_RUNS]

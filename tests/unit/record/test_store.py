@@ -317,7 +317,7 @@ def test_ids_can_be_abbreviated(tmp_path: Path):
     assert store.find("20260101") == "20260101-000000-aaa111"
     assert store.find("bbb222") == "20260102-000000-bbb222"
     assert store.find("20260102-000001-ccc333") == "20260102-000001-ccc333"
-    with pytest.raises(RecordError, match="fits 2 records"):
+    with pytest.raises(RecordError, match="matches 2 records"):
         store.find("20260102")
     for text in ("", "nothing", "../.."):
         with pytest.raises(RecordError, match="no record"):

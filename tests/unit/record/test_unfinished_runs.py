@@ -48,4 +48,4 @@ def test_a_spool_that_cannot_be_read_may_hold_some(ended, monkeypatch, spool: st
     refuse(monkeypatch, ended.folder / spool)
     assert ended.unfinished() == [UNLISTED]
     [found] = cleanup.findings(Store())
-    assert UNLISTED in found.what and found.what.endswith("is kept for that")
+    assert UNLISTED in found.what and found.what.endswith("so its folder is kept")

@@ -26,7 +26,7 @@ from rankroom.remote.agent import Agent
 from rankroom.scheduler.site import Site
 from record_makers import start_record
 
-REFUSED = "cannot reach c1: it does not let you in; check the key\n`ssh c1` said:\n  no"
+REFUSED = "cannot reach c1: it rejected your key or password; check the key\n`ssh c1` said:\n  no"
 
 
 async def nothing(*about: Any, **more: Any) -> str:
@@ -76,7 +76,7 @@ def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: p
         async with agent_of("running") as agent:
             agent.queue.cancel = cancel  # type: ignore[method-assign]
             first, second = await agent.stop(), await agent.stop()
-            assert first == second and "goes on trying to cancel its job 12" in first
+            assert first == second and "keeps trying to cancel its job 12" in first
             monkeypatch.setattr(module, "STOP_TIMEOUT_S", 60.0)
             cancelled.set()
             assert await agent.stop() == "" and await agent.stop() == ""
@@ -171,7 +171,8 @@ def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
             agent.records.begin_now = begin_now  # type: ignore[method-assign]
             said = await agent._pass_on(Asked({"do": "run"}))  # type: ignore[arg-type]
             [note] = said["run"]["notes"]
-            assert note.startswith("the run goes on there") and note.endswith("left on device")
+            assert note.startswith("the run continues at the site, but")
+            assert note.endswith("left on device")
 
     doing(test)
 
@@ -247,13 +248,13 @@ def test_a_job_that_will_never_start_is_cancelled_before_it_is_given_up(
                     raise error
 
             async def part() -> None:
-                raise StartError("job 12 would never start. It is cancelled")
+                raise StartError("job 12 would never start. It was cancelled")
 
             agent.queue.cancel = cancel
             await agent._lasting(part)
             assert stood == [("starting", False)] * 4
             assert agent.info.state == "failed"
-            assert agent.info.message == "job 12 would never start. It is cancelled"
+            assert agent.info.message == "job 12 would never start. It was cancelled"
 
     doing(test)
 
@@ -415,7 +416,7 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
             agent._said_of_cluster = lambda *about: None
             agent.status.ready = True
             with pytest.raises(
-                SshError, match=r"link is cut\. The cell may have begun there: look at"
+                SshError, match=r"link is cut\. The cell may have started there: check"
             ):
                 await agent._do(Asked({"do": "run", "mark": "m1"}))
             with pytest.raises(SshError):  # and cut again in the middle of that

@@ -226,7 +226,7 @@ def test_a_gap_is_refused(there: There, here: Store):
     kept = replicas(here)
     there.write(9)
     kept.take(*there.answer(0, 0))
-    with pytest.raises(RecordError, match="has 0 bytes, and what came begins at 60"):
+    with pytest.raises(RecordError, match="has 0 bytes, but the received events begin at byte 60"):
         kept.take(*there.answer(60))
     bring(there, kept)
     assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()

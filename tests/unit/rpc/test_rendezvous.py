@@ -92,7 +92,7 @@ def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
 
 def test_release_lets_a_waiting_rank_go(worlds):
     threading.Timer(0.1, worlds[0].release, [True]).start()
-    with pytest.raises(ReleasedError, match="topic was given up: rank 1 failed before"):
+    with pytest.raises(ReleasedError, match="topic was released: rank 1 failed before"):
         worlds[0].gather("topic", 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_a_replica_that_has_not_come_yet_is_not_lost(tmp_path: Path):
     shutil.rmtree(store.paths(info.id).folder)
     run = Run(info, store, ask, is_replica=True)
     assert not run.wait(0.05) and run.state == "running"
+
+
+def test_a_run_that_is_over_takes_only_what_its_supervisor_says_of_it_later(tmp_path: Path):
+    """As when a full disk let its record be closed only after its end."""
+    store, info, writer = start_record(tmp_path, notes=["the disk is full"])
+    run = Run(info, store, ask)
+    run.told(replace(info, state="done"))
+    run.told(replace(info, notes=[]))  # an older state, which is late
+    assert run.wait(0) and run.state == "done" and run.info.notes == ["the disk is full"]
+    run.told(replace(info, state="done", notes=[]))
+    assert run.info.notes == []
+    writer.close()
 
 
 def test_a_run_is_over_with_its_supervisor_though_another_one_has_the_name_by_now(

@@ -86,7 +86,9 @@ def test_a_job_is_found_whose_id_a_wrapper_does_not_say(fake: FakeScheduler, kin
 def test_an_answer_without_an_id_is_shown_where_there_is_no_job(fake: FakeScheduler, kind: str):
     loses(fake, kind, end=WRAPPED, accepts=False)
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
-    words = rf"(?s){COMMANDS[kind][0]} gave no job id; .*Thank you.*Whether the job x was accepted"
+    words = (
+        rf"(?s){COMMANDS[kind][0]} gave no job id; .*Thank you.*unknown whether job x was accepted"
+    )
     with pytest.raises(StartError, match=words):
         asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
     fake.fails(COMMANDS[kind][1], "no answer")
@@ -100,8 +102,8 @@ def test_a_job_that_is_not_seen_is_told(fake: FakeScheduler, kind: str):
     with pytest.raises(SchedulerError) as caught:
         asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
     assert not isinstance(caught.value, LostAnswerError)
-    assert "Whether the job x was accepted is not known" in str(caught.value)
-    assert f"look at `{scheduler.kind.LIST}` there" in str(caught.value)
+    assert "It is unknown whether job x was accepted" in str(caught.value)
+    assert f"run `{scheduler.kind.LIST}` there" in str(caught.value)
     assert "nothing was lost" not in str(caught.value)
     fake.fails(COMMANDS[kind][1], "no answer")
     with pytest.raises(LostAnswerError):
@@ -115,7 +117,7 @@ def test_a_line_that_is_cut_meanwhile_leaves_it_open(fake: FakeScheduler, kind: 
             raise SshError("the link was lost", "lost")
 
     scheduler = Scheduler(replace(SITE, scheduler=kind), Cut())  # type: ignore[arg-type]
-    with pytest.raises(SshError, match="link was lost\nWhether the job x was accepted is not"):
+    with pytest.raises(SshError, match="link was lost\nIt is unknown whether job x was accepted"):
         asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
 
 

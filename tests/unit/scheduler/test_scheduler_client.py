@@ -216,7 +216,7 @@ def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monke
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 1.0)
-        with pytest.raises(SchedulerError, match="did not answer in time"):
+        with pytest.raises(SchedulerError, match="timed out"):
             await scheduler.ask(["7"])
 
     run(all_of_it())
@@ -280,7 +280,7 @@ def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypa
 
 def test_a_clock_set_back_in_between_keeps_nobody_waiting(fake, quick, monkeypatch):
     scheduler = Scheduler(SITE, Elsewhere())
-    question, now = scheduler._question, time.time
+    question, now = scheduler._query, time.time
 
     async def set_back(ids: list[str]) -> tuple[str, str]:
         monkeypatch.setattr(time, "time", lambda: now() - 3600)
@@ -288,7 +288,7 @@ def test_a_clock_set_back_in_between_keeps_nobody_waiting(fake, quick, monkeypat
 
     async def all_of_it() -> None:
         await scheduler.ask(["7"])
-        monkeypatch.setattr(scheduler, "_question", set_back)
+        monkeypatch.setattr(scheduler, "_query", set_back)
         assert (await scheduler.ask(["7"]))["7"].state == "gone"
 
     run(asyncio.wait_for(all_of_it(), 30))
@@ -316,7 +316,7 @@ REFUSALS = {
         "sbatch",
         "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
         "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-        "It will never start like this: ask for less (1 node(s) for 01:00:00)",
+        "Such a job can never start: ask for less (1 node(s) for 01:00:00)",
     ),
     "too many jobs": (
         "sbatch",
@@ -338,7 +338,7 @@ REFUSALS = {
     "nodes": (
         "sbatch",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available",
-        "No node has what is asked for",
+        "No node satisfies the request",
     ),
     "group": (
         "sbatch",
@@ -367,14 +367,14 @@ REFUSALS = {
     "pbs limits": (
         "qsub",
         "qsub: Job violates queue and/or server resource limits",
-        "It will never start like this",
+        "Such a job can never start",
     ),
     "pbs down": (
         "qsub",
         "Connection refused\nqsub: cannot connect to server pbs-01 (errno=15010)",
         "down or being restarted",
     ),
-    "torque": ("qsub", "qstat: invalid option -- 'F'", "it takes OpenPBS or PBS Professional"),
+    "torque": ("qsub", "qstat: invalid option -- 'F'", "OpenPBS or PBS Professional is required"),
     "pbs user": ("qsub", "qsub: Unauthorized Request", "You may not use this partition or queue"),
 }
 
@@ -396,7 +396,9 @@ def test_a_command_that_one_may_not_run(monkeypatch, tmp_path: Path):
     (tmp_path / "qsub").touch(0o644)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for place in (Elsewhere(), LocalHost()):
-        with pytest.raises(SchedulerError, match="`qsub` is there, and you may not run it"):
+        with pytest.raises(
+            SchedulerError, match="`qsub` is there, but you are not permitted to run it"
+        ):
             run(Scheduler(PBS, place).submit("#!/bin/sh\n"))
 
 
@@ -404,7 +406,7 @@ def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
     # PBS's commands, as Slurm's may well be on this machine.
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
     scheduler = Scheduler(PBS, Elsewhere())
-    with pytest.raises(SchedulerError, match="There is no `qsub` there, not in a login shell"):
+    with pytest.raises(SchedulerError, match="There is no `qsub` there, not even in a login shell"):
         run(scheduler.submit("#!/bin/sh\n"))
     with pytest.raises(SchedulerError, match="There is no `qstat` there"):
         run(scheduler.ask(["1"]))

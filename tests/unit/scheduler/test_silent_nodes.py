@@ -107,7 +107,7 @@ def test_a_node_that_is_down_is_over_at_once(slurm: Slurm, ask):
 
 
 def test_a_step_that_is_over_is_believed_of_two_answers_in_a_row(slurm: Slurm, ask):
-    over = {"c4": "what ran on its node c4 is over, as the scheduler says"}
+    over = {"c4": "according to the scheduler, its processes on node c4 have ended"}
     slurm.steps.write_text("agent-c3\n")
     assert ask("c3", "c4") == {}
     slurm.on()

@@ -70,33 +70,45 @@ def test_whether_one_may_ssh_to_nodes_is_true_or_false(own):
 
 
 MISTAKES = {
-    "a switch as text": ('ssh_to_nodes = "yes"', 1, "ssh_to_nodes is true or false, not 'yes'"),
-    "a switch for a number": ("[job]\nnodes = true", 2, "nodes is a whole number, not True"),
+    "a switch as text": (
+        'ssh_to_nodes = "yes"',
+        1,
+        "ssh_to_nodes must be true or false, not 'yes'",
+    ),
+    "a switch for a number": ("[job]\nnodes = true", 2, "nodes must be a whole number, not True"),
     "unknown key": ('[job]\npartion = "gpu"', 2, "partion is not known (did you mean partition?)"),
     "unknown key at the top": ('logn = "x"', 1, "logn is not known (did you mean login?)"),
     "unknown table": ("[jobs]\nnodes = 2", 1, "jobs is not known (did you mean job?)"),
-    "a number as text": ('[job]\n\nnodes = "2"', 3, "nodes is a whole number, not '2'"),
-    "a text as number": ("[job]\naccount = 7", 2, "account is a text, not 7"),
-    "no list": ('[environment]\nmodules = "x"', 2, "modules is a list of texts"),
-    "no nodes": ("[job]\nnodes = 0", 2, "nodes is a number from 1 up, not 0"),
+    "a number as text": ('[job]\n\nnodes = "2"', 3, "nodes must be a whole number, not '2'"),
+    "a text as number": ("[job]\naccount = 7", 2, "account must be a string, not 7"),
+    "no list": ('[environment]\nmodules = "x"', 2, "modules must be a list of strings"),
+    "no nodes": ("[job]\nnodes = 0", 2, "nodes must be 1 or more, not 0"),
     "no time": ('[job]\ntime = "an hour"', 2, "time 'an hour' is no time"),
     "both memories": (
         '[job]\nmemory_per_node = "1G"\nmemory_per_cpu = 100',
         3,
         "memory_per_cpu cannot be combined with memory_per_node",
     ),
-    "memory": ('[job]\nmemory_per_node = "much"', 2, "memory_per_node is megabytes"),
-    "scheduler": ('scheduler = "lsf"', 1, "scheduler is one of slurm, pbs, none, not 'lsf'"),
+    "memory": ('[job]\nmemory_per_node = "much"', 2, "memory_per_node must be megabytes"),
+    "scheduler": ('scheduler = "lsf"', 1, "scheduler must be one of slurm, pbs, none, not 'lsf'"),
     "half a container": ('[container]\nimage = "x"', None, "runtime and image"),
-    "an account of two lines": ('[job]\naccount = "a\\n#SBATCH -N 99"', 2, "account cannot be"),
+    "an account of two lines": (
+        '[job]\naccount = "a\\n#SBATCH -N 99"',
+        2,
+        "account must be a single word",
+    ),
     "an option as login": ('login = "-oProxyCommand=x"', 1, "login cannot be"),
-    "a table as a value": ("job = 3", 1, "job is a table"),
-    "a list as parent": ('extends = ["perlmutter"]', 1, "extends is a text, not ['perlmutter']"),
-    "another cluster": ('[job]\nextra = ["-M b"]', 2, "extra cannot have --clusters: squeue"),
-    "another name": ('[job]\nextra = ["--job-name=x"]', 2, "extra cannot have --job-name"),
-    "an array": ('[job]\nextra = ["--array=0-3"]', 2, "extra cannot have --array"),
-    "another log of PBS": ('scheduler = "pbs"\n[job]\nextra = ["-o x"]', 3, "cannot have -o"),
-    "a QoS of PBS": ('scheduler = "pbs"\n[job]\nqos = "high"', 3, "qos is not for PBS"),
+    "a table as a value": ("job = 3", 1, "job must be a table"),
+    "a list as parent": (
+        'extends = ["perlmutter"]',
+        1,
+        "extends must be a string, not ['perlmutter']",
+    ),
+    "another cluster": ('[job]\nextra = ["-M b"]', 2, "extra must not contain --clusters: squeue"),
+    "another name": ('[job]\nextra = ["--job-name=x"]', 2, "extra must not contain --job-name"),
+    "an array": ('[job]\nextra = ["--array=0-3"]', 2, "extra must not contain --array"),
+    "another log of PBS": ('scheduler = "pbs"\n[job]\nextra = ["-o x"]', 3, "must not contain -o"),
+    "a QoS of PBS": ('scheduler = "pbs"\n[job]\nqos = "high"', 3, "qos has no counterpart in PBS"),
     "a path for no shell": (
         '[container]\nruntime = "apptainer"\nimage = "~/a.sif"',
         3,
@@ -143,7 +155,7 @@ def test_a_site_that_is_not_there_is_answered_with_those_that_are(own):
 def test_options_replace_what_the_profile_says_and_are_checked():
     found = site.load("perlmutter").asking(nodes=2, time="00:10:00", account=None)
     assert (found.job.nodes, found.seconds) == (2, 600)
-    with pytest.raises(UsageError, match="perlmutter: nodes is a number from 1 up"):
+    with pytest.raises(UsageError, match="perlmutter: nodes must be 1 or more"):
         found.asking(nodes=0)
 
 

@@ -88,13 +88,13 @@ def test_this_machine_needs_no_scheduler(fake: FakeScheduler):
 
 class Unreachable(Elsewhere):
     async def open(self) -> None:
-        raise SshError("cannot reach login.example.org: no answer comes from there", "unreachable")
+        raise SshError("cannot reach login.example.org: it does not respond", "unreachable")
 
 
 def test_a_login_node_that_does_not_answer(fake: FakeScheduler, here: Site):
     steps = run(here, job=True, place=Unreachable())
     assert steps.pop("login node") == Step(
-        "login node", "failed", "cannot reach login.example.org: no answer comes from there"
+        "login node", "failed", "cannot reach login.example.org: it does not respond"
     )
     assert {step.state for step in steps.values()} == {"skipped"}
     assert not fake.calls("sbatch")
@@ -105,7 +105,7 @@ def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
     steps = run(here)
     assert steps["scheduler"].state == "failed"
     assert "down or being restarted" in steps["scheduler"].words
-    assert steps["account and partition"].words == "not tried, as scheduler failed"
+    assert steps["account and partition"].words == 'skipped, because the step "scheduler" failed'
     # What does not need it is known all the same.
     assert steps["Python with Rankroom"].state == "ok"
 
@@ -310,7 +310,7 @@ def test_a_test_job_that_will_never_start_is_cancelled(fake: FakeScheduler, here
     submitting(fake, "cat >/dev/null; echo 77")
     fake.set("77", "77|PENDING|PartitionTimeLimit|N/A||N/A|check")
     steps = run(here, job=True)
-    assert "it will never start like this" in steps["test job"].words
+    assert "as submitted, it will never start" in steps["test job"].words
     assert len(fake.calls("scancel")) == 1
 
 
@@ -381,7 +381,7 @@ def test_jobs_are_listed_with_their_state(own: Path, fake: FakeScheduler):
     fake.set(first, f"{first}|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|lab")
     lines = cli("jobs").splitlines()
     assert [line.split()[0] for line in lines] == [second, first]
-    assert "tiger" in lines[0] and "waits in the queue (Priority" in lines[0]
+    assert "tiger" in lines[0] and "is waiting in the queue (Priority" in lines[0]
     assert lines[1].endswith("runs on c1")
     assert cli("jobs", "--cancel", second) == f"job {second} at mine is cancelled\n"
     assert first not in cli("jobs", "--site", "perlmutter")
@@ -406,7 +406,7 @@ def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):
     job = submit("lab")
     fake.fails("squeue", DOWN)
     said = cli("jobs")
-    assert f"{job}  mine" in said and "not known" in said
+    assert f"{job}  mine" in said and "unknown" in said
     assert DOWN in said
 
 

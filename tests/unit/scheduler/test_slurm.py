@@ -176,14 +176,15 @@ def test_what_squeue_says():
     found = answered(slurm, ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
     assert {job: status.words for job, status in found.items()} == {
         "101": "runs on nid[001140-001141]",
-        "102": "waits in the queue (Priority: others are before it), expected to start "
-        + jobs.moment(NOON),
-        "103": "waits in the queue (PartitionTimeLimit: it asks for more time than the partition "
-        "allows): it will never start like this",
-        "104": "waits in the queue (ReqNodeNotAvail: nodes that it needs are down or reserved)",
-        "105": "has ended",
+        "102": "is waiting in the queue (Priority: higher-priority jobs are ahead of it), expected "
+        f"to start {jobs.moment(NOON)}",
+        "103": "is waiting in the queue (PartitionTimeLimit: it asks for more time than the "
+        "partition allows): as submitted, it will never start",
+        "104": "is waiting in the queue (ReqNodeNotAvail: nodes that it needs are down or "
+        "reserved)",
+        "105": "is ending",
         "106": "has ended (timeout)",
-        "108": "waits in the queue (its nodes are being made ready)",
+        "108": "is waiting in the queue (its nodes are being prepared)",
         "999": "is no longer known to the scheduler",
     }
     assert (found["101"].until, found["101"].name) == (NOON - 3600, "rankroom-x")
@@ -205,7 +206,7 @@ def test_a_state_that_is_not_known_is_no_end():
 
 def test_a_job_that_a_federation_has_elsewhere_is_not_over():
     line = "7|REVOKED|BadConstraints|N/A||N/A|x"
-    assert "(it is left to another cluster" in slurm.listed(line)["7"].words
+    assert "(another cluster of the federation" in slurm.listed(line)["7"].words
     assert not slurm.listed(line)["7"].never
     assert slurm.found(line, "x") == ["7"]
     assert slurm.ended("JobId=7 JobState=REVOKED", "7") is None
@@ -259,7 +260,7 @@ def test_what_qstat_says():
     assert found["13"].never
     # Nodes that are down may come back.
     assert found["13"].patience == pbs.NEVER_PATIENCE_S
-    assert found["13"].words == "waits in the queue (Can Never Run: too many nodes)"
+    assert found["13"].words == "is waiting in the queue (Can Never Run: too many nodes)"
     assert found["14"].words == "has ended (exit status 271)"
     assert found["17"].words == "has ended (completed)"
     assert found["15"].state == "gone"
@@ -342,7 +343,7 @@ def test_qstat_that_knows_none_of_the_jobs():
 
 
 def test_an_answer_that_is_none():
-    with pytest.raises(SchedulerError, match="it said:\nqstat: cannot connect"):
+    with pytest.raises(SchedulerError, match="its output:\nqstat: cannot connect"):
         answered(pbs, "qstat: cannot connect", ["1"])
     assert submitted(pbs, "123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
     with pytest.raises(StartError, match="no job id"):
@@ -403,8 +404,8 @@ FOR_EVER = {
     "AssocMaxNodePerJobLimit": "more nodes than your account",
     "AssocMaxGRESPerJob": "more GPUs than your account",
     "AssocMaxCpuMinutesPerJobLimit": "more CPUs than your account",
-    "QOSMinGRES": "fewer GPUs than the QoS wants",
-    "QOSMinCpuNotSatisfied": "fewer CPUs than the QoS wants",
+    "QOSMinGRES": "less than the QoS's minimum of GPUs",
+    "QOSMinCpuNotSatisfied": "less than the QoS's minimum of CPUs",
     "InvalidQOS": "QoS is not valid",
     "AccountNotAllowed": "may not use this partition",
     "DependencyNeverSatisfied": "a job that has failed",
@@ -420,7 +421,7 @@ def waiting(reason: str, *others: str):
 @pytest.mark.parametrize("reason", PASSES)
 def test_reasons_that_pass_by_waiting(reason: str):
     assert not waiting(reason).never
-    assert waiting(reason).words.startswith("waits in the queue (")
+    assert waiting(reason).words.startswith("is waiting in the queue (")
 
 
 @pytest.mark.parametrize("reason", FOR_EVER)
@@ -428,7 +429,7 @@ def test_reasons_that_do_not(reason: str):
     status = waiting(reason)
     assert status.never
     assert FOR_EVER[reason] in status.words
-    assert status.words.endswith("): it will never start like this")
+    assert status.words.endswith("): as submitted, it will never start")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ OF_BEFORE = {
     "slurm": "exit 0",
     "pbs": "echo qstat: Unknown Job Id 101.pbs-01 >&2; exit 153",
 }
-WAITS = "waits in the queue (it is not listed yet)"
+WAITS = "is waiting in the queue (it is not listed yet)"
 
 
 @pytest.fixture(params=["slurm", "pbs"])

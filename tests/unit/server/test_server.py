@@ -458,8 +458,8 @@ def test_bad_requests_get_one_line(server: Server, path: str, status: int, says:
 @pytest.mark.parametrize(
     ("cluster", "status", "says"),
     [
-        ("gone", 410, "cluster gone is gone"),
-        ("deaf", 410, "the supervisor of cluster deaf cannot be reached"),
+        ("gone", 410, "there is no cluster named gone"),
+        ("deaf", 410, "the supervisor of cluster deaf does not accept connections"),
         ("idle", 400, "no rank of idle runs a cell; its log ends with"),
         ("broken", 400, "a broken pipe"),
         ("over", 409, "is over (done)"),

@@ -24,9 +24,9 @@ T = TypeVar("T")
 def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
     free = threading.Event()
     monkeypatch.setattr(threads, "REQUEST_TIMEOUT_S", 0.1)
-    with pytest.raises(StartError, match=r"no answer within .* its status shows"):
+    with pytest.raises(StartError, match=r"no reply within .* the status will show"):
         asyncio.run(Threads().run(lambda: free.wait(60)))
-    with pytest.raises(StartError, match=r"no answer within 0 s$"):
+    with pytest.raises(StartError, match=r"no reply within 0 s$"):
         asyncio.run(Threads().look("profile", lambda: free.wait(60)))
     free.set()
 

@@ -130,7 +130,7 @@ def test_a_workshop_without_learners_says_what_they_type(teacher: Server, place:
     ("query", "says"),
     [
         ("", "say which workshop"),
-        ("?folder=here", "here is no absolute path"),
+        ("?folder=here", "here is not an absolute path"),
         ("?folder=/nonexistent/workshop", "no workshop in /nonexistent/workshop"),
         ("?folder=/usr", "no workshop in /usr"),
     ],
@@ -161,7 +161,7 @@ def test_another_than_the_teacher_is_told_so_and_tells_nothing(teacher: Server, 
         ("timer", {"minutes": "soon"}, "give a number up to 1440"),
         ("timer", {"minutes": "-1"}, "give a number"),
         ("offer", {"user": "nobody", "what": "catch up"}, "nobody has no seat"),
-        ("offer", {"user": "nobody", "what": "money"}, "catch up and reset can"),
+        ("offer", {"user": "nobody", "what": "money"}, "the offers are 'catch up' and 'reset'"),
         ("show", {"run": "20200101-000000-abcdef"}, "no record"),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_reset_keeps_the_learners_notebook(learner: Server):
     other = root / "work" / "thesis.ipynb"
     other.write_text("my own")
     reply = learner.post("rankroom/workshop/reset", {"notebook": "work/thesis.ipynb"})
-    assert reply.status == 400 and "is no lesson of the course" in reply.json["message"]
+    assert reply.status == 400 and "is not a lesson of the course" in reply.json["message"]
     assert other.read_text() == "my own"
 
 

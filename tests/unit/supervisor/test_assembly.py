@@ -35,7 +35,7 @@ def test_what_the_disk_refused_and_the_wire_lost_is_told(tmp_path):
     assembly, notes = assembled(tmp_path, with_hole(2, 3))
     assert assembly.take(0, 0, LINES[0]) == LINES[0]
     assert assembly.take(0, AT[5], LINES[5]) == LINES[1] + LINES[4] + LINES[5]
-    assert notes == [f"{AT[4] - AT[2]} bytes of rank 0 were lost on the way"]
+    assert notes == [f"{AT[4] - AT[2]} bytes of events from rank 0 were lost"]
 
 
 def test_a_hole_that_came_over_the_wire_misses_nothing(tmp_path):
@@ -67,7 +67,7 @@ def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
     assembly, notes = assembled(tmp_path, with_hole(2, 3))
     assembly.resume(0, 2)
     assert assembly.rest(0) == LINES[4] + LINES[5]
-    assert notes == [f"{AT[4] - AT[2]} bytes of rank 0 were lost on the way"]
+    assert notes == [f"{AT[4] - AT[2]} bytes of events from rank 0 were lost"]
 
 
 def test_last_words_come_in_pieces_that_cut_no_character(tmp_path):

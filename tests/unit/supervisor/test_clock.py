@@ -80,6 +80,9 @@ class Hosts:
         self.ahead = ahead
         self.asked: list[int] = []
 
+    def connected(self) -> list[int]:
+        return list(self.ahead)
+
     def __call__(self, ranks: list[int], do: str) -> list[Future[Any]]:
         assert do == "clock"
         out: list[Future[Any]] = []
@@ -102,7 +105,7 @@ def compared(clocks: Clocks, ranks: list[RankInfo]) -> dict[int, Clock]:
 
 def test_ranks_on_this_host_are_not_asked():
     hosts = Hosts({0: 0})
-    clocks = Clocks(hosts, "here")
+    clocks = Clocks(hosts, hosts.connected, "here")
     assert compared(clocks, [rank_on(0, "here")]) == {}
     assert hosts.asked == []
 
@@ -110,7 +113,7 @@ def test_ranks_on_this_host_are_not_asked():
 def test_ranks_of_one_host_share_a_clock():
     hosts = Hosts({1: 5_000_000, 2: 5_000_000, 3: 5_000_000, 4: -7_000})
     ranks = [rank_on(0, "here"), *(rank_on(n, "a") for n in (1, 2, 3)), rank_on(4, "b")]
-    found = compared(Clocks(hosts, "here"), ranks)
+    found = compared(Clocks(hosts, hosts.connected, "here"), ranks)
     assert found.keys() == {1, 2, 3, 4}
     assert found[1] == found[2] == found[3]
     assert abs(found[1].offset - 5_000_000) <= found[1].error
@@ -120,7 +123,7 @@ def test_ranks_of_one_host_share_a_clock():
 
 def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytest.MonkeyPatch):
     hosts = Hosts({1: 100})
-    clocks = Clocks(hosts, "here")
+    clocks = Clocks(hosts, hosts.connected, "here")
     ranks = [rank_on(1, "a")]
     assert compared(clocks, ranks) and clocks.of(ranks)
     count = len(hosts.asked)
@@ -135,7 +138,7 @@ def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyP
     # Threads of a busy machine may stand still for longer than is waited for them.
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 60.0)
     hosts = Hosts({})
-    clocks = Clocks(hosts, "here")
+    clocks = Clocks(hosts, hosts.connected, "here")
     ranks = [rank_on(1, "a"), rank_on(2, "b")]
     assert not clocks.comparing
     thread = clocks.compare(ranks)
@@ -146,15 +149,25 @@ def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyP
     assert clocks.of(ranks).keys() == {1, 2}
 
 
+def test_while_ranks_are_waited_for_nothing_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """Requests whose replies nobody reads would delay those that are measured."""
+    monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.2)
+    hosts = Hosts({1: 0})
+    clocks = Clocks(hosts, hosts.connected, "here")
+    assert compared(clocks, [rank_on(1, "a"), rank_on(2, "b")]).keys() == {1}
+    assert hosts.asked.count(1) == hosts.asked.count(2) == 12
+
+
 def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.1)
     hosts = Hosts({2: 77_000_000})
-    found = compared(Clocks(hosts, "here"), [rank_on(1, "a"), rank_on(2, "a")])
+    found = compared(Clocks(hosts, hosts.connected, "here"), [rank_on(1, "a"), rank_on(2, "a")])
     assert abs(found[2].offset - 77_000_000) <= found[2].error
 
 
 def test_hosts_that_do_not_answer_have_no_clock(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.1)
-    clocks = Clocks(Hosts({}), "here")
+    hosts = Hosts({})
+    clocks = Clocks(hosts, hosts.connected, "here")
     assert compared(clocks, [rank_on(1, "a")]) == {}
     assert clocks.of([rank_on(1, "a")]) == {}

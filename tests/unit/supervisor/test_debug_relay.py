@@ -64,7 +64,7 @@ def test_a_client_that_connects_again_still_has_it():
     ask(b"again", "stackTrace")
     relay.take(SimpleNamespace(content={"do": "debugged", "rank": 0, "event": {}}))  # type: ignore[arg-type]
     assert told == [b"again"]
-    with pytest.raises(UsageError, match="is in the debugger of another notebook"):
+    with pytest.raises(UsageError, match="is being debugged from another notebook"):
         ask(b"another", "stackTrace", pid=1, began=0)
     ask(b"again", "disconnect")
     assert relay._clients == {}

@@ -36,7 +36,7 @@ def test_a_rank_is_waited_for_where_all_others_have_the_state():
 def test_who_is_about_to_get_the_state_does_not_keep_others_from_waiting():
     made = inside(0, 1, 2, of=3)
     assert made.wait_for(1, KILLED, 9) == [0, 2] and made.meeting == 1
-    assert made.come_back(1) == KILLED
+    assert made.note_restarted(1) == KILLED
     assert made.go_on_without(2)
     assert made.wait_for(2, KILLED, 9) == [0, 1] and made.meeting == 2
     assert not made.go_on_without(0)  # then nobody would have it
@@ -58,7 +58,7 @@ def test_nor_is_one_that_dies_each_time_it_is_started():
     for _ in range(elastic_ranks.MAX_RESTARTS_WITHOUT_STATE):
         assert not made.is_hopeless(1)
         made.wait_for(1, KILLED, 9)
-        made.come_back(1)
+        made.note_restarted(1)
     assert made.is_hopeless(1)
     made.note(1, True)
     assert not made.is_hopeless(1)

@@ -91,10 +91,10 @@ def test_one_that_cannot_be_looked_into_keeps_no_cluster_from_starting(native, m
 @pytest.mark.parametrize(
     ("compiler", "why"),
     [
-        ("gcc '-O2", 'CC, "gcc \'-O2", is no command'),
+        ("gcc '-O2", 'CC, "gcc \'-O2", is not a valid command'),
         ("/no/such/cc", "it could not be compiled with /no/such/cc: "),
         ("/bin/false", "it could not be compiled with /bin/false: "),
-        ("/bin/true", "it made no file"),
+        ("/bin/true", "it wrote no output file"),
     ],
 )
 def test_a_compiler_that_does_not_work_is_named(
@@ -182,7 +182,7 @@ def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
     own = {"LD_PRELOAD": f"{named}:/usr/lib/other.so"}
     env = preloaded.without_missing(own)
     assert env["LD_PRELOAD"] == "/usr/lib/other.so"
-    assert env[preloaded.UNGUARDED].startswith(f"{named} is not on this node: another one")
+    assert env[preloaded.UNGUARDED].startswith(f"{named} is not on this node: another node")
     named.touch()
     assert preloaded.without_missing(own)[preloaded.UNGUARDED] == (
         f"{named} cannot be loaded on this node, whose C library may be older"
@@ -195,9 +195,9 @@ def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
 @pytest.mark.parametrize(
     ("guarded", "told", "why", "says"),
     [
-        (False, True, "there is no C compiler", "is not in use, as there is no C compiler"),
+        (False, True, "there is no C compiler", "is not in use, because there is no C compiler"),
         (False, True, "", "which may be in a container"),
-        (True, False, "", "its kernel does not tell whose process connects"),
+        (True, False, "", "its kernel does not reveal who owns a connection"),
         (True, True, "", ""),
     ],
 )
@@ -214,10 +214,10 @@ def test_what_is_said_of_open_ports_names_the_cause(
     monkeypatch.setenv(preloaded.UNGUARDED, why)
     monkeypatch.delenv("RANKROOM_PEERS", raising=False)
     for _ in range(2):
-        open_ports.tell("a framework")
+        open_ports.note_open_ports("a framework")
     notes = recorder.new_notes()
     assert len(notes) == bool(says)
-    assert all(says in each and "open to other users" in each for each in notes)
+    assert all(says in each and "other users of this machine" in each for each in notes)
 
 
 LISTENS = """

@@ -68,7 +68,7 @@ def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
     children.agents = [agent]  # type: ignore[list-item]
     children.ranks[0] = RankProcess(0, 1)
     children.ranks[0].pid = 77
-    with pytest.raises(OSError, match=r"its last process \(77\) does not end"):
+    with pytest.raises(OSError, match=r"its previous process \(77\) has not ended"):
         children.start_rank(0)
     assert not started
     children.ranks[0].returncode = -9

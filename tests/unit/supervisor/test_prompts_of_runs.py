@@ -146,8 +146,8 @@ def test_a_wait_for_a_debugger_is_no_fault_of_the_run(begun: Begun):
     waits = Place([0], "waits", "waits in allreduce", "allreduce")
     asks = Place([1], "asks", "is in the debugger at cell line 5", "the debugger")
     for hang in (Hang(0, "rank 1 is in the debugger", [asks, waits]), None):
-        run._say(hang)
+        run._report_hang(hang)
     assert store.load(run.id).notes == []
     for stuck in (Hang(0, "rank 0 waits", [waits]), None):
-        run._say(stuck)
-    assert store.load(run.id).notes == ["it was stuck: rank 0 waits"]
+        run._report_hang(stuck)
+    assert store.load(run.id).notes == ["the run was stuck: rank 0 waits"]

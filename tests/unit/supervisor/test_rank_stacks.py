@@ -55,7 +55,7 @@ def test_no_signal_is_sent_to_a_rank_that_is_starting(folder: Path):
     ranks = Ranks(folder, [0, 2])
     found = stacks(ranks, [0, 1, 2], lambda rank: folder / f"{rank}")  # type: ignore[arg-type]
     assert ranks.signals == [0, 2]
-    assert list(found) == [0, 1, 2] and found[1] == "it is starting, or down"
+    assert list(found) == [0, 1, 2] and found[1] == "the rank is starting or down"
 
 
 def test_stacks_are_read_when_they_are_whole(folder: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from rankroom.errors import RecordError, UnwrittenError
 from rankroom.record import patient_writer
-from rankroom.record.model import event_line
+from rankroom.record.model import RunInfo, event_line
 from rankroom.record.store import Store, Writer
+from rankroom.supervisor import recorder
 from rankroom.supervisor.rank_connections import RankGoneError
 from rankroom.supervisor.recorder import Recorder
 from record_makers import log, make_run
@@ -231,6 +233,41 @@ def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tm
     notes = store.load(run.id).notes
     assert len(notes) == 21 and "missing from the record" in notes[-1]
     assert (tmp_path / f"{run.id}.jsonl").exists()
+
+
+def test_a_record_that_a_full_disk_kept_open_has_what_was_printed_late(
+    begun, monkeypatch, tmp_path
+):
+    run, ranks, store = begun
+    told: list[list[str]] = []
+    run._tell = lambda recorder: told.append(list(recorder.info.notes))
+    monkeypatch.setattr(recorder, "CLOSE_RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(recorder, "MAX_LATE_OUTPUT_MB", 0)
+    finish, is_full = Writer.finish, [True]
+
+    def refuse(self: Writer, info: RunInfo) -> None:
+        if is_full:
+            raise RecordError("the disk is full")
+        finish(self, info)
+
+    monkeypatch.setattr(Writer, "finish", refuse)
+    ranks.say(*range(11))
+    assert run.wait(0) and not run.is_closed and told[-1] == ["the disk is full"]
+    is_full.clear()
+    deadline = time.monotonic() + 60
+    while not run.is_closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with run._lock:  # until the thread that has closed it is done
+        ranks.tick()
+    assert told[-1] == [] and store.load(run.id).notes == []
+
+    (tmp_path / "stdout").write_text("late\n" + "x" * (2 << 20))
+    run._summary.spooled[0] = {"stdout": 0}
+    run.take_late(0)
+    written = store.load(run.id)
+    assert run.info is run._summary.info and written.lines == run.info.lines == 10
+    assert len(written.notes) == 1 and "the rest was not recorded" in written.notes[0]
 
 
 def refuse_all(self: Writer, lines: bytes) -> None:

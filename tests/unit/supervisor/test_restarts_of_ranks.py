@@ -23,4 +23,4 @@ def test_a_configuration_that_breaks_later_is_not_read_again(
     restarts = Restarts(ClusterInfo("a", 2), SimpleNamespace(born={0: 0.0}), {0, 1})  # type: ignore[arg-type]
     file.write_text("start_sec")  # somebody is editing it
     assert restarts.ask_for([0]) == ""
-    assert restarts.comes_back_s(0) == 7
+    assert restarts.return_timeout_s(0) == 7

@@ -71,12 +71,12 @@ def test_a_wait_that_only_becomes_longer_is_told_now_and_then(monkeypatch):
     def told(text: str) -> bool:
         return summary.hang(Hang(0, text))
 
-    assert told("rank 0 waits in allreduce for 4 s; rank 1 stands at cell line 9")
+    assert told("rank 0 waits in allreduce for 4 s; rank 1 is stuck at cell line 9")
     now += 1
-    assert not told("rank 0 waits in allreduce for 5 s; rank 1 stands at cell line 9")
-    assert told("rank 0 waits in allreduce for 5 s; rank 1 stands at cell line 10")
-    now += run_summary.AGAIN_S
-    assert told("rank 0 waits in allreduce for 10 s; rank 1 stands at cell line 10")
+    assert not told("rank 0 waits in allreduce for 5 s; rank 1 is stuck at cell line 9")
+    assert told("rank 0 waits in allreduce for 5 s; rank 1 is stuck at cell line 10")
+    now += run_summary.REPEATED_STALL_DELAY_S
+    assert told("rank 0 waits in allreduce for 10 s; rank 1 is stuck at cell line 10")
     assert summary.hang(None)
 
 
@@ -102,7 +102,7 @@ def test_waits_that_are_alike_are_noted_once_and_push_nothing_out():
     for seconds in (7, 5, 12, 9):
         summary.hang(Hang(0, f"rank 1 waits in hvd.allreduce() for {seconds} s"))
         summary.hang(None)
-    assert summary.info.notes == ["it was stuck: rank 1 waits in hvd.allreduce() for 12 s"]
+    assert summary.info.notes == ["the run was stuck: rank 1 waits in hvd.allreduce() for 12 s"]
     for line in range(30):
         summary.hang(Hang(0, f"rank 1 waits in line {line} for 5 s"))
         summary.hang(None)

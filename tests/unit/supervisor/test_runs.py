@@ -18,6 +18,7 @@ from rankroom.record.model import Owner
 from rankroom.record.owner import this_process
 from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.runs import Runs, restarted_words
+from record_makers import make_run
 
 
 def runs_of(info: ClusterInfo, connected: set[int], known: set[int]) -> Runs:
@@ -116,6 +117,26 @@ def test_of_ranks_whose_variables_are_asked_for_those_that_start_are_named(
     with pytest.raises(NoClusterError) as refused:
         requests._apply(question)  # type: ignore[arg-type]
     assert str(refused.value) == words
+
+
+def test_followers_of_a_run_are_told_when_a_full_disk_lets_its_record_be_closed():
+    runs = runs_of(ClusterInfo("a", 1), {0}, {0})
+    told: list[tuple[bytes, list[str]]] = []
+    ends: list[str] = []
+    runs._server = SimpleNamespace(  # type: ignore[assignment]
+        tell=lambda peer, do, run: told.append((peer, run["notes"]))
+    )
+    runs._changed, runs._unanswered, runs._unclosed = lambda run, state: None, None, set()
+    runs._note_end = lambda recorder, settle, epoch: ends.append(recorder.id)  # type: ignore[method-assign]
+    info = make_run(1, state="done", notes=["the disk is full"])
+    recorder: Any = SimpleNamespace(id=info.id, info=info, is_over=True, is_closed=False)
+    runs._followers = {info.id: {b"notebook"}}
+    runs._told(recorder, settle=False, epoch=0)
+    assert runs._followers, "its record is still open"
+    info.notes, recorder.is_closed = [], True
+    runs._told(recorder, settle=False, epoch=0)
+    assert told == [(b"notebook", ["the disk is full"]), (b"notebook", [])]
+    assert ends == [info.id] and not runs._followers and not runs._unclosed
 
 
 class Starting:

@@ -82,7 +82,7 @@ class TwoNodes:
         made = self.supervisor = Supervisor.__new__(Supervisor)
         made.info, made.paths, made.server = self.info, self.paths, self.server  # type: ignore[assignment]
         made.ready, made.changed, made.lost = {0, 1, 2, 3}, False, {}
-        made.beaten = made.saved = 0.0
+        made.last_heartbeat = made.saved = 0.0
         made.children = self.children = Processes(self.paths, self.info, 0, lambda: None)
         made.restarts = Restarts(self.info, self.children, made.ready)
         made.connections = RankConnections(self.server, self.children.signal)  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ def test_a_node_that_answers_again_is_taken_back(two: TwoNodes):
     assert two.supervisor.connections.silent == {} and two.info.silent == {}
     assert hang_of(two, 0, 1, 2, 3) == ""
     [note] = two.recorder.info.notes
-    assert note.startswith("it was stuck: ranks 2–3 may be cut off: node c2 has been silent for 2")
+    assert note.startswith("the run was stuck: ranks 2–3 may be cut off: node c2 has been silent")
     for rank in range(4):
         two.say(two.recorder, rank, event_line("status", rank, 1, 9, state="ok"))
     assert two.recorder.wait(0) and two.recorder.info.state == "done"
@@ -333,7 +333,7 @@ def test_a_restart_gives_up_what_does_not_answer_and_ends_no_cluster(two: TwoNod
 def test_a_silent_agent_is_told_nothing_that_fills_its_pipe(two: TwoNodes):
     two.silence(1)
     for _ in range(5):
-        two.supervisor.beaten = 0.0
+        two.supervisor.last_heartbeat = 0.0
         two.look()
     looks = two.children.look()
     assert [each.done() for each in looks] == [False, True] and looks[1].result() == {}
@@ -341,14 +341,14 @@ def test_a_silent_agent_is_told_nothing_that_fills_its_pipe(two: TwoNodes):
     assert poll_until(lambda: "look" in two.told("c1") and "beat" in two.told("c1"), 10, 0.01)
     assert "look" not in two.told("c2") and "beat" not in two.told("c2")
     two.silence()
-    two.supervisor.beaten = 0.0
+    two.supervisor.last_heartbeat = 0.0
     two.look()
     assert poll_until(lambda: "beat" in two.told("c2"), 10, 0.01)
 
 
 CUT_OFF = (
-    r"node c2 has been silent for \d+ s: its ranks may be cut off\. Wait for it, or give them up: "
-    r"`%cluster restart --ranks 2–3`"
+    r"node c2 has been silent for \d+ s: its ranks may be cut off\. Wait until the node responds, "
+    r"or give them up with `%cluster restart --ranks 2–3`"
 )
 
 
@@ -369,7 +369,7 @@ def test_who_asks_its_ranks_is_told_so(two: TwoNodes):
             SimpleNamespace(content=debug, peer=b"kernel")  # type: ignore[arg-type]
         )
     found = stacks(connections, [3], two.paths.spool)
-    assert timeless(found[3]) == "it may be cut off: node c2 has been silent for N s"
+    assert timeless(found[3]) == "the rank may be cut off: node c2 has been silent for N s"
 
 
 def test_who_waits_for_an_answer_of_its_ranks_is_told_so(two: TwoNodes, monkeypatch):

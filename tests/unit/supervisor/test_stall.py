@@ -22,7 +22,7 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
         (
             [WAITS, WAITS, SLEEPS],
             "ranks 0–1 wait in allreduce loss (cell line 7) for 6 s; "
-            "rank 2 stands at cell line 9: `time.sleep(60)`",
+            "rank 2 is stuck at cell line 9: `time.sleep(60)`",
         ),
         (
             [WAITS, {"state": "ended"}],
@@ -46,7 +46,7 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
         (
             [WAITS, {"state": "silent"}, {"state": "silent"}],
             "rank 0 waits in allreduce loss (cell line 7) for 6 s; "
-            "ranks 1–2 do not answer (busy in C code, or stopped)",
+            "ranks 1–2 do not respond (busy in C code, or suspended)",
         ),
         (
             [WAITS, WAITS, {"state": "asks", "what": "the debugger at cell line 5"}],
@@ -55,14 +55,14 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
         ),
         (
             [
-                {"state": "busy", "cell_line": 2, "beside": "a child process (cc1) computes"},
+                {"state": "busy", "cell_line": 2, "beside": "a child process (cc1) is computing"},
                 WAITS,
             ],
             "rank 1 waits in allreduce loss (cell line 7) for 6 s; "
-            "rank 0 is at cell line 2 while a child process (cc1) computes",
+            "rank 0 is at cell line 2 while a child process (cc1) is computing",
         ),
-        ([SLEEPS], "rank 0 stands at cell line 9: `time.sleep(60)` for 6 s"),
-        ([{"state": "still"}], "rank 0 stands outside the cell for 6 s"),
+        ([SLEEPS], "rank 0 is stuck at cell line 9: `time.sleep(60)` for 6 s"),
+        ([{"state": "still"}], "rank 0 is stuck outside the cell for 6 s"),
     ],
 )
 def test_words(answers, words):
@@ -73,7 +73,7 @@ def test_words(answers, words):
 def test_the_longest_wait_is_said_of_who_has_waited_so_long():
     assert explain(places({0: WAITS, 1: SLEEPS, 2: WAITS}), {0: 5.1, 1: 60.2, 2: 4.0}) == (
         "ranks 0,2 wait in allreduce loss (cell line 7); "
-        "rank 1 stands at cell line 9: `time.sleep(60)` for 60 s"
+        "rank 1 is stuck at cell line 9: `time.sleep(60)` for 60 s"
     )
 
 
@@ -82,7 +82,7 @@ def test_ranks_that_stand_at_the_same_place_are_told_together():
         Place(
             [0, 3], "waits", "wait in allreduce loss (cell line 7)", WAITS["what"], WAITS["code"]
         ),
-        Place([2], "still", "stands at cell line 9", None, "time.sleep(60)"),
+        Place([2], "still", "is stuck at cell line 9", None, "time.sleep(60)"),
     ]
 
 
@@ -91,7 +91,7 @@ def test_many_ranks_are_counted_and_the_few_that_differ_are_named():
     answers = {rank: SLEEPS if rank in late else WAITS for rank in range(1024)}
     assert explain(places(answers), dict.fromkeys(answers, 6.2)) == (
         "1,019 ranks wait in allreduce loss (cell line 7) for 6 s; "
-        "ranks 17,300–303 stand at cell line 9: `time.sleep(60)`"
+        "ranks 17,300–303 are stuck at cell line 9: `time.sleep(60)`"
     )
 
 
@@ -101,7 +101,7 @@ def test_a_sentence_names_a_few_places_only():
     assert explain(places(answers), dict.fromkeys(answers, 6.2)) == (
         "rank 0 waits in receive from rank 1 (cell line 7) for 6 s; "
         "ranks 60–1022 wait in allreduce loss (cell line 7); "
-        "rank 1023 stands at cell line 9: `time.sleep(60)`; 59 ranks are in 59 other places"
+        "rank 1023 is stuck at cell line 9: `time.sleep(60)`; 59 ranks are in 59 other places"
     )
 
 
@@ -207,7 +207,7 @@ def test_a_rank_that_does_not_answer_is_not_asked_again():
     ranks = Silent({})
     made = watch(ranks, [])
     for _ in range(50):
-        made._look()
+        made._poll()
     assert ranks.asked == 2
 
 

@@ -29,8 +29,8 @@ def test_each_warning_comes_once(left):
 
 def test_a_warning_says_when_and_how_long_yet(left):
     assert left(540) == [
-        "the time of job 12 is over at 14:00, in 9 min 00 s: the ranks end then, with their "
-        "variables"
+        "the time limit of job 12 is reached at 14:00, in 9 min 00 s: the ranks end then, and "
+        "their variables are lost"
     ]
 
 

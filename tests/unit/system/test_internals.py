@@ -21,10 +21,10 @@ from rankroom.rank import engine
 from rankroom.supervisor.processes import controller
 from rankroom.system.internals import demand
 demand("ipyparallel", engine.engine_app, ["Kernel"])
-demand("ipyparallel", engine.engine_app.IPEngine, engine.OVERRIDDEN)
-demand("ipykernel", engine.IPythonParallelKernel, engine.OF_KERNELS)
-demand("ipyparallel", controller.IPController, controller.OVERRIDDEN)
-demand("ipyparallel", controller.heartmonitor.HeartMonitor, controller.BEATING)
+demand("ipyparallel", engine.engine_app.IPEngine, engine.REQUIRED_ENGINE_NAMES)
+demand("ipykernel", engine.IPythonParallelKernel, engine.REQUIRED_KERNEL_NAMES)
+demand("ipyparallel", controller.IPController, controller.CONTROLLER_INTERNALS)
+demand("ipyparallel", controller.heartmonitor.HeartMonitor, controller.HEART_MONITOR_INTERNALS)
 """
 
 
@@ -32,7 +32,7 @@ def test_a_package_without_a_name_is_refused_with_versions_that_have_it():
     demand("ipyparallel", SimpleNamespace(_send=1), ["_send"])
     with pytest.raises(RankroomError) as told:
         demand("ipyparallel", SimpleNamespace(_send=1), ["_send", "_gone", "_went"])
-    assert "has no SimpleNamespace._gone, SimpleNamespace._went" in str(told.value)
+    assert "lacks SimpleNamespace._gone, SimpleNamespace._went" in str(told.value)
     assert "`pip install 'ipyparallel" in str(told.value)
 
 

@@ -31,9 +31,9 @@ ALL = pytest.mark.parametrize("plant", [theirs, of_the_group])
 
 
 def test_what_is_made_is_for_nobody_else(home: Path):
-    config.private(home / "labs")
+    config.make_private(home / "labs")
     assert [each.stat().st_mode & 0o777 for each in (home, home / "labs")] == [0o700] * 2
-    config.private(home / "labs")  # and there the next time
+    config.make_private(home / "labs")  # and there the next time
 
 
 @ALL
@@ -41,7 +41,7 @@ def test_what_is_made_is_for_nobody_else(home: Path):
 def test_what_others_planted_is_refused(home: Path, monkeypatch, plant: Plant, name: str):
     plant(home / name, monkeypatch)
     with pytest.raises(NotPrivateError, match=str(home)) as refused:
-        config.private(home / "labs")
+        config.make_private(home / "labs")
     assert "\n" not in str(refused.value)
 
 
@@ -58,14 +58,14 @@ def test_a_file_in_its_place_is_a_folder_that_cannot_be_made(home: Path):
     """As where a disk is full: some can do without."""
     home.touch()
     with pytest.raises(NotADirectoryError):
-        config.private(home / "labs")
+        config.make_private(home / "labs")
     assert config.home() == home
 
 
 def test_a_link_counts_by_its_owner_and_its_goal(home: Path, tmp_path: Path, monkeypatch):
     (tmp_path / "scratch").mkdir(mode=0o700)
     home.symlink_to(tmp_path / "scratch")
-    config.private(home / "labs")
+    config.make_private(home / "labs")
     assert (tmp_path / "scratch" / "labs").is_dir()
     (tmp_path / "scratch").chmod(0o777)
     with pytest.raises(NotPrivateError):

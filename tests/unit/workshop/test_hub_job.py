@@ -64,7 +64,7 @@ def test_its_head_is_what_the_plan_asks_for():
 
 
 def test_no_word_of_a_plan_is_a_line_of_its_own():
-    with pytest.raises(UsageError, match="reservation cannot be"):
+    with pytest.raises(UsageError, match="reservation must be a single word"):
         Plan(name="w", folder="/w", reservation="x\n#SBATCH --uid=0").of_site()
 
 

@@ -42,7 +42,7 @@ NOW = datetime.now(timezone.utc)
         ({"learners": ("ada",)}, "eve is not in the list of learners of Test workshop: ask tom"),
         ({"ends": NOW - timedelta(hours=1), "starts": None}, "the workshop Test workshop is over"),
         ({"starts": NOW + timedelta(days=2), "ends": None}, "Test workshop begins on "),
-        ({"version": "99.0"}, "was opened with Rankroom 99.0, and "),
+        ({"version": "99.0"}, "was opened with Rankroom 99.0, but "),
     ],
 )
 def test_an_invitation_that_does_not_hold_is_refused(more: dict[str, object], said: str):

@@ -206,7 +206,7 @@ def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, cloc
     seat.mine().leave()
     pass_time(shared, clock, 60)
     assert folder.seats() == []
-    with pytest.raises(UsageError, match="you have no seat"):
+    with pytest.raises(UsageError, match="you no longer have a seat"):
         shared.hand(True)
     seen = workshop_answers.own(shared)
     assert seen["shared"] is None and "nothing is shared" in seen["trouble"]
@@ -339,7 +339,7 @@ def test_a_folder_that_another_account_made_again_is_not_trusted(
     assert len(said) == 1 and "not to the teacher whose workshop you joined" in said[0]
     assert workshop_answers.own(shared)["trouble"] == shared.trouble != ""
     with pytest.raises(UsageError, match="belongs to"):
-        shared._seat.tell_choices()
+        shared._seat.write_choices_to_seat()
     shared.end()
     assert folder.seats() == []
 
@@ -355,7 +355,7 @@ def test_what_another_account_tells_is_not_believed_right_after_a_look_at_whose_
     folder.close()
     shared.look()
     assert shared.news == before and not shared.ends_at
-    with pytest.raises(UsageError, match="do not use it"):
+    with pytest.raises(UsageError, match="do not use this workshop"):
         shared.folder.plan()
 
 

@@ -216,7 +216,7 @@ def test_a_folder_that_became_anothers_is_refused(folder: Folder, learner: Calla
 
 def test_a_plan_of_another_account_is_refused(folder: Folder, learner: Callable):
     os.chown(folder.path / "workshop.toml", BOB, BOB)
-    with pytest.raises(AssertionError, match=r"workshop\.toml belongs to 54322, and the folder to"):
+    with pytest.raises(AssertionError, match=r"workshop\.toml belongs to 54322, but the folder to"):
         learner(ADA, lambda: folder.plan().name)
     os.chown(folder.path / "teacher" / "news.jsonl", BOB, BOB)
     assert learner(ADA, lambda: len(folder.news())) == 0

@@ -123,7 +123,7 @@ def test_a_histogram_counts_each_learner_once():
         "exercise": "hello", "passed": 2, "tried": 1, "not_tried": 1, "tries": [1, 0, 0, 0, 1],
         "silent": 1,
     }  # fmt: skip
-    assert "2 passed (1 at try 1, 1 at try 5 or later), 1 in vain" in histogram_line(found)
+    assert "2 passed (1 at try 1, 1 at try 5 or later), 1 not passed" in histogram_line(found)
 
 
 def view(*seats):
@@ -142,7 +142,7 @@ def test_a_table_has_a_line_for_each_learner():
         )
     )  # fmt: skip
     head, warning, _, ada, bob = text.splitlines()
-    assert "2 of 2 are here · lesson 2 · ring.1: 1 min 30 s left" in head
+    assert "2 of 2 learners have joined · lesson 2 · ring.1: 1 min 30 s left" in head
     assert warning == "! too many files"
     assert ada.split() == ["■", "ada", "lesson", "2", "1/2", "ring.1", "✗", "rank", "0", "waits"]
     assert bob.split()[0] == "bob"

@@ -84,14 +84,17 @@ def test_a_good_plan_is_checked_without_leaving_anything(
     [
         ({"learners": (ME, "nobody-of-that-name")}, "there is no account nobody-of-that-name"),
         ({"learners": (ME, ME)}, f"! learners: named twice: {ME}"),
-        ({"ends": datetime(2020, 1, 2, tzinfo=timezone.utc), "starts": None}, "it was over on 02"),
+        (
+            {"ends": datetime(2020, 1, 2, tzinfo=timezone.utc), "starts": None},
+            "workshop ended on 02",
+        ),
         ({"lessons": ((1, 50), (2, 60))}, "! dates: 2 lessons in 110 minutes"),
         ({"lessons": ((1, 90),)}, "! dates: 1 lesson in 90 minutes"),
         ({"ranks": 1}, "01 Hello, ranks needs 2 ranks, and a seat has 1"),
         ({"folder": "/proc/may"}, "✗ folder: cannot make it in /proc"),
         ({"way": "hub", "hub": "http://127.0.0.1:9"}, "does not answer as JupyterHub"),
         ({"way": "hub", "hub": "http://127.0.0.1:9", "site": "nowhere"}, "sbatch"),
-        ({"way": "hub", "hub": "http://127.0.0.1:9", "reservation": "r"}, "no reservation r"),
+        ({"way": "hub", "hub": "http://127.0.0.1:9", "reservation": "r"}, "the reservation r"),
         ({"way": "ssh", "site": "nowhere"}, "sbatch"),
         (
             {"way": "ssh", "site": "local"},
@@ -124,8 +127,8 @@ def test_what_learners_lack_of_a_profile_that_only_the_teacher_has_is_said(
     file.parent.mkdir(parents=True)
     file.write_text('[job]\npartition = "gpu"\nconstraint = "a100"\nextra = ["--exclusive"]\n')
     said = typed("check", written(way="ssh", site="ours")).output
-    assert f"! profile: only you have {file}: the jobs of learners go without its constr" in said
-    assert "without its constraint, extra." in said
+    assert f"! profile: only you have {file}: learners' jobs will lack its constr" in said
+    assert "will lack its constraint, extra." in said
     file.write_text('[job]\npartition = "gpu"\n')  # which the folder's plan has
     assert "profile: only you" not in typed("check", written(way="ssh", site="ours")).output
 
@@ -136,7 +139,7 @@ def test_an_account_that_the_system_calls_otherwise_is_named(
     known = pwd.getpwnam
     monkeypatch.setattr(pwd, "getpwnam", lambda user: known(user.lower()))
     done = typed("check", written(learners=(ME.upper(),)))
-    assert f"! learners: the system calls {ME.upper()} {ME}: write that" in done.output
+    assert f"! learners: the system's name for {ME.upper()} is {ME}: use that" in done.output
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,8 @@ def test_a_learner_without_a_home_is_named(typed: Callable, written: Callable):
     ("said", "account", "line"),
     [
         (f"echo '{ME.upper()}|m1'", "", "✓ associations: all learners have one"),
-        ("echo 'nobody|m1'", "", f"! associations: Slurm shows none for {ME}: their jobs may"),
-        ("true", "m1", "! associations: Slurm shows none for the learners with the account m1"),
+        ("echo 'nobody|m1'", "", f"! associations: Slurm shows no association of {ME}: their"),
+        ("true", "m1", "Slurm shows no association of the learners with the account m1: their"),
         ("echo >&2 'no accounting here'; exit 1", "", "does not tell who may submit jobs: no acc"),
     ],
 )
@@ -319,7 +322,7 @@ def test_the_teacher_watches(base: Path, typed: Callable):
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(state="stuck", why="rank 0 waits in allreduce", lesson=1))
     done = typed("watch", folder.path, "--once", "--exercises")
-    assert "1 of 2 are here" in done.output
+    assert "1 of 2 learners have joined" in done.output
     assert f"■  {ME}" in done.output and "rank 0 waits in allreduce" in done.output
     assert "zoe" in done.output and "has no seat yet" in done.output
     assert "hello.1" in done.output
@@ -351,7 +354,7 @@ def test_a_workshop_ends_when_all_seats_have(
     own.write(SeatStatus(state="running"))
     monkeypatch.setattr(watched_workshop, "JOB_END_TIMEOUT_S", 0.2)
     said = typed("end", folder.path).output
-    assert f"{ME}'s JupyterLab has not said that it has ended" in said
+    assert f"{ME}'s JupyterLab has not reported that it ended" in said
     assert "they end once that learner types `rankroom workshop leave`" in said
 
 
@@ -367,7 +370,7 @@ def test_a_seat_that_was_silent_before_is_not_waited_for(
     monkeypatch.setattr(watched_workshop, "JOB_END_TIMEOUT_S", 0.2)
     done = typed("end", folder.path)
     assert done.exit_code == 0 and "has not said" not in done.output
-    assert f"{ME} had not been heard from: ranks of theirs may still run" in done.output
+    assert f"no contact with {ME}: ranks of theirs may still be running" in done.output
 
 
 def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
@@ -393,8 +396,8 @@ def test_jobs_that_are_left_are_those_of_seats_and_those_that_wait(
     fake.instead("squeue", f"echo '11|{ME}|RUNNING|x\n14|zoe|PENDING|workshop'")
     done = typed("end", folder.path)
     assert done.exit_code == 1
-    assert f"job 11 of {ME} is still there (running)" in done.output
-    assert "job 14 of zoe is still there (pending)" in done.output
+    assert f"job 11 of {ME} still exists (running)" in done.output
+    assert "job 14 of zoe still exists (pending)" in done.output
 
 
 @pytest.mark.parametrize("way", ["ssh", "hub"])
@@ -406,7 +409,7 @@ def test_where_the_scheduler_cannot_be_asked_that_is_said(
     fake.fails("squeue", DOWN)
     done = typed("end", folder.path)
     assert done.exit_code == 1 and "no job of it is left" not in done.output
-    assert "whether a job of it is left could not be asked (nowhere: `squeue" in done.output
+    assert "it is unknown whether any of its jobs are left (nowhere: `squeue" in done.output
 
 
 def test_jobs_of_pbs_are_asked_for(
@@ -415,7 +418,7 @@ def test_jobs_of_pbs_are_asked_for(
     folder = ending(base, monkeypatch, scheduler="pbs")
     fake.set("11", f'"job_state": "R", "Job_Name": "lab", "Job_Owner": "{ME}@login.site"')
     done = typed("end", folder.path)
-    assert done.exit_code == 1 and f"job 11 of {ME} is still there (running)" in done.output
+    assert done.exit_code == 1 and f"job 11 of {ME} still exists (running)" in done.output
     # Another's, which the seat has named.
     fake.set("11", '"job_state": "R", "Job_Name": "lab", "Job_Owner": "eve@login.site"')
     assert typed("end", folder.path).exit_code == 0
@@ -465,7 +468,7 @@ def test_a_look_that_fails_ends_nothing(
     monkeypatch.setattr(watched_workshop, "SEAT_POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr("rankroom.workshop.workshop_folder.END_WARNING_S", 0.1)
     said = typed("watch", folder.path).output
-    assert said.count("1 of 1 are here") == 3
+    assert said.count("1 of 1 learners have joined") == 3
     assert said.count("the file server is away: trying again") == 1
     del looks[:]
     monkeypatch.setattr(watched_workshop, "SEAT_POLL_INTERVAL_S", 0.1)
@@ -486,7 +489,7 @@ def test_a_live_run_is_shown_until_another_is(
     monkeypatch.setattr(workshop_command.time, "sleep", meanwhile)
     done = typed("show", folder.path, run.id)
     assert f"all learners can open the run {run.id}" in done.output
-    assert "another run is shown by now, or none" in done.output
+    assert "is no longer shown: another one is, or none" in done.output
     assert [each.run for each in folder.news() if each.kind == "show"] == [run.id, ""]
 
 
@@ -527,7 +530,7 @@ def test_a_learner_sets_what_is_shared(base: Path, typed: Callable):
     typed("share")
     kept = seat.read_choices()
     assert kept.hand_since == 0 and kept.shares
-    assert "you have no seat" in typed("leave").output
+    assert "you have left the workshop" in typed("leave").output
     assert folder.seats() == []
 
 
@@ -544,7 +547,7 @@ def test_without_a_server_the_seat_is_written_by_the_command(base: Path, typed: 
     own.path.unlink()
     for words in (["hand"], ["share", "--off"]):
         done = typed(*words)
-        assert done.exit_code == 1 and "your teacher may not see that" in done.output
+        assert done.exit_code == 1 and "your teacher may not see this" in done.output
     assert not own.path.exists()
 
 
@@ -558,7 +561,7 @@ def test_in_a_home_without_room_the_teacher_is_told_and_so_is_the_learner(
     seat.take(folder.path, folder.owner_uid).write(SeatStatus(state="idle", lesson=2))
     monkeypatch.setattr(seat, "write_atomically", full)
     done = typed("share", "--off")
-    assert done.exit_code == 1 and "what you have set may not last" in done.output
+    assert done.exit_code == 1 and "your choice may be lost" in done.output
     [found] = folder.seats()
     assert not found.status.shares and found.status.lesson is None
 
@@ -568,7 +571,7 @@ def test_a_seat_at_a_site_is_said_to_be_there(base: Path, typed: Callable):
     for words in (["hand"], ["share", "--off"], ["leave"]):
         done = typed(*words)
         assert done.exit_code == 1
-        assert "your seat in /scratch/may is where your job is, 4711 at mysite" in done.output
+        assert "your seat in /scratch/may belongs to your job 4711 at mysite" in done.output
 
 
 def test_who_leaves_ends_the_server_also_without_a_seat(
@@ -600,7 +603,7 @@ def test_who_leaves_one_large_node_ends_the_ranks_of_its_workshop(
     ended: list[Path] = []
     monkeypatch.setattr(joined_workshop, "end_clusters", lambda folder: ended.append(folder.path))
     started_server(2**22 + 1, str(folder.path))  # which has died since
-    assert "you have no seat in" in typed("leave").output
+    assert "you have left the workshop in" in typed("leave").output
     assert ended == [folder.path]
 
 

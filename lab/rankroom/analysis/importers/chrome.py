@@ -118,11 +118,11 @@ class Reader:
             elif isinstance(phase, str) and phase in _ASYNC:
                 self.dropped["asynchronous events and objects"] += 1
             else:
-                self.dropped["no event of a trace"] += 1
+                self.dropped["not a trace event"] += 1
         except (KeyError, TypeError, AttributeError):
             self.dropped["events that lack a field"] += 1
         except (ValueError, OverflowError):
-            self.dropped["times that are no numbers"] += 1
+            self.dropped["times that are not numbers"] += 1
 
     def _describe(self, event: Json) -> None:
         args = event["args"]
@@ -145,7 +145,7 @@ class Reader:
         if event["ph"] == "B":
             text = _length(event)
             if self._open_spans >= MAX_OPEN_SPANS or self._open_text + text > MAX_OPEN_CHARS:
-                self.dropped["beginnings of too many spans at once"] += 1
+                self.dropped["too many spans open at once"] += 1
                 return
             self._open_spans, self._open_text = self._open_spans + 1, self._open_text + text
             self._open.setdefault(where, stack).append((event, at))

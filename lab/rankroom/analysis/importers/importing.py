@@ -92,7 +92,7 @@ def import_files(paths: Sequence[Path], store: Store, name: str | None = None) -
             left = max(0, left - read[at].events)
         files = [read[at] for at in range(len(paths))]
         notes: list[str] = []
-        _number(files, notes)
+        _assign_ranks(files, notes)
         start = _one_clock(files, notes)
         ranks = _ranks(files, notes)
         reports = [
@@ -116,9 +116,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _number(files: list[TraceFile], notes: list[str]) -> None:
+def _assign_ranks(files: list[TraceFile], notes: list[str]) -> None:
     """Give each file's rank a number; files share a number only if both are of one rank."""
-    taken: dict[int, list[_When]] = {}
+    taken: dict[int, list[_FileTime]] = {}
     twice = []
     again: set[int] = set()
     late: list[tuple[TraceFile, RankOfFile]] = []
@@ -143,7 +143,7 @@ def _number(files: list[TraceFile], notes: list[str]) -> None:
         taken[rank.rank] = []
     if twice:
         said = ", ".join(dict.fromkeys(twice))
-        notes.append(f"a rank that another file has, too: {said} got the next free number")
+        notes.append(f"{said}: another file has the same rank, so the next free number is used")
     if again:
         notes.append(
             f"{name_ranks(again)}: several files, one after the other; what is between them is not "
@@ -151,7 +151,7 @@ def _number(files: list[TraceFile], notes: list[str]) -> None:
         )
 
 
-class _When(NamedTuple):
+class _FileTime(NamedTuple):
     """Which program wrote a file, and the time it covers, since the epoch, if known."""
 
     program: str
@@ -159,7 +159,7 @@ class _When(NamedTuple):
     time: tuple[int, int] | None
     processes: frozenset[int]
 
-    def fits(self, other: _When) -> bool:
+    def fits(self, other: _FileTime) -> bool:
         """Whether both may be of one rank: Horovod's timeline and another program's trace, or the
         traces of a profiler that ran twice in one process."""
         if not (self.has_clock and other.has_clock):
@@ -174,11 +174,11 @@ class _When(NamedTuple):
         return 0 <= apart < MAX_FILE_GAP_US
 
 
-def _when(file: TraceFile) -> _When:
+def _when(file: TraceFile) -> _FileTime:
     time = None
     if file.zero is not None and (extent := file.extent) is not None:
         time = file.zero + extent[0], file.zero + extent[1]
-    return _When(file.program, file.zero is not None, time, file.processes)
+    return _FileTime(file.program, file.zero is not None, time, file.processes)
 
 
 def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
@@ -206,7 +206,7 @@ def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
             _shift(file, file.zero - start)
     if aligned and len(files) > 1:
         said = ", ".join(aligned[:4]) + (", …" if len(aligned) > 4 else "")
-        notes.append(f"no common clock: {said} begins with its first event at 0")
+        notes.append(f"no common clock: in {said}, time starts at the first event")
     hosts = {
         rank.info.host
         for file in files
@@ -215,7 +215,7 @@ def _one_clock(files: list[TraceFile], notes: list[str]) -> int:
         if rank.info is not None and rank.info.host
     }
     if len(hosts) > 1:
-        notes.append(f"the clocks of {len(hosts)} hosts are taken as they are, and may differ")
+        notes.append(f"the clocks of {len(hosts)} hosts were not compared and may differ")
     return start
 
 
@@ -249,14 +249,16 @@ def _ranks(files: list[TraceFile], notes: list[str]) -> list[_Rank]:
             mine = ranks.setdefault(number, _Rank(number))
             mine.info = mine.info or rank.info
             mine.lanes += [(cat, lane, file.names) for cat, lane in rank.lanes.items()]
-    gaps = _arrivals(files, ranks, notes)
+    gaps = _add_horovod_arrivals(files, ranks, notes)
     cut = {each.rank or 0 for file in files if file.is_cut for each in file.ranks}
     _compare_counts([rank for rank in ranks.values() if rank.rank not in cut], notes)
-    _leave_out(files, ranks, gaps)
+    _mark_unrecorded(files, ranks, gaps)
     return [ranks[number] for number in sorted(ranks)]
 
 
-def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str]) -> dict[int, int]:
+def _add_horovod_arrivals(
+    files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str]
+) -> dict[int, int]:
     """Add what Horovod's timeline of one rank records about the others. Where that would be too
     much, return by rank the time from which it is left out."""
     timelines = [file for file in files if file.timeline is not None]
@@ -290,7 +292,8 @@ def _arrivals(files: list[TraceFile], ranks: dict[int, _Rank], notes: list[str])
         if len(only) == 1:
             they, own = "it", "its own timeline is"
         notes.append(
-            f"{name_ranks(only)}: only when {they} became ready, as rank 0 saw it; {own} not here"
+            f"{name_ranks(only)}: only the times when {they} became ready, as recorded by rank 0; "
+            f"{own} missing"
         )
     if unknown := sum(not done.ready for done in told.timeline.done):
         count = len(told.timeline.done)
@@ -342,12 +345,12 @@ def _compare_counts(ranks: Sequence[_Rank], notes: list[str]) -> None:
     if uneven := sorted({key.op for key, of in counts.items() if len(set(of.values())) > 1}):
         what = ", ".join(uneven[:4]) + (", …" if uneven[4:] else "")
         notes.append(
-            f"ranks have different numbers of {what}: if their profilers began at different ones, "
-            "who waited for whom is not as shown"
+            f"ranks have different numbers of {what}: if their profilers started at different "
+            "calls, the waits shown are wrong"
         )
 
 
-def _leave_out(files: list[TraceFile], ranks: dict[int, _Rank], gaps: dict[int, int]) -> None:
+def _mark_unrecorded(files: list[TraceFile], ranks: dict[int, _Rank], gaps: dict[int, int]) -> None:
     """Mark moments that are not recorded, so that no rank is taken to compute in them: the unread
     rest of a file, the time between the files of a rank, and what comes after a rank's time in
     `gaps`."""

@@ -138,7 +138,7 @@ class Lane:
             if dur < 0:
                 yield "negative duration"
             elif not low <= start <= high:
-                yield "a time ten years from the others"
+                yield "a time more than ten years from the others"
             elif dur > MAX_DISTANCE_US:
                 yield "longer than ten years"
             else:

@@ -148,7 +148,7 @@ class Events:
             return data.decode()
         except UnicodeDecodeError:
             text = data.decode("utf-8", "replace")
-            self.repaired["bytes that are no UTF-8"] += text.count("\ufffd")
+            self.repaired["bytes that are not UTF-8"] += text.count("\ufffd")
             return text
 
     def _more(self) -> None:
@@ -316,7 +316,7 @@ class Events:
     def _pass_over(self, text: str, at: int) -> int:
         """Skip what is not an event: a literal, or text up to the next event."""
         token = _TOKEN.match(text, at)
-        self.dropped["text that is no event"] += 1
+        self.dropped["text that is not an event"] += 1
         if token and token[0] in ("null", "true", "false"):
             return token.end()
         following = _NEXT.search(text, at)
@@ -347,10 +347,10 @@ def _opened(path: Path) -> IO[bytes]:
         raise TraceError(UNREADABLE.format(path=path, error=error.strerror or error)) from None
 
 
-EMPTY = "{path} is empty: nothing to show"
+EMPTY = "{path} is empty"
 UNREADABLE = "cannot read {path}: {error}"
 NO_TRACE = (
-    "{path} is no trace: it begins with {begins!r}; Horovod timelines and Chrome JSON are read, "
-    "also compressed with gzip"
+    "{path} is not a trace: it begins with {begins!r}; supported formats: Horovod timelines and "
+    "Chrome JSON, also gzipped"
 )
-NO_EVENTS = "{path} is no trace: it holds JSON, but neither `traceEvents` nor a list of events"
+NO_EVENTS = "{path} is not a trace: it is JSON, but has neither `traceEvents` nor a list of events"

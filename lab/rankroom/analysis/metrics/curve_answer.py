@@ -17,8 +17,8 @@ import numpy as np
 from rankroom.analysis.metrics.curves import Columns, Curve, Floats, Ints, grouped
 from rankroom.analysis.metrics.metrics_of_run import (
     GrowingMetrics,
-    KeptMetrics,
     Metrics,
+    StoredMetrics,
     placed,
     plain,
     shortened,
@@ -33,7 +33,7 @@ CURVES_AT_ONCE = MOST_BUCKETS // MIN_POINTS  # source.ts requests no more than t
 
 
 @dataclass(frozen=True)
-class Asked:
+class CurveRequest:
     """A request: which curves, on which axis, in which range (steps, or µs since the start)."""
 
     axis: Literal["step", "time"] = "step"
@@ -48,9 +48,9 @@ class Asked:
         return self.begin is not None or self.end is not None
 
 
-def answer(
-    found: GrowingMetrics | KeptMetrics,
-    asked: Asked,
+def curve_reply(
+    found: GrowingMetrics | StoredMetrics,
+    asked: CurveRequest,
     state: RunState = "done",
     part: Metrics | None = None,
 ) -> Json:
@@ -78,7 +78,7 @@ def answer(
     }
 
 
-def is_fine(metrics: Metrics, asked: Asked) -> bool:
+def is_detailed_enough(metrics: Metrics, asked: CurveRequest) -> bool:
     """Whether the curves in memory have all the detail that the range can show."""
     if metrics.is_exact:
         return True
@@ -89,7 +89,7 @@ def is_fine(metrics: Metrics, asked: Asked) -> bool:
     return True
 
 
-def _chosen(metrics: Metrics, asked: Asked) -> list[str]:
+def _chosen(metrics: Metrics, asked: CurveRequest) -> list[str]:
     """Return the requested names; if there are none, the first ones, fewer for many ranks."""
     if asked.names:
         return [name for name in asked.names if name in metrics.curves]
@@ -110,7 +110,7 @@ def _about(name: str, ranks: Mapping[int, Curve]) -> Json:
     }
 
 
-def _within(curve: Curve, asked: Asked) -> tuple[Floats, Columns]:
+def _within(curve: Curve, asked: CurveRequest) -> tuple[Floats, Columns]:
     """Return the positions of the curve's buckets in the range, in order, and the buckets."""
     columns = curve.columns()
     x = columns.step if asked.axis == "step" else columns.t
@@ -126,7 +126,7 @@ def _within(curve: Curve, asked: Asked) -> tuple[Floats, Columns]:
 
 
 def _of_name(
-    ranks: Mapping[int, Curve], asked: Asked, points: int
+    ranks: Mapping[int, Curve], asked: CurveRequest, points: int
 ) -> tuple[list[Json], list[Json]]:
     """Return the curves of one metric, and their summary over ranks if there are several."""
     found = {rank: _within(ranks[rank], asked) for rank in sorted(ranks)}
@@ -166,7 +166,7 @@ def _drawn(x: Floats, columns: Columns, count: Floats) -> Json:
     }
 
 
-def _bad(curve: Curve, asked: Asked) -> list[Json]:
+def _bad(curve: Curve, asked: CurveRequest) -> list[Json]:
     out = []
     for step, t, value in curve.bad:
         x = step if asked.axis == "step" else t

@@ -178,7 +178,7 @@ class GrowingMetrics:
         self._notes: list[str] = []
         self._next = 0.0  # when the notes are due again
 
-    def fits(self, run: RunInfo) -> bool:
+    def is_current(self, run: RunInfo) -> bool:
         """False if the data read is outdated: clocks have changed, or events been replaced."""
         try:
             size = self._events.stat().st_size
@@ -186,7 +186,7 @@ class GrowingMetrics:
             size = 0
         return size >= self.read and _clocks(run) == self._clocks
 
-    def look(self) -> Metrics:
+    def refresh(self) -> Metrics:
         """Read new lines, and return the metrics of all complete lines so far."""
         for lines, at in lines_after(self._events, self.read):
             self.metrics.take(lines)
@@ -204,7 +204,7 @@ class GrowingMetrics:
         return self._notes
 
 
-class KeptMetrics:
+class StoredMetrics:
     """The metrics stored in metrics.json."""
 
     def __init__(self, metrics: Metrics, kept: Json) -> None:
@@ -282,7 +282,7 @@ def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
     return parts, begin
 
 
-def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
+def stored_metrics(paths: RecordPaths, run: RunInfo) -> StoredMetrics | None:
     """Return what metrics.json holds; None unless it covers all events and follows our rules."""
     try:
         kept = json.loads(paths.metrics.read_bytes())
@@ -302,18 +302,18 @@ def stored_metrics(paths: RecordPaths, run: RunInfo) -> KeptMetrics | None:
                 step, value = each.get("last") or (columns.step[-1], columns.mean[-1])
                 last = float(step), float(value)
                 curve.restore(columns, each["points"], extent, bad, last)
-        return KeptMetrics(metrics, kept)
+        return StoredMetrics(metrics, kept)
     except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
 
 
-def metrics_of(paths: RecordPaths, run: RunInfo) -> GrowingMetrics | KeptMetrics:
+def metrics_of(paths: RecordPaths, run: RunInfo) -> GrowingMetrics | StoredMetrics:
     """Return a run's metrics: as stored, or else as read from its events now."""
     kept = None if run.state == "running" else stored_metrics(paths, run)
     if kept is not None:
         return kept
     growing = GrowingMetrics(paths, run)
-    growing.look()
+    growing.refresh()
     return growing
 
 
@@ -384,5 +384,5 @@ def _clocks(run: RunInfo) -> list[tuple[int, int]]:
 
 
 MORE_CURVES = (
-    "only {most:,} curves are shown; the others have {points:,} points, which run.metrics() returns"
+    "only {most:,} curves are shown; the others, with {points:,} points, are in run.metrics()"
 )

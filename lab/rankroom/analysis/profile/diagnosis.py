@@ -19,7 +19,7 @@ CAUSES: dict[str, tuple[str, str, str]] = {
 MIN_WALL_US = 100_000  # µs; a shorter run or loop gets no diagnosis
 MIN_COST_US = 10_000  # µs that a rank must cost to be named
 
-Own = Callable[[list[int], int], Mapping[str, Mapping[int, int]]]
+UserSpans = Callable[[list[int], int], Mapping[str, Mapping[int, int]]]
 
 
 class Row(Protocol):
@@ -47,23 +47,23 @@ def diagnosis(
     stragglers: Sequence[Straggling],
     shared: int,
     ops: Collection[str],
-    own: Own = lambda who, cost: {},
+    user_spans: UserSpans = lambda who, cost: {},
     given_up: bool = False,
     steps: int = 0,
 ) -> str:
     """Return the sentence, or "" if there is nothing to say.
 
     `stragglers` are sorted by cost, the highest first. `shared` is the number of collectives with
-    two or more ranks, `ops` are their operations. `own(who, cost)` returns how long each rank spent
-    in those of the user's spans that may explain this cost on the ranks `who`. `given_up` says that
-    ranks waited for ranks that never arrived. With `steps`, the sentence is about this many steps
-    of a loop, which take `wall` together.
+    two or more ranks, `ops` are their operations. `user_spans(who, cost)` returns how long each
+    rank spent in those of the user's spans that may explain this cost on the ranks `who`.
+    `given_up` says that ranks waited for ranks that never arrived. With `steps`, the sentence is
+    about this many steps of a loop, which take `wall` together.
     """
     if len(rows) < 2 or not shared or wall < MIN_WALL_US:
         return ""
     named = named_of(wall, len(rows), stragglers)
     if not named:
-        return _nobody(wall, rows, given_up, steps)
+        return _no_straggler(wall, rows, given_up, steps)
     who = sorted(late.rank for late in named)
     cost = min(sum(late.cost for late in named), wall)
     last = sum(late.last for late in named)
@@ -72,8 +72,10 @@ def diagnosis(
     arrive, costs = ("arrives", "costs") if one else ("arrive", "cost")
     where = _of(last, shared, ops)
     found = f"{names} {arrive} last in {where} and {costs} {percent(cost, wall)} of {whole(steps)}"
-    said = _Said(wall, steps)
-    return found + (_own(cost, who, own(who, cost), said) or _cause(cost, who, rows, said))
+    said = _StepTime(wall, steps)
+    return found + (
+        _user_cause(cost, who, user_spans(who, cost), said) or _cause(cost, who, rows, said)
+    )
 
 
 def named_of(wall: int, ranks: int, stragglers: Sequence[Straggling]) -> Sequence[Straggling]:
@@ -94,7 +96,7 @@ def whole(steps: int) -> str:
     return "a step" if steps else "the run"
 
 
-class _Said(NamedTuple):
+class _StepTime(NamedTuple):
     """Formats a time as a part of a step, if there are steps."""
 
     wall: int
@@ -117,15 +119,16 @@ def _rounded(part: int, of: int, digits: int) -> str:
     return f"{math.floor(10**digits * part / of + 0.5) / 10**digits:.{digits}f}"
 
 
-def _nobody(wall: int, rows: Sequence[Row], given_up: bool, steps: int) -> str:
+def _no_straggler(wall: int, rows: Sequence[Row], given_up: bool, steps: int) -> str:
     waiting = sum(row.waiting for row in rows) / len(rows)
     exposed = sum(row.exposed for row in rows) / len(rows)
     if waiting >= 0.1 * wall and waiting >= exposed:
-        what = "ranks that come no more" if given_up else "each other in turn"
+        what = "ranks that never arrive" if given_up else "each other in turn"
         return f"{NO_STRAGGLER}; they wait for {what}, {percent(waiting, wall)} of {whole(steps)}"
     if exposed >= 0.2 * wall:
         share = percent(exposed, wall)
-        return f"{NO_STRAGGLER}; {share} of {whole(steps)} is communication that nothing overlaps"
+        what = "exposed communication (nothing overlaps it)"
+        return f"{NO_STRAGGLER}; {share} of {whole(steps)} is {what}"
     return NO_STRAGGLER
 
 
@@ -138,7 +141,9 @@ def _of(last: int, shared: int, ops: Collection[str]) -> str:
     return f"{percent(last, shared)} of {shared:,} {many}"
 
 
-def _own(cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]], said: _Said) -> str:
+def _user_cause(
+    cost: int, who: list[int], spans: Mapping[str, Mapping[int, int]], said: _StepTime
+) -> str:
     """Return a clause on the user's span that takes the named ranks longer than the others."""
     found = []
     for name, times in spans.items():
@@ -172,7 +177,7 @@ def _times(mine: int, rest: int) -> str:
     return _rounded(mine, rest, 1 if mine < 10 * rest else 0)
 
 
-def _cause(cost: int, who: list[int], rows: Sequence[Row], said: _Said) -> str:
+def _cause(cost: int, who: list[int], rows: Sequence[Row], said: _StepTime) -> str:
     """Return a clause on what those ranks spend more time on, if it is half of their cost."""
     found = []
     for name in CAUSES:

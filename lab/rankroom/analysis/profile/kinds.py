@@ -31,14 +31,14 @@ def kinds(shares: Shares) -> list[Kind]:
     sizes = [[0, 0] for _ in named]
     chosen = [0] * len(named)  # calls of all ranks
     for rank, calls in shares.collectives.calls.items():
-        of_call = kind_of[calls.of]
+        of_call = kind_of[calls.collective]
         for kind in np.unique(of_call).tolist():
             mine = of_call == kind
-            start, until, end = calls.start[mine], calls.until[mine], calls.end[mine]
+            start, until, end = calls.start[mine], calls.wait_end[mine], calls.end[mine]
             edges = (start, end), (start, until), (until, end)
-            times = [length(shares.within(*each)) for each in edges]
+            times = [length(shares.cut_to_window(*each)) for each in edges]
             found[kind].append((times[0], times[1], times[2]))
-            mine &= shares.chosen[calls.of]
+            mine &= shares.chosen[calls.collective]
             chosen[kind] += int(mine.sum())
             for number, many in zip(
                 *np.unique(calls.numbers[mine], return_counts=True), strict=True

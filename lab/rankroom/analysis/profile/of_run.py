@@ -27,7 +27,7 @@ def profile_of(store: Store, run: RunInfo) -> Profile:
     """Return the stored profile, or compute it from the events so far."""
     paths = store.paths(run.id)
     kept = None if run.state == "running" else stored_profile(paths)
-    return kept or GrowingProfile(paths, run).look(run)
+    return kept or GrowingProfile(paths, run).refresh(run)
 
 
 def write_profile(store: Store, run: RunInfo) -> None:
@@ -37,7 +37,7 @@ def write_profile(store: Store, run: RunInfo) -> None:
     """
     paths = store.paths(run.id)
     growing = GrowingProfile(paths, run)
-    profile = growing.look(run)
+    profile = growing.refresh(run)
     kept = {"rules": RULES, "read": growing.read, **profile.to_json()}
     write_atomically(paths.profile, json.dumps(kept) + "\n")
     if lines := growing.overview(run):
@@ -57,14 +57,14 @@ class GrowingProfile:
         self._profile: Profile | None = None
         self._lock = threading.Lock()
 
-    def fits(self, run: RunInfo) -> bool:
+    def is_current(self, run: RunInfo) -> bool:
         """False if the data read is outdated: clocks have changed, or events been replaced."""
         with contextlib.suppress(OSError):
             if self._events.stat().st_size < self.read:
                 return False
         return _clocks(run) == self._clocks
 
-    def look(self, run: RunInfo) -> Profile:
+    def refresh(self, run: RunInfo) -> Profile:
         """Return the profile of all complete lines so far."""
         with self._lock:
             collectives = self._matched(run)

@@ -10,7 +10,7 @@ from rankroom.analysis.profile.intervals import Intervals, joined, length, one, 
 from rankroom.analysis.profile.kinds import kinds, stragglers
 from rankroom.analysis.profile.rows import Kind, Loop, OtherLoop, RankTimes, Straggler
 from rankroom.analysis.profile.shares import Shares
-from rankroom.analysis.profile.training_loop import Steps, begin_of, find_loops
+from rankroom.analysis.profile.training_loop import LoopSteps, begin_of, find_loops
 from rankroom.analysis.timeline import whole
 from rankroom.text.amounts import duration
 
@@ -63,7 +63,7 @@ def split(shares: Shares) -> tuple[Loop | None, dict[str, Shares]]:
         "loop": loop,
     }
     windows["rest"] = without(shares.window, joined(*windows.values()))
-    parts = {name: shares.cut(window) for name, window in windows.items()}
+    parts = {name: shares.restricted_to(window) for name, window in windows.items()}
     cut = {name: part for name, part in parts.items() if len(part.window)}
     rows = [
         OtherLoop(each.what.name, each.what.line, each.counted, each.time)
@@ -83,7 +83,7 @@ def before(phases: list[Phase]) -> str:
     return f"; before that: {duration(took)}{of_it}"
 
 
-def _described(steps: Steps, shares: Shares, others: list[OtherLoop]) -> Loop:
+def _described(steps: LoopSteps, shares: Shares, others: list[OtherLoop]) -> Loop:
     time, count = steps.time, steps.counted
     seconds = time / 1e6
     samples = _samples(shares)
@@ -100,7 +100,7 @@ def _imports(shares: Shares) -> int:
     total = 0
     for rank in shares.ranks:
         _, start, end = shares.timeline.lane(rank, "import").columns()
-        total += length(shares.within(start, end))
+        total += length(shares.cut_to_window(start, end))
     return total // max(1, len(shares.ranks))
 
 
@@ -110,7 +110,7 @@ def _samples(shares: Shares) -> int:
     for rank in shares.ranks:
         for cat in _SAMPLES:
             number, start, _ = shares.timeline.lane(rank, cat).columns()
-            chosen = number[shares.holds(start)]
+            chosen = number[shares.in_window(start)]
             for each, count in zip(*np.unique(chosen, return_counts=True), strict=True):
                 said = shares.timeline.named(rank, int(each)).get("samples")
                 if whole(said) and said > 0:

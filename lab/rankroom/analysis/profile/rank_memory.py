@@ -14,9 +14,9 @@ from rankroom.text.rank_ranges import name_ranks
 
 MIN_SAMPLES = 8  # samples of a rank needed to tell whether its memory rises
 QUARTERS = 4
-MIN_STEP_DIVISOR = 6  # from each quarter to the next, at least 1/EVEN of the whole rise
+MIN_STEP_DIVISOR = 6  # from each quarter to the next, at least this part of the whole rise
 MIN_RISE_BYTES = 32_000_000  # bytes that are worth mentioning, and at least
-MIN_PEAK_DIVISOR = 20  # 1/SHARE of the peak
+MIN_PEAK_DIVISOR = 20  # at least this part of the peak
 
 
 def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]:
@@ -48,13 +48,13 @@ def _rise(memory: npt.NDArray[np.int64]) -> int | None:
 
 
 def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
-    """Return `peak memory 1.2 GB to 1.4 GB a rank`, and whose memory rises; empty without rows."""
+    """Return `peak memory 1.2 GB to 1.4 GB per rank`, and whose memory rises; "" without rows."""
     if not rows:
         return ""
-    said = f"peak memory {_between([row.peak for row in rows])} a rank"
+    said = f"peak memory {_between([row.peak for row in rows])} per rank"
     on_gpus = [row.gpu_peak for row in rows if row.gpu_peak is not None]
     if on_gpus:
-        said += f", {_between(on_gpus)} of its GPU"
+        said += f", {_between(on_gpus)} on its GPU"
     rising = [row for row in rows if rises(row)]
     if not rising:
         return said
@@ -62,7 +62,7 @@ def memory_words(rows: Sequence[RankMemory], loop: Loop | None) -> str:
     ranks = name_ranks([row.rank for row in rising])
     where = loop.title if loop else "the run"
     by = f"by {size(most.rise or 0)} on rank {most.rank}"
-    return f"{said}; memory of {ranks} rises all through {where}, {by}"
+    return f"{said}; memory of {ranks} rises throughout {where}, {by}"
 
 
 def rises(row: RankMemory) -> bool:

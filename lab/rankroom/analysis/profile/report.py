@@ -64,14 +64,14 @@ class Profile:
     def from_shares(cls, shares: Shares) -> Profile:
         """Return the profile of a timeline whose shares are known."""
         late = stragglers(shares)
-        words, named = _diagnosed(shares, late)
+        words, named = _diagnosis_of(shares, late)
         dropped = dict(sorted(shares.timeline.dropped.items()))
         rows = shares.rows()
         made = cls(shares.wall, rows, kinds(shares), late, words, named, dropped)
         made.loop, parts = split(shares)
         made.phases = [Phase.of(name, part) for name, part in parts.items()]
         if made.loop and (phase := made.phase("loop")):
-            words, named = _diagnosed(parts["loop"], phase.stragglers, made.loop.steps)
+            words, named = _diagnosis_of(parts["loop"], phase.stragglers, made.loop.steps)
             if words:
                 made.diagnosis = f"{made.loop.title}: {words}{before(made.phases)}"
                 made.named = made.loop.named = named
@@ -99,7 +99,7 @@ class Profile:
             raise UsageError(NO_ROWS.format(what=what, known=", ".join(has)))
         part = self.phase(phase) if phase else self
         if part is None:
-            known = ", ".join(each.phase for each in self.phases) or "no phases, as nothing repeats"
+            known = ", ".join(each.phase for each in self.phases) or NO_PHASES
             raise UsageError(NO_ROWS.format(what=phase, known=known))
         return [dataclasses.asdict(row) for row in getattr(part, what)]
 
@@ -175,7 +175,7 @@ class Profile:
         return "".join([*remarks, *(table.html() for table in self.tables())])
 
 
-def _diagnosed(shares: Shares, late: list[Straggler], steps: int = 0) -> tuple[str, list[int]]:
+def _diagnosis_of(shares: Shares, late: list[Straggler], steps: int = 0) -> tuple[str, list[int]]:
     """Return the sentence on a run, or on the steps of its loop, and the ranks that it names."""
     found = shares.collectives
     chosen = found.shared & shares.chosen
@@ -193,7 +193,8 @@ def _read(data: Json) -> dict[str, Any]:
     return {what: [kind(**row) for row in data[what]] for what, kind in PART_ROWS.items()}
 
 
-NO_ROWS = "a profile has no {what!r}: it has {known}"
+NO_ROWS = "this profile has no {what!r}; it has {known}"
+NO_PHASES = "no phases, because no part of the run repeats"
 NO_PANDAS = (
     "pandas is not installed here: `pip install pandas`, or use the plain rows of "
     "run.profile().rows({what!r})"

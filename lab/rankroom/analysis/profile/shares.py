@@ -61,7 +61,7 @@ class Shares:
         self.chosen = np.ones(len(self.collectives), np.bool_)
         if len(recorded := without(self.window, self.unrecorded)) and len(self.unrecorded):
             self.window = recorded
-            self.chosen = self.holds(self.collectives.last)
+            self.chosen = self.in_window(self.collectives.last)
         self._any_wait = any(len(timeline.lane(rank, "wait")) for rank in timeline.ranks)
         self.ranks = {rank: self._times(rank) for rank in timeline.ranks}
 
@@ -69,24 +69,24 @@ class Shares:
     def wall(self) -> int:
         return length(self.window)
 
-    def cut(self, window: Intervals) -> Shares:
+    def restricted_to(self, window: Intervals) -> Shares:
         """Return the shares of the moments in `window` only."""
         part = copy.copy(self)
         part.window = both(window, self.window)
-        part.chosen = self.chosen & part.holds(self.collectives.last)
+        part.chosen = self.chosen & part.in_window(self.collectives.last)
         part.ranks = {
             rank: Times(*(both(each, part.window) for each in times))
             for rank, times in self.ranks.items()
         }
         return part
 
-    def holds(self, moments: Column) -> npt.NDArray[np.bool_]:
+    def in_window(self, moments: Column) -> npt.NDArray[np.bool_]:
         """For each of the moments, whether it is in the window."""
         at = np.searchsorted(self.window.ravel(), moments, "right")
         inside: npt.NDArray[np.bool_] = at % 2 == 1
         return inside
 
-    def within(self, begins: Column, ends: Column) -> Intervals:
+    def cut_to_window(self, begins: Column, ends: Column) -> Intervals:
         """Return the union of [begin, end), cut to the window."""
         if len(self.window):
             near = (ends > self.window[0, 0]) & (begins < self.window[-1, 1])
@@ -109,8 +109,8 @@ class Shares:
         active = without(active, self._union(rank, SETUP_CATEGORY))
         blocked = both(self._blocks(rank), active)
         calls = self.collectives.calls[rank]
-        waits = self.within(calls.start, calls.until)
-        transfers = self.within(calls.until, calls.end)
+        waits = self.cut_to_window(calls.start, calls.wait_end)
+        transfers = self.cut_to_window(calls.wait_end, calls.end)
         exposed = without(blocked, waits)
         free = without(active, blocked)
         data = both(free, self._union(rank, "data"))

@@ -23,7 +23,7 @@ PART_TITLES = {
 DROP_REASONS = {
     "length": "in columns of unequal length",
     "negative": "with negative durations",
-    "number": "with times that are no whole numbers",
+    "number": "with times that are not whole numbers",
     "far": "farther than ten years away",
     "name": "without a name",
     "rank": "of ranks that the run does not have",
@@ -93,7 +93,7 @@ def of_kinds(wall: int, rows: Sequence[Kind], of: str = "") -> Table:
 
 def of_stragglers(wall: int, rows: Sequence[Straggler], of: str = "") -> Table:
     """Return which ranks came last, how often, and what that cost."""
-    head = [_headed("arrives last", of), "collectives", "share", "costs (any other waits)"]
+    head = [_headed("arrives last", of), "collectives", "share", "cost (another rank waits)"]
     cells = [
         [f"rank {row.rank}", f"{row.last:,} of {row.of:,}", percent(row.last, row.of),
          _share(row.cost, wall)]
@@ -115,7 +115,7 @@ def of_phases(wall: int, phases: Sequence[Phase]) -> Table:
 
 def of_memory(rows: Sequence[RankMemory]) -> Table:
     """Return each rank's memory over the run."""
-    head = ["memory of rank", "at first", "at last", "peak", "rise"]
+    head = ["memory of rank", "at start", "at end", "peak", "rise"]
     has_gpus = any(row.gpu_peak is not None for row in rows)
     if has_gpus:
         head.append("peak of its GPU")
@@ -134,9 +134,11 @@ def of_loop(loop: Loop) -> str:
         found.append(f"{_rate(loop.samples)} samples/s")
     if loop.apart:
         many = "step" if loop.apart == 1 else "steps"
-        found.append(f"without {loop.apart:,} {many} in which all ranks did something else as well")
+        found.append(
+            f"not counting {loop.apart:,} {many} in which all ranks also did something else"
+        )
     if loop.fewest < loop.most:
-        found.append(f"ranks did from {loop.fewest:,} to {loop.most:,} steps")
+        found.append(f"ranks did between {loop.fewest:,} and {loop.most:,} steps")
     for other in loop.others:
         line = f" (line {other.line})" if other.line is not None else ""
         took = f"{other.steps:,} steps in {duration(other.time)}"

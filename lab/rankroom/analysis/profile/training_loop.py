@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"(after )?#\d*$")  # what unnamed tensors are called
 Marks = dict[int, Column]  # by rank: when its steps ended, ascending
 
 
-class Repeated(NamedTuple):
+class StepMark(NamedTuple):
     """What marks the ends of steps: the lower the order, the more credible."""
 
     order: int
@@ -39,7 +39,7 @@ class Repeated(NamedTuple):
     line: int | None  # of the cell
 
 
-class Steps(NamedTuple):
+class LoopSteps(NamedTuple):
     """A loop, as seen on the rank with the most steps: step `i`, from 1, lasts from `ends[i - 2]`
     to `ends[i - 1]`.
 
@@ -47,7 +47,7 @@ class Steps(NamedTuple):
     something else as well, and `unrecorded` whether spans of it were left out.
     """
 
-    what: Repeated
+    what: StepMark
     rank: int
     ends: Column
     warm: int
@@ -75,15 +75,15 @@ class Steps(NamedTuple):
         return ~(self.apart | self.unrecorded)
 
 
-def find_loops(shares: Shares) -> list[Steps]:
+def find_loops(shares: Shares) -> list[LoopSteps]:
     """Return the loops of a run, none within another; the one that takes longest first."""
-    marked: dict[Repeated, Marks] = {}
+    marked: dict[StepMark, Marks] = {}
     for rank in shares.timeline.ranks:
         for what, ends in (*_steps(shares.timeline, rank), *_patterns(shares, rank)):
             inside = ends[(ends >= shares.begin) & (ends <= shares.end)]
             if len(inside) >= MIN_STEPS:
                 marked.setdefault(what, {})[rank] = inside
-    found: list[Steps] = []
+    found: list[LoopSteps] = []
     for what, marks in sorted(marked.items(), key=_credibility):
         rank = max(marks, key=lambda each: (len(marks[each]), -each))
         ends = marks[rank]
@@ -94,7 +94,7 @@ def find_loops(shares: Shares) -> list[Steps]:
     return sorted(found, key=lambda steps: -steps.time)
 
 
-def begin_of(timeline: Timeline, steps: Steps) -> int:
+def begin_of(timeline: Timeline, steps: LoopSteps) -> int:
     """Return when the loop's first step began, as far as is known: with its statement, or when the
     statement before that ended."""
     _, start, end = timeline.lane(steps.rank, "cell").columns()
@@ -104,27 +104,27 @@ def begin_of(timeline: Timeline, steps: Steps) -> int:
     return int(max([over, *begun.tolist()[-1:]]))
 
 
-def _credibility(entry: tuple[Repeated, Marks]) -> tuple[int, int, str, int]:
+def _credibility(entry: tuple[StepMark, Marks]) -> tuple[int, int, str, int]:
     """Return the sort key: training first, then what recurs most often."""
     what, marks = entry
     return what.order, -max(map(len, marks.values())), what.name, what.line or 0
 
 
-def _steps(timeline: Timeline, rank: int) -> Iterator[tuple[Repeated, Column]]:
+def _steps(timeline: Timeline, rank: int) -> Iterator[tuple[StepMark, Column]]:
     """Yield the ends of the steps that a framework reported."""
     number, start, end = timeline.lane(rank, "step").columns()
     names = [timeline.named(rank, each)["name"] for each in _unique(number)]
     for (name, line), at in _grouped(timeline, rank, number, start, names):
-        yield Repeated(int(name in _NOT_TRAINING), name, line), np.sort(end[at])
+        yield StepMark(int(name in _NOT_TRAINING), name, line), np.sort(end[at])
 
 
-def _patterns(shares: Shares, rank: int) -> Iterator[tuple[Repeated, Column]]:
+def _patterns(shares: Shares, rank: int) -> Iterator[tuple[StepMark, Column]]:
     """Yield, for each line of the cell, the ends of one of the collectives that recur in it.
 
     It is one of those that occur equally often: of the group that has the most calls in all.
     """
     calls = shares.collectives.calls[rank]
-    several = shares.collectives.shared[calls.of]
+    several = shares.collectives.shared[calls.collective]
     number, start, end = calls.numbers[several], calls.start[several], calls.end[several]
     named = [_pattern(shares.timeline.named(rank, each)) for each in _unique(number)]
     groups: dict[int | None, list[tuple[str, npt.NDArray[np.intp]]]] = {}
@@ -138,7 +138,7 @@ def _patterns(shares: Shares, rank: int) -> Iterator[tuple[Repeated, Column]]:
         # Of these collectives, the last one of a step: what follows it belongs to the next step.
         _, at = max((each for each in found if len(each[1]) == often), key=lambda each: each[1][0])
         yield (
-            Repeated(2, _title(shares.timeline.named(rank, int(number[at[0]]))), line),
+            StepMark(2, _title(shares.timeline.named(rank, int(number[at[0]]))), line),
             np.sort(end[at]),
         )
 
@@ -205,7 +205,7 @@ def _is_within(ends: Column, others: Column) -> bool:
     return 2 * int(inside.sum()) > len(ends)
 
 
-def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
+def _measured(shares: Shares, what: StepMark, rank: int, marks: Marks) -> LoopSteps:
     """Find which of the steps are warm-up, apart or unrecorded."""
     ends = marks[rank]
     lengths = np.diff(ends)
@@ -222,7 +222,7 @@ def _measured(shares: Shares, what: Repeated, rank: int, marks: Marks) -> Steps:
     worked = np.minimum(worked, lengths)
     unrecorded = (np.diff(_until(shares.unrecorded, ends)) > 0)[warm - 1 :]
     apart = (worked[warm - 1 :] > APART_FACTOR * median) & ~unrecorded
-    return Steps(what, rank, ends, warm, apart, unrecorded, sorted(map(len, marks.values())))
+    return LoopSteps(what, rank, ends, warm, apart, unrecorded, sorted(map(len, marks.values())))
 
 
 def _until(intervals: Intervals, moments: Column) -> Column:

@@ -6,7 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from rankroom.course.audited import replacing
+from rankroom.course.audited import watch_replacement
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -19,10 +19,10 @@ def header(learner: Learner) -> None:
     hours = learner.chance.randrange(2, 24)
     said = ask(nodes, gpus, hours)
     if not isinstance(said, str):
-        raise Wrong(f"header gives {said!r}, and should give text")
+        raise Wrong(f"header returns {said!r}: it should return text")
     first = said.partition("\n")[0]
     if first.rstrip() != "#!/bin/bash":
-        refused = "" if first.startswith("#!") else ", and Slurm refuses the script as it is"
+        refused = "" if first.startswith("#!") else ". Without it, Slurm rejects the script"
         raise Wrong(f"the first line of a script is #!/bin/bash: you have {first!r}{refused}")
     asked = _options(said)
     for name, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
@@ -43,15 +43,15 @@ def _options(said: object) -> dict[str, str]:
     """Return the #SBATCH options of a job header, by name. Raises Wrong for a header that is not
     text, or a line that Slurm would ignore or that is not written as --NAME=VALUE."""
     if not isinstance(said, str):
-        raise Wrong(f"there should be text, and there is {said!r}")
+        raise Wrong(f"the function returns {said!r}: it should return text")
     asked: dict[str, str] = {}
     command = ""
     for written in said.splitlines():
         line = written.strip()
         command = command or (line if line and not line.startswith("#") else "")
         if line.startswith("#SBATCH") and command:
-            raise Wrong(f"{line!r} comes after {command!r}: from the first command on, Slurm reads "
-                        "no more of them")  # fmt: skip
+            raise Wrong(f"{line!r} comes after the command {command!r}: Slurm ignores #SBATCH "
+                        "lines after the first command")  # fmt: skip
         if line.startswith("#SBATCH") and not written.startswith("#SBATCH"):
             raise Wrong(f"{written!r}: Slurm reads #SBATCH at the start of a line only")
         if match := re.fullmatch(r"#SBATCH\s+(--[\w-]+)[= ](\S+)", line):
@@ -71,7 +71,7 @@ def memory(learner: Learner) -> None:
         asked = _options(ask(node, tasks, cpus))
         for name, value in (("--ntasks-per-node", tasks), ("--cpus-per-task", cpus)):
             if asked.get(name) != str(value):
-                raise Wrong(f"{name}={value} has nothing to do with memory, and should stay")
+                raise Wrong(f"{name}={value} does not request memory: keep it as it is")
         given = {name: asked[name] for name in ("--mem", "--mem-per-cpu") if name in asked}
         if len(given) != 1:
             raise Wrong(
@@ -82,7 +82,7 @@ def memory(learner: Learner) -> None:
         if (name, amount) == ("--mem", "0"):
             continue  # 0 requests all of the node's memory
         if not re.fullmatch(r"\d+M?", amount):
-            raise Wrong(f"{name}={amount}: whole MB, please")
+            raise Wrong(f"{name}={amount}: give a whole number of MB")
         each, count = int(amount.removesuffix("M")), tasks * cpus if name == "--mem-per-cpu" else 1
         if each * count > node:
             raise Wrong(
@@ -118,12 +118,12 @@ def resume(learner: Learner) -> None:
         except Over:
             pass
         else:
-            raise Wrong(f"epoch {cut} failed, and train went on: let errors through")
+            raise Wrong(f"epoch {cut} failed, but train continued: do not catch the error")
         if not path.exists():
             raise Wrong("the job was cut off, and there is no checkpoint: write one every epoch")
         try:
             # Training that has run to its end may remove the checkpoint.
-            with replacing(path, lambda: len(done) <= last) as replaced:
+            with watch_replacement(path, lambda: len(done) <= last) as replaced:
                 train(epoch, last, path)
         except Over:
             raise Wrong(f"epoch {cut} was done twice without a checkpoint in between") from None
@@ -133,12 +133,12 @@ def resume(learner: Learner) -> None:
             again = [number for number in done if number >= 0][len(told) :]
     if told != list(range(last)):
         raise Wrong(
-            f"cut off in epoch {cut} of {last}, and started again: epochs "
-            f"{', '.join(map(str, told))} were run, and should be 0 to {last - 1}, each once"
+            f"cut off in epoch {cut} of {last} and started again, train ran epochs "
+            f"{', '.join(map(str, told))}: it should run 0 to {last - 1}, each once"
         )
     replaced.demand()
     if again:
         raise Wrong(
-            f"all {last} epochs were done, and the next job ran epoch {again[0]} again: write the "
-            "checkpoint of an epoch when it is over"
+            f"all {last} epochs were done, but the next job ran epoch {again[0]} again: write each "
+            "epoch's checkpoint when the epoch is over"
         )

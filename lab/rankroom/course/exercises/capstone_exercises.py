@@ -57,14 +57,14 @@ def mended(learner: Learner) -> None:
 @exercise("capstone.2", answer="model", limit=120)
 def parallel(learner: Learner) -> None:
     """Check that each rank reads its own shard, and that all train the same network throughout."""
-    _together(learner)
+    _compare_ranks(learner)
 
 
 @exercise("capstone.3", answer="model", limit=180)
 def efficient(learner: Learner) -> None:
     """Check that the ranks are busy instead of waiting for the disk or for rank 0."""
     ended = time.monotonic()
-    ranks = _together(learner, ended)
+    ranks = _compare_ranks(learner, ended)
     there = len(_images(learner, "validation"))
     validated = [number for each in ranks for number in each.validated]
     if len(set(validated)) < there or len(validated) < EPOCHS * there:
@@ -120,8 +120,10 @@ def resumed(learner: Learner) -> None:
         cut = ScriptTrial(Path(folder) / "cut", source)
         cut.run(kill=(learner.chance.randrange(2), int(share * learner.chance.uniform(1.3, 1.7))))
         if not cut.was_killed:
-            raise Wrong(f"no rank came to its second epoch: {cut.told()}")
-        cut.forget()
+            raise Wrong(
+                f"the rank to be killed did not reach its second epoch: {cut.output_tail()}"
+            )
+        cut.delete_notes()
         print("once more, in the same folder", flush=True)
         cut.run()
         _demand_ended(cut, "started again after the kill, it fails")
@@ -135,8 +137,9 @@ def resumed(learner: Learner) -> None:
         apart = max(float((a - b).detach().abs().max()) for a, b in pairs)
         if apart > _CLOSE:
             raise Wrong(
-                f"the network is another one than without the kill: its weights differ by up to "
-                f"{apart:.3f}. What of the training's state is not in the checkpoint?"
+                f"after the kill and restart, the weights differ by up to {apart:.3f} from those "
+                "of an uninterrupted run: which part of the training's state is missing from the "
+                "checkpoint?"
             )
 
 
@@ -151,7 +154,10 @@ def submitted(learner: Learner) -> None:
         if not isinstance(text, str) or not text.startswith("#!/bin/bash\n"):
             raise Wrong("job gives the text of a script, whose first line is #!/bin/bash")
         if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", text, re.MULTILINE):
-            raise Wrong("the header lacks #SBATCH --time=…: without it, the job gets what is usual")
+            raise Wrong(
+                "the header lacks #SBATCH --time=…: without it, the partition's default limit "
+                "applies"
+            )
         with TemporaryDirectory() as folder:
             print(f"the job, with a training that {kind}", flush=True)
             status, started, sizes = run_job(Path(folder), text, failures)
@@ -162,14 +168,14 @@ def submitted(learner: Learner) -> None:
         if started != wanted:
             times = {1: "once", 2: "twice"}[wanted]
             raise Wrong(
-                f"a training that {kind} should be started {times}, and the job has started it "
+                f"if the training {kind}, the job should start it {times}, but it started it "
                 f"{started} times"
             )
         if (status == 0) != (failures <= 1):
             raise Wrong(f"with a training that {kind}, the job's exit status is {status}")
 
 
-def _together(learner: Learner, ended: float = 0.0) -> list[_Seen]:
+def _compare_ranks(learner: Learner, ended: float = 0.0) -> list[_Seen]:
     """Return what each rank has read, by rank. Raises Wrong unless the images were sharded over the
     ranks and the weights were the same throughout."""
     import horovod.torch as hvd
@@ -241,9 +247,9 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float:
 def _images(learner: Learner, name: str) -> SlowImages:
     found = learner.get(name)
     if not isinstance(found, SlowImages):
-        raise Wrong(f"`{name}` should stay the SlowImages that it was")
+        raise Wrong(f"`{name}` must be the original SlowImages")
     if any(each.end - each.begin < 0.9 * SECONDS * len(each.numbers) for each in found.reads):
-        raise Wrong("the disk should stay as slow as it was")
+        raise Wrong("the disk was made faster: leave its speed as it was")
     return found
 
 
@@ -260,7 +266,7 @@ def _epochs(read: Sequence[int], each: int, who: str, padded: bool = False) -> l
 
 def _demand_shuffled(epochs: Sequence[Sequence[int]]) -> None:
     if any(list(each) == list(epochs[0]) for each in epochs[1:]):
-        raise Wrong("two epochs come in the same order: in Metrics, the loss repeats itself")
+        raise Wrong("two epochs read the images in the same order: reshuffle them in each epoch")
 
 
 def _demand_accuracy(model: Any) -> None:
@@ -276,14 +282,14 @@ def _demand_accuracy(model: Any) -> None:
     found = (guesses == labels).float().mean().item()
     if found < _ACCURACY:
         raise Wrong(
-            f"the network knows {found:.0%} of the validation images, and {_ACCURACY:.0%} are in "
-            "reach: look at the loss in Metrics"
+            f"the network gets {found:.0%} of the validation images right, and {_ACCURACY:.0%} can "
+            "be reached: look at the loss in Metrics"
         )
 
 
 def _demand_ended(trial: ScriptTrial, what: str) -> None:
     if trial.status != 0:
-        raise Wrong(f"{what}: {trial.told()}")
+        raise Wrong(f"{what}: {trial.output_tail()}")
 
 
 def _trained(trial: ScriptTrial) -> Any:
@@ -296,5 +302,5 @@ def _trained(trial: ScriptTrial) -> Any:
     try:
         model.load_state_dict(torch.load(path, weights_only=True))
     except Exception as error:
-        raise Wrong(f"model.pt is no state_dict of the network: {error}"[:300]) from None
+        raise Wrong(f"model.pt is not a state_dict of this network: {error}"[:300]) from None
     return model

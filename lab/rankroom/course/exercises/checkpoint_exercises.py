@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rankroom.course.audited import replacing
+from rankroom.course.audited import watch_replacement
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 
@@ -35,8 +35,9 @@ def pack(learner: Learner) -> None:
     _steps(fresh, other, 2)
     if not _same(fresh, old):
         raise Wrong(
-            "two steps after it went on, the weights are others than without the break: the "
-            "optimizer's state (momentum) or that of torch's random numbers (dropout) is missing"
+            "two steps after resuming, the weights differ from those of uninterrupted training: "
+            "the optimizer's state (momentum) or that of torch's random numbers (dropout) is "
+            "missing"
         )
 
 
@@ -59,8 +60,8 @@ def write(learner: Learner) -> None:
             pass
         else:
             raise Wrong(
-                "a job that is ended while it writes has to end: write by torch.save, under that "
-                "name, and let errors through"
+                "a job that is killed while it writes must end: call torch.save by that name, and "
+                "do not catch its errors"
             )
         finally:
             torch.save = before
@@ -68,15 +69,17 @@ def write(learner: Learner) -> None:
             found = torch.load(path)
         except Exception:
             raise Wrong(
-                "the job was ended while it wrote the second checkpoint, and there is none now: "
-                "the first was written over. Write to another name and rename it then"
+                "the job was killed while it wrote the second checkpoint, and now there is none: "
+                "the first was overwritten. Write to another name, then rename it"
             ) from None
         if found != {"epoch": 1}:
             raise Wrong(f"the first checkpoint should be there still, and there is {found}")
-        with replacing(path) as replaced:
+        with watch_replacement(path) as replaced:
             write({"epoch": 3}, path)
         if torch.load(path) != {"epoch": 3}:
-            raise Wrong("what was left of the broken one is in the way of the next")
+            raise Wrong(
+                "after a write that was cut off, the next one does not replace the checkpoint"
+            )
         replaced.demand()
 
 

@@ -42,12 +42,12 @@ def best(learner: Learner) -> None:
         found = find(losses[learner.rank])
         if not _is_close(found, winner):
             raise Wrong(
-                f"rank {winner} has the smallest loss, and best() says {_short(found)} "
+                f"rank {winner} has the smallest loss, but best() returns {_short(found)} "
                 f"on rank {learner.rank}"
             )
     found = find(0.5)
     if not _is_close(found, 0):
-        raise Wrong(f"all losses are equal: then it is rank 0, and not {_short(found)}")
+        raise Wrong(f"if all losses are equal, the answer is rank 0, not {_short(found)}")
 
 
 @exercise("collectives.3", answer="columns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
-from rankroom.course.exercises.horovod_exercises import another_size, demand_apart
+from rankroom.course.exercises.horovod_exercises import another_size, demand_disjoint
 from rankroom.course.exercises.precision_exercises import RowsHeld
 
 
@@ -20,7 +20,7 @@ def sampler(learner: Learner) -> None:
     if dist.is_initialized():
         ranks: list[list[int]] = [[]] * learner.size
         dist.all_gather_object(ranks, own)
-        demand_apart(ranks)
+        demand_disjoint(ranks)
 
 
 def _try_epochs(ask: Any, size: int, each: int) -> list[list[int]]:

@@ -60,7 +60,7 @@ def steps(learner: Learner) -> None:
         counts = [learner.chance.randrange(5, 50) for _ in range(learner.size)]
         found = ask(counts[learner.rank])
         if type(found) is not int or found != min(counts):
-            hint = "" if type(found) is int else ": an int, please"
+            hint = "" if type(found) is int else ": return an int"
             raise Wrong(
                 f"the ranks have {', '.join(map(str, counts))} batches: all of them should make "
                 f"{min(counts)} steps, and rank {learner.rank} makes {found!r}{hint}"

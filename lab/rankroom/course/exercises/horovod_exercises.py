@@ -45,7 +45,7 @@ def shard(learner: Learner) -> None:
     _try_parts(part, another_size(learner.size), learner.chance.randrange(20, 40))
     hvd = sys.modules.get("horovod.torch")
     if hvd is not None and hvd.is_initialized():
-        demand_apart(hvd.allgather_object(own))
+        demand_disjoint(hvd.allgather_object(own))
 
 
 def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
@@ -56,14 +56,14 @@ def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
         parts = [[int(i) for i in part(count, epoch, rank, size)] for rank in range(size)]
         together = [each for indices in parts for each in indices]
         if any(not 0 <= each < count for each in together):
-            raise Wrong(f"there are images 0 to {count - 1}, and a part holds others")
+            raise Wrong(f"there are images 0 to {count - 1}, but a rank's part has others")
         if len(set(together)) < len(together):
             raise Wrong(f"epoch {epoch}: some image is in the parts of two ranks")
         lengths = [len(indices) for indices in parts]
         if len(set(lengths)) > 1:
             raise Wrong(
                 f"of {count} images the ranks get {lengths}: a rank that has more steps than the "
-                "others waits for them for ever"
+                "others waits for them forever"
             )
         if lengths[0] < count // size:
             raise Wrong(f"each rank could have {count // size} images, and has {lengths[0]}")
@@ -73,12 +73,15 @@ def _try_parts(part: Any, size: int, each: int) -> list[list[int]]:
     for epoch, parts in enumerate(epochs):
         if not _is_shuffled(parts[0], count):
             raise Wrong(
-                f"epoch {epoch} of rank 0 is {parts[0][:6]}, …: the images come in their original "
-                "order, if from another beginning; shuffle them, with `epoch` as the seed"
+                f"epoch {epoch} of rank 0 is {parts[0][:6]}, …: the images are in their original "
+                "order, perhaps rotated; shuffle them with `epoch` as the seed"
             )
     again = [int(i) for i in part(count, 1, 0, size)]
     if again != epochs[1][0]:
-        raise Wrong("asked twice for the same epoch, it gives two orders: ranks would not agree")
+        raise Wrong(
+            "called twice for the same epoch, my_part returns two different orders: the ranks "
+            "would not agree"
+        )
     return epochs[1]
 
 
@@ -87,7 +90,7 @@ def another_size(size: int) -> int:
     return 2 if size != 2 else 3
 
 
-def demand_apart(parts: list[list[int]]) -> None:
+def demand_disjoint(parts: list[list[int]]) -> None:
     """Raise Wrong if shards that the ranks computed, each its own, overlap. Shards computed in a
     single process may be disjoint although those of different processes are not."""
     together = [each for part in parts for each in part]
@@ -130,7 +133,7 @@ def checkpoint(learner: Learner) -> None:
 
     save = learner.function("save")
     folder = config.home() / "course-checks"  # visible on all nodes, unlike /tmp
-    config.private(folder)
+    config.make_private(folder)
     path = folder / f"model-{learner.seed}.pt"
     if learner.rank == 0:
         for old in folder.glob("model-*.pt"):  # left by earlier checks
@@ -147,7 +150,7 @@ def checkpoint(learner: Learner) -> None:
     torch.save = watched
     try:
         state = {"step": learner.seed, "weight": torch.ones(3) * learner.seed}
-        with a_node_each(hvd, learner):
+        with one_node_per_rank(hvd, learner):
             save(state, path)
         there = path.exists()
         whole = there and _is_whole(path)
@@ -167,7 +170,7 @@ def checkpoint(learner: Learner) -> None:
 
 
 @contextmanager
-def a_node_each(hvd: Any, learner: Learner) -> Iterator[None]:
+def one_node_per_rank(hvd: Any, learner: Learner) -> Iterator[None]:
     """Within the block, make Horovod report that each rank is on a node of its own: an answer that
     saves on local rank 0 works on one machine only."""
     says = {

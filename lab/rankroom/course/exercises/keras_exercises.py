@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
-from rankroom.course.exercises.horovod_exercises import NODES, a_node_each
+from rankroom.course.exercises.horovod_exercises import NODES, one_node_per_rank
 
 
 @exercise("keras.1", answer="compiled", limit=60)
@@ -51,7 +51,7 @@ def optimizer(learner: Learner) -> None:
     if not any(abs(times / each - 1) < 0.01 for each in (1.0, 1.9)):  # 1 + momentum: Nesterov
         raise Wrong(
             f"a step is {times:.3g} times as large as with the average of all ranks' gradients: "
-            "let hvd.DistributedOptimizer average, which it does if it is told nothing else"
+            "leave it to hvd.DistributedOptimizer to average, which is its default"
         )
 
 
@@ -96,14 +96,14 @@ def callbacks(learner: Learner) -> None:
     losses = _of_all(numpy.array([told.history["loss"][-1]], "float64"))
     if not all(numpy.allclose(each, losses[0], rtol=1e-4) for each in losses):
         raise Wrong(
-            "each rank tells a loss of its own: MetricAverageCallback makes one of them, if it "
-            "comes before those that use it"
+            "each rank reports its own loss: MetricAverageCallback averages the losses, if it "
+            "comes before the callbacks that use them"
         )
     if not read:
         raise Wrong("there is no ReduceLROnPlateau in the list: it watches the loss after epochs")
     for name, values in read.items():
         if values[-1:] in ([], [None]):
-            raise Wrong(f'{name} finds no metric of its name here: give it monitor="loss"')
+            raise Wrong(f'{name} monitors a metric that is not reported: use monitor="loss"')
         seen = _of_all(numpy.array(values[-1:], "float64"))
         if not all(numpy.allclose(each, seen[0], rtol=1e-4) for each in seen):
             raise Wrong(
@@ -140,7 +140,7 @@ def checkpoints(learner: Learner) -> None:
     import keras
 
     make = learner.function("checkpoints")
-    with a_node_each(_horovod(), learner):
+    with one_node_per_rank(_horovod(), learner):
         made = make("weights.keras", learner.rank)
     savers = [c for c in made or [] if isinstance(c, keras.callbacks.ModelCheckpoint)]
     if learner.rank == 0 and not savers:
@@ -152,7 +152,10 @@ def checkpoints(learner: Learner) -> None:
             f"rank {learner.rank} would write the checkpoint, too: only rank 0 should{NODES}"
         )
     if not isinstance(made, list):
-        raise Wrong(f"rank {learner.rank} gets {made!r}: a list, please, also if it is empty")
+        raise Wrong(
+            f"on rank {learner.rank}, checkpoints() returns {made!r}: return a list, even if it is "
+            "empty"
+        )
 
 
 def _weights(model: Any) -> Any:

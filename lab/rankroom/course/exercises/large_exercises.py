@@ -44,7 +44,7 @@ def warm_up(learner: Learner) -> None:
             f"{rate / steps:g} at most"
         )
     if any(b < a - 1e-12 for a, b in itertools.pairwise(found)):
-        raise Wrong("the rate goes down again on its way")
+        raise Wrong("the rate falls at some step: it should rise, then stay constant")
     if abs(found[steps] - rate) > 1e-9 or abs(found[-1] - rate) > 1e-9:
         raise Wrong(f"after {steps} steps it should be {rate}, and is {found[steps]:g}")
     middle = found[steps // 2]

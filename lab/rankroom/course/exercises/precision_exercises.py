@@ -52,8 +52,8 @@ def accumulation(learner: Learner) -> None:
             raise Wrong("there is no gradient: call backward() on the loss of each piece")
         if torch.allclose(each.grad, count * wanted, rtol=1e-3, atol=1e-5):
             raise Wrong(
-                f"the gradient is {count} times as large as that of the whole batch: the losses of "
-                f"{count} pieces are means, and their sum is none"
+                f"the gradient is {count} times as large as that of the whole batch: the loss of "
+                "each piece is a mean, but the sum of these means is not"
             )
         if not torch.allclose(each.grad, wanted, rtol=1e-3, atol=1e-5):
             raise Wrong("the gradient is not that of the whole batch")
@@ -101,6 +101,6 @@ def scale(learner: Learner) -> None:
         if not math.log2(found).is_integer():
             raise Wrong(f"{found:g} is no power of two: only those change no digit of a number")
         if torch.tensor(largest * found, dtype=torch.float64).half().isinf():
-            raise Wrong(f"{largest:.3g} × {found:g} is no number of float16 any more: it is inf")
+            raise Wrong(f"{largest:.3g} × {found:g} overflows float16: it becomes inf")
         if 2 * found * largest <= LARGEST_FLOAT16:
             raise Wrong(f"for {largest:.3g}, {2 * found:g} would do as well: you have {found:g}")

@@ -31,7 +31,7 @@ def reduce_scatter(learner: Learner) -> None:
     rows = _rows(learner, 3 * learner.size)
     message = rows[learner.rank].clone()
     chunks = list(message.chunk(learner.size))
-    _without_help(lambda: half(chunks), "reduce_scatter")
+    _without_library_collectives(lambda: half(chunks), "reduce_scatter")
     own = (learner.rank + 1) % learner.size
     wanted = rows.sum(0).chunk(learner.size)[own]
     if len(chunks) != learner.size:
@@ -59,7 +59,7 @@ def all_gather(learner: Learner) -> None:
     message = torch.full_like(whole, -1)
     chunks = list(message.chunk(learner.size))
     chunks[own].copy_(whole.chunk(learner.size)[own])
-    _without_help(lambda: half(chunks), "all_gather")
+    _without_library_collectives(lambda: half(chunks), "all_gather")
     missing = [
         place
         for place, wanted in enumerate(whole.chunk(learner.size))
@@ -150,7 +150,7 @@ def _rows(learner: Learner, length: int) -> Any:
     )
 
 
-def _without_help(call: Any, name: str) -> None:
+def _without_library_collectives(call: Any, name: str) -> None:
     """Call the reader's half of the ring while the library's own collectives raise Wrong."""
     import torch.distributed as dist
 
@@ -162,7 +162,7 @@ def _without_help(call: Any, name: str) -> None:
     kept = {each: getattr(dist, each) for each in forbidden}
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Wrong(f"{name} should get by with sends and receives, without the library's own")
+        raise Wrong(f"{name} should use only send and receive, not the library's own collectives")
 
     try:
         for each in forbidden:
@@ -173,4 +173,4 @@ def _without_help(call: Any, name: str) -> None:
             setattr(dist, each, own)
 
 
-CHUNK_REPLACED = "chunks[{}] is another tensor now: change the one that was there, with += or copy_"
+CHUNK_REPLACED = "chunks[{}] was replaced by another tensor: change it in place, with += or copy_"

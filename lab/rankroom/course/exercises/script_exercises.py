@@ -81,7 +81,9 @@ def command(learner: Learner) -> None:
             is_right = all(count in wanted[what] for what, count in found.items())
             if not is_right or not any(enough <= set(found) for enough in _ENOUGH[launcher]):
                 usual = _USUAL[launcher].format(nodes=nodes, each=gpus, all=nodes * gpus)
-                raise Wrong(f"{nodes} nodes with {gpus} GPUs each: `{said}` lacks `{usual}`")
+                raise Wrong(
+                    f"for {nodes} nodes with {gpus} GPUs each, `{said}` should have `{usual}`"
+                )
 
 
 def _counts(launcher: str, words: list[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from rankroom.course.audited import heard_by
+from rankroom.course.audited import on_audit_events
 from rankroom.course.exercise import Learner, Wrong, exercise
 
 # Ways to start a server, and what is unsafe about each; empty if nothing is.
@@ -94,12 +94,12 @@ def secret(learner: Learner) -> None:
         before, now = os.umask(0), time.time_ns()
         try:
             tokens = []
-            with _looked_at(Path(folder)) as meanwhile:
+            with _modes_seen(Path(folder)) as meanwhile:
                 for number in range(4):
                     # In the last two calls, all that others may know or find out is the same: the
                     # random seed, the time, and the file's name.
                     own = path.with_suffix(f".{min(number, 2)}")
-                    with _repeated(learner.seed, now) if number >= 2 else nullcontext():
+                    with _frozen_randomness(learner.seed, now) if number >= 2 else nullcontext():
                         write(own)
                     if not own.exists():
                         raise Wrong(f"there is no file {own.name}: write the token into it")
@@ -111,7 +111,9 @@ def secret(learner: Learner) -> None:
     if any(mode & 0o077 for mode in seen):
         raise Wrong(f"others may read the file: its mode is {max(seen):o}, and should be 600")
     if any(mode & 0o077 for mode in meanwhile):
-        raise Wrong("the file is made first and closed then: it was open to others for a moment")
+        raise Wrong(
+            "the file is created first and made private later: others could read it for a moment"
+        )
     if tokens[0] == tokens[1]:
         raise Wrong("each call writes the same token: make a new one with secrets.token_urlsafe()")
     if tokens[2] == tokens[3]:
@@ -128,7 +130,7 @@ def secret(learner: Learner) -> None:
 
 
 @contextmanager
-def _looked_at(folder: Path) -> Iterator[list[int]]:
+def _modes_seen(folder: Path) -> Iterator[list[int]]:
     """Collect the modes of the files in a folder within the block, before each rename or change of
     a mode, however it is made, and before each program that may make one."""
     found: list[int] = []
@@ -138,12 +140,12 @@ def _looked_at(folder: Path) -> Iterator[list[int]]:
             with suppress(OSError):
                 found.extend(_mode(path) for path in folder.iterdir())
 
-    with heard_by(look):
+    with on_audit_events(look):
         yield found
 
 
 @contextmanager
-def _repeated(seed: int, now: int) -> Iterator[None]:
+def _frozen_randomness(seed: int, now: int) -> Iterator[None]:
     """Within the block, stop the clock at `now` (epoch nanoseconds) and seed random numbers with
     `seed`; restore both afterwards."""
     numpy = sys.modules.get("numpy")

@@ -18,13 +18,13 @@ def culprit(learner: Learner) -> None:
     found = learner.get("culprit")
     truth = planted()
     if truth is None:
-        raise Wrong("nobody was slow yet: run the cell with the planted loader first")
+        raise Wrong("no rank has been slow yet: run the cell with the planted loader first")
     if isinstance(found, bool) or not isinstance(found, int):
-        raise Wrong(f"culprit is {found!r}: the number of a rank, please")
+        raise Wrong(f"culprit is {found!r}: it should be the number of a rank")
     if found != truth:
         raise Wrong(
-            f"it was not rank {found}: look for the one that waits for nobody, and that the "
-            "others wait for"
+            f"it was not rank {found}: look for the rank that waits for no other, while the others "
+            "wait for it"
         )
 
 
@@ -101,7 +101,7 @@ def fusion(learner: Learner) -> None:
         if tuple(got.shape) != tuple(right.shape):
             raise Wrong(f"a tensor of shape {list(right.shape)} came back as {list(got.shape)}")
         if not torch.allclose(got, right, atol=1e-5):
-            raise Wrong(f"rank {learner.rank} has not the averages over all ranks")
+            raise Wrong(f"the tensors on rank {learner.rank} are not the averages over all ranks")
     if not calls:
         raise Wrong("no all-reduce of Horovod was seen: call it by its module, hvd.allreduce(…)")
     if len(calls) != 1:

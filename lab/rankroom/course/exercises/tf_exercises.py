@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from rankroom.course.exercise import Learner, Wrong, exercise
-from rankroom.course.exercises.horovod_exercises import another_size, demand_apart
+from rankroom.course.exercises.horovod_exercises import another_size, demand_disjoint
 
 
 @exercise("tf.1", answer="part_of", ranks=1)
@@ -23,7 +23,7 @@ def shard(learner: Learner) -> None:
             own = seen[learner.rank] if size == learner.size else own
     hvd = sys.modules.get("horovod.tensorflow")
     if hvd is not None and hvd.is_initialized():
-        demand_apart(hvd.allgather_object(own))
+        demand_disjoint(hvd.allgather_object(own))
 
 
 def _examine_parts(size: int, part: Any, count: int, batch: int) -> list[list[int]]:
@@ -62,7 +62,9 @@ def _examine_parts(size: int, part: Any, count: int, batch: int) -> list[list[in
         raise Wrong("the values are still in their original order: shuffle them")
     batches = [seen[0][at : at + batch] for at in range(0, len(seen[0]), batch)]
     if all(each == sorted(each) for each in batches):
-        raise Wrong("batches change places, and hold the same values: shuffle before you batch")
+        raise Wrong(
+            "only the order of the batches changes, not what is in them: shuffle before you batch"
+        )
     ordered = sorted(seen[0])
     if max(ordered.index(value) - place for place, value in enumerate(seen[0])) < len(ordered) / 4:
         raise Wrong("the values hardly move: shuffle draws from a buffer, which is too small here")

@@ -80,7 +80,7 @@ def logits(learner: Learner) -> None:
     try:
         found = float(loss(labels, scores.astype("float32")))
     except Exception as error:
-        raise Wrong(f"for labels {labels[:3].tolist()}, … it fails: {error}"[:300]) from None
+        raise Wrong(f"the loss fails for labels {labels[:3].tolist()}, …: {error}"[:300]) from None
     if not math.isclose(found, wanted, rel_tol=1e-3):
         raise Wrong(
             f"for the last layer's scores, and labels, the loss is {wanted:.3f}, and yours gives "

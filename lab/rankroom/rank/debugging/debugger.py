@@ -41,7 +41,7 @@ class RankDebugger(Pdb):
         __tracebackhide__ = True
         frame = frame or sys._getframe(1)
         if _passed_over(frame):
-            return  # before tracing starts, as each line would be reported as passed over
+            return  # before tracing starts, as each line would be reported as skipped
         prompts.debuggers.add(self)
         sys.settrace(None)
         self.stdout = sys.stdout

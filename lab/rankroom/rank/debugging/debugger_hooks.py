@@ -65,7 +65,7 @@ def post_mortem(t: Any = None) -> None:
     __tracebackhide__ = True
     error = sys.exc_info()[1] if t is None else t
     if error is None:
-        raise ValueError("post_mortem() needs a traceback where no exception is handled")
+        raise ValueError("post_mortem() needs a traceback if no exception is being handled")
     debugger = _debugger()
     debugger.reset()
     debugger.interaction(None, getattr(error, "__traceback__", error))

@@ -80,7 +80,7 @@ class Prompts:
     def refusal(self) -> str:
         """Return why nothing can be asked here and now; empty if something can."""
         if os.getpid() != self._pid:
-            return "it is in a process that the rank has started"
+            return "it is in a child process of the rank"
         if threading.current_thread() is not threading.main_thread():
             return "it is not in the rank's main thread"
         return self.unattended
@@ -88,7 +88,7 @@ class Prompts:
     @property
     def unattended(self) -> str:
         """Why this cell's questions cannot be answered; empty if they can."""
-        return "" if self._interactive else "no one can answer here"
+        return "" if self._interactive else "the run is not interactive, so no one can answer"
 
     def stopped_in(self, text: str) -> FrameType | None:
         """Return the frame in which the debugger has stopped, if `text` is its prompt."""
@@ -99,8 +99,8 @@ class Prompts:
         return stopped
 
     def pass_over(self, what: str, place: str, why: str) -> None:
-        """Print that `what` was passed over, once for each place of a cell."""
-        said = f"{what} at {place} passed over: {why}"
+        """Print that `what` was skipped, once for each place of a cell."""
+        said = f"{what} at {place} skipped: {why}"
         if said not in self._told:
             self._told.add(said)
             print(said, flush=True)
@@ -191,4 +191,4 @@ class Prompts:
                 "code": None}  # fmt: skip
 
 
-PROMPT_RELEASED = "{what} was left, as its run was released"
+PROMPT_RELEASED = "{what} was released with its run"

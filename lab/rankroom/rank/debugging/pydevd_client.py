@@ -35,7 +35,7 @@ STOPPED_THREAD_REQUESTS = {
     "stackTrace", "variables",
 }  # fmt: skip
 THREAD_RUNNING_REPLY = {
-    "type": "response", "success": False, "message": "the rank runs on",
+    "type": "response", "success": False, "message": "the rank is running",
     "body": {"result": "", "scopes": [], "stackFrames": [], "threads": [], "variables": []},
 }  # fmt: skip
 
@@ -164,4 +164,7 @@ class PydevdClient(DebugpyClient):
                 future.set_result(message)
 
 
-NO_DEBUGPY = "debugpy is not installed on the ranks, which JupyterLab's debugger needs"
+NO_DEBUGPY = (
+    "JupyterLab's debugger needs debugpy, which is not installed on the ranks: run "
+    "`pip install debugpy` in their environment"
+)

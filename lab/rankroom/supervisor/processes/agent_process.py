@@ -20,7 +20,7 @@ GIVEN_UP = "was given up"  # prefix: how a rank ended on a lost node, where it m
 # The same where a client restarts a rank though the scheduler has not said that the node is gone.
 FOR_RESTART = f"{GIVEN_UP} for a restart"
 NOT_STARTED = "could not be started: {error}"  # how a rank ended whose fork was refused
-ENDS_S = 5.0  # timeout for an agent, its ranks and its launcher to end once its output has ended
+END_TIMEOUT_S = 5.0  # of an agent, its ranks and its launcher once its output has ended
 
 
 class RankProcess:
@@ -165,7 +165,7 @@ class AgentProcess:
             with contextlib.suppress(OSError, ValueError), self.process.stdout as lines:
                 for line in lines:
                     self._read_line(line)
-            self.wait(ENDS_S)
+            self.wait(END_TIMEOUT_S)
         finally:
             self._note_over()
 

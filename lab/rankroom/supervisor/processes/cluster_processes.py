@@ -300,5 +300,5 @@ class Processes:
 
 
 PROCESS_DOES_NOT_END = (
-    "its last process ({pid}) does not end, as one that waits for a disk or a device"
+    "its previous process ({pid}) has not ended: it may be blocked waiting for a disk or a device"
 )

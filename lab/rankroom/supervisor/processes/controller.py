@@ -96,8 +96,8 @@ def main() -> None:
 
 
 NO_QUEUE = (
-    "ranks have no task queue, so no load-balanced view: run it on a direct view (`client[:]`), or "
-    "in a `%%distributed` cell"
+    "this cluster has no task queue, so load-balanced views do not work: use a direct view "
+    "(`client[:]`) or a `%%distributed` cell"
 )
 
 if __name__ == "__main__":

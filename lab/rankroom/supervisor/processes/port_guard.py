@@ -119,7 +119,7 @@ def _made(folder: Path) -> Path:
         return target
     compiler = _compiler()
     if folder.parent == config.home():
-        config.private(folder)
+        config.make_private(folder)
     else:
         config.make_own(folder)
     with tempfile.TemporaryDirectory(dir=folder) as made:
@@ -134,7 +134,8 @@ def _made(folder: Path) -> Path:
         except (OSError, subprocess.SubprocessError) as error:
             raise NotBuiltError(_not_compiled(compiler[0], error)) from None
         if not new.exists():
-            raise NotBuiltError(NOT_COMPILED.format(compiler=compiler[0], error="it made no file"))
+            why = "it wrote no output file"
+            raise NotBuiltError(NOT_COMPILED.format(compiler=compiler[0], error=why))
         _try(new)
         new.replace(target)
     _note_tried(tried, here)
@@ -196,7 +197,9 @@ def _not_compiled(compiler: str, error: OSError | subprocess.SubprocessError) ->
     return NOT_COMPILED.format(compiler=compiler, error=lines[-1] if lines else error)
 
 
-NO_COMPILER = "there is no C compiler to build it with (cc, gcc, clang, or what CC names)"
-NO_COMMAND = "it could not be compiled: CC, {command!r}, is no command ({error})"
+NO_COMPILER = "no C compiler was found to build it (cc, gcc, clang, or the command in CC)"
+NO_COMMAND = (
+    "it could not be compiled: the value of CC, {command!r}, is not a valid command ({error})"
+)
 NOT_COMPILED = "it could not be compiled with {compiler}: {error}"
 FAILED_TRY = "it does not work on this machine, from {folder}: {error}"

@@ -27,7 +27,7 @@ def modules(asked: str) -> list[str] | None:
 def note(modules: Collection[str]) -> None:
     """Note what cells imported, for the next cluster of this environment to preload."""
     with contextlib.suppress(OSError, RankroomError):  # a folder that others may write to
-        config.private(_file().parent)
+        config.make_private(_file().parent)
         write_atomically(_file(), json.dumps(sorted(modules)))
 
 

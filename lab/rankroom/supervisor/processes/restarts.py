@@ -45,7 +45,7 @@ class Restarts:
             self.asked.update(ranks)
         return ""
 
-    def judge(self, rank: int, how: str) -> tuple[bool, str]:
+    def decide_auto_restart(self, rank: int, how: str) -> tuple[bool, str]:
         """Return whether a rank that has ended is restarted automatically, and how it ended, in
         words."""
         if not self._info.auto_restart or rank in self.asked:
@@ -61,13 +61,13 @@ class Restarts:
         self._brought_back[rank] = [*lately, now]
         return True, how
 
-    def comes_back_s(self, rank: int) -> float:
+    def return_timeout_s(self, rank: int) -> float:
         """Return how long others may wait for a rank that has ended; 0 if it is left down."""
         if rank in self.asked:
             return self._start_s
         return 0.0 if self._info.auto_restart else self._elastic_s
 
 
-TWICE = "rank {rank} is being restarted already: wait until it is ready"
+TWICE = "rank {rank} is already being restarted: wait until it is ready"
 STARTING = "rank {rank} is starting: wait until it is ready"
-LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s and is left down now"
+LEFT_DOWN = "{how}; it was restarted {times} times within {seconds:.0f} s, so it stays down"

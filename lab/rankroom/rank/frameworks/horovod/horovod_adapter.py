@@ -198,8 +198,8 @@ class Library:
         self._made_for = 0  # the size of the world in which it was started
         self._started_whole = False
         self._epoch = 0
-        self._initialise = initialise
-        self._end = end
+        self._original_init = initialise
+        self._original_shutdown = end
         self._ending: threading.Thread | None = None
         self._world = world
         self._lock = threading.Lock()
@@ -219,7 +219,7 @@ class Library:
         wanted = horovod_sets.listed(process_sets)
         if world.alone:
             before = self.basics.is_initialized()
-            self._initialise(self.basics, comm, process_sets)
+            self._original_init(self.basics, comm, process_sets)
             if not before:
                 self.spans.started()
             return
@@ -288,17 +288,17 @@ class Library:
         horovod_sets.focus(self.basics)
         ranks = [each.ranks for each in wanted] + (also or [])
         sets = horovod_sets.to_start_with(self.name, ranks, self._world.size)
-        key = self._world.meet(self.topic, meeting)
+        key = self._world.open_store(self.topic, meeting)
         failed = None
         try:
             self._sockets.clear()
             check = functools.partial(self._connect, meeting)
             with self.connecting.noting(self._sockets, check):
-                self._initialise(self.basics, comm, sets)
+                self._original_init(self.basics, comm, sets)
         except ValueError as error:
             failed = error
         finally:
-            self._world.met(key)
+            self._world.report_initialized(key)
         try:
             said = self._world.gather(self.topic, {"failed": str(failed or "")}, meeting)
         except BaseException:
@@ -363,11 +363,13 @@ class Library:
             if self._ending is None or not self._ending.is_alive():
                 if not self.basics.is_initialized():
                     return
-                self._ending = threading.Thread(target=self._end, args=[self.basics], daemon=True)
+                self._ending = threading.Thread(
+                    target=self._original_shutdown, args=[self.basics], daemon=True
+                )
                 try:
                     self._ending.start()
                 except RuntimeError:  # this process is about to exit, and can start no threads
-                    self._end(self.basics)
+                    self._original_shutdown(self.basics)
                     return
             begun = time.monotonic()
             while self._ending.is_alive():
@@ -416,7 +418,12 @@ def _users(original: Any, recording: bool) -> Any:
         library = _libraries.get(_name(self))
         if library is not None and recording:
             library.spans.users(True)
-        result = original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            if library is not None and recording:  # such as a file that cannot be written
+                library.spans.users(False)
+            raise
         if library is not None and not recording:
             library.spans.users(False)
         return result
@@ -466,14 +473,14 @@ def _is_consequence(words: str) -> bool:
 
 PROCESS_SETS_DIFFER = (
     "hvd.add_process_set() was given different ranks on different ranks ({asked}): every rank "
-    "makes every set, also those it is not in"
+    "must make every set, including those it is not in"
 )
 JOIN_FAILED = (
-    "Horovod cannot start again in these processes, as a cell failed while a rank was in "
-    "hvd.join(): `%cluster restart`"
+    "Horovod cannot be initialized again in these processes, because a cell failed while a rank "
+    "was in hvd.join(): run `%cluster restart`"
 )
 GAVE_UP = (
-    "Horovod has given up between two cells and is set up again for this one: {words} "
-    "(HOROVOD_GLOO_TIMEOUT_SECONDS, set on the ranks before hvd.init(), gives it more time)"
+    "Horovod shut down by itself between two cells and is initialized again for this one: {words} "
+    "(to give it more time, set HOROVOD_GLOO_TIMEOUT_SECONDS on the ranks before hvd.init())"
 )
 INIT_FAILED_ELSEWHERE = "hvd.init() of horovod.{library} failed on another rank: {cause}"

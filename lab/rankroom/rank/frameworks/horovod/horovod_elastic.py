@@ -204,4 +204,4 @@ def _stepping_nowhere(original: Any) -> Any:
     return broadcast
 
 
-RESUMED = "rank {rank} {how}; started again, it goes on from the last commit{at}"
+RESUMED = "rank {rank} {how}; it has rejoined and continues from the last commit{at}"

@@ -248,4 +248,4 @@ def netstrings(text: bytes) -> Iterator[str]:
         at = end
 
 
-DROPPED = "{count} spans of {library} are missing: the rank did not come to report them in time"
+DROPPED = "{count} spans of {library} are missing: the rank did not report them in time"

@@ -217,13 +217,14 @@ def _short(name: str) -> str:
 
 
 RANK_0_ONLY = (
-    "this Horovod is none of Rankroom's present builds: its collectives are known from rank 0's "
-    "own timeline only; `rankroom horovod build` makes one that records every rank"
+    "this Horovod is not a current Rankroom build: its collectives are known only from rank 0's "
+    "own timeline; `rankroom horovod build` makes one that records every rank"
 )
 USER_TIMELINE = (
-    "hvd.start_timeline() has Horovod write a file of the user's: until hvd.stop_timeline() the "
+    "hvd.start_timeline() makes Horovod write your own file: until hvd.stop_timeline(), the "
     "collectives of {library} are not in this record"
 )
 TIMELINE_VARIABLE_SET = (
-    "HOROVOD_TIMELINE has Horovod write {file}: the collectives of {library} are not in this record"
+    "HOROVOD_TIMELINE makes Horovod write {file}: the collectives of {library} are not in this "
+    "record"
 )

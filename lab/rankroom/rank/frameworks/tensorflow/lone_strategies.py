@@ -64,10 +64,10 @@ def _watch_workers(world: World, module: Any) -> None:
 
 
 SINGLE_PROCESS_STRATEGY = (
-    "{name} is for one process that has several GPUs: each rank trains a model of its own, on all "
-    "GPUs that it sees. For one model on all ranks, use MultiWorkerMirroredStrategy or Horovod"
+    "{name} is for one process with several GPUs: each rank trains its own model, on all GPUs that "
+    "it sees. For one model on all ranks, use MultiWorkerMirroredStrategy or Horovod"
 )
 NO_WORKERS = (
-    "MultiWorkerMirroredStrategy has found no other worker, so each rank trains a model of its "
-    "own: TF_CONFIG, which each rank has set, was removed. `%cluster restart` sets it again"
+    "MultiWorkerMirroredStrategy found no other worker, so each rank trains its own model: "
+    "TF_CONFIG, which is set on each rank, was removed. `%cluster restart` sets it again"
 )

@@ -125,4 +125,4 @@ def _is_in_tensorflow(frame: FrameType | None) -> bool:
     return False
 
 
-PEER_FAILED = "a collective of tf.distribute was given up: another rank failed before it came to it"
+PEER_FAILED = "a collective of tf.distribute was released: another rank failed before reaching it"

@@ -150,7 +150,7 @@ def _wrap_context(module: Any, world: World) -> None:
             world.gather(STRATEGY_TOPIC, None)
         keep_to_own_gpu(self, world.device)
         _strategy = True
-        open_ports.tell("tf.distribute")
+        open_ports.note_open_ports("tf.distribute")
         return enable(self, server_def)
 
     context.call_function = call_function
@@ -241,19 +241,20 @@ def _guarded(function: Any, name: str, world: World) -> Any:
 
 
 ALL_GPUS = (
-    "this rank's strategy uses all {count} GPUs of the node, as TensorFlow was in use before it "
-    "was made: `%cluster restart`, and make the strategy first, to have a GPU for each rank"
+    "this rank's strategy uses all {count} GPUs of the node, because TensorFlow was in use before "
+    "the strategy was made: to give each rank one GPU, run `%cluster restart` and make the "
+    "strategy first"
 )
 STRATEGY_TOO_LATE = (
-    "Ranks keep TensorFlow's state from cell to cell: `%cluster restart`, and make the strategy "
-    "before anything else that TensorFlow does"
+    "Ranks keep TensorFlow's state between cells: run `%cluster restart`, and make the strategy "
+    "before using TensorFlow for anything else"
 )
 ALREADY_CONNECTED = (
-    "tf.distribute has connected these processes for good: `%cluster restart`, and run this before "
-    "any strategy is made"
+    "tf.distribute has connected these processes permanently: run `%cluster restart`, then this "
+    "cell before any strategy is made"
 )
 ABORTED = (
-    "tf.distribute's collectives were given up because a cell failed or was released, and "
-    "TensorFlow cannot set them up again in a running process: `%cluster restart` to use the "
+    "tf.distribute's collectives were aborted because a cell failed or was released, and "
+    "TensorFlow cannot set them up again in a running process: run `%cluster restart` to use the "
     "strategy again"
 )

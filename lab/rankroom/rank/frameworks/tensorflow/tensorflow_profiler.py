@@ -21,7 +21,7 @@ _START_TIME_STAT = (
 )
 
 
-class TensorFlow:
+class TensorFlowProfiler:
     """TensorFlow's profiler; results are read from a temporary folder, which is then removed."""
 
     def start(self) -> None:
@@ -83,4 +83,4 @@ def _started(space: Any) -> int:
         for stat in plane.stats:
             if names.get(stat.metadata_id) == _START_TIME_STAT:
                 return int(stat.uint64_value or stat.int64_value)
-    raise ValueError(f"its file has no {_START_TIME_STAT}")
+    raise ValueError(f"the profile has no {_START_TIME_STAT}")

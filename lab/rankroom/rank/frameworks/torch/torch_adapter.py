@@ -133,7 +133,8 @@ def release() -> list[str]:
 
 
 def _abort(c10d: Any) -> bool:
-    """Abort what NCCL runs on the GPU, for ABORT_S or in the background; False if NCCL cannot."""
+    """Abort what NCCL runs on the GPU, waiting for at most NCCL_ABORT_TIMEOUT_S; return False if
+    NCCL cannot."""
     global _aborting
     if not torch_internals.aborts(c10d):
         return False
@@ -350,7 +351,7 @@ def _wrap(module: Any, world: World) -> None:
         }
         _fresh = False
         _made_for = world.size
-        open_ports.tell("torch.distributed")
+        open_ports.note_open_ports("torch.distributed")
         return result
 
     @functools.wraps(destroy)
@@ -460,7 +461,7 @@ def _own_method(method: Any) -> str | None:
     except ValueError:  # torch reports what is wrong with it
         return None
     own = _own_address(host)
-    return None if own == host else parts._replace(netloc=f"{own}:{port}").geturl()
+    return None if own == host or port is None else parts._replace(netloc=f"{own}:{port}").geturl()
 
 
 def _free_port() -> int:
@@ -470,17 +471,17 @@ def _free_port() -> int:
 
 
 NCCL_STUCK = (
-    "NCCL did not abort what runs on the GPU of {whose}: "
-    "`%cluster restart --ranks {ranks}` frees it"
+    "NCCL could not abort the work on the GPU of {whose}: "
+    "run `%cluster restart --ranks {ranks}` to free it"
 )
 NO_SUCH_BACKEND = (
-    "this PyTorch has no backend {name!r}; torch.distributed stays up as it was set up before"
+    "this PyTorch has no backend {name!r}; torch.distributed stays initialized as it was"
 )
 SET_UP_AGAIN = (
-    "torch.distributed is set up again, with {instead}: what used it before, DDP and FSDP models, "
-    "DeepSpeed's engines and groups of dist.new_group, has to be made again"
+    "torch.distributed is initialized again, with {instead}: DDP and FSDP models, DeepSpeed "
+    "engines and groups from dist.new_group() that used it must be made again"
 )
-NOT_REVIVED = "a DDP model does not work any more: make it again ({error})"
+NOT_REVIVED = "a DDP model no longer works: make it again ({error})"
 GROUPS_LOST = (
     "torch.distributed was set up again after the failed cell. The default group works, and so do "
     "DDP models on it; FSDP models, DeepSpeed's engines and groups made with dist.new_group are "

@@ -205,7 +205,7 @@ def miss() -> None:
 
 
 def finish() -> None:
-    """Record the last collectives of a cell that is over, waiting for LAST_S at most."""
+    """Record the last collectives of a cell that is over, for CELL_END_TIMEOUT_S at most."""
     global _missed
     until = time.monotonic() + CELL_END_TIMEOUT_S
     try:
@@ -222,7 +222,7 @@ def finish() -> None:
     _missed = False
 
 
-def waits_in() -> tuple[str, float] | None:
+def blocking_collective() -> tuple[str, float] | None:
     """Return the first collective in which this rank's GPU waits for others, and for how many
     seconds that has been seen; None while the GPU computes or is idle."""
     with _lock, contextlib.suppress(Exception):  # the cell itself reports a GPU that has failed
@@ -345,7 +345,7 @@ def _give_up(error: Exception) -> None:
 NOT_FOLLOWED = "collectives on the GPU are no longer in the timeline: {error}"
 GPU_LOST = (
     "rank {rank} has lost its GPU: whatever it tries there now fails with the same error. "
-    "`%cluster restart --ranks {rank}` starts it again. The line at fault may be an earlier one, "
+    "`%cluster restart --ranks {rank}` restarts it. The line at fault may be an earlier one, "
     "as calls do not wait for a GPU: with os.environ['CUDA_LAUNCH_BLOCKING'] = '1' in the first "
-    "cell after that, the error is raised where it is made"
+    "cell after that, the error is raised where it occurs"
 )

@@ -26,12 +26,12 @@ PRIVATE_NAMES = {
     C10D: {
         "_world.pg_map": "collectives of groups that are gone are not distinguished",
         "_world.pg_names": "groups have no names, and ranks that are out of step are not noticed",
-        "_world.group_count": "after a set-up that failed on some ranks, the next one may hang",
-        "_world.pg_coalesce_state": "what begins in a batch on a GPU looks over at once",
+        "_world.group_count": "after initialization failed on some ranks, the next one may hang",
+        "_world.pg_coalesce_state": "operations begun in a batch on a GPU appear to end at once",
         "_resolve_process_group": "collectives inside compiled code name no group",
         "_abort_process_group": "a collective of NCCL is not released",
         "_new_process_group_helper": "a collective of Gloo is not released",
-        "BackendConfig": "a group is kept where another backend is asked for",
+        "BackendConfig": "a group is kept even if another backend is requested",
         "ProcessGroup._get_sequence_number_for_group": "ranks that are out of step are not noticed",
         "ProcessGroup._device_types": _NO_GRADIENTS,
         "ProcessGroup._get_backend": _NO_GRADIENTS,
@@ -45,8 +45,8 @@ PRIVATE_NAMES = {
         "DistributedDataParallel._distributed_broadcast_coalesced": (
             "the timeline lacks the buffers of DDP"
         ),
-        "_verify_param_shape_across_processes": "the timeline lacks the making of DDP models",
-        "_sync_module_states": "the timeline lacks the making of DDP models",
+        "_verify_param_shape_across_processes": "the timeline lacks the construction of DDP models",
+        "_sync_module_states": "the timeline lacks the construction of DDP models",
     },
     "torch.autograd": {
         "_profiler_enabled": "--profile may end a profiler of your own",
@@ -55,7 +55,7 @@ PRIVATE_NAMES = {
 
 
 def has(module: Any, name: str) -> bool:
-    """Return whether a module has a name of NAMES; if not, a note says what is lost."""
+    """Return whether a module has a name of PRIVATE_NAMES; if not, a note says what is lost."""
     try:
         operator.attrgetter(name)(module)
     except AttributeError:
@@ -68,7 +68,7 @@ def has(module: Any, name: str) -> bool:
 
 
 def patch(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace a name of NAMES by `wrap(original)`, if the module has it."""
+    """Replace a name of PRIVATE_NAMES by `wrap(original)`, if the module has it."""
     if has(module, name):
         owner, _, own = name.rpartition(".")
         where = operator.attrgetter(owner)(module) if owner else module
@@ -180,7 +180,12 @@ def backends(c10d: Any, group: Any) -> dict[Any, Any]:
 
 
 def put_on(c10d: Any, group: Any, own: Any) -> None:
-    """Make `group`, a Python object, use the backends of `own`. Raises AttributeError."""
+    """Make `group`, a Python object, use the backends of `own`. Raises AttributeError, with a note,
+    if this torch cannot."""
+    needs = "_set_group_name", "_set_group_desc", "_register_backend", "_set_default_backend"
+    for name in needs:
+        if not has(c10d, f"ProcessGroup.{name}"):
+            raise AttributeError(name)
     kinds = c10d.ProcessGroup.BackendType
     group._set_group_name(own.group_name)
     group._set_group_desc(own.group_desc)

@@ -14,7 +14,7 @@ Row = tuple[str, str, int, int, str]
 KINETO_SILENT = "6"  # above the level of all of its library's messages
 
 
-class Torch:
+class TorchProfiler:
     """torch's profiler, whose times are already in nanoseconds since the epoch."""
 
     def start(self) -> None:
@@ -58,5 +58,5 @@ def _row(event: Any) -> Row:
     return cat, event.name(), event.start_ns(), event.duration_ns(), thread
 
 
-PROFILER_RUNNING = "a profiler of the cell's own is on"
-NO_EVENTS = "it saw nothing: did the cell start a profiler of its own?"
+PROFILER_RUNNING = "your own profiler is running"
+NO_EVENTS = "no events were recorded: did the cell start its own profiler?"

@@ -21,7 +21,7 @@ from rankroom.rank.frameworks.torch import (
     torch_internals,
     torch_works,
 )
-from rankroom.rank.frameworks.torch.torch_works import Begun
+from rankroom.rank.frameworks.torch.torch_works import PendingCollective
 from rankroom.rank.waiting import Waiting
 from rankroom.rank.world import World
 from rankroom.reporting import call_line
@@ -41,7 +41,8 @@ _RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects
 
 _counts: Counter[Any] = Counter()  # of calls in the current run
 _run = ""
-_results: dict[int, Begun] = {}  # by tensor: functional collectives, whose results are waited for
+# By tensor: functional collectives, whose results are waited for.
+_results: dict[int, PendingCollective] = {}
 
 
 class Operation:
@@ -86,7 +87,7 @@ class Operation:
             elif number >= 0 and result is None:
                 recorder.add("collective", number, start, time.time_ns() // 1000 - start)
         if result is not None and (followed is None or goes_on):
-            self._later(result, Begun(what, number, start, self._world, device), tensor)
+            self._later(result, PendingCollective(what, number, start, self._world, device), tensor)
         return result
 
     def _begin(self, device: Any) -> torch_device.Followed | None:
@@ -107,7 +108,7 @@ class Operation:
         """Return whether the operation may still be running when its call has returned."""
         return issubclass(type(result), self._c10d.Work) or _element(result) is not None
 
-    def _later(self, result: Any, begun: Begun, tensor: Any) -> None:
+    def _later(self, result: Any, begun: PendingCollective, tensor: Any) -> None:
         """Handle an operation that may still be running, as its call has returned."""
         if type(result) is self._c10d.Work:
             # A message counts as done when it is waited for.

@@ -28,10 +28,10 @@ class Thread(threading.local):
 
 
 thread = Thread()
-_works: weakref.WeakKeyDictionary[Any, Begun] = weakref.WeakKeyDictionary()
+_works: weakref.WeakKeyDictionary[Any, PendingCollective] = weakref.WeakKeyDictionary()
 
 
-class Begun:
+class PendingCollective:
     """A collective that may still be running after its call has returned."""
 
     __slots__ = ("_run", "_world", "device", "number", "result", "start", "what")
@@ -79,13 +79,13 @@ class Follower:
     """
 
     def __init__(self) -> None:
-        self._open: list[tuple[Any, Begun]] = []
+        self._open: list[tuple[Any, PendingCollective]] = []
         self._looking = threading.Lock()
         self._some = Wake()
         self._is_asleep = True
         self._thread: threading.Thread | None = None
 
-    def follow(self, work: Any, begun: Begun) -> None:
+    def follow(self, work: Any, begun: PendingCollective) -> None:
         """End `begun` when `work` has ended."""
         with self._looking:
             self._open.append((work, begun))
@@ -114,7 +114,7 @@ class Follower:
             self._open = [each for each in self._open if not self._is_over(*each, final)]
             self._is_asleep = not self._open
 
-    def _is_over(self, work: Any, begun: Begun, final: bool) -> bool:
+    def _is_over(self, work: Any, begun: PendingCollective, final: bool) -> bool:
         if begun.number < 0 or not begun.is_present:
             return True
         if final or work.is_completed():
@@ -144,7 +144,7 @@ def goes_on() -> bool:
     return False
 
 
-def keep(work: Any, begun: Begun, follows: bool) -> None:
+def keep(work: Any, begun: PendingCollective, follows: bool) -> None:
     """Note the collective of a work; `follows`: end the collective when the work ends."""
     _works[work] = begun
     if follows:
@@ -155,7 +155,7 @@ def keep_batch(works: Any, device: Any, world: World) -> None:
     """Note the works of a batch on a GPU, which begins as a whole once all of it is submitted."""
     for each in works:
         if each not in _works:
-            keep(each, Begun(BATCH, -1, 0, world, device), False)
+            keep(each, PendingCollective(BATCH, -1, 0, world, device), False)
 
 
 def watch_works(c10d: Any, world: World) -> None:
@@ -173,7 +173,7 @@ def watch_works(c10d: Any, world: World) -> None:
             if device is None:
                 with Waiting(WAIT):
                     return original(self, *args, **kwargs)
-            begun = Begun(WAIT, -1, 0, world, device)
+            begun = PendingCollective(WAIT, -1, 0, world, device)
         with begun.waited_for(), Waiting(begun.what):
             return original(self, *args, **kwargs)
 
