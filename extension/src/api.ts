@@ -114,6 +114,7 @@ export class Api {
   ): Promise<Chunk> {
     const query: Query = { after, wait, limit, ...(changed ? { changed } : {}) };
     const response = await this.ask('GET', ['runs', id, 'events'], query, signal, undefined, Math.max(PATIENCE_MS, wait * 1_000 + EXTRA_MS));
+    const text = await response.text();
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
@@ -123,7 +124,7 @@ export class Api {
       throw new ApiError(words, 502);
     }
     const now = response.headers.get('X-Rankroom-Changed') ?? '';
-    return { text: await response.text(), next, size: number('X-Rankroom-Size'), state, changed: now };
+    return { text, next, size: number('X-Rankroom-Size'), state, changed: now };
   }
 
   /** Take a step, for all ranks or only those given; return what was done, in a sentence. */
