@@ -44,7 +44,7 @@ def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
 
 
 def test_lessons_and_exercises_that_there_are_not(kernel: Kernel):
-    assert "there is no lesson 77: the course has 0 to 20" in said(kernel, "%course 77")
+    assert "there is no lesson 77: the course has lessons 0 to 20" in said(kernel, "%course 77")
     assert "there are ring.1, ring.2" in said(kernel, "%%check ring.9\npass")
     assert "the topics are" in said(kernel, "%%check nothing\npass")
     assert "needs the name of an exercise" in said(kernel, "%%check\npass")
@@ -162,7 +162,7 @@ def test_check_as_a_function(kernel: Kernel):
     )
     assert "✓ hello.2: right, on every rank" in words
     wrong = said(kernel, "check('straggler.1', 1)")
-    assert "✗ straggler.1: not yet: nobody was slow yet" in wrong
+    assert "✗ straggler.1: not yet: no rank has been slow yet" in wrong
 
 
 def test_too_few_ranks(kernel: Kernel):

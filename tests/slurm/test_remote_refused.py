@@ -67,7 +67,7 @@ def begin(name, **options):
              r"run `/home/alice/bare -m pip install rankroom-\d"],
         ),
         ("'none'", ["on login failed \\(status", "/nowhere/bin/activate", "site check none"]),
-        ("'other'", [r"Rankroom 0\.0\.1 is on login, and \d", "pip install rankroom-\\d"]),
+        ("'other'", [r"Rankroom is 0\.0\.1 on login, and \d", "pip install rankroom-\\d"]),
         ("'full'", ["/dev/full", "`scratch`"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

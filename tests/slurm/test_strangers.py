@@ -176,7 +176,7 @@ def test_ports_of_frameworks_are_shut_to_who_is_not_on_the_other_nodes(
 def test_what_stays_open_is_said(machines: Machines, job: Inside):
     notes = job.do("frameworks.info.notes")
     for framework in ("torch.distributed", "tf.distribute"):
-        [note] = [each for each in notes if f"the ports of {framework} are open" in each]
+        [note] = [each for each in notes if f"connect to the ports of {framework}" in each]
         assert "on the other nodes" in note
 
 

@@ -219,7 +219,7 @@ def test_an_old_environment_of_ones_own_is_said(machines: Machines, workshop: Wo
     plan = machines.root / FOLDER.lstrip("/") / "workshop.toml"
     plan.write_text(re.sub('version = ".*"', 'version = "99.1"', plan.read_text()))
     said = workshop.typed("ada", "join", FOLDER)
-    assert "Trial was opened with Rankroom 99.1, and" in said
+    assert "Trial was opened with Rankroom 99.1, but" in said
     assert "deactivate" in said
     assert jobs(machines, "ada") == []
 
