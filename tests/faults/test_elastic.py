@@ -235,7 +235,7 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     dies = (
         f"if rank == 1 and {first}.exists() and not {second}.exists():\n"
         f"    from rankroom.rank.world import World\n    {second}.touch()\n"
-        "    World.meet = lambda *about: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    World.open_store = lambda *about: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     seen, run = trained(other_pair, training(tmp_path, die, first=dies))
@@ -248,16 +248,16 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, t
     # All three have met; the last one asks where to connect to when another has died of it.
     ways = """
         from rankroom.rank.world import World
-        meet = World.meet
+        meet = World.open_store
         def late(*about):
-            World.meet = meet
+            World.open_store = meet
             time.sleep(3)
             return meet(*about)
         def prepare():
             if rank == 2 and once("second"):
-                World.meet = lambda *about: die()
+                World.open_store = lambda *about: die()
             elif rank == 0 and once("late"):
-                World.meet = late
+                World.open_store = late
     """
     die = "rank == 1 and state.batch == 5 and once('first') and die()"
     seen, run = trained(
@@ -274,7 +274,7 @@ def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three
     ways = """
         import socket, urllib.error, urllib.request
         from rankroom.rank.world import World
-        meet = World.meet
+        meet = World.open_store
         def known(*about):
             meet(*about)
             where = [os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{part}"] for part in ("ADDR", "PORT")]
@@ -292,7 +292,7 @@ def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three
             die()
         def prepare():
             if rank == 2 and once("second"):
-                World.meet = known
+                World.open_store = known
     """
     die = "rank == 1 and state.batch == 5 and once('first') and die()"
     seen, run = trained(

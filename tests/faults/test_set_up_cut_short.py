@@ -28,7 +28,7 @@ ones = torch.ones(2)
 """
 # What is called once all ranks have said that they set it up, before they connect.
 POINTS = {
-    "hvd.init()": ("World.meet", "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()"),
+    "hvd.init()": ("World.open_store", "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()"),
     "init_process_group()": (
         "torch_adapter._master",
         "dist.init_process_group('gloo'); dist.all_reduce(sent := ones.clone()); sent.tolist()",

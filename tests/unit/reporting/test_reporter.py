@@ -401,7 +401,7 @@ def test_what_follows_a_flood_stands_behind_it(tmp_path):
         tmp_path,
         """
         from rankroom.reporting import streams
-        streams.TURN = 1 << 16
+        streams.MAX_READ_BYTES = 1 << 16
         r.begin("a", time.time_ns() // 1000)
         r._lock.acquire()  # nothing is reported meanwhile
         os.write(1, b"x" * 99 + b"\\n")
