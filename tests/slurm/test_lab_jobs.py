@@ -232,7 +232,7 @@ def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machin
         ([], "choose a site with --site NAME, one of "),
         (["--site", "local"], "local has no scheduler"),
         (["--site", "test", "--partition", "gpuu"], "invalid partition"),
-        (["--site", "test", "--time", "long"], "time 'long' is no time"),
+        (["--site", "test", "--time", "long"], "time 'long' is not a time"),
         (["--site", "test", "--attach", "99999"], "you have no job 99999 at test"),
         (["--site", "test", "--attach"], "no lab of yours runs at test"),
         (["--site", "down"], "nowhere.invalid"),

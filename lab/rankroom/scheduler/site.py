@@ -226,7 +226,7 @@ def parse_time(text: str) -> int:
     elif (match := _TIME_PATTERN.fullmatch(text)) is not None:
         hours, minutes, seconds = match.groups("0")
     if match is None or (hours != "0" and int(minutes) > 59):
-        raise ValueError(f"{text!r} is no time: write hours:minutes:seconds, like 01:30:00")
+        raise ValueError(f"{text!r} is not a time: write hours:minutes:seconds, like 01:30:00")
     return ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
 
 

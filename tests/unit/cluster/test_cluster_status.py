@@ -218,7 +218,7 @@ def test_each_field_is_checked_by_itself(home):
     assert set(errors) == {"nodes", "gpus_per_node", "time", "name", "colour"}
     assert errors["nodes"] == "must be 1 or more, not 0"
     assert errors["gpus_per_node"] == "must be a whole number, not 'four'"
-    assert "is no time" in errors["time"]
+    assert "is not a time" in errors["time"]
     assert "account" in errors["colour"]
 
 

@@ -83,7 +83,7 @@ MISTAKES = {
     "a text as number": ("[job]\naccount = 7", 2, "account must be a string, not 7"),
     "no list": ('[environment]\nmodules = "x"', 2, "modules must be a list of strings"),
     "no nodes": ("[job]\nnodes = 0", 2, "nodes must be 1 or more, not 0"),
-    "no time": ('[job]\ntime = "an hour"', 2, "time 'an hour' is no time"),
+    "no time": ('[job]\ntime = "an hour"', 2, "time 'an hour' is not a time"),
     "both memories": (
         '[job]\nmemory_per_node = "1G"\nmemory_per_cpu = 100',
         3,
@@ -181,7 +181,7 @@ def test_times(text: str):
 
 @pytest.mark.parametrize("text", ["", "90", "an hour", "1:60", "1:90:00", "1-", "-1:00", "1:2:3:4"])
 def test_no_times(text: str):
-    with pytest.raises(ValueError, match="is no time: write hours:minutes:seconds"):
+    with pytest.raises(ValueError, match="is not a time: write hours:minutes:seconds"):
         site.parse_time(text)
 
 
