@@ -199,7 +199,8 @@ test('a record of a newer version is refused with the remedy, and the summary sh
 test('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
   const gone = { version: 1, id: 'gone', state: 'done', start: 1, end: 2_000_001, cluster: 'local', size: 2, ranks: [], lines: 5 };
   const view = await openRuns(page, [gone]);
-  await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'. Below is the summary");
+  await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
+  await expect(view.locator('.rr-refusal')).toContainText('Below is the summary that was saved with the notebook.');
   await expect(view.locator('.rr-fallback')).toContainText('static summary of gone');
   await picture(page, 'gone-light');
   // The output changes: while the cell runs, at its end, and when the notebook is trusted.
