@@ -81,7 +81,11 @@ def test_a_site_that_works(machines: Machines, check: Say):
         ('partition = "gpuu"', "invalid partition specified: gpuu", "(it is: gpuu)"),
         ('partition = "staff"', "not permitted to use this partition", "You may not use"),
         ('constraint = "a100"', "Invalid feature specification", "Set `constraint`"),
-        ("nodes = 1\ncpus_per_task = 99", "node configuration is not available", "No node satisfies"),
+        (
+            "nodes = 1\ncpus_per_task = 99",
+            "node configuration is not available",
+            "No node satisfies",
+        ),
     ],
 )
 def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remedy: str):
