@@ -86,7 +86,7 @@ export class Api {
 
   /** Return a coarse timeline of a long run; '' if there is none. */
   async overview(id: string, signal?: AbortSignal): Promise<string> {
-    return (await this.get(['runs', id, 'overview'], {}, signal)).text();
+    return textOf(await this.get(['runs', id, 'overview'], {}, signal));
   }
 
   /** Return which spans belong to the same collective; for a live run, so far. */
@@ -114,7 +114,7 @@ export class Api {
   ): Promise<Chunk> {
     const query: Query = { after, wait, limit, ...(changed ? { changed } : {}) };
     const response = await this.ask('GET', ['runs', id, 'events'], query, signal, undefined, Math.max(PATIENCE_MS, wait * 1_000 + EXTRA_MS));
-    const text = await response.text();
+    const text = await textOf(response);
     const number = (name: string): number => Number(response.headers.get(name) ?? NaN);
     const next = number('X-Rankroom-Next');
     const state = response.headers.get('X-Rankroom-State') as RunState | null;
@@ -159,7 +159,7 @@ export class Api {
     try {
       // The path where a teacher shows runs has routes for those only.
       const response = await (this.place ? this.at('') : this).get(['version'], {}, signal);
-      await response.text();
+      await textOf(response);
       return true;
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
@@ -272,13 +272,22 @@ function watched(response: Response, end: () => void): Response {
   return new Response(response.body.pipeThrough(watch), response);
 }
 
+/** Return the text of a reply. Throws ApiError if it breaks off. */
+export async function textOf(response: Response): Promise<string> {
+  try {
+    return await response.text();
+  } catch {
+    throw new ApiError(trans.__('a reply from the Jupyter server was cut off'), 0);
+  }
+}
+
 /** Return the JSON of a reply. Throws ApiError if it is not JSON, or breaks off. */
 export async function parsed(response: Response): Promise<unknown> {
+  const text = await textOf(response);
   try {
-    return await response.json();
-  } catch (error) {
-    const isPage = error instanceof SyntaxError; // such as a proxy's login page
-    throw new ApiError(isPage ? loggedOut() : trans.__('a reply from the Jupyter server was cut off'), 0);
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError(loggedOut(), 0); // such as a proxy's login page
   }
 }
 
@@ -288,7 +297,7 @@ function loggedOut(): string {
 
 /** Return the error that a reply describes. */
 async function refusal(response: Response): Promise<ApiError> {
-  const text = await response.text();
+  const text = await textOf(response);
   const { status, statusText } = response;
   if (status === 401) {
     return new ApiError(loggedOut(), status, {}, true);

@@ -381,7 +381,7 @@ class TestMagic:
     @pytest.mark.parametrize(
         ("line", "told"),
         [
-            ("1,8", "8 ranks requested, but the cluster has 4: `%cluster resize 8` adds them"),
+            ("1,8", "8 ranks requested, but the cluster has 4: `%cluster resize 8` restarts it"),
             ("1,x", "'x' is not a number of ranks"),
             ("--strong", "unknown option '--strong'"),
             ("--repeat 0", "--repeat 0: must be at least 1"),

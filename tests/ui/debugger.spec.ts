@@ -136,7 +136,7 @@ test('what was typed for a prompt that is gone goes to no other', async ({ page 
   await page.keyboard.type('yes');
   record.save('running', { prompts: [asks(1, 'delete checkpoints? ')] });
   const alert = view.locator('.rr-prompt').getByRole('alert');
-  await expect(alert).toHaveText(/^rank 0 no longer asks for this, so it was not sent/);
+  await expect(alert).toHaveText(/^rank 0 no longer asks for this, so it will not be sent/);
   await page.keyboard.press('Enter');
   await expect(line(view)).toHaveValue('yes');
   await page.setViewportSize({ width: 900, height: 600 });

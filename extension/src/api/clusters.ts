@@ -1,5 +1,5 @@
 /** The sidebar's requests to the server: clusters, actions on them, sites, and ssh's questions. */
-import { type Api, parsed } from '../api';
+import { type Api, parsed, textOf } from '../api';
 import type { ClusterStatus, ClusterList, DryRun, Load, Question, SiteChoice, StartRequest } from '../cluster_status';
 import type { Run } from '../schema';
 
@@ -20,7 +20,7 @@ export class ClustersApi {
 
   /** Return the output of the cluster's job. */
   async log(name: string): Promise<string> {
-    return (await this.api.ask('GET', ['clusters', name, 'log'], {})).text();
+    return textOf(await this.api.ask('GET', ['clusters', name, 'log'], {}));
   }
 
   /** Start a cluster; return its name. */

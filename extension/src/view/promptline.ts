@@ -172,7 +172,7 @@ export class PromptLine extends Widget {
 
 function missedWords({ rank }: Prompt): string {
   return trans.__(
-    '%1 no longer asks for this, so it was not sent: clear the line to answer the current prompt',
+    '%1 no longer asks for this, so it will not be sent: clear the line to answer the current prompt',
     nameRanks([rank])
   );
 }

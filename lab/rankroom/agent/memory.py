@@ -17,9 +17,8 @@ from rankroom.system.control_groups import free_memory, groups
 from rankroom.system.network import here
 
 HIGH_MEMORY_FRACTION = 0.7  # of the limit: from there on, lack of memory is a likely cause
-KILL_ATTRIBUTION_S = (
-    10.0  # for a process that the kernel killed to be gone, which much memory delays
-)
+# For a process that the kernel killed to be gone, which much memory delays.
+KILL_ATTRIBUTION_S = 10.0
 MIN_RANK_BYTES = 24 << 20  # memory of its own that a rank needs before it does anything
 UNLIMITED_BYTES = 1 << 60  # cgroup v1 reports about this if there is no limit
 

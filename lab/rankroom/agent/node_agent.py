@@ -37,9 +37,8 @@ from rankroom.system import gpus, process_tree, shared_memory
 RESTART_END_TIMEOUT_S = 1.0  # timeout for a rank that is restarted to end, before it is killed
 STOP_TIMEOUT_S = 3.0  # the same for all ranks when the agent ends
 HEARTBEAT_PERIOD_S = 2.0  # between two heartbeats, if the supervisor is on another machine
-SILENCE_TIMEOUT_S = (
-    60.0  # without a message of the supervisor, and between checks whether it is gone
-)
+# Without a message of the supervisor, and between checks whether it is gone.
+SILENCE_TIMEOUT_S = 60.0
 PAUSED_S = 6.0  # without a turn, though each heartbeat makes one due: this process was suspended
 SAMPLE_S = 1.0  # between two samples of the ranks' memory
 FIRST_S = 0.3  # duration of a first measurement of the ranks' load

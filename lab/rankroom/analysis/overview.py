@@ -80,7 +80,7 @@ def blocks(columns: Columns, width: int, base: int = 0) -> Json:
 
 
 def _depths(start: Column, end: Column) -> Column:
-    """Return how many spans contain each span, DEEPEST - 1 at most."""
+    """Return how many spans contain each span, MAX_DEPTH - 1 at most."""
     if (start[1:] >= end[:-1]).all():
         return np.zeros(len(start), np.int64)
     begun = np.arange(len(start))

@@ -319,7 +319,10 @@ def bundle(scaling: Scaling, notes: Sequence[str] = ()) -> Mapping[str, Any]:
     return {"text/plain": text, "text/html": page}
 
 
-TOO_MANY = "{most} ranks requested, but the cluster has {size}: `%cluster resize {most}` adds them"
+TOO_MANY = (
+    "{most} ranks requested, but the cluster has {size}: `%cluster resize {most}` restarts it with "
+    "that many, without its variables"
+)
 NO_PANDAS = (
     "pandas is not installed here: `pip install pandas`, or use the plain rows of scaling.rows()"
 )

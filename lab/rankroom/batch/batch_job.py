@@ -28,9 +28,8 @@ from rankroom.system import commands
 COMMAND_TIMEOUT_S = 30.0
 UPLOAD_TIMEOUT_S = 300.0
 POLL_INTERVAL_S = 1.0  # poll interval; each poll runs a command on the login node
-RESULT_VISIBLE_TIMEOUT_S = (
-    10.0  # for the files of a job that has ended to become visible on a shared file system
-)
+# For the files of a job that has ended to become visible on a shared file system.
+RESULT_VISIBLE_TIMEOUT_S = 10.0
 LINE = 65_536  # characters in a line of the base64 text that is fetched
 
 

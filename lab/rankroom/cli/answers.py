@@ -16,9 +16,8 @@ from rankroom.errors import RankroomError, UsageError
 from rankroom.record.model import Prompt, RunInfo
 from rankroom.text.rank_ranges import name_ranks, parse_ranks
 
-OTHER_RANKS_DELAY_S = (
-    2.0  # without a prompt from the chosen ranks, before other ranks' prompts are shown
-)
+# Without a prompt from the chosen ranks, before other ranks' prompts are shown.
+OTHER_RANKS_DELAY_S = 2.0
 AnswerCallback = Callable[[str, Mapping[int, int]], object]
 CompleteCallback = Callable[[str, int, int], tuple[int, list[str]]]
 

@@ -28,9 +28,8 @@ from rankroom.workshop.sharing import end_clusters
 from rankroom.workshop.workshop_folder import Folder
 
 JOIN_LOCK_TIMEOUT_S = 200.0  # a `join` that holds the lock for longer is taken to be stuck
-JOB_POLL_INTERVAL_S = (
-    20.0  # poll interval of the job: forty learners must not overload the scheduler
-)
+# Poll interval of the job: forty learners must not overload the scheduler.
+JOB_POLL_INTERVAL_S = 20.0
 
 
 async def join_workshop(where: str, port: int, browser: bool, terminal: Terminal) -> None:

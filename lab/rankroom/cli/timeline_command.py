@@ -22,9 +22,8 @@ from rankroom.record.model import Json, RunInfo
 from rankroom.record.store import Store
 from rankroom.system import redirect_page
 
-REDIRECT_PAGE_LIFETIME_S = (
-    60.0  # for a browser to start and read its page; the next call removes an older page
-)
+# For a browser to start and read its page; the next call removes an older page.
+REDIRECT_PAGE_LIFETIME_S = 60.0
 
 
 @click.command()

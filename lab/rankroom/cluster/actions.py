@@ -38,15 +38,12 @@ from rankroom.supervisor.processes import start_limit
 from rankroom.system.polling import poll_until
 from rankroom.text.rank_ranges import choose_ranks, name_ranks
 
-REPLY_TIMEOUT_S = (
-    10.0  # reply timeout of a supervisor on this machine: threads do what takes longer
-)
-REMOTE_END_TIMEOUT_S = (
-    40.0  # timeout for a site's agent to end its job; it replies when it takes longer
-)
-RESTART_REPLY_TIMEOUT_S = (
-    120.0  # reply timeout of a restart, as a site's agent replies when it is done
-)
+# Reply timeout of a supervisor on this machine: threads do what takes longer.
+REPLY_TIMEOUT_S = 10.0
+# Timeout for a site's agent to end its job; it replies when it takes longer.
+REMOTE_END_TIMEOUT_S = 40.0
+# Reply timeout of a restart, as a site's agent replies when it is done.
+RESTART_REPLY_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 120.0  # beyond that, for a cluster to end that is to be started again
 LOG_LINES = 500
 
@@ -92,7 +89,7 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
     if left is not None and left.remote is not None and liveness.remote_on(left):
         job, where = left.remote.its_job, left.remote.site
         log = tail(paths.supervisor_log)
-        raise StartError(JOB_NOT_CANCELED.format(name=paths.name, job=job, site=where, log=log))
+        raise StartError(JOB_NOT_CANCELLED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths, info)
     return ""
 
@@ -386,9 +383,9 @@ NOT_IN_JOB = (
     "cluster {name} belongs to job {job}, and this process is outside that job: restart it from "
     "within the job while that is running, or stop it and start another one"
 )
-JOB_NOT_CANCELED = (
+JOB_NOT_CANCELLED = (
     "the local agent of cluster {name} did not start, or was ended, so {job} on {site} has not "
-    "been canceled: try again, or cancel it there; the agent's log ends with:\n{log}"
+    "been cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
 )
 AGENT_GONE = (
     "the local agent of cluster {name} is gone, but its job may still be running: Reconnect starts "

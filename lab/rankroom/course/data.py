@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 
 from rankroom.errors import UsageError
 
-IMAGE_SIDE_PIXELS = (
-    32  # images of folders are scaled down to so many squared: lessons are about ranks
-)
-MAX_IMAGES_PER_PART = (
-    20_000  # images of a part; those from folders are spread evenly over the classes
-)
+# Images of folders are scaled down to so many squared: lessons are about ranks.
+IMAGE_SIDE_PIXELS = 32
+# Images of a part; those from folders are spread evenly over the classes.
+MAX_IMAGES_PER_PART = 20_000
 MAX_TEXT_CHARACTERS = 1_000_000  # read at most from the file that RANKROOM_TEXT names
 MIN_TEXT_CHARACTERS = 30_000  # characters, so that the last tenth is enough to test with
 IDX_TYPE_CODES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

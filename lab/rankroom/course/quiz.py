@@ -41,7 +41,8 @@ def form(question: Question, when: When) -> Form:
 
 
 def questions_about(lessons: Collection[int]) -> Sequence[Question]:
-    """Return the questions about these lessons; all questions if there are fewer than FEWEST."""
+    """Return the questions about these lessons; all questions if there are fewer than
+    MIN_QUESTIONS."""
     found = [each for each in QUESTIONS if each.lesson in lessons]
     return found if len(found) >= MIN_QUESTIONS else QUESTIONS
 

@@ -20,7 +20,8 @@ TAIL_LINES = 70
 END_BYTES = 256 << 10
 # An events.jsonl of more bytes is only read at either end.
 MAX_SEARCHED_BYTES = 32 << 20
-# Bytes of a single event, which may be longer than END: a log event holds up to 1 MiB of text.
+# Bytes of a single event, which may be longer than END_BYTES: a log event holds up to 1 MiB of
+# text.
 _MAX_EVENT_BYTES = 8 << 20
 # Characters of one event's text that are used at either end.
 _MAX_TEXT_CHARS = 64 << 10

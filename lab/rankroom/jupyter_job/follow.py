@@ -16,16 +16,13 @@ from rankroom.scheduler.scheduler_client import retry_until_known
 from rankroom.ssh.connection import LOST, ConnectionState, SshConnection
 
 POLL_INTERVAL_S = 0.5
-SERVER_START_TIMEOUT_S = (
-    300.0  # for JupyterLab to start: many Python files on a slow file system take long
-)
+# For JupyterLab to start: many Python files on a slow file system take long.
+SERVER_START_TIMEOUT_S = 300.0
 TUNNEL_REPLY_TIMEOUT_S = 30.0
-NEVER_STARTS_AFTER_S = (
-    7.0  # by then Slurm has been polled twice: at first it gives one reason for many limits
-)
-TIME_LIMIT_MARGIN_S = (
-    60  # a job that ends within this time of its limit is taken to have reached it
-)
+# By then Slurm has been polled twice: at first it gives one reason for many limits.
+NEVER_STARTS_AFTER_S = 7.0
+# A job that ends within this time of its limit is taken to have reached it.
+TIME_LIMIT_MARGIN_S = 60
 
 
 class Teller(Protocol):

@@ -31,12 +31,10 @@ LESSONS_THAT_TRAIN_HERE = (
     20,
 )  # lessons that also train where their notebook runs: `!rankroom run`
 SUBMIT_COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}  # the submit command, which a login node has
-SUPERVISOR_START_TIMEOUT_S = (
-    30.0  # for a supervisor that was just started to report that it is alive
-)
-NAME_LOOKUP_TIMEOUT_S = (
-    2.0  # for resolving the names of login nodes, which is slow without a network
-)
+# For a supervisor that was just started to report that it is alive.
+SUPERVISOR_START_TIMEOUT_S = 30.0
+# For resolving the names of login nodes, which is slow without a network.
+NAME_LOOKUP_TIMEOUT_S = 2.0
 
 
 def ready(lesson: Lesson, ranks: int | None, where: str | None) -> tuple[AnyCluster, bool]:

@@ -10,9 +10,8 @@ import contextlib
 import os
 import time
 
-COMPUTING_CPU_SHARE = (
-    0.1  # of one core: using more counts as computing; a busy machine grants no whole core
-)
+# Of one core: using more counts as computing; a busy machine grants no whole core.
+COMPUTING_CPU_SHARE = 0.1
 MAX_PROCESSES = 500  # processes that are examined
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The fields with processor time in /proc/PID/stat, counted after the name: user and system time, of

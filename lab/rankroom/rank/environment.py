@@ -23,9 +23,8 @@ _THREAD_VARIABLES = (
 
 # Modules that are safe to import before a fork: they start no threads and open no devices.
 FORK_SAFE_MODULES = ("numpy", "torch", "horovod.torch")
-NODE_RANKS_VARIABLE = (
-    "RANKROOM_NODE_RANKS"  # number of ranks on each node, set if there are several nodes
-)
+# Number of ranks on each node, set if there are several nodes.
+NODE_RANKS_VARIABLE = "RANKROOM_NODE_RANKS"
 FIRST_PREFERRED_PORT = 10240
 EPHEMERAL_PORT_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -25,15 +25,14 @@ from rankroom.rank.world import PREDEFINED_NAMES
 Packed: TypeAlias = "dict[Any, Packed] | list[bytearray] | bytes"
 MAX_PART_BYTES = 1 << 25  # bytes of a part of a message, at most
 PICKLE_PROTOCOL = 5  # which stores bytearrays as they are
-TENSOR_LOADER_NAME = (
-    b"_load_from_bytes"  # of torch.storage: a pickle names it to load the data of a tensor
-)
+# Of torch.storage: a pickle names it to load the data of a tensor.
+TENSOR_LOADER_NAME = b"_load_from_bytes"
 PYTHON_VERSION = tuple(sys.version_info[:2])
 _replacing = threading.RLock()  # reentrant: one value may need two replacements
 
 
 def pack(value: Any) -> list[bytes]:
-    """Return a value as bytes, in parts of at most PART bytes."""
+    """Return a value as bytes, in parts of at most MAX_PART_BYTES."""
     data = pickle.dumps((PYTHON_VERSION, _pack_one(value)), PICKLE_PROTOCOL)
     return [data[at : at + MAX_PART_BYTES] for at in range(0, len(data), MAX_PART_BYTES)]
 

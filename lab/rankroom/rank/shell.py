@@ -34,9 +34,8 @@ from rankroom.reporting import spans
 from rankroom.reporting.reporter import Reporter
 
 CHILD_EXIT_TIMEOUT_S = 0.25  # for a child process to end after an interrupt
-FAST_SWITCH_INTERVAL_S = (
-    1e-4  # after which a computing thread yields the GIL; Python's default is 5 ms
-)
+# After which a computing thread yields the GIL; Python's default is 5 ms.
+FAST_SWITCH_INTERVAL_S = 1e-4
 MAX_DISPLAY_CHARS = 16 << 20  # characters of one representation; of a larger one, the size is kept
 MAX_ERROR_CHARS = 20_000  # characters of an error's message, and of a line of its traceback
 

@@ -279,4 +279,4 @@ def named(ranks: Sequence[int]) -> str:
 WAITING_FOR = "rank {rank} waits in {what} for {ranks}"
 PEER_FAILED_FIRST = "{what} was released: {ranks} failed before reaching the same call"
 PEER_FAILED = "{what} was released: another rank has failed"
-PEER_DIED = "{what} was released: another rank has died and has to be restarted"
+PEER_DIED = "{what} was released: another rank has died, and is waited for until it is restarted"

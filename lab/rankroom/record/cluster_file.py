@@ -25,12 +25,10 @@ from rankroom.record.model import RankInfo
 from rankroom.system.files import write_atomically
 from rankroom.system.polling import poll_until
 
-FOLDER_VISIBLE_TIMEOUT_S = (
-    10.0  # within which a network file system shows a folder made on another machine
-)
-FILE_VISIBLE_TIMEOUT_S = (
-    120.0  # within which a network file system shows a file written on another machine
-)
+# Within which a network file system shows a folder made on another machine.
+FOLDER_VISIBLE_TIMEOUT_S = 10.0
+# Within which a network file system shows a file written on another machine.
+FILE_VISIBLE_TIMEOUT_S = 120.0
 MAX_CLOCK_ERROR_S = 2 * 3600.0  # the largest clock error of this machine that is allowed for
 VERSION = 2  # since 2, the supervisor owns the runs
 ClusterState = Literal["starting", "running", "ending", "failed", "stopped"]

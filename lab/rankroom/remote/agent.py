@@ -54,15 +54,13 @@ from rankroom.system.log_line import say
 MAX_RETRY_DELAY_FACTOR = 30  # between retries at most, in units of RETRY_DELAY_S
 RETRY_DELAY_S = 1.0  # between retries to reach the supervisor, or to write what a full disk refused
 REPLY_TIMEOUT_S = 600.0  # for a reply, which may have to come from a busy rank
-NEWS_TIMEOUT_S = (
-    30.0  # for the supervisor to report its state, which it does every 20 s or more often
-)
+# For the supervisor to report its state, which it does every 20 s or more often.
+NEWS_TIMEOUT_S = 30.0
 FIRST_NEWS_TIMEOUT_S = 10.0  # the same for its first report
 STOP_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 1.0
-SITE_NAME_SUFFIX = (
-    "-job"  # suffix of the cluster's name at the site, where it needs a name of its own
-)
+# Suffix of the cluster's name at the site, where it needs a name of its own.
+SITE_NAME_SUFFIX = "-job"
 # Requests that are passed on to the supervisor unchanged.
 FORWARDED_REQUESTS = (
     "run", "follow", "interrupt", "release", "answer", "stacks", "restart", "look", "apply",

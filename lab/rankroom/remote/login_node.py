@@ -35,9 +35,8 @@ MODULE = "rankroom.remote.login_node"
 VERSION_KEY = "rankroom"  # a key of the reply, and of no other line that a login shell may print
 COMMAND_TIMEOUT_S = 60.0  # a login node's file system may be slow
 FIND_TIMEOUT_S = 20.0  # for one command that looks up where the supervisor listens
-SHARED_HOME_TEST_FILE = (
-    "shared"  # a temporary file in the cluster's folder, to test whether it is seen there
-)
+# A temporary file in the cluster's folder, to test whether it is seen there.
+SHARED_HOME_TEST_FILE = "shared"
 LOG_LINES = 200
 CHUNK_BYTES = 1 << 20
 
@@ -128,8 +127,9 @@ def _answer_in(line: str) -> Json | None:
 
 
 def hello(name: str) -> Json:
-    """Return this node's host name, its time, and the text of the file MARK in the folder of the
-    cluster `name`: the caller's text if both machines share Rankroom's home, wherever mounted."""
+    """Return this node's host name, its time, and the text of the file SHARED_HOME_TEST_FILE in
+    the folder of the cluster `name`: the caller's text if both machines share Rankroom's home,
+    wherever mounted."""
     text = tail(ClusterPaths(name).folder / SHARED_HOME_TEST_FILE)
     return {"host": socket.gethostname(), "text": text, "now": time.time()}
 

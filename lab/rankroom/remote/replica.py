@@ -34,9 +34,8 @@ MAX_RETRY_DELAY_S = 30.0  # between retries at most, while the login node cannot
 NO_PROGRESS_TIMEOUT_S = (
     LIVE_WRITE_TIMEOUT_S + 30.0
 )  # without progress, until completing the records at the end is given up
-MAX_CONCURRENT_REQUESTS = (
-    4  # concurrent requests for records: each occupies a thread of the supervisor
-)
+# Concurrent requests for records: each occupies a thread of the supervisor.
+MAX_CONCURRENT_REQUESTS = 4
 Ask = Callable[..., Awaitable[Answer]]
 
 

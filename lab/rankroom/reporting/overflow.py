@@ -23,7 +23,8 @@ _HEADER = struct.Struct("64sQQ")  # the run's id, and the range of bytes of its 
 class Overflow:
     """A ring buffer of the latest lines that could not be written to a run's spool file.
 
-    Byte `i` of that file is at `i % SIZE` here. Nothing is kept where memory cannot be mapped.
+    Byte `i` of that file is at `i % OVERFLOW_BYTES` here. Nothing is kept where memory cannot be
+    mapped.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -30,19 +30,15 @@ from rankroom.reporting.samples import Sampler
 from rankroom.reporting.streams import CStdio, RankStream, Spooled
 from rankroom.reporting.wake import Wake
 
-BATCH_INTERVAL_S = (
-    0.05  # between two messages of a rank while output keeps coming, with up to FEW ranks
-)
-RANKS_AT_FULL_RATE = (
-    128  # with more ranks each sends less often, so that the supervisor gets no more messages
-)
-QUIET_POLL_INTERVAL_S = (
-    0.5  # poll interval for output of C code while there is none; Python's wakes the pump
-)
+# Between two messages of a rank while output keeps coming, with up to RANKS_AT_FULL_RATE ranks.
+BATCH_INTERVAL_S = 0.05
+# With more ranks each sends less often, so that the supervisor gets no more messages.
+RANKS_AT_FULL_RATE = 128
+# Poll interval for output of C code while there is none; Python's wakes the pump.
+QUIET_POLL_INTERVAL_S = 0.5
 REPORT_INTERVAL_S = 1.0  # between two reports of spans, of metrics and of how busy this rank is
-IDLE_POLL_INTERVAL_S = (
-    0.5  # poll interval for a run: as cells may be short, their start does not wake the pump
-)
+# Poll interval for a run: as cells may be short, their start does not wake the pump.
+IDLE_POLL_INTERVAL_S = 0.5
 PREPARED_SPOOL_NAME = "blank"  # the name of the next run's spool file before that run starts
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 MAX_BATCH_BYTES = 1 << 20  # a batch of this many bytes is sent without waiting

@@ -12,9 +12,8 @@ from typing import Any
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MEMORY_CACHE_FACTOR = (
-    100  # a child's memory is cached for this many times as long as reading it took
-)
+# A child's memory is cached for this many times as long as reading it took.
+MEMORY_CACHE_FACTOR = 100
 MAX_CACHED_PROCESSES = 4096
 _own: dict[int, tuple[float, int]] = {}  # by pid: when the cached value expires, and its bytes
 # By pid: CUDA_VISIBLE_DEVICES when the rank started, as its cells may change it.

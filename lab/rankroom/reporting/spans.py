@@ -6,13 +6,14 @@ adds the span to `late`, to be made when the rank reports: amid other work, each
 takes several times as long as in a batch.
 
 A run that lasts for days must not fill the disk. Of each category, and of each stream of
-collectives, the first WHOLE spans are kept; after that, stretches of STRETCH spans each: one
-stretch in ten up to 10 × WHOLE spans, one in a hundred up to 100 × WHOLE, and so on. Which ones are
-kept depends on the count alone: all ranks run the same collectives in the same order, so they keep
-the same ones. Collectives without a stream are counted by name instead, as their order differs
-between ranks when they are reported late. Spans of the categories DETAILS are kept among the first
-WHOLE only. Where spans are left out from which shares of time are computed, spans of the category
-`unrecorded` mark the gaps.
+collectives, the first UNSAMPLED_SPANS spans are kept; after that, stretches of
+SAMPLED_STRETCH_SPANS spans each: one stretch in ten up to 10 × UNSAMPLED_SPANS spans, one in a
+hundred up to 100 × UNSAMPLED_SPANS, and so on. Which ones are kept depends on the count alone: all
+ranks run the same collectives in the same order, so they keep the same ones. Collectives without a
+stream are counted by name instead, as their order differs between ranks when they are reported
+late. Spans of the categories DETAIL_CATEGORIES are kept among the first UNSAMPLED_SPANS only. Where
+spans are left out from which shares of time are computed, spans of the category `unrecorded` mark
+the gaps.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ MAX_SPANS_PER_EVENT = 4096  # spans in one event at most
 MAX_ARGUMENT_LENGTH = 200  # characters of an argument shown with a user's span at most
 UNSAMPLED_SPANS = 100_000
 UNSAMPLED_SPANS_PER_NAME = 20_000  # the same for collectives of one name
-SAMPLED_STRETCH_SPANS = (
-    1000  # consecutive spans kept together, so that a timeline of them makes sense
-)
+# Consecutive spans kept together, so that a timeline of them makes sense.
+SAMPLED_STRETCH_SPANS = 1000
 DETAIL_CATEGORIES = {"phase", "op", "kernel"}
 SHARE_CATEGORIES = {
     "collective",
@@ -300,7 +300,7 @@ class SpanRecorder:
 
 def is_sampled(cat: str, at: int, whole: int = 0) -> bool:
     """Whether the span, or the point of a metric, with index `at` goes into the record. All of the
-    first `whole` do (default: WHOLE)."""
+    first `whole` do (default: UNSAMPLED_SPANS)."""
     whole = whole or UNSAMPLED_SPANS
     if at < whole:
         return True

@@ -22,12 +22,10 @@ from typing import Any, NamedTuple
 from rankroom.reporting.flood_buffer import FloodBuffer
 
 MAX_PIECE_BYTES = 1 << 20  # bytes in one log event at most, so that a 100 MB line stays manageable
-TIME_MARK_INTERVAL_NS = (
-    2_000_000  # a time mark at most every 2 ms: cheap in floods, exact for slow prints
-)
-LINES_BEFORE_FLOOD = (
-    64  # lines written to disk one by one after a time mark; more of them are a flood
-)
+# A time mark at most every 2 ms: cheap in floods, exact for slow prints.
+TIME_MARK_INTERVAL_NS = 2_000_000
+# Lines written to disk one by one after a time mark; more of them are a flood.
+LINES_BEFORE_FLOOD = 64
 MAX_READ_BYTES = 16 << 20  # bytes that one `read` takes into memory at most
 TRIM_THRESHOLD_BYTES = (
     64 << 20
@@ -163,7 +161,7 @@ class Spooled:
         return self._read_to
 
     def read(self, final: bool = False) -> Iterator[Piece]:
-        """Yield the text written since the last call, up to TURN bytes; with `final`, also the
+        """Yield the text written since the last call, up to MAX_READ_BYTES; with `final`, also the
         bytes of an incomplete last character."""
         now = time.time_ns() // 1000
         self.drain()
@@ -204,8 +202,8 @@ class Spooled:
             yield Piece(now, text, self._read_to)
 
     def trim(self) -> bool:
-        """Free the disk space of what has been read, if it is TRIM bytes or more; return whether
-        that was done.
+        """Free the disk space of what has been read, if it is TRIM_THRESHOLD_BYTES or more; return
+        whether that was done.
 
         The file stays the same, with a hole: processes that were started long ago still write to
         it, and so may threads in C code. File systems without support for holes, such as NFS before

@@ -21,9 +21,8 @@ from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
 
 STORE_OPEN_TIMEOUT_S = 120.0  # a store that not all ranks reach is closed after this
-MAX_STORES_PER_LIBRARY = (
-    4  # stores of a library whose content is kept: the newest is used, by process sets as well
-)
+# Stores of a library whose content is kept: the newest is used, by process sets as well.
+MAX_STORES_PER_LIBRARY = 4
 PROGRESS_REPLY_DELAY_S = 1.0  # after this, a rank that waits for others is told which have arrived
 
 

@@ -25,12 +25,10 @@ from rankroom.rpc.loop import Loop
 
 MAX_PART_BYTES = 1 << 26  # bytes of a part of a message: a peer that announces more is disconnected
 HANDSHAKE_TIMEOUT_MS = 5000  # handshake timeout, for a peer to prove that it knows the key
-MAX_SOCKET_PATH_BYTES = (
-    100  # bytes of a socket's path; the system allows 108, with a zero at the end
-)
-MAX_QUEUED_MESSAGES_PER_PEER = (
-    4  # messages of a peer that are queued here; further ones wait on its side
-)
+# Bytes of a socket's path; the system allows 108, with a zero at the end.
+MAX_SOCKET_PATH_BYTES = 100
+# Messages of a peer that are queued here; further ones wait on its side.
+MAX_QUEUED_MESSAGES_PER_PEER = 4
 ZERO_COPY_MIN_BYTES = 1 << 16  # bytes from which on a part is not copied
 MAX_DESCRIPTORS = 1 << 16  # file descriptors of a process that listens; a connection takes one
 SOCKET_NAME = "rpc"  # in the cluster's folder, if all its processes are on one machine

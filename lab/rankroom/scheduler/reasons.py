@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Waiting resolves these, but not those in _NEVER.
+# Waiting resolves these, but not those in _PERMANENT_REASONS.
 _PASSING_REASONS = {
     "Priority": "higher-priority jobs are ahead of it",
     "Resources": "no nodes are free",

@@ -22,9 +22,8 @@ from rankroom.system.files import write_atomically
 MIN_QUERY_INTERVAL_S = 5.0
 MAX_QUERY_INTERVAL_S = 60.0  # between two queries, however often they have failed
 INTEREST_TIMEOUT_S = 120.0  # a job that no process asked for in this time is not queried
-LOCK_TIMEOUT_S = (
-    45.0  # a process that holds the lock for longer is stopped or stuck: go on without it
-)
+# A process that holds the lock for longer is stopped or stuck: go on without it.
+LOCK_TIMEOUT_S = 45.0
 POLL_INTERVAL_S = 0.05
 INTERVAL_PER_QUERY_TIME = 4  # the interval is at least this many times what the last query took
 

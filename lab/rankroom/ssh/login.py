@@ -17,9 +17,8 @@ from rankroom.ssh.socket_folder import folder
 from rankroom.system import commands, python_command
 from rankroom.system.files import write_atomically
 
-AUTHENTICATION_TIMEOUT_S = (
-    20.0  # for all that follows the key exchange, not counting time to answer questions
-)
+# For all that follows the key exchange, not counting time to answer questions.
+AUTHENTICATION_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.5
 
 

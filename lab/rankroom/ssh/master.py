@@ -8,9 +8,8 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-HELLO_MESSAGE_TYPE = (
-    1  # MUX_MSG_HELLO in OpenSSH's PROTOCOL.mux; follows the length, precedes the version
-)
+# MUX_MSG_HELLO in OpenSSH's PROTOCOL.mux; follows the length, precedes the version.
+HELLO_MESSAGE_TYPE = 1
 HELLO_TIMEOUT_S = 5.0
 
 

@@ -53,7 +53,7 @@ class RankConnections:
     def __init__(self, server: Server, signal: Signal) -> None:
         self._server = server
         self.signal = signal
-        self.modules: set[str] = set()  # of PRELOADABLE, those that cells have imported
+        self.modules: set[str] = set()  # of FORK_SAFE_MODULES, those that cells have imported
         self.known: set[int] = set()  # ranks that have been connected at any time
         self.silent: Mapping[int, Silence] = {}  # ranks on silent nodes
         self._peers: dict[int, bytes] = {}

@@ -42,9 +42,8 @@ from rankroom.supervisor.run_summary import RunSummary
 from rankroom.supervisor.stall import StallWatch
 
 UPDATE_DELAY_S = 0.02  # delay of updates after a failure or prompt, as more ranks often follow
-LAST_BATCH_TIMEOUT_S = (
-    0.3  # after a rank's reply, to wait for its last batch before its spool is read
-)
+# After a rank's reply, to wait for its last batch before its spool is read.
+LAST_BATCH_TIMEOUT_S = 0.3
 NEXT_PROMPT_TIMEOUT_S = 2.0  # after a prompt or answer, for the rank's debugger to prompt again
 CLOSE_RETRY_INTERVAL_S = 0.5  # between two attempts to write the end of a record to a full disk
 MAX_LATE_OUTPUT_MB = 64  # megabytes of a rank's output after the cell that a record takes

@@ -19,9 +19,8 @@ from rankroom.errors import RankroomError
 from rankroom.supervisor.rank_connections import RankConnections
 
 FAILURE_GRACE_S = 0.03  # after a failure, before the other ranks are checked: they may fail alike
-COMPUTING_GRACE_S = (
-    0.3  # after the first failure, for a rank to reach the point where that one failed
-)
+# After the first failure, for a rank to reach the point where that one failed.
+COMPUTING_GRACE_S = 0.3
 STATUS_TIMEOUT_S = 0.3  # timeout for a rank to report its status
 RELEASE_DELAY_S = 0.5  # after an interrupt, before blocked collectives are released
 REPEAT_INTERRUPT_DELAY_S = 0.7  # after an interrupt, before ranks that did not react get another

@@ -38,9 +38,8 @@ POLL_INTERVAL_S = 0.02  # poll interval, for ranks that are starting and for rep
 CONNECT_TIMEOUT_S = 2.0  # timeout for the connection of a rank that is neither down nor starting
 CLOCK_COMPARISON_TIMEOUT_S = 0.5  # longest delay of a run by a comparison of clocks in progress
 PREPARE_RECORD_DELAY_S = 0.01  # after a run, before the files of the next record are made
-INTERRUPT_TIMEOUT_S = (
-    3.5  # for ranks to end their cell after an interrupt, released collectives included
-)
+# For ranks to end their cell after an interrupt, released collectives included.
+INTERRUPT_TIMEOUT_S = 3.5
 SIGNAL_TIMEOUT_S = 3.0  # timeout for agents to send a signal
 RELEASE_TIMEOUT_S = 3.0  # timeout for ranks to report what they released
 PROMPT_ANSWER_TIMEOUT_S = 3.0  # timeout for ranks to report that they took an answer
@@ -353,6 +352,7 @@ class Runs:
             if self._current is not None and self._current.id == run:
                 self._current = None
             self._late.forget(run)
+            self._unclosed.discard(run)
             shutil.rmtree(self._store.paths(run).folder, ignore_errors=True)
         question.answer()
 

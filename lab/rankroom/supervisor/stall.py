@@ -14,9 +14,8 @@ from rankroom.text.rank_ranges import name_ranks
 POLL_INTERVAL_S = 0.5
 SILENCE_TIMEOUT_S = 0.5  # without another reply, before the remaining ranks count as silent
 REPLIES_TIMEOUT_S = 3.0  # timeout for all replies
-MAX_RANKS_BY_NUMBER = (
-    16  # more ranks than this are given as a count, unless they form one or two ranges
-)
+# More ranks than this are given as a count, unless they form one or two ranges.
+MAX_RANKS_BY_NUMBER = 16
 MAX_PLACES = 4  # in a sentence
 STAND = ("waits", "still")
 

@@ -52,9 +52,8 @@ from rankroom.system.socket_owner import is_ours
 
 WATCH_INTERVAL_S = 0.1
 UNREGISTER_TIMEOUT_S = 1.0  # timeout for the controller to unregister ranks that have ended
-MIN_SAVE_INTERVAL_PER_RANK_S = (
-    1e-4  # per rank: minimum interval between two saves while ranks become ready
-)
+# Per rank: minimum interval between two saves while ranks become ready.
+MIN_SAVE_INTERVAL_PER_RANK_S = 1e-4
 HEARTBEAT_PERIOD_S = 2.0  # between two heartbeats to agents on other machines
 MAX_EXPECTED_CLIENTS = 2000  # simultaneous client connections: more than are ever expected
 

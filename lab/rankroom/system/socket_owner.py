@@ -37,7 +37,7 @@ Place = tuple[str, int]
 
 
 def owner(peer: Place, here: Place) -> int | None:
-    """Return the user at the end `peer` of an IPv4 connection to `here`, or GONE; None if Linux
+    """Return the user at the end `peer` of an IPv4 connection to `here`, or NO_OWNER; None if Linux
     does not report it."""
     found = _ask(peer, here)
     # A kernel that does not know our own end either does not answer such queries at all.
@@ -59,7 +59,8 @@ def tells_owners() -> bool:
 
 
 def _ask(end: Place, other: Place) -> int | None:
-    """Query inet_diag for the user at this end of a connection; GONE if closed, None if unknown."""
+    """Query inet_diag for the user at this end of a connection; NO_OWNER if closed, None if
+    unknown."""
     ends = [port.to_bytes(2, "big") for _, port in (end, other)]
     addresses = [socket.inet_aton(address).ljust(16, b"\0") for address, _ in (end, other)]
     asked = QUERY.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE)

@@ -124,12 +124,14 @@ def _absent(user: str) -> Json:
 
 
 def is_heard(seat: Seat, now: float) -> bool:
-    """Return whether a seat was written at most SILENT_S before `now`, or later than `now`."""
+    """Return whether a seat was written at most SILENT_AFTER_S before `now`, or later than
+    `now`."""
     return now - seat.heard <= SILENT_AFTER_S
 
 
 def _gone_since(seat: Seat, now: float) -> float:
-    """Return since when a learner has been away (epoch s), if for more than SILENT_S; else 0."""
+    """Return since when a learner has been away (epoch s), if for more than SILENT_AFTER_S; else
+    0."""
     if not is_heard(seat, now):
         return seat.heard
     left = seat.status.away_since

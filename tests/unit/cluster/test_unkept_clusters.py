@@ -47,12 +47,12 @@ def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.Mon
     monkeypatch.setattr(start, "relaunch", lambda paths: None)
     monkeypatch.setattr(start_limit, "START_TIMEOUT_S", 0.1)
     paths = cluster()
-    with pytest.raises(StartError, match="its job 77 on hpc has not been canceled"):
+    with pytest.raises(StartError, match="its job 77 on hpc has not been cancelled"):
         actions.stop("far")
     assert paths.read() is not None
     paths.remove()
     cluster("near", job="", others=[])
-    with pytest.raises(StartError, match="so a job that it may have on hpc has not been canceled"):
+    with pytest.raises(StartError, match="so a job that it may have on hpc has not been cancelled"):
         actions.stop("near")
 
 

@@ -20,7 +20,7 @@ MAX_RANKS_FOR_ACCURACY = 8  # ranks: with more, an epoch has too few steps to re
 TARGET_EFFICIENCY, MIN_EFFICIENCY = (
     0.7,
     0.3,
-)  # to reach; lower where ranks share cores, never below _LEAST
+)  # to reach; lower where ranks share cores, never below MIN_EFFICIENCY
 _CLOSE = 1e-3  # largest difference of weights that differ by rounding alone
 
 

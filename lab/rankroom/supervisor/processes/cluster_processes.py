@@ -32,16 +32,13 @@ from rankroom.system import control_groups, network, process_tree, python_comman
 from rankroom.system.exits import describe_crash, describe_exit
 
 STOP_TIMEOUT_S = 5.0  # timeout for agents to end their ranks and themselves, before they are killed
-RESTART_TIMEOUT_S = (
-    6.0  # timeout for an agent to end ranks that are restarted, before it is given up
-)
+# Timeout for an agent to end ranks that are restarted, before it is given up.
+RESTART_TIMEOUT_S = 6.0
 SILENCE_TIMEOUT_S = 20.0  # a node that reports nothing for so long may be cut off
-STARTING_SILENCE_TIMEOUT_S = (
-    60.0  # the same until its ranks are ready: while they start, it may be too busy
-)
-SUSPENDED_AFTER_S = (
-    2.0  # without a check, though many are due each second: this process was suspended
-)
+# The same until its ranks are ready: while they start, it may be too busy.
+STARTING_SILENCE_TIMEOUT_S = 60.0
+# Without a check, though many are due each second: this process was suspended.
+SUSPENDED_AFTER_S = 2.0
 
 
 class Processes:

@@ -31,9 +31,8 @@ JOINT_SHUTDOWN_TIMEOUT_S = 0.5  # for a shutdown in which all ranks take part: i
 SHUTDOWN_POLL_INTERVAL_S = 0.05  # poll interval: whether a shutdown is over, or must be cut short
 RELEASE_TIMEOUT_S = 2.0  # a shutdown may be blocked by a stuck rank; a release must not be
 
-_CONNECTION_FAILED_TEXT = (
-    "initialization failed"  # in Horovod's error if a connection could not be made
-)
+# In Horovod's error if a connection could not be made.
+_CONNECTION_FAILED_TEXT = "initialization failed"
 JOIN_EDIT = "join-reset"  # Rankroom's edit that lets Horovod start again after a failed join
 
 # The state of a library that was imported, but never initialized.
@@ -416,16 +415,9 @@ def _users(original: Any, recording: bool) -> Any:
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         library = _libraries.get(_name(self))
-        if library is not None and recording:
-            library.spans.users(True)
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException:
-            if library is not None and recording:  # such as a file that cannot be written
-                library.spans.users(False)
-            raise
-        if library is not None and not recording:
-            library.spans.users(False)
+        result = original(self, *args, **kwargs)
+        if library is not None:  # not after a failure, such as a file that cannot be written
+            library.spans.users(recording)
         return result
 
     return wrapped

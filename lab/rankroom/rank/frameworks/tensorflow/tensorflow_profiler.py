@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 Row = tuple[str, str, int, int, str]
-_START_TIME_STAT = (
-    "profile_start_time"  # a statistic of the task's plane, in nanoseconds since the epoch
-)
+# A statistic of the task's plane, in nanoseconds since the epoch.
+_START_TIME_STAT = "profile_start_time"
 
 
 class TensorFlowProfiler:

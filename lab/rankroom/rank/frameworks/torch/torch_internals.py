@@ -247,7 +247,7 @@ def forget_groups_of_deepspeed() -> None:
 
 
 def lacking() -> Iterator[str]:
-    """Yield a sentence for each of NAMES that the installed PyTorch lacks."""
+    """Yield a sentence for each of PRIVATE_NAMES that the installed PyTorch lacks."""
     for module, names in PRIVATE_NAMES.items():
         found = importlib.import_module(module)
         for name, lost in names.items():
