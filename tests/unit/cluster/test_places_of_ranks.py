@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from rankroom.cli import main
 from rankroom.cluster import actions, launch, start_request
+from rankroom.cluster.base import AnyCluster
 from rankroom.errors import UsageError
 from rankroom.notebook import cluster_magic
 from rankroom.remote import start
@@ -63,6 +64,7 @@ fronts = pytest.mark.parametrize("start_by", [magic, command, sidebar])
 def profiles(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites of the user's own; what would start ranks says so instead."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(AnyCluster, "current", None)  # another test may have left one
     own = tmp_path / "config" / "rankroom" / "sites"
     own.mkdir(parents=True)
     for name, text in PROFILES.items():

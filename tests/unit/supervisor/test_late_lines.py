@@ -26,6 +26,7 @@ class Rank:
         self.runs = Runs.__new__(Runs)
         self.runs._late = LateOutput(self.store, lambda rank: folder)
         self.runs._current = None
+        self.runs._unclosed = set()
         self.seq = 0
         self.begin_process()
 
