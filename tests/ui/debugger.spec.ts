@@ -1,7 +1,7 @@
 /** Ranks that wait for an answer: in the debugger, or in input(). */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, kernelReady, LiveRecord, openRuns, picture, rows, test, whole, type Json, type Page } from './rankroom';
+import { ALWAYS, expect, kernelReady, LiveRecord, openRuns, picture, rows, test, viewTest, whole, type Json, type Page } from './rankroom';
 
 const STOPPED = [
   '> Cell In[3](5)<module>()',
@@ -59,7 +59,7 @@ async function openCells(page: Page, path: string, sources: string[]): Promise<{
 
 const line = (view: Locator): Locator => view.locator('.rr-prompt-input');
 
-test('ranks in the debugger are answered under the log, one or all', ALWAYS, async ({ page }) => {
+viewTest('ranks in the debugger are answered under the log, one or all', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('debugger', 4);
   [0, 1, 2].forEach(rank => record.print(rank, STOPPED));
   record.save('running', { prompts: [0, 1, 2].map(rank => command(rank)) });
@@ -106,7 +106,7 @@ test('ranks in the debugger are answered under the log, one or all', ALWAYS, asy
   await whole(view);
 });
 
-test('an answer that was not taken says why; a password is not seen', async ({ page }) => {
+viewTest('an answer that was not taken says why; a password is not seen', async ({ page }) => {
   const record = new LiveRecord('debugger-late');
   record.print(0, 'here\n');
   const asks = (kind: string, text: string): Json => ({ prompts: [{ rank: 0, number: 1, kind, text, since: 0, place: 'train.py:12' }] });
@@ -126,7 +126,7 @@ test('an answer that was not taken says why; a password is not seen', async ({ p
   await expect(view.locator('.rr-prompt')).toBeHidden();
 });
 
-test('what was typed for a prompt that is gone goes to no other', async ({ page }) => {
+viewTest('what was typed for a prompt that is gone goes to no other', async ({ page }) => {
   const record = new LiveRecord('debugger-gone', 2);
   const asks = (rank: number, text: string): Json => ({ rank, number: 1, kind: 'input', text, since: 0, place: 'cell line 2' });
   record.save('running', { prompts: [asks(0, 'the name of the run? '), asks(1, 'delete checkpoints? ')] });
@@ -153,7 +153,7 @@ test('what was typed for a prompt that is gone goes to no other', async ({ page 
   await whole(view);
 });
 
-test('64 ranks at once, one that others wait for; narrow and wide, light and dark', async ({ page }) => {
+viewTest('64 ranks at once, one that others wait for; narrow and wide, light and dark', async ({ page }) => {
   const many = new LiveRecord('debugger-many', 64);
   many.print(0, STOPPED);
   many.save('running', { prompts: Array.from({ length: 64 }, (_, rank) => command(rank)) });

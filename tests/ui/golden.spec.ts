@@ -1,5 +1,5 @@
 /** The view of each golden record. */
-import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, test, whole, type Page } from './rankroom';
+import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, viewTest as test, whole, type Page } from './rankroom';
 
 test('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);

@@ -1,7 +1,7 @@
 /** A live run that is stuck: the explanation, and a button for each step that the reader can take. */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, test, whole, type Json, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, viewTest as test, whole, type Json, type Page } from './rankroom';
 
 /** Return a hang of four ranks that has lasted for this many seconds. */
 function hang(seconds: number): Json {

@@ -1,5 +1,5 @@
 /** Hostile output, which must not freeze the page. */
-import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, viewTest as test, whole } from './rankroom';
 
 test('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
   const record = new LiveRecord('long-line');

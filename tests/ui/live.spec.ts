@@ -1,7 +1,7 @@
 /** Live runs, while their views are visible or hidden. */
 import type { Request } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
 
 test('lines appear as they are written, bars move in place, and the end is told', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lines');
@@ -155,7 +155,7 @@ test('two views of a run: each has its own tab, filter and ranks', async ({ page
   await whole(one);
 });
 
-test('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
+ownPageTest('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');
   const view = await openRuns(page, ['live-down']);

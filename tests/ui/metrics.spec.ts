@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
 
 const STEPS = 400;
 
@@ -375,7 +375,7 @@ test('other runs under this one: told apart, said under the pointer, removed and
   await picture(page, 'metrics-compared-narrow');
 });
 
-test('a server that does not answer: it is said, and tried again', async ({ page }) => {
+ownPageTest('a server that does not answer: it is said, and tried again', async ({ page }) => {
   reported('mt-away').save('done');
   await page.route(/mt-away\/metrics/, route => route.abort());
   const view = await openRuns(page, ['mt-away']);

@@ -1,7 +1,7 @@
 /** The profile under a cell: what it says about golden traces, and how to use it. */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
 
 async function openProfile(page: Page, run: string): Promise<Locator> {
   const view = await openRuns(page, [run]);
@@ -186,7 +186,8 @@ test('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
   await picture(page, 'profile-hostile');
 });
 
-test('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
+// In the page of the other tests, this run's profile is known already.
+ownPageTest('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
   await page.route(/trace-slow_loader\/profile/, route => route.abort());
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
@@ -201,7 +202,7 @@ test('a profile that the server does not answer for: it is said, and tried again
   await expect(words).toContainText('rank 2 arrives last');
 });
 
-test('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
+ownPageTest('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
   const profiled = page.waitForResponse(/trace-slow_loader\/profile/);
   await page.route(/trace-slow_loader\/events/, async route => {
     await profiled;

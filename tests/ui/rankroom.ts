@@ -22,18 +22,65 @@ const MIME = 'application/vnd.rankroom.run+json';
 
 const THEMES = '@jupyterlab/apputils-extension:themes';
 
+const SETTINGS = {
+  ...galata.DEFAULT_SETTINGS,
+  [THEMES]: { ...(galata.DEFAULT_SETTINGS[THEMES] as Json), overrides: {} }
+};
+
+async function ready(page: AnyPage, lab: Pick<Page, 'sidebar'>): Promise<void> {
+  await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
+  await lab.sidebar.close();
+}
+
 /** Tests in a JupyterLab with its own fonts, and with the sidebars closed, so that the notebook has the whole width. */
 export const test = base.extend({
-  mockSettings: {
-    ...galata.DEFAULT_SETTINGS,
-    [THEMES]: { ...(galata.DEFAULT_SETTINGS[THEMES] as Json), overrides: {} }
-  },
+  mockSettings: SETTINGS,
   waitForApplication: async ({ baseURL }, use) => {
     void baseURL;
-    await use(async (page, lab) => {
-      await page.locator('#jupyterlab-splash').waitFor({ state: 'detached' });
-      await lab.sidebar.close();
+    await use(ready);
+  }
+});
+
+interface Lab {
+  jupyterapp: {
+    commands: { execute(id: string, args: Json): Promise<unknown> };
+    shell: { widgets(area: string): Iterable<{ dispose(): void }> };
+    serviceManager: { sessions: { shutdownAll(): Promise<void> } };
+  };
+}
+
+/**
+ * Tests of views in one JupyterLab that stays open, as loading it takes longer than most of them.
+ *
+ * A test that removes a route has a page of its own: in this one, routes that are added later would have no effect.
+ */
+export const viewTest = test.extend<{ page: Page }, { lab: Page }>({
+  lab: [
+    async ({ browser }, use, { project }) => {
+      const { baseURL, viewport } = project.use;
+      const context = await browser.newContext({ baseURL, viewport });
+      const page = await context.newPage();
+      const lab = await galata.initTestPage(
+        '/lab', false, baseURL ?? '', true, SETTINGS, true, true, page, null, null, '', ready
+      );
+      await lab.goto('?reset');
+      await use(lab);
+      await context.close();
+    },
+    { scope: 'worker' }
+  ],
+  page: async ({ lab, viewport }, use) => {
+    await use(lab);
+    await lab.evaluate(async () => {
+      const { shell, serviceManager } = (window as unknown as Lab).jupyterapp;
+      [...shell.widgets('main')].forEach(widget => widget.dispose()); // without asking whether to save
+      await serviceManager.sessions.shutdownAll();
     });
+    if ((await lab.theme.getTheme()) !== 'JupyterLab Light') {
+      await lab.theme.setLightTheme();
+    }
+    await lab.mouse.move(0, 0);
+    await lab.setViewportSize(viewport ?? { width: 1100, height: 800 });
   }
 });
 
@@ -122,10 +169,6 @@ export class LiveRecord {
     const lines = [{ rules: 2, read, spans, dropped: {} }, ...lanes].map(line => `${JSON.stringify(line)}\n`);
     writeFileSync(join(HOME, this.id, 'overview.jsonl'), lines.join(''));
   }
-}
-
-interface Lab {
-  jupyterapp: { commands: { execute(id: string, args: Json): Promise<unknown> } };
 }
 
 let notebooks = 0;

@@ -14,7 +14,7 @@ from rankroom.record.cluster_file import ClusterPaths
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` has a look at each part of the extension, `make test-all` at all there is to see.
 ALWAYS = "--grep=@always"
-SHARDS = 2  # each within the limit, though every test loads JupyterLab anew
+SHARDS = 2  # side by side
 LONGEST_S = 900.0
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(1000)]

@@ -4,7 +4,7 @@ import { gunzipSync } from 'node:zlib';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, still, test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, still, viewTest as test, whole, type Page } from './rankroom';
 
 /** Show the timeline of a view, and wait until it is painted with its waits and transfers. */
 async function timeline(view: Locator): Promise<Locator> {
