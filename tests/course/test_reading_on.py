@@ -2,8 +2,8 @@
 course's ranks, of which there are other numbers than two.
 
 Fresh ranks, two of them, are those of test_lessons.py, with wrong answers too. Here, with the
-lessons' own solutions: all lessons on 6 ranks, and on 2 with every cell run twice in a row; on 3,
-4 and 8 in parts, some of them backwards; and on 1 rank what makes sense there, while the others say
+lessons' own solutions: all lessons on 6 ranks; on 2 with every cell run twice in a row, on 3, 4
+and 8 in parts, some of them backwards; and on 1 rank what makes sense there, while the others say
 at every cell that they need two.
 """
 
@@ -63,9 +63,9 @@ def test_lessons_run_one_after_the_other_on_the_same_ranks(
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.alone
-def test_every_cell_may_be_run_twice(tmp_path: Path):
-    assert not complaints(tmp_path, 2, ALL, times=2)
+@pytest.mark.parametrize(("ranks", "order"), [of(2, UNTIMED, "rest"), of(2, list(TIMED), "timed")])
+def test_every_cell_may_be_run_twice(tmp_path: Path, ranks: int, order: list[int]):
+    assert not complaints(tmp_path, ranks, order, times=2)
 
 
 def complaints(
