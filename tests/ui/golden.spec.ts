@@ -1,7 +1,7 @@
 /** The view of each golden record. */
-import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, viewTest as test, whole, type Page } from './rankroom';
+import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, viewTest, whole, type Page } from './rankroom';
 
-test('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
+viewTest('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);
   await whole(view);
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.5 s · 11 lines');
@@ -39,7 +39,7 @@ test('two ranks: what is the same stands once, values at the end', ALWAYS, async
   await expect(view.getByRole('alert')).toContainText('not a valid regular expression');
 });
 
-test('a failure: the cause first and whole, the others in one line, and the way to it', ALWAYS, async ({ page }) => {
+viewTest('a failure: the cause first and whole, the others in one line, and the way to it', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['failure']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText(
@@ -62,7 +62,7 @@ test('a failure: the cause first and whole, the others in one line, and the way 
   await picture(page, 'failure-dark');
 });
 
-test('colours, attributes and odd characters', async ({ page }) => {
+viewTest('colours, attributes and odd characters', async ({ page }) => {
   const view = await openRuns(page, ['colours']);
   await whole(view);
   await expect(view.locator('.ansi-red-fg').first()).toHaveText('red');
@@ -74,7 +74,7 @@ test('colours, attributes and odd characters', async ({ page }) => {
   expect(text).toContain('NUL ␀ bell ␇ title  cursor  turned \ufffdright to left\ufffd byte \\xff');
 });
 
-test('progress bars show their last state, one row each', async ({ page }) => {
+viewTest('progress bars show their last state, one row each', async ({ page }) => {
   const view = await openRuns(page, ['progress']);
   await whole(view);
   const seen = await rows(view);
@@ -85,7 +85,7 @@ test('progress bars show their last state, one row each', async ({ page }) => {
   await picture(page, 'progress-light');
 });
 
-test('figures of one rank, tables of both, updated and cleared displays', async ({ page }) => {
+viewTest('figures of one rank, tables of both, updated and cleared displays', async ({ page }) => {
   const view = await openRuns(page, ['figure', 'clear']);
   const figure = view.nth(0);
   await whole(figure);
@@ -105,7 +105,7 @@ test('figures of one rank, tables of both, updated and cleared displays', async 
   ]);
 });
 
-test('four ranks that say partly the same', async ({ page }) => {
+viewTest('four ranks that say partly the same', async ({ page }) => {
   const view = await openRuns(page, ['collapse']);
   await whole(view);
   await picture(page, 'collapse-light');
@@ -125,7 +125,7 @@ test('four ranks that say partly the same', async ({ page }) => {
   ]);
 });
 
-test('a fit of Keras: start-up messages in one line that opens, numbers of the ranks side by side', ALWAYS, async ({ page }) => {
+viewTest('a fit of Keras: start-up messages in one line that opens, numbers of the ranks side by side', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['keras']);
   await whole(view);
   const fold = "0–3┃▸TensorFlow's start-up messages: 16 lines";
@@ -180,7 +180,7 @@ test('a fit of Keras: start-up messages in one line that opens, numbers of the r
   await expect(view.getByLabel('but for numbers')).toBeHidden();
 });
 
-test('a damaged record shows what is sound, and says so', ALWAYS, async ({ page }) => {
+viewTest('a damaged record shows what is sound, and says so', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['corrupt']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText('lost');
@@ -189,14 +189,14 @@ test('a damaged record shows what is sound, and says so', ALWAYS, async ({ page 
   await picture(page, 'corrupt-light');
 });
 
-test('a record of a newer version is refused with the remedy, and the summary shown', async ({ page }) => {
+viewTest('a record of a newer version is refused with the remedy, and the summary shown', async ({ page }) => {
   const view = await openRuns(page, ['newer']);
   await expect(view.locator('.rr-refusal')).toContainText('pip install -U rankroom');
   await expect(view.locator('.rr-fallback')).toContainText('static summary of newer');
   await expect(view.locator('.rr-list')).toBeHidden();
 });
 
-test('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
+viewTest('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
   const gone = { version: 1, id: 'gone', state: 'done', start: 1, end: 2_000_001, cluster: 'local', size: 2, ranks: [], lines: 5 };
   const view = await openRuns(page, [gone]);
   await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
@@ -245,14 +245,14 @@ async function change(page: Page, state: string, html: string): Promise<void> {
   }, { state, html });
 }
 
-test('nothing written', async ({ page }) => {
+viewTest('nothing written', async ({ page }) => {
   const view = await openRuns(page, ['empty']);
   await whole(view);
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 21 ms · no output');
   await picture(page, 'empty-light');
 });
 
-test('64 ranks: ranges are typed, failures that are alike stand once', async ({ page }) => {
+viewTest('64 ranks: ranges are typed, failures that are alike stand once', async ({ page }) => {
   const view = await openRuns(page, ['many']);
   await whole(view);
   await expect(view.locator('.rr-cause')).toContainText('rank 9 · RuntimeError: CUDA out of memory');
@@ -267,7 +267,7 @@ test('64 ranks: ranges are typed, failures that are alike stand once', async ({ 
   await expect(view.getByRole('alert')).toContainText('it has 0–63');
 });
 
-test('a rank that was killed: what others say of it is folded, and none of them is the cause', async ({ page }) => {
+viewTest('a rank that was killed: what others say of it is folded, and none of them is the cause', async ({ page }) => {
   const record = new LiveRecord('killed', 4);
   for (const rank of [0, 1, 3]) {
     record.print(rank, 'epoch 1\n');
@@ -290,7 +290,7 @@ test('a rank that was killed: what others say of it is folded, and none of them 
   await picture(page, 'killed-dark');
 });
 
-test('narrow and wide, light and dark', async ({ page }) => {
+viewTest('narrow and wide, light and dark', async ({ page }) => {
   const view = await openRuns(page, ['failure']);
   await whole(view);
   await page.setViewportSize({ width: 480, height: 900 });

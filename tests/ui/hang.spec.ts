@@ -1,7 +1,7 @@
 /** A live run that is stuck: the explanation, and a button for each step that the reader can take. */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, viewTest as test, whole, type Json, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, viewTest, whole, type Json, type Page } from './rankroom';
 
 /** Return a hang of four ranks that has lasted for this many seconds. */
 function hang(seconds: number): Json {
@@ -24,7 +24,7 @@ function step(view: Locator, name: string | RegExp): Locator {
   return view.locator('.rr-hang').getByRole('button', { name });
 }
 
-test('it is explained while it lasts, at most seconds after it began, and gone when it is over', ALWAYS, async ({ page }) => {
+viewTest('it is explained while it lasts, at most seconds after it began, and gone when it is over', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-comes', 4);
   record.print(0, 'step 0\n');
   const view = await openRuns(page, ['hang-comes']);
@@ -61,7 +61,7 @@ test('it is explained while it lasts, at most seconds after it began, and gone w
   await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
 });
 
-test('each step is a button, which says what it did or why it could not', ALWAYS, async ({ page }) => {
+viewTest('each step is a button, which says what it did or why it could not', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-steps', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-steps']);
@@ -95,7 +95,7 @@ test('each step is a button, which says what it did or why it could not', ALWAYS
   await expect(said).toBeHidden();
 });
 
-test('a step is taken once, however often its button is pressed before the answer', async ({ page }) => {
+viewTest('a step is taken once, however often its button is pressed before the answer', async ({ page }) => {
   const record = new LiveRecord('hang-once');
   record.print(0, 'here\n');
   const view = await openRuns(page, ['hang-once']);
@@ -127,7 +127,7 @@ test('a step is taken once, however often its button is pressed before the answe
   await expect(view.locator('.rr-hang')).toBeHidden();
 });
 
-test('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
+viewTest('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
   const record = new LiveRecord('hang-stacks', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-stacks']);
@@ -151,7 +151,7 @@ test('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
   record.save('done');
 });
 
-test('64 ranks: places are told together, and so are restarts', async ({ page }) => {
+viewTest('64 ranks: places are told together, and so are restarts', async ({ page }) => {
   const every = (by: number, first: number): number[] => Array.from({ length: Math.ceil((64 - first) / by) }, (_, i) => first + i * by);
   const places = [
     ...Array.from({ length: 8 }, (_, i) => ({ ranks: every(9, i), state: 'waits', words: `wait in broadcast weights.${i} (cell line 7)` })),
@@ -166,7 +166,7 @@ test('64 ranks: places are told together, and so are restarts', async ({ page })
   record.save('done');
 });
 
-test('in a panel; narrow and wide, light and dark', async ({ page }) => {
+viewTest('in a panel; narrow and wide, light and dark', async ({ page }) => {
   const record = new LiveRecord('hang-looks', 4);
   record.print(0, 'step 0\nstep 1\n');
   record.save('running', { hang: hang(6) });

@@ -1,7 +1,7 @@
 /** Hostile output, which must not freeze the page. */
-import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, viewTest as test, whole } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, viewTest, whole } from './rankroom';
 
-test('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
+viewTest('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
   const record = new LiveRecord('long-line');
   record.print(0, 'before\n');
   for (let i = 0; i < 12; i++) {
@@ -28,7 +28,7 @@ test('a line of 12 MB is shown in part, said so, and the page goes on', async ({
   await picture(page, 'long-line-light');
 });
 
-test('markup, scripts and links in a log stay text', ALWAYS, async ({ page }) => {
+viewTest('markup, scripts and links in a log stay text', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('markup');
   const evil = '<img src=x onerror="window.evil=1"><script>window.evil=1</script>';
   record.print(0, `${evil}\n\x1b[31m${evil}\x1b[0m\n`);
@@ -44,7 +44,7 @@ test('markup, scripts and links in a log stay text', ALWAYS, async ({ page }) =>
   expect(await page.evaluate(() => 'evil' in window)).toBe(false);
 });
 
-test('five runs on one page: each is read, none disturbs another', async ({ page }) => {
+viewTest('five runs on one page: each is read, none disturbs another', async ({ page }) => {
   const records = Array.from({ length: 5 }, (_, i) => new LiveRecord(`one-of-five-${i}`));
   const view = await openRuns(page, records.map(({ id }) => id));
   for (const [i, record] of records.entries()) {

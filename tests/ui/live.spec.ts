@@ -1,9 +1,9 @@
 /** Live runs, while their views are visible or hidden. */
 import type { Request } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test, viewTest, whole, type Page } from './rankroom';
 
-test('lines appear as they are written, bars move in place, and the end is told', ALWAYS, async ({ page }) => {
+viewTest('lines appear as they are written, bars move in place, and the end is told', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lines');
   record.print(0, 'before\n');
   const view = await openRuns(page, ['live-lines']);
@@ -23,7 +23,7 @@ test('lines appear as they are written, bars move in place, and the end is told'
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.0 s · 4 lines');
 });
 
-test('a line is on the screen soon after it is in the record', async ({ page }) => {
+viewTest('a line is on the screen soon after it is in the record', async ({ page }) => {
   const record = new LiveRecord('live-soon');
   const view = await openRuns(page, ['live-soon']);
   await expect(view.getByRole('log')).toBeAttached();
@@ -51,7 +51,7 @@ test('a line is on the screen soon after it is in the record', async ({ page }) 
   await whole(view);
 });
 
-test('the end stays in sight, until the reader scrolls up', async ({ page }) => {
+viewTest('the end stays in sight, until the reader scrolls up', async ({ page }) => {
   const record = new LiveRecord('live-tail');
   const view = await openRuns(page, ['live-tail']);
   const print = (first: number, count: number): void =>
@@ -78,7 +78,7 @@ test('the end stays in sight, until the reader scrolls up', async ({ page }) => 
   await whole(view);
 });
 
-test('the line at the top stays there when the view is made narrower', async ({ page }) => {
+viewTest('the line at the top stays there when the view is made narrower', async ({ page }) => {
   const record = new LiveRecord('live-narrower');
   record.print(0, Array.from({ length: 1_000 }, (_, i) => `line ${i}. ${'word '.repeat(60)}\n`).join(''));
   record.save('done');
@@ -97,7 +97,7 @@ test('the line at the top stays there when the view is made narrower', async ({ 
   expect(await still(page, first)).toBe(top);
 });
 
-test('no one looks: nothing is asked; then everything is there', async ({ page }) => {
+viewTest('no one looks: nothing is asked; then everything is there', async ({ page }) => {
   const record = new LiveRecord('live-hidden');
   record.print(0, 'early\n');
   const asked = requests(page, 'live-hidden');
@@ -120,7 +120,7 @@ test('no one looks: nothing is asked; then everything is there', async ({ page }
   expect(await rows(again)).toEqual(['0│early', '0│late']);
 });
 
-test('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
+viewTest('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-reload');
   record.print(0, 'one\n');
   let view = await openRuns(page, ['live-reload']);
@@ -137,7 +137,7 @@ test('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
   await expect(view.locator('.rr-words')).toContainText('interrupted after 1.0 s');
 });
 
-test('two views of a run: each has its own tab, filter and ranks', async ({ page }) => {
+viewTest('two views of a run: each has its own tab, filter and ranks', async ({ page }) => {
   const record = new LiveRecord('live-twice');
   record.print(0, Array.from({ length: 6 }, (_, i) => `line ${i}.\n`).join(''));
   record.add('spans', 0, { cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [1000], dur: [1000] });
@@ -155,7 +155,7 @@ test('two views of a run: each has its own tab, filter and ranks', async ({ page
   await whole(one);
 });
 
-ownPageTest('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
+test('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');
   const view = await openRuns(page, ['live-down']);
@@ -170,7 +170,7 @@ ownPageTest('a server that does not answer: it is said, tried again, and nothing
   await whole(view);
 });
 
-test('a kernel that is gone: the run is lost, what it wrote is there', ALWAYS, async ({ page }) => {
+viewTest('a kernel that is gone: the run is lost, what it wrote is there', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lost');
   record.print(0, 'last words');
   record.save('running', { owner: { host: 'nowhere', pid: 1 } });

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test, viewTest, whole, type Page } from './rankroom';
 
 const STEPS = 400;
 
@@ -86,7 +86,7 @@ function questions(page: Page, id: string): URL[] {
   return asked;
 }
 
-test('a plot for each metric, with a curve for each rank; what the pointer is on is said', ALWAYS, async ({ page }) => {
+viewTest('a plot for each metric, with a curve for each rank; what the pointer is on is said', ALWAYS, async ({ page }) => {
   reported('mt-plots').save('done');
   const view = await openRuns(page, ['mt-plots']);
   await whole(view);
@@ -117,7 +117,7 @@ test('a plot for each metric, with a curve for each rank; what the pointer is on
   await expect.poll(() => pixels(tab, 'train/loss', 0)).toBe(0);
 });
 
-test('in a narrow window the plots stand one below the other, and nothing is cut off', async ({ page }) => {
+viewTest('in a narrow window the plots stand one below the other, and nothing is cut off', async ({ page }) => {
   reported('mt-narrow', 3).save('done');
   await page.setViewportSize({ width: 600, height: 860 });
   const tab = await openMetrics(page, 'mt-narrow');
@@ -127,7 +127,7 @@ test('in a narrow window the plots stand one below the other, and nothing is cut
   await picture(page, 'metrics-narrow');
 });
 
-test('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', async ({ page }) => {
+viewTest('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', async ({ page }) => {
   reported('mt-choices', 4).save('done');
   const tab = await openMetrics(page, 'mt-choices');
   await tab.getByLabel('log scale').check();
@@ -147,7 +147,7 @@ test('along time, on a logarithmic scale, smoothed, and as the mean of the ranks
   await picture(page, 'metrics-mean');
 });
 
-test('zoom by wheel, drag and keys; what is near is asked for, and all is shown again', ALWAYS, async ({ page }) => {
+viewTest('zoom by wheel, drag and keys; what is near is asked for, and all is shown again', ALWAYS, async ({ page }) => {
   reported('mt-zoom', 2, 20_000).save('done');
   const asked = questions(page, 'mt-zoom');
   const tab = await openMetrics(page, 'mt-zoom');
@@ -197,7 +197,7 @@ test('zoom by wheel, drag and keys; what is near is asked for, and all is shown 
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
-test('a range of time that is chosen here is the timeline’s', ALWAYS, async ({ page }) => {
+viewTest('a range of time that is chosen here is the timeline’s', ALWAYS, async ({ page }) => {
   const record = reported('mt-shared');
   for (const rank of [0, 1]) {
     const define = [{ name: 'for step in range(400):' }];
@@ -228,7 +228,7 @@ test('a range of time that is chosen here is the timeline’s', ALWAYS, async ({
   await expect.poll(async () => (await range(tab)).from).toBeCloseTo(closer.from, 3);
 });
 
-test('a live run is followed while its metrics are looked at, at most once a second', ALWAYS, async ({ page }) => {
+viewTest('a live run is followed while its metrics are looked at, at most once a second', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('mt-live');
   const asked = questions(page, 'mt-live');
   record.print(0, 'begun\n');
@@ -262,7 +262,7 @@ test('a live run is followed while its metrics are looked at, at most once a sec
   await expect(tab).toHaveAttribute('data-ready', 'true');
 });
 
-test('what is no finite number, steps that go back, and ranks that report different metrics', ALWAYS, async ({ page }) => {
+viewTest('what is no finite number, steps that go back, and ranks that report different metrics', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('mt-bad', 3);
   const values: Array<number | string> = loss(0, 100);
   record.report(0, 'loss', [...values.slice(0, 41), ...Array.from({ length: 59 }, () => 'NaN')]);
@@ -289,7 +289,7 @@ test('what is no finite number, steps that go back, and ranks that report differ
   await expect(plot(tab, 'negative').locator('.rr-mt-none')).toHaveText('no value above 0 in this range');
 });
 
-test('of many metrics the first are shown; others are found, and added', async ({ page }) => {
+viewTest('of many metrics the first are shown; others are found, and added', async ({ page }) => {
   const record = new LiveRecord('mt-names');
   for (let i = 0; i < 300; i++) {
     record.report(i % 2, `layer.${i}/norm`, [1, 2, i]);
@@ -316,7 +316,7 @@ test('of many metrics the first are shown; others are found, and added', async (
   await picture(page, 'metrics-names');
 });
 
-test('every point of the metrics shown can be downloaded', async ({ page }) => {
+viewTest('every point of the metrics shown can be downloaded', async ({ page }) => {
   reported('mt-csv', 2, 6_000).save('done');
   const tab = await openMetrics(page, 'mt-csv');
   const [download] = await Promise.all([page.waitForEvent('download'), tab.getByRole('button', { name: 'CSV' }).click()]);
@@ -327,7 +327,7 @@ test('every point of the metrics shown can be downloaded', async ({ page }) => {
   expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1,mt-csv`);
 });
 
-test('other runs under this one: told apart, said under the pointer, removed and added again', async ({ page }) => {
+viewTest('other runs under this one: told apart, said under the pointer, removed and added again', async ({ page }) => {
   reported('mt-base', 4, 500, 1.4).save('done', { name: 'baseline', title: 'train(lr=0.1)', has_metrics: true });
   reported('mt-wide', 1, 300, 0.7).save('done', { title: 'train(lr=0.4)' });
   reported('mt-compared').save('done', { compare: ['mt-base', 'mt-wide', 'mt-gone'] });
@@ -375,7 +375,7 @@ test('other runs under this one: told apart, said under the pointer, removed and
   await picture(page, 'metrics-compared-narrow');
 });
 
-ownPageTest('a server that does not answer: it is said, and tried again', async ({ page }) => {
+test('a server that does not answer: it is said, and tried again', async ({ page }) => {
   reported('mt-away').save('done');
   await page.route(/mt-away\/metrics/, route => route.abort());
   const view = await openRuns(page, ['mt-away']);
@@ -390,7 +390,7 @@ ownPageTest('a server that does not answer: it is said, and tried again', async 
   await expect(view.locator('.rr-mt-empty')).toBeHidden();
 });
 
-test('64 ranks: their mean and spread, and all of their curves', ALWAYS, async ({ page }) => {
+viewTest('64 ranks: their mean and spread, and all of their curves', ALWAYS, async ({ page }) => {
   reported('mt-many', 64, 2_000).save('done');
   const tab = await openMetrics(page, 'mt-many');
   await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');

@@ -1,7 +1,7 @@
 /** The profile under a cell: what it says about golden traces, and how to use it. */
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, test as ownPageTest, viewTest as test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, test, viewTest, whole, type Page } from './rankroom';
 
 async function openProfile(page: Page, run: string): Promise<Locator> {
   const view = await openRuns(page, [run]);
@@ -21,7 +21,7 @@ function column(table: Locator, key: string): Promise<string[]> {
   return table.locator(`tbody .rr-col-${key}`).allInnerTexts();
 }
 
-test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
+viewTest('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(/^steps 2–40: rank 2 arrives last in \d+ % of 39 allreduces and costs 35 % of a step; its data loading takes 12\.0 of 23\.1 ms, 3\.0 × the others'$/);
   const ranks = section(tab, 'Time of each rank');
@@ -37,7 +37,7 @@ test('the sentence, the ranks, the collectives and the straggler', ALWAYS, async
   await picture(page, 'profile-dark');
 });
 
-test('a table for each phase: the loop first, its speed, and what is not counted in it', ALWAYS, async ({ page }) => {
+viewTest('a table for each phase: the loop first, its speed, and what is not counted in it', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-imports');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(
     /^steps 3–40: rank 2 .* costs 61 % of a step; it spends 20\.1 of 26\.3 ms in load, 4\.9 × the others' time; before that: 10\.4 s, 10\.0 s of it imports$/
@@ -75,7 +75,7 @@ test('a table for each phase: the loop first, its speed, and what is not counted
   );
 });
 
-test('the memory of each rank, and one whose memory rises', async ({ page }) => {
+viewTest('the memory of each rank, and one whose memory rises', async ({ page }) => {
   const record = new LiveRecord('profile-memory');
   for (const rank of [0, 1]) {
     record.add('spans', rank, { t: 20_000_000, cat: 'cell', from: 0, define: [{ name: 'train()', line: 1 }], name: [0], start: [0], dur: [20_000_000] });
@@ -100,7 +100,7 @@ test('the memory of each rank, and one whose memory rises', async ({ page }) => 
   await expect.poll(() => tab.evaluate(node => node.scrollWidth - node.clientWidth)).toBeLessThanOrEqual(1);
 });
 
-test('columns sort by click and by key', async ({ page }) => {
+viewTest('columns sort by click and by key', async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   const ranks = section(tab, 'Time of each rank');
   const heading = ranks.getByRole('button', { name: 'data loading' });
@@ -116,7 +116,7 @@ test('columns sort by click and by key', async ({ page }) => {
   expect(await column(ranks, 'rank')).toEqual(['0', '1', '2', '3']);
 });
 
-test('the tables are copied as text and as CSV', async ({ page }) => {
+viewTest('the tables are copied as text and as CSV', async ({ page }) => {
   const tab = await openProfile(page, 'trace-straggler');
   await tab.getByRole('button', { name: 'whole run' }).click();
   const copied = async (title: string, button: string): Promise<string> => {
@@ -138,7 +138,7 @@ test('the tables are copied as text and as CSV', async ({ page }) => {
   expect(await copied('Collectives', 'Copy text')).toMatch(/^collective +calls +bytes +time per rank.*\n─+\nhvd\.torch allreduce +50 +4\.1 kB/);
 });
 
-test('narrow, light and dark', async ({ page }) => {
+viewTest('narrow, light and dark', async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   await page.setViewportSize({ width: 600, height: 900 });
   await tab.scrollIntoViewIfNeeded();
@@ -149,7 +149,7 @@ test('narrow, light and dark', async ({ page }) => {
   await picture(page, 'profile-narrow-dark');
 });
 
-test('64 ranks: the first of them, and all when asked for', async ({ page }) => {
+viewTest('64 ranks: the first of them, and all when asked for', async ({ page }) => {
   const record = new LiveRecord('profile-64', 64);
   for (let rank = 0; rank < 64; rank++) {
     record.add('status', rank, { state: 'running', t: 0 });
@@ -175,7 +175,7 @@ test('64 ranks: the first of them, and all when asked for', async ({ page }) => 
   expect(scrolls).toBe(false);
 });
 
-test('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
+viewTest('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
   const alone = await openProfile(page, 'trace-alone');
   await expect(alone.locator('.rr-diagnosis')).toContainText('No collectives in this run');
   await expect(alone.getByRole('table')).toHaveCount(1);
@@ -187,7 +187,7 @@ test('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
 });
 
 // In the page of the other tests, this run's profile is known already.
-ownPageTest('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
+test('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
   await page.route(/trace-slow_loader\/profile/, route => route.abort());
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
@@ -202,7 +202,7 @@ ownPageTest('a profile that the server does not answer for: it is said, and trie
   await expect(words).toContainText('rank 2 arrives last');
 });
 
-ownPageTest('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
+test('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
   const profiled = page.waitForResponse(/trace-slow_loader\/profile/);
   await page.route(/trace-slow_loader\/events/, async route => {
     await profiled;
@@ -216,7 +216,7 @@ ownPageTest('the times of the ranks are there also where the profile comes befor
   await expect(ranks.locator('tbody tr')).toHaveCount(4);
 });
 
-test('a live run is followed', ALWAYS, async ({ page }) => {
+viewTest('a live run is followed', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('profile-live', 2);
   const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];
   let end = 0;

@@ -52,7 +52,7 @@ interface Lab {
 /**
  * Tests of views in one JupyterLab that stays open, as loading it takes longer than most of them.
  *
- * A test that removes a route has a page of its own: in this one, routes that are added later would have no effect.
+ * One that removes a route is a `test`, with a page of its own: routes that are added here after that have no effect.
  */
 export const viewTest = test.extend<{ page: Page }, { lab: Page }>({
   lab: [

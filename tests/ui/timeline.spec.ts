@@ -4,7 +4,7 @@ import { gunzipSync } from 'node:zlib';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, still, viewTest as test, whole, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, readRun, still, viewTest, whole, type Page } from './rankroom';
 
 /** Show the timeline of a view, and wait until it is painted with its waits and transfers. */
 async function timeline(view: Locator): Promise<Locator> {
@@ -88,7 +88,7 @@ function trained(id: string): LiveRecord {
   return record;
 }
 
-test('tabs: the log first, the timeline when asked for, and again when the cell is shown again', ALWAYS, async ({ page }) => {
+viewTest('tabs: the log first, the timeline when asked for, and again when the cell is shown again', ALWAYS, async ({ page }) => {
   trained('tl-tabs');
   const view = await openRuns(page, ['tl-tabs']);
   await whole(view);
@@ -109,7 +109,7 @@ test('tabs: the log first, the timeline when asked for, and again when the cell 
   await expect(without.getByRole('tablist')).toBeHidden();
 });
 
-test('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', ALWAYS, async ({ page }) => {
+viewTest('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', ALWAYS, async ({ page }) => {
   trained('tl-zoom');
   const view = (await openRuns(page, ['tl-zoom', 'ok', 'colours'])).first();
   await whole(view);
@@ -177,7 +177,7 @@ async function isInMinimap(view: Locator, label: string): Promise<boolean> {
   }, colour);
 }
 
-test('a run that is over opens with some steps of its loop, and F shows everything', ALWAYS, async ({ page }) => {
+viewTest('a run that is over opens with some steps of its loop, and F shows everything', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['trace-imports']);
   await whole(view);
   const body = await timeline(view);
@@ -209,7 +209,7 @@ test('a run that is over opens with some steps of its loop, and F shows everythi
   await picture(page, 'timeline-loop-narrow');
 });
 
-test('a live run is followed, and shown as it was when it ends', async ({ page }) => {
+viewTest('a live run is followed, and shown as it was when it ends', async ({ page }) => {
   const record = new LiveRecord('tl-live-loop');
   const step = (n: number): void => {
     const define = [{ name: 'SGD.step' }];
@@ -237,7 +237,7 @@ test('a live run is followed, and shown as it was when it ends', async ({ page }
   expect((await range(body)).to).toBeGreaterThan(1_545_000);
 });
 
-test('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
+viewTest('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
   trained('tl-late');
   const view = await openRuns(page, ['tl-late']);
   await whole(view);
@@ -266,7 +266,7 @@ test('a click on a collective: who came last and by how much, and each rank’s 
   await page.keyboard.press('Escape');
 });
 
-test('a drag selects a part of time and tells what is in it', async ({ page }) => {
+viewTest('a drag selects a part of time and tells what is in it', async ({ page }) => {
   trained('tl-part');
   const view = await openRuns(page, ['tl-part']);
   await whole(view);
@@ -290,7 +290,7 @@ test('a drag selects a part of time and tells what is in it', async ({ page }) =
   await expect(details).toBeHidden();
 });
 
-test('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
+viewTest('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
   trained('tl-find');
   const view = await openRuns(page, ['tl-find']);
   await whole(view);
@@ -327,7 +327,7 @@ test('search counts and goes on; full stop, comma and arrows go from span to spa
   await expect(find).toBeFocused();
 });
 
-test('from a line of the log to its moment, and back', ALWAYS, async ({ page }) => {
+viewTest('from a line of the log to its moment, and back', ALWAYS, async ({ page }) => {
   trained('tl-log');
   const view = await openRuns(page, ['tl-log']);
   await whole(view);
@@ -346,7 +346,7 @@ test('from a line of the log to its moment, and back', ALWAYS, async ({ page }) 
   await expect(body).toHaveAttribute('data-moment', '590000');
 });
 
-test('lanes open: categories, tensors, utilisation', async ({ page }) => {
+viewTest('lanes open: categories, tensors, utilisation', async ({ page }) => {
   trained('tl-lanes');
   const view = await openRuns(page, ['tl-lanes']);
   await whole(view);
@@ -366,7 +366,7 @@ test('lanes open: categories, tensors, utilisation', async ({ page }) => {
 });
 
 for (const name of ['hostile', 'nan', 'jumping', 'overlap', 'nested', 'many_names', 'imported', 'groups', 'one_rank']) {
-  test(`${name}: a picture of what is sound, and no complaint`, async ({ page }) => {
+  viewTest(`${name}: a picture of what is sound, and no complaint`, async ({ page }) => {
     const found = complaints(page);
     const view = await openRuns(page, [`trace-${name}`]);
     await whole(view);
@@ -392,7 +392,7 @@ for (const name of ['hostile', 'nan', 'jumping', 'overlap', 'nested', 'many_name
   });
 }
 
-test('the timeline can be downloaded, for Perfetto', async ({ page }) => {
+viewTest('the timeline can be downloaded, for Perfetto', async ({ page }) => {
   trained('tl-download');
   const view = await openRuns(page, ['tl-download']);
   await whole(view);
@@ -412,7 +412,7 @@ test('the timeline can be downloaded, for Perfetto', async ({ page }) => {
   await expect(page.locator('.jp-NotebookPanel:not(.lm-mod-hidden)')).toBeVisible();
 });
 
-test('a record without a sound span says so', async ({ page }) => {
+viewTest('a record without a sound span says so', async ({ page }) => {
   const record = new LiveRecord('tl-unsound');
   record.add('spans', 0, { cat: 'op', name: [0], start: [10], dur: [-5] });
   record.save('done');
@@ -423,7 +423,7 @@ test('a record without a sound span says so', async ({ page }) => {
   await expect(view.locator('.rr-tl-note')).toHaveText('1 span dropped: 1 × a negative duration');
 });
 
-test('a live run grows while one looks, and a part of it stays where it is', ALWAYS, async ({ page }) => {
+viewTest('a live run grows while one looks, and a part of it stays where it is', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('tl-live');
   const add = (t: number): void =>
     record.add('spans', 0, { t, cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [t], dur: [1000] });
@@ -448,7 +448,7 @@ test('a live run grows while one looks, and a part of it stays where it is', ALW
   await whole(view);
 });
 
-test('narrow, wide and many ranks; light and dark', async ({ page }) => {
+viewTest('narrow, wide and many ranks; light and dark', async ({ page }) => {
   const record = new LiveRecord('tl-many', 64);
   for (let rank = 0; rank < 64; rank++) {
     const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }, { name: 'work' }];
@@ -476,7 +476,7 @@ test('narrow, wide and many ranks; light and dark', async ({ page }) => {
   expect(wide!.width).toBeGreaterThan(150);
 });
 
-test('a long run is seen before all of it is read', async ({ page }) => {
+viewTest('a long run is seen before all of it is read', async ({ page }) => {
   const record = new LiveRecord('tl-long');
   const [each, events] = [5_000, 120];
   for (let i = 0; i < events; i++) {
@@ -524,7 +524,7 @@ test('a long run is seen before all of it is read', async ({ page }) => {
   await expect(view.locator('.rr-tl-facts')).toContainText('lasts80 µs');
 });
 
-test('in a panel the picture fills the room, and the panel opens with the tab', async ({ page }) => {
+viewTest('in a panel the picture fills the room, and the panel opens with the tab', async ({ page }) => {
   trained('tl-panel');
   const view = await openRuns(page, ['tl-panel']);
   await whole(view);
