@@ -8,6 +8,7 @@ then.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import stat
@@ -94,8 +95,13 @@ def write_shared(path: Path, text: str) -> None:
 
 
 def account(uid: int) -> str:
-    """Return the name of an account; its uid if it has none."""
+    """Return the name of an account; its uid if it has none, or if it cannot be looked up now."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return _name_of(uid)
     except KeyError:
         return str(uid)
+
+
+@functools.cache  # a lookup may ask a directory service, and a console has one for each seat
+def _name_of(uid: int) -> str:
+    return pwd.getpwuid(uid).pw_name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import secrets
@@ -132,7 +133,7 @@ class Seat:
         if found is None or found.others_write:
             return None
         try:
-            status = SeatStatus.from_json(json.loads(found.text))
+            status = _parsed(found.text)
         except (ValueError, RecursionError):
             return None
         return cls(found.uid, account(found.uid), found.written, path.name, status)
@@ -308,6 +309,13 @@ def mine() -> OwnSeat:
     if not choices.seat:
         raise UsageError(NONE)
     return OwnSeat(Path(choices.folder), choices.seat, choices.owner)
+
+
+# A console reads all seats twice a second, few of which have changed. Parsing them again would take
+# so long that on a node full of learners' ranks it is interrupted for seconds.
+@functools.lru_cache(maxsize=512)
+def _parsed(text: str) -> SeatStatus:
+    return SeatStatus.from_json(json.loads(text))
 
 
 def _dict(data: dict[str, Any], key: str) -> dict[str, Any]:

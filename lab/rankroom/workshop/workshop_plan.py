@@ -6,6 +6,7 @@ A learner's commands take only numbers and single words from it, never a line of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -157,6 +158,7 @@ def read(path: Path) -> Plan:
     return parsed(path, text)
 
 
+@functools.lru_cache(maxsize=16)  # consoles read it twice a second
 def parsed(path: Path, raw: bytes) -> Plan:
     """Return the plan in the bytes that were read from `path`. Raises UsageError as `read`."""
     if len(raw) > MAX_PLAN_BYTES:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ import another_user
 from rankroom.errors import RecordError, UsageError
 from rankroom.record.model import Owner, RunInfo
 from rankroom.record.store import Store
-from rankroom.workshop import seat, workshop_answers, workshop_folder
+from rankroom.workshop import owned_files, seat, workshop_answers, workshop_folder
 from rankroom.workshop.seat import SeatStatus
 from rankroom.workshop.workshop_folder import Folder, open_folder
 from record_makers import log, start_record
@@ -218,6 +219,35 @@ def test_a_seat_holds_plain_short_text_whatever_was_written():
     assert found.progress == {"tries": {"a b": 0}, "passed": {}}
     assert found.ranks == {"alive": 0, "of": 0}
     assert found.shares
+
+
+def test_a_seat_that_has_not_changed_is_read_but_not_parsed_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    own = seat.take(folder.path, folder.owner_uid)
+    own.write(SeatStatus(state="running", why="first"))
+    parsed: list[object] = []
+    whole = SeatStatus.from_json
+    monkeypatch.setattr(SeatStatus, "from_json", lambda data: parsed.append(data) or whole(data))
+    assert [each.status.why for each in folder.seats() + folder.seats()] == ["first", "first"]
+    assert len(parsed) <= 1
+    own.write(SeatStatus(state="failed", why="second"))
+    assert [(each.status.state, each.status.why) for each in folder.seats()] == [
+        ("failed", "second")
+    ]
+
+
+def test_an_account_that_could_not_be_looked_up_is_asked_for_again(monkeypatch: pytest.MonkeyPatch):
+    uid, names = 2_000_123_456, iter([KeyError(), "ada"])
+
+    def look_up(number: int) -> SimpleNamespace:
+        assert number == uid
+        if isinstance(name := next(names), KeyError):  # raises StopIteration if asked once more
+            raise name
+        return SimpleNamespace(pw_name=name)
+
+    monkeypatch.setattr(owned_files.pwd, "getpwuid", look_up)
+    assert [owned_files.account(uid) for _ in range(3)] == [str(uid), "ada", "ada"]
 
 
 def test_one_who_shares_nothing_tells_nothing():
