@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ HERE = Path(__file__).parent
 # What mostly computes, and what mostly waits: in each, what takes longest begins first.
 QUEUES = (["ui", "course", "cluster"], ["slurm", "dist", "faults", "machines"])
 
+# Each worker would parse all tests again otherwise, where the environment forbids bytecode.
+sys.dont_write_bytecode = False
 # A busy machine takes its time; nothing is waited for longer than it takes.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")
 # A shell ignores interrupts in what it starts in the background, and so would all that tests start.

@@ -90,6 +90,7 @@ def main() -> None:
             needs += ["Chromium", *(CLUSTER if can_install() else ())]
         provide(needs)
         take_all(STEPS)
+        compile_own_code()
         if "--test" in sys.argv[1:] and not has_tensorflow():
             sys.exit(TESTS_NEED_IT)
 
@@ -179,6 +180,12 @@ def compile_packages() -> None:
     # other Pythons, which fail and do not matter.
     command: list[str | Path] = ["nice", "-n", "19", PYTHON, "-m", "compileall", "-qq", "-j", "0"]
     attempt([*command, VENV / "lib" / f"python{VERSION}" / "site-packages"])
+
+
+def compile_own_code() -> None:
+    # Every time, as it is quick when nothing has changed. Where Python must not write bytecode
+    # here, or cannot, each process of each rank would compile what it imports.
+    attempt([PYTHON, "-m", "compileall", "-qq", ROOT / "lab" / "rankroom"])
 
 
 def install_node_modules() -> None:
