@@ -1,4 +1,5 @@
-"""The test cluster, brought up again for each file; without root or Slurm they are skipped."""
+"""The test cluster, which files share that leave it as it was; without root or Slurm they are
+skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from machines import Machines, missing
+from shared_machines import SharedMachines
 
 HERE = Path(__file__).parent
 
@@ -26,16 +28,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/slurm were skipped: {WHY}")
 
 
+@pytest.fixture(scope="session")
+def shared_machines() -> Iterator[SharedMachines]:
+    shared = SharedMachines()
+    yield shared
+    shared.close()
+
+
 # What a file leaves behind (a node that is down, a job that ends slowly) is no other's trouble.
 @pytest.fixture(scope="module")
-def machines() -> Iterator[Machines]:
+def machines(shared_machines: SharedMachines) -> Iterator[Machines]:
     """A laptop, a login node and four compute nodes with two (pretended) GPUs each."""
-    made = Machines()
-    try:
-        made.up()
-        yield made
-    finally:
-        made.down()
+    with shared_machines.used() as machines:
+        yield machines
 
 
 @pytest.fixture

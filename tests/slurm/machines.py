@@ -7,6 +7,7 @@ and the host's own accounts, services and files stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ FILES = Path(__file__).parent / "testbed"
 CHECKOUT = Path(__file__).parents[2]
 PREFIX = "rankroom-slurm-"
 UP_S = 120.0
+PREFERRED = -10  # niceness: ten times the processor time of any other process
 AGAIN_S = 15.0  # for a node to be idle, before Slurm is told that it was down
 
 
@@ -59,13 +61,19 @@ class Machines:
         self.root.chmod(0o755)
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self._was_idle = False
+        self.folders: set[str] = set()  # in `root`, after the start
+
+    @property
+    def names(self) -> list[str]:
+        """All of them; the switch first."""
+        return ["switch", "laptop", "ctl", "login", *self.nodes]
 
     # -- up and down
 
     def up(self) -> None:
         """Start it, and wait until all nodes are idle."""
         self._write_files()
-        names = ["switch", "laptop", "ctl", "login", *self.nodes]
+        names = self.names
         for name in names:
             self._start(name)
         self.until(lambda: all(self._is(name, "up") for name in names), "machines")
@@ -75,6 +83,7 @@ class Machines:
             self._wire(name)
         self.until(lambda: all(self._is(name, "ready") for name in names[1:]), "daemons")
         self.until_idle()
+        self.folders = {each.name for each in self.root.iterdir()}
 
     def down(self) -> None:
         """End every process, and remove the folder."""
@@ -134,7 +143,7 @@ class Machines:
         enter = [
             "nsenter",
             "-t",
-            str(self._first(machine)),
+            str(self.first(machine)),
             *["-m", "-u", "-i", "-n", "-p", "-w", "--"],
         ]
         # It would outlive its caller, being in another process tree.
@@ -192,6 +201,16 @@ class Machines:
         found = self.run(machine, ["ps", "-u", self.id(user), "-o", "args="])
         return [line for line in found.splitlines() if line.strip()]
 
+    def prefer(self, machine: str, user: str) -> None:
+        """Let a user's processes on a machine, in sessions of their own, come before all others of
+        this one, as if that machine had processors of its own."""
+        space, uid = space_of(Path(f"/proc/{self.first(machine)}")), int(self.id(user))
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or this kernel has no such groups
+                if process.stat().st_uid == uid and space_of(process) == space:
+                    os.setpriority(os.PRIO_PROCESS, int(process.name), PREFERRED)
+                    (process / "autogroup").write_text(str(PREFERRED))
+
     def queue(self, machine: str, command: Sequence[str], user: str = "root") -> str:
         """What squeue answers; asked again while the controller is too slow for it."""
         said = [""]
@@ -233,6 +252,12 @@ class Machines:
     def plug(self, machine: str, network: str = "cluster") -> None:
         self._switch(f"link set {machine}-{network[:3]} up")
 
+    def unplugged(self) -> list[str]:
+        """The cables that are not plugged in."""
+        words = ["nsenter", "-t", str(self.first("switch")), "-n", "ip", "-o", "link", "show"]
+        done = subprocess.run(words, text=True, check=True, capture_output=True)
+        return [line.split()[1] for line in done.stdout.splitlines() if "state DOWN" in line]
+
     # -- how it is made
 
     def _start(self, name: str) -> None:
@@ -251,7 +276,7 @@ class Machines:
                 start_new_session=True,
             )  # fmt: skip
 
-    def _first(self, machine: str) -> int:
+    def first(self, machine: str) -> int:
         """The id, here, of a machine's process 1."""
         pid = self._machines[machine].pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
@@ -262,7 +287,7 @@ class Machines:
             cables = [("campus", "eth0", "10.88.0.2/24")]
         if name == "login":
             cables.append(("campus", "eth1", "10.88.0.10/24"))
-        first = self._first(name)
+        first = self.first(name)
         for network, interface, address in cables:
             plug = f"{name}-{network[:3]}"
             self._switch(
@@ -273,14 +298,14 @@ class Machines:
             self._ip(first, lines)
 
     def _switch(self, *lines: str) -> None:
-        self._ip(self._first("switch"), "\n".join(lines) + "\n")
+        self._ip(self.first("switch"), "\n".join(lines) + "\n")
 
     def _ip(self, machine: int, lines: str) -> None:
         words = ["nsenter", "-t", str(machine), "-n", "ip", "-batch", "-"]
         subprocess.run(words, input=lines, text=True, check=True, capture_output=True)
 
     def _is_plugged(self, name: str) -> bool:
-        words = ["nsenter", "-t", str(self._first("switch")), "-n", "ip", "-o", "link", "show"]
+        words = ["nsenter", "-t", str(self.first("switch")), "-n", "ip", "-o", "link", "show"]
         done = subprocess.run(words, text=True, check=True, capture_output=True)
         return f": {name}-" in done.stdout
 
@@ -391,6 +416,11 @@ class Machines:
             f"  UserKnownHostsFile {client}/known_hosts\n  StrictHostKeyChecking yes\n"
             "Host c*\n  ProxyJump login\n"
         )
+        self.make_homes()
+
+    def make_homes(self) -> None:
+        """Make the users' homes, with keys for ssh."""
+        key = self.root / "client" / "id_ed25519"
         for user in self.users:
             home = self.home(user)
             (home / ".ssh").mkdir(parents=True)
@@ -403,6 +433,10 @@ class Machines:
 
 ENTERED = ["-m", "-u", "-i", "-n", "-p", "-w", "--"]
 UNSHARED = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
+
+
+def space_of(process: Path) -> Path:
+    return (process / "ns" / "pid").readlink()
 
 
 def sweep() -> None:
