@@ -63,6 +63,22 @@ def test_how_late_the_console_was_is_told_from_the_learners_records(trial: Trial
     assert trial.result.missed == ["the console was 4.0 s late, and not 3"]
 
 
+def test_what_a_browser_shows_late_is_told_apart(trial: Trial, homes: Home):
+    homes.ran("ada", "r1", 100.0, 110.0)
+    trial.views = [
+        View(at, {"ada": tile(at, 100.0, state), "bob": tile(at)})
+        for at, state in ((101.0, "running"), (111.0, "done"), (130.0, "done"))
+    ]
+    trial.in_browser = True
+    trial.pages = [View(view.at + 2.5, view.tiles) for view in trial.views]
+    trial.judge()
+    assert trial.result.late == [1.0, 1.0]
+    assert trial.result.late_in_browser == [3.5, 3.5]
+    [line] = [line for line in trial.result.lines if line.startswith("console in a browser")]
+    assert line == "console in a browser: 3.5 s late at most, 3.5 s in the median, of 2"
+    assert trial.result.missed == ["the console in a browser was 3.5 s late, and not 3"]
+
+
 def test_who_has_no_seat_or_no_failure_and_a_run_that_was_not_shown_are_named(
     trial: Trial, homes: Home
 ):
@@ -108,7 +124,9 @@ def test_what_is_too_much_fails_the_trial(
     monkeypatch.setattr(workshop_trial, "Machines", Machines)
     monkeypatch.setattr(workshop_trial, "Workshop", lambda machines, users: machines)
     monkeypatch.setattr(
-        workshop_trial, "Trial", lambda workshop, say: SimpleNamespace(run=lambda: result)
+        workshop_trial,
+        "Trial",
+        lambda workshop, say, in_browser: SimpleNamespace(run=lambda: result),
     )
     assert workshop_trial.main(["40"]) == bool(said)
     result.failed.append("ada: nothing")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from browser import CHROMIUM, PLAYWRIGHT, UI
 from labs import jobs, make_home, profile, settings
 from machines import CHECKOUT, Machines
 
@@ -49,13 +50,6 @@ time = "01:00:00"
 """
 
 
-def prefer(pid: int) -> None:
-    """Give a process, which leads a session, ten times the processor time of any other one."""
-    os.setpriority(os.PRIO_PROCESS, pid, -10)
-    with contextlib.suppress(FileNotFoundError):  # a kernel that does not group processes
-        Path(f"/proc/{pid}/autogroup").write_text("-10")
-
-
 @dataclass
 class Played:
     """What a program has printed so far, line by line, and the processor time it took (s)."""
@@ -64,6 +58,7 @@ class Played:
     lines: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
     status: int | None = None
+    _taken: int = 0
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -72,6 +67,12 @@ class Played:
     @property
     def text(self) -> str:
         return "\n".join(self.lines)
+
+    def new_lines(self) -> list[str]:
+        """What it has printed since this was last called."""
+        new = self.lines[self._taken :]
+        self._taken += len(new)
+        return new
 
     def until(self, holds: Callable[[str], Any], seconds: float = 600) -> Any:
         """Wait for what it prints; fails if it ends before."""
@@ -138,13 +139,19 @@ class Workshop:
         return self.machines.run(machine, command, user, timeout)
 
     def start(
-        self, user: str, *words: str, machine: str = "login", session: bool = False
+        self, user: str, *words: str | Path, machine: str = "login", session: bool = False
     ) -> Played:
-        """Start a program of a user's, and leave it running; in a `session` of its own."""
+        """Start Python with these words as a user, and leave it running; in a `session` of its
+        own."""
+        return self._begin(user, self.words(user, *words), machine, session)
+
+    def _begin(
+        self, user: str, command: list[str], machine: str = "login", session: bool = False
+    ) -> Played:
         made = Played(
             self.machines.start(
-                machine, self.words(user, *words), user, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=session,
+                machine, command, user, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=session,
             )
         )  # fmt: skip
         self._started.append(made)
@@ -175,17 +182,37 @@ class Workshop:
         return self.start(user, *words, machine=machine)
 
     def watch(self) -> Played:
-        """Start the teacher's console: a line of JSON each half second.
-
-        A login node has processors of its own; here it shares them with all learners' ranks, fifty
-        processes for each. So the console comes before those, and need not wait for its reader.
-        """
+        """Start the teacher's console in a terminal: a line of JSON each half second."""
         words = ["-u", "-m", "rankroom", "workshop", "watch", FOLDER, "--json"]
-        made = self.start(TEACHER, *words, session=True)
-        prefer(made.process.pid)
-        assert made.process.stdout is not None
-        fcntl.fcntl(made.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        return made
+        return self._shown(self.start(TEACHER, *words, session=True))
+
+    def browse(self) -> Played:
+        """Open the teacher's console in a browser until the workshop is over: a line of JSON each
+        time that it shows something new."""
+        folder = self.machines.home(TEACHER) / "browser"
+        folder.mkdir()
+        os.chown(folder, int(self.machines.id(TEACHER)), int(self.machines.id(TEACHER)))
+        home = f"/home/{TEACHER}/browser"
+        own = [
+            f"RANKROOM_UI_WORKSHOP={FOLDER}", f"RANKROOM_UI_HOME={home}",
+            f"RANKROOM_PYTHON={PYTHON}", f"RANKROOM_CHROMIUM={CHROMIUM}",
+        ]  # fmt: skip
+        argv = [PLAYWRIGHT, "test", "room.spec.ts", "--config", UI / "playwright.config.ts"]
+        command = ["env", *own, *map(str, argv), "--output", f"{home}/results"]
+        return self._shown(self._begin(TEACHER, command, session=True))
+
+    def _shown(self, console: Played) -> Played:
+        """Wait for a console's first line.
+
+        A teacher's terminal and browser are on machines of their own; here they share processors
+        with all learners' ranks, fifty processes for each. So they come before those, and need not
+        wait for the reader of what they print.
+        """
+        assert console.process.stdout is not None
+        fcntl.fcntl(console.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        console.until(lambda text: "\n{" in f"\n{text}")
+        self.machines.prefer("login", TEACHER)
+        return console
 
     def tiles(self) -> dict[str, Any]:
         """What the teacher sees now, by learner."""

@@ -72,6 +72,7 @@ class Result:
     seats_s: float = 0.0  # from the first seat to the last
     open_s: float = 0.0  # from the first command to the last open notebook
     late: list[float] = field(default_factory=list)
+    late_in_browser: list[float] = field(default_factory=list)
     join_cpu_s: list[float] = field(default_factory=list)
     watch_cpu_s: float = 0.0
     console_s: float = 0.0  # that it was open
@@ -94,9 +95,14 @@ class Result:
         """What took longer, or cost more, than it may."""
         most = self.learners * (MOST_REQUESTS + MOST_A_MINUTE * self.console_s / 60)
         late, share = max(self.late, default=0.0), self.writer_share
+        in_browser = max(self.late_in_browser, default=0.0)
         bounds = [
             (not self.late, "the console showed no start and no end of a run"),
             (late > MOST_LATE_S, f"the console was {late:.1f} s late, and not {MOST_LATE_S:g}"),
+            (
+                in_browser > MOST_LATE_S,
+                f"the console in a browser was {in_browser:.1f} s late, and not {MOST_LATE_S:g}",
+            ),
             (
                 self.seats_s > MOST_SEATS_S,
                 f"seats came within {self.seats_s:.0f} s, and not {MOST_SEATS_S:g}",
@@ -124,6 +130,7 @@ class Result:
             f"console: {late[-1]:.1f} s late at most, {statistics.median(late):.1f} s in the "
             f"median, of {len(late)} starts and ends of runs; it showed {len(self.broken)} "
             f"learners failed and {len(self.stuck)} stuck",
+            *self._browser_lines,
             f"login node: {statistics.mean(self.join_cpu_s or [0]):.1f} s of processor time for "
             f"each `join` in all; the console {share:.1f} % of a core",
             f"slurmctld: {self.asked} requests in {self.console_s:.0f} s, "
@@ -135,26 +142,42 @@ class Result:
             *(f"too much: {words}" for words in self.missed),
         ]
 
+    @property
+    def _browser_lines(self) -> list[str]:
+        if not (late := sorted(self.late_in_browser)):
+            return []
+        return [
+            f"console in a browser: {late[-1]:.1f} s late at most, {statistics.median(late):.1f} s "
+            f"in the median, of {len(late)}"
+        ]
+
 
 class Trial:
-    """One run of it, step by step; `say` hears how far it is."""
+    """One run of it, step by step; `say` hears how far it is. The teacher has the console open in a
+    terminal and, if `in_browser`, in a browser as well."""
 
-    def __init__(self, workshop: Workshop, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, workshop: Workshop, say: Callable[[str], None], in_browser: bool = False
+    ) -> None:
         self.workshop = workshop
         self.machines = workshop.machines
         self.say = say
         self.result = Result(len(workshop.learners))
-        self.views: list[View] = []
+        self.views: list[View] = []  # of the terminal
+        self.pages: list[View] = []  # of the browser
+        self.in_browser = in_browser
         self.joined: dict[str, Played] = {}
         self.players: dict[str, Played] = {}
         self._watch: Played | None = None
-        self._read = 0
+        self._page: Played | None = None
         self._alone = float("inf")  # until when each seat had one writer (epoch s)
 
     def run(self) -> Result:
         """The whole of it."""
         self.workshop.open()
         before, begun = requests(self.machines), time.time()
+        if self.in_browser:
+            self._page = self.workshop.browse()
         self._watch = self.workshop.watch()
         self.join_all()
         self.result.open_s = time.time() - begun
@@ -206,21 +229,28 @@ class Trial:
         return not player or '"cell": "end"' in player.text or player.status is not None
 
     def look(self) -> None:
-        """Take in what the console has printed."""
+        """Take in what the consoles have printed."""
         assert self._watch is not None
-        new = self._watch.lines[self._read :]
-        self._read += len(new)
-        for line in new:
-            if not line.startswith("{"):
-                self.result.failed.append(f"the console: {line}")
-                continue
-            view = json.loads(line)
-            tiles = {t["user"]: t for t in view["tiles"] if t["status"]}
-            self.views.append(View(view["now"], tiles))
-            for user, tile in tiles.items():
+        for view in self._new_views(self._watch, self.views):
+            for user, tile in view.tiles.items():
                 for state, found in (("stuck", self.result.stuck), ("failed", self.result.broken)):
                     if tile["status"]["state"] == state and user not in found:
                         found.append(user)
+        if self._page is not None:
+            self._new_views(self._page, self.pages)
+
+    def _new_views(self, console: Played, views: list[View]) -> list[View]:
+        """Add what a console has shown since the last look to its views, and return that."""
+        seen = len(views)
+        for line in console.new_lines():
+            if line.startswith("{"):
+                view = json.loads(line)
+                views.append(
+                    View(view["now"], {t["user"]: t for t in view["tiles"] if t["status"]})
+                )
+            elif console is self._watch or line.startswith("the console: "):
+                self.result.failed.append(f"the console: {line.removeprefix('the console: ')}")
+        return views[seen:]
 
     def measure_writer(self) -> None:
         """The processor time of a second writer in one learner's account, whose ranks live."""
@@ -245,6 +275,8 @@ class Trial:
         self.count_requests(before)  # what is asked from here on is the trial's own
         self.workshop.until_nothing_runs(300)
         self.result.end_s = time.time() - begun
+        if self._page is not None and self._page.ended() != 0:
+            self.result.failed.append(f"the browser: {self._page.text[-2000:]}")
         for user, joined in self.joined.items():
             if joined.ended() != 0:
                 self.result.failed.append(f"{user}: {joined.text[-500:]}")
@@ -265,19 +297,21 @@ class Trial:
                 self.result.failed.append(f"{user} never had a seat")
             elif user not in self.result.broken:  # the lesson has a failure
                 self.result.failed.append(f"{user} was never seen to fail: no ranks?")
-            self.result.late += self.lateness(user)
+            self.result.late += self.lateness(user, self.views)
+            if self.in_browser:
+                self.result.late_in_browser += self.lateness(user, self.pages)
         self.result.seats_s = max(first.values()) - min(first.values()) if first else 0.0
         spans = [b - a for times in heard.values() for a, b in itertools.pairwise(times)]
         self.result.apart_s = min(spans, default=0.0)
         rates = [len(t) / (t[-1] - t[0]) for t in heard.values() if len(t) > 1]
         self.result.writes = max(rates, default=0.0)
 
-    def lateness(self, user: str) -> list[float]:
-        """For each start and end of a run: how long the console took to show it, or what came
-        after it."""
+    def lateness(self, user: str, views: list[View]) -> list[float]:
+        """For each start and end of a run: how long a console took to show it, or what came after
+        it."""
         found = []
-        shown = [(v.at, v.tiles[user]["status"]["run"]) for v in self.views if user in v.tiles]
-        last = self.views[-1].at if self.views else 0.0
+        shown = [(v.at, v.tiles[user]["status"]["run"]) for v in views if user in v.tiles]
+        last = views[-1].at if views else 0.0
         for file in (self.machines.home(user) / "own/data/runs").glob("*/run.json"):
             run = json.loads(file.read_text())
             start, end = run["start"] / 1e6, (run["end"] or 0) / 1e6
@@ -327,7 +361,7 @@ def main(words: Sequence[str]) -> int:
         machines.up()
         workshop = Workshop(machines, users)
         try:
-            result = Trial(workshop, lambda text: print(text, flush=True)).run()
+            result = Trial(workshop, lambda text: print(text, flush=True), in_browser=True).run()
         finally:
             workshop.close()
     finally:
