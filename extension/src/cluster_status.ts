@@ -1,35 +1,35 @@
 // Made from lab/rankroom/cluster/cluster_status.schema.json by `npm run build:schema`; do not edit.
 
-/** connecting, asks, submitting and lost are of the connection to a site; pending is a job in the queue. */
+/** connecting, asks, submitting and lost concern the connection to a site; a job in the queue is pending. */
 export type ClusterState = 'connecting' | 'asks' | 'submitting' | 'pending' | 'starting' | 'running' | 'lost' | 'ending' | 'ended' | 'failed';
 
-/** A cluster as it stands, from what is on disk. Times are seconds since the epoch, 0 where not known. */
+/** The status of a cluster, from its files. Times are in seconds since the epoch, 0 if unknown. */
 export interface ClusterStatus {
   name: string;
   /** The site's name; empty for this machine. */
   site: string;
   state: ClusterState;
-  /** How it stands, for people; without the times that stand beside it. */
+  /** The state in words, without the times, which are shown beside it. */
   words: string;
-  /** What to do where something is wrong. */
+  /** What to do if something is wrong; otherwise empty. */
   remedy: string;
-  /** The scheduler's number; empty without one. */
+  /** The scheduler's id of the job; empty without a job. */
   job: string;
-  /** Ranks; 0 while not known. */
+  /** How many ranks; 0 while unknown. */
   size: number;
   ranks: RankStatus[];
   nodes: number;
   gpus_per_node: number;
-  /** When a job that waits may start. */
+  /** When a pending job is expected to start. */
   expected: number;
-  /** When its time is over. */
+  /** When the job's time ends. */
   until: number;
   created: number;
-  /** Where the job's output is, there; empty without a job. */
+  /** The file of the job's output, on the site; empty without a job. */
   log: string;
-  /** Whether its ranks are on a site, reached from here. */
+  /** Whether its ranks are on a site that this machine connects to. */
   is_remote: boolean;
-  /** Whether a process here supervises it. */
+  /** Whether a process on this machine supervises it. */
   is_supervised: boolean;
 }
 
@@ -41,17 +41,17 @@ export interface RankStatus {
   device: string;
   pid: number;
   state: 'starting' | 'ready' | 'restarting' | 'down';
-  /** How the process of one that is down ended. */
+  /** How the process ended of a rank that is down. */
   note: string;
 }
 
 export interface ClusterList {
   clusters: ClusterStatus[];
-  /** The server's clock. */
+  /** The time by the server's clock. */
   now: number;
 }
 
-/** How busy a rank is: cpu in per cent of a core, memory in bytes; null without a GPU. */
+/** The load of a rank: cpu in percent of one core, memory in bytes; what concerns a GPU is null without one. */
 export interface Load {
   cpu?: number | null;
   memory?: number | null;
@@ -60,15 +60,15 @@ export interface Load {
   [key: string]: unknown;
 }
 
-/** What a start form asks for, as typed; what is empty is as the site's profile has it. */
+/** What was typed into the form that starts ranks; for empty fields, the site's profile holds. */
 export type StartRequest = { [key: string]: string };
 
-/** A site to start ranks on, and what its profile asks for. */
+/** A site on which ranks can be started, and what its profile requests. */
 export interface SiteChoice {
   name: string;
   description: string;
   scheduler: 'slurm' | 'pbs' | 'none';
-  /** The host that ssh goes to; empty for this machine. */
+  /** The host that ssh connects to; empty for this machine. */
   login: string;
   /** What is wrong with its profile; empty if nothing is. */
   wrong: string;
@@ -77,12 +77,12 @@ export interface SiteChoice {
 
 /** The job that would be submitted, or what is wrong with the request, by field. */
 export interface DryRun {
-  /** Empty where there is no job. */
+  /** The job's script; empty if there is no job. */
   script: string;
   errors: { [key: string]: string };
 }
 
-/** What ssh asks; `secret` where the answer must not be shown. */
+/** A question of ssh's; `secret` if the answer must not be shown. */
 export interface Question {
   id: string;
   host: string;

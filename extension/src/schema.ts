@@ -1,6 +1,6 @@
 // Made from lab/rankroom/record/record.schema.json by `npm run build:schema`; do not edit.
 
-/** live: running; ended: done, failed, interrupted; lost: the process that wrote the record is gone. */
+/** A run in progress is running; one that has ended is done, failed or interrupted, or lost if the process that wrote its record is gone. */
 export type RunState = 'running' | 'done' | 'failed' | 'interrupted' | 'lost';
 
 export interface RankInfo {
@@ -14,18 +14,18 @@ export interface RankInfo {
   state?: RankState;
 }
 
-/** How a rank's clock differs from that of the run's writer; left out on the same host. */
+/** How far a rank's clock is ahead of that of the record's writer; omitted on the same host. */
 export interface Clock {
   /** Microseconds to subtract from the rank's times. */
   offset: number;
-  /** Microseconds that the offset may be wrong by, at most. */
+  /** Maximum error of the offset, in microseconds. */
   error: number;
 }
 
-/** Where a rank stands in this run. */
+/** The state of a rank in this run. */
 export type RankState = 'running' | 'ok' | 'error' | 'interrupted' | 'released' | 'lost';
 
-/** The first failure of a run: the root cause. */
+/** The first failure of a run, which is taken for the root cause. */
 export interface Failure {
   rank: number;
   ename: string;
@@ -34,23 +34,23 @@ export interface Failure {
   cell_line?: number | null;
 }
 
-/** Why a live run is stuck; there while some of its ranks wait and nothing moves. */
+/** Why a live run is stuck; present while some of its ranks wait and none makes progress. */
 export interface Hang {
-  /** Microseconds since the run's start: when the longest wait began. */
+  /** When the longest wait began, in microseconds since the run's start. */
   since: number;
-  /** Who waits in what, and where the others are, in words. */
+  /** Which ranks wait in what, and where the others are, in words. */
   text: string;
   places?: Place[];
   [key: string]: unknown;
 }
 
-/** Where ranks of a run that is stuck stand. */
+/** What some ranks of a stuck run are doing, and where. */
 export interface Place {
   /** Ascending. */
   ranks: number[];
-  /** asks: in the debugger, or in input(); waits: in a collective; still: its main thread does not move; busy: it computes; ended: the cell is over there; silent: it does not answer. */
+  /** asks: in the debugger or in input(); waits: in a collective; still: its main thread makes no progress; busy: it computes; ended: it has finished the cell; silent: it does not reply. */
   state: 'asks' | 'waits' | 'still' | 'busy' | 'ended' | 'silent';
-  /** Where they stand, such as `wait in allreduce grad.3 (cell line 7)`. */
+  /** The same in words, such as `wait in allreduce grad.3 (cell line 7)`. */
   words: string;
   /** The collective, such as `allreduce grad.3`. */
   what?: string | null;
@@ -59,12 +59,12 @@ export interface Place {
   [key: string]: unknown;
 }
 
-/** What a rank of a live run asks, until somebody answers. */
+/** A prompt at which a rank of a live run waits for an answer. */
 export interface Prompt {
   rank: number;
-  /** Tells it from the rank's others: an answer is for this one. */
+  /** Identifies the prompt among those of its rank; an answer names it. */
   number: number;
-  /** debugger: the next command; input: what input() returns; password: the same, not to be shown. */
+  /** What is asked for. debugger: the next command; input: what input() returns; password: the same, which is not shown as it is typed. */
   kind: 'debugger' | 'input' | 'password';
   /** The prompt itself, such as `ipdb> `. */
   text: string;
@@ -76,7 +76,7 @@ export interface Prompt {
 }
 
 export interface Run {
-  /** Raised only by a change that an older reader would misread. */
+  /** Increased only by a change that an older reader would misread. */
   version: number;
   id: string;
   state: RunState;
@@ -84,36 +84,36 @@ export interface Run {
   start: number;
   /** Microseconds since the epoch. */
   end?: number | null;
-  /** First line of the cell that says something. */
+  /** The cell's first line that is neither blank nor a comment. */
   title?: string;
   /** The name given with -o. */
   name?: string | null;
   cluster: string;
-  /** Ranks in the cluster, of which this run used those in `ranks`. */
+  /** How many ranks the cluster has; this run uses those in `ranks`. */
   size: number;
   ranks: RankInfo[];
   failure?: Failure | null;
   hang?: Hang | null;
-  /** What ranks of a live run ask now, by rank; left out if nothing. */
+  /** The prompts at which ranks of a live run wait now, by rank; omitted if there are none. */
   prompts?: Prompt[];
-  /** What the reader must know: features missing, output missing. */
+  /** What a reader must know, such as that output is missing. */
   notes?: string[];
-  /** Ids of the runs whose metrics are shown beside those of this one; left out if none. */
+  /** Ids of the runs whose metrics are shown beside those of this one; omitted if there are none. */
   compare?: string[];
-  /** True if ranks reported some, once ended; left out if none did. */
+  /** True if ranks have reported metrics, once the run has ended; omitted if they have not. */
   has_metrics?: boolean;
-  /** Lines of output of all ranks, once ended. */
+  /** How many lines all ranks have printed, once the run has ended. */
   lines?: number;
   /** The process that writes this record. */
   owner?: {
     host: string;
     pid: number;
-    /** Where that pid counts: host, machine, boot and PID namespace. */
+    /** Where the pid is valid: host, machine, boot and PID namespace. */
     space?: string;
-    /** When that process began, in ticks since boot: tells it from a later one with the same pid. */
+    /** When the process began, in ticks since boot, which distinguishes it from a later one with the same pid. */
     began?: number;
   };
-  /** The process that asked for this run: a notebook's kernel, say. */
+  /** The process that requested this run, such as a notebook's kernel. */
   client?: {
     host: string;
     pid: number;
@@ -123,18 +123,18 @@ export interface Run {
 
 export type Event = LogEvent | DisplayEvent | ErrorEvent | StatusEvent | MarkEvent | SampleEvent | SpansEvent | MetricsEvent;
 
-/** Consecutive output of one stream of one rank. Text may begin or end in the middle of a line; at most 1 MiB. */
+/** Consecutive output of one stream of one rank, at most 1 MiB. The text may begin or end in the middle of a line. */
 export interface LogEvent {
   kind: 'log';
   rank: number;
-  /** Counts this rank's events of this run from 0, without gaps. */
+  /** The index of the event among this rank's events of the run, from 0 and without gaps. */
   seq: number;
-  /** Microseconds since the run's start, when the first byte was written. */
+  /** When the first byte was written, in microseconds since the run's start. */
   t: number;
   stream: 'stdout' | 'stderr';
-  /** UTF-8; bytes that are not are written as \xNN. */
+  /** Bytes that are not valid UTF-8 are written as \xNN. */
   text: string;
-  /** Byte offset in the rank's own spool of this stream, after this text. */
+  /** The byte offset after this text in the rank's spool of the stream. */
   to?: number;
   [key: string]: unknown;
 }
@@ -151,9 +151,9 @@ export interface DisplayEvent {
   /** True for the last expression's value. */
   result?: boolean;
   display_id?: string;
-  /** Replaces the earlier output with this display_id. */
+  /** True if this replaces the earlier output with the same display_id. */
   update?: boolean;
-  /** clear_output(): removes this rank's earlier displays, at once or when the next one comes. */
+  /** Of clear_output(): removes this rank's earlier displays, at once or when the next one arrives. */
   clear?: 'now' | 'next';
   [key: string]: unknown;
 }
@@ -169,12 +169,12 @@ export interface ErrorEvent {
   traceback: string[];
   /** Line of the cell, from 1, nearest to the error. */
   cell_line?: number | null;
-  /** The collective that ended because another rank failed. */
+  /** The collective that was released, as another rank had failed. */
   released?: string;
   [key: string]: unknown;
 }
 
-/** The first event of a rank says running, its last one how it ended. One that died and was started again within the run says running once more, after a mark `away`. */
+/** A change of a rank's state: the first event of a rank has the state running, the last one how it ended. A rank that died and was restarted within the run reports running again, after a mark `away`. */
 export interface StatusEvent {
   kind: 'status';
   rank: number;
@@ -185,7 +185,7 @@ export interface StatusEvent {
   [key: string]: unknown;
 }
 
-/** A named moment: where a rank that is waited for has died, `away`; where others hear that ranks meet again, `regrouped`, with the number of the meeting. */
+/** A named moment. `away`: the rank has died, and the others wait for it; `regrouped`: the ranks of an elastic run connect to one another again, with the number of the meeting. */
 export interface MarkEvent {
   kind: 'mark';
   rank: number;
@@ -196,7 +196,7 @@ export interface MarkEvent {
   [key: string]: unknown;
 }
 
-/** Utilisation of a rank at a moment: cpu in percent of one core, memory in bytes, gpu in percent, gpu_memory in bytes. */
+/** A sample of a rank's load: cpu in percent of one core, memory in bytes, gpu in percent, gpu_memory in bytes. */
 export interface SampleEvent {
   kind: 'sample';
   rank: number;
@@ -209,28 +209,28 @@ export interface SampleEvent {
   [key: string]: unknown;
 }
 
-/** Many spans of one category in columns: the i-th is called what the rank's table of names holds at name[i], and lasts dur[i] microseconds. Overlapping spans are fine. */
+/** Many spans of one category, in columns: the i-th has the name at index name[i] of the rank's table of names, and lasts dur[i] microseconds. Spans may overlap. */
 export interface SpansEvent {
   kind: 'spans';
   rank: number;
   seq: number;
   t: number;
-  /** cell: a statement; setup: of frameworks, by Rankroom itself before the cell; import: a module's; wait: the main thread is blocked; collective: from the rank's call to its end; phase: a part of a collective; step, data, user; op, kernel: from a profiler. */
+  /** cell: a statement; setup: Rankroom sets up frameworks before the cell; import: a module is imported; wait: the main thread is blocked; collective: from the rank's call to the end of the operation; phase: a part of a collective; step: of an optimizer; data: a batch is loaded; user: from rankroom.span; op, kernel: from a profiler. */
   cat: string;
-  /** The number of define[0] in the rank's table of names. */
+  /** The index of define[0] in the rank's table of names. */
   from?: number;
   /** Names added to the rank's table before this event's spans. */
   define?: SpanName[];
-  /** Numbers in the rank's table of names. */
+  /** Indices in the rank's table of names. */
   name: number[];
-  /** The first in microseconds since the run's start, each other one relative to the one before it. */
+  /** The first is in microseconds since the run's start; each other one is relative to the one before it. */
   start: number[];
   /** Microseconds. */
   dur: number[];
   [key: string]: unknown;
 }
 
-/** What spans of one name have in common. */
+/** What all spans of one name have in common. */
 export interface SpanName {
   name: string;
   /** Of a collective: allreduce, broadcast, … */
@@ -238,7 +238,7 @@ export interface SpanName {
   tensor?: string;
   /** hvd.torch, hvd.tensorflow, dist */
   library?: string;
-  /** The process set or group; none for all ranks. */
+  /** The process set or group; omitted if it has all ranks. */
   group?: string;
   /** The group's ranks. */
   ranks?: number[];
@@ -251,23 +251,23 @@ export interface SpanName {
   [key: string]: unknown;
 }
 
-/** What user code reported of its training, in columns: the i-th point belongs to the metric that the rank's table of metrics holds at name[i]. */
+/** Metrics that user code has reported, in columns: the i-th point belongs to the metric at index name[i] of the rank's table of metrics. */
 export interface MetricsEvent {
   kind: 'metrics';
   rank: number;
   seq: number;
   t: number;
-  /** The number of define[0] in the rank's table of metrics. */
+  /** The index of define[0] in the rank's table of metrics. */
   from?: number;
   /** Names added to the rank's table before this event's points. */
   define?: string[];
-  /** Numbers in the rank's table of metrics. */
+  /** Indices in the rank's table of metrics. */
   name: number[];
-  /** As the user gave it, else counted from 0 for each name. */
+  /** As the user gave it, otherwise counted from 0 for each name. */
   step: number[];
-  /** The first in microseconds since the run's start, each other one relative to the one before it. */
+  /** The first is in microseconds since the run's start; each other one is relative to the one before it. */
   at: number[];
-  /** Numbers, or NaN, Infinity or -Infinity as words. */
+  /** Numbers, or the strings NaN, Infinity and -Infinity. */
   value: Array<number | string>;
   [key: string]: unknown;
 }
@@ -276,47 +276,47 @@ export interface MetricsEvent {
 export interface OverviewHead {
   /** The version of the rules. */
   rules: number;
-  /** The bytes of events.jsonl that it was computed from. */
+  /** How many bytes of events.jsonl it was computed from. */
   read: number;
-  /** The spans of the run. */
+  /** How many spans the run has. */
   spans: number;
-  /** Spans that made no sense and were left out, by reason. */
+  /** How many invalid spans were left out, by reason. */
   dropped: { [key: string]: number };
 }
 
-/** The spans of one category of one rank, the short ones as blocks of several; on the run's clock. Collectives are cut: name 0 is a wait, name 1 a transfer. */
+/** The spans of one category of one rank, by the run's clock; short ones are merged into blocks. Collectives are divided into waits (name 0) and transfers (name 1). */
 export interface OverviewLane {
   rank: number;
   cat: string;
-  /** The number of define[0] in the rank's table of names. */
+  /** The index of define[0] in the rank's table of names. */
   from: number;
   /** Names added to the rank's table. */
   define: SpanName[];
-  /** Numbers in the rank's table of names; of a block, the longest span's. */
+  /** Indices in the rank's table of names; of a block, that of its longest span. */
   name: number[];
-  /** Ascending: the first in microseconds since the run's start, each other one relative to the one before it. */
+  /** Ascending. The first is in microseconds since the run's start; each other one is relative to the one before it. */
   start: number[];
   /** Microseconds. */
   dur: number[];
-  /** Microseconds that are covered; empty if all are. */
+  /** How many microseconds of each block its spans cover; empty if they cover all. */
   busy: number[];
 }
 
-/** The metrics of a run, in buckets of points that followed one another where there are many. */
+/** The metrics of a run; many points are summarized in buckets of consecutive ones. */
 export interface Curves {
   /** The version of the rules. */
   rules: number;
-  /** The bytes of events.jsonl that it was computed from. */
+  /** How many bytes of events.jsonl it was computed from. */
   read: number;
-  /** True if each bucket is a point. */
+  /** True if each bucket holds a single point. */
   exact: boolean;
-  /** Points that made no sense and were left out, by reason. */
+  /** How many invalid points were left out, by reason. */
   dropped: { [key: string]: number };
-  /** Values that are no finite numbers, and ranks that differ where they had agreed. */
+  /** Notes on values that are not finite, and on ranks whose values differ after having been equal. */
   notes: string[];
-  /** The ranks' tables of metrics; empty without parts. */
+  /** The ranks' tables of metrics; empty if there are no parts. */
   names: RankMetrics[];
-  /** Where in events.jsonl points are, in the file's order; empty if the curves are exact. */
+  /** Which parts of events.jsonl hold points, in the file's order; empty if the curves are exact. */
   parts: EventsPart[];
   curves: Curve[];
 }
@@ -326,7 +326,7 @@ export interface RankMetrics {
   define: string[];
 }
 
-/** Whole lines of events.jsonl from one byte to another, and the least and the largest step and time in them. */
+/** A range of bytes of events.jsonl, in whole lines, with the range of steps and of times in it. */
 export interface EventsPart {
   from: number;
   to: number;
@@ -334,24 +334,24 @@ export interface EventsPart {
   times: number[];
 }
 
-/** One metric of one rank: each bucket's mean step and time, and the mean, lowest and highest of its finite values; null if there is none. */
+/** One metric of one rank. Each bucket has the mean step and time, and the mean, minimum and maximum of its finite values, which are null if it has none. */
 export interface Curve {
   name: string;
   rank: number;
   points: number;
-  /** The least and the largest. */
+  /** The lowest and the highest. */
   steps: number[];
   /** The first and the last, in microseconds since the run's start. */
   times: number[];
-  /** The step and the value of the last point; NaN and infinities by name. */
+  /** The step and the value of the last point; NaN and infinities are strings. */
   last?: Array<number | string>;
-  /** The first of the values that are not finite. */
+  /** The first values that are not finite. */
   bad: BadPoint[];
   step: number[];
   /** Microseconds since the run's start. */
   t: number[];
   mean: Array<number | null>;
-  /** Empty if each bucket is a point, as are high and count. */
+  /** Empty if each bucket holds a single point; so are high and count. */
   low: Array<number | null>;
   high: Array<number | null>;
   /** Finite values. */
@@ -366,39 +366,39 @@ export interface BadPoint {
 
 /** Where the time of a run went; docs/profile-rules.md says how it is computed. All times are in microseconds. */
 export interface Profile {
-  /** How long the run lasted on any rank. */
+  /** The time from the first rank's start to the last one's end, without what was not recorded. */
   wall: number;
   ranks: RankTimes[];
-  /** The longest first. */
+  /** Those that took longest come first. */
   kinds: Kind[];
-  /** The costliest first. */
+  /** Those that cost most come first. */
   stragglers: Straggler[];
-  /** The ranks that the diagnosis says held the others up. */
+  /** The ranks that held up the others, according to the diagnosis. */
   named: number[];
   /** One sentence; empty if there is nothing to say. */
   diagnosis: string;
-  /** Spans that made no sense and were left out, by reason. */
+  /** How many invalid spans were left out, by reason. */
   dropped: { [key: string]: number };
   loop?: Loop;
-  /** Of the ranks that were sampled; left out if none was. */
+  /** Of the ranks of which there are samples; omitted if there are none. */
   memory?: RankMemory[];
-  /** In order of time; left out, as is the loop, if nothing repeats. */
+  /** In order of time; omitted, as is the loop, if nothing repeats. */
   phases?: Phase[];
-  /** Of profile.json: the version of the rules. */
+  /** Of profile.json only: the version of the rules. */
   rules?: number;
-  /** Of profile.json: the bytes of events.jsonl that it was computed from. */
+  /** Of profile.json only: how many bytes of events.jsonl it was computed from. */
   read?: number;
 }
 
-/** A part of a run: before its loop, the loop's first steps, the loop, and the rest, which may be between steps, too. Every moment is in one of them. */
+/** A part of a run: before its loop, the loop's first steps, the loop itself, or the rest, some of which may be between steps. Each moment belongs to one of them. */
 export interface Phase {
   phase: 'startup' | 'warmup' | 'loop' | 'rest';
   /** Microseconds since the run's start. */
   begin: number;
   end: number;
-  /** From begin to end, without what is of other phases. */
+  /** The time from begin to end, without that of other phases. */
   wall: number;
-  /** How long a rank imported modules, on average. */
+  /** How long ranks imported modules, on average. */
   imports: number;
   ranks: RankTimes[];
   kinds: Kind[];
@@ -409,31 +409,31 @@ export interface Phase {
 export interface Loop {
   /** What ends a step: an optimizer's step, or a collective. */
   name: string;
-  /** Of the cell, from 1. */
+  /** Line of the cell, from 1. */
   line: number | null;
-  /** The first step that counts, from 1; those before it are the warm-up. */
+  /** The first step that is counted, from 1; those before it are the warm-up. */
   first: number;
   last: number;
-  /** How many of them count. */
+  /** How many steps are counted. */
   steps: number;
-  /** How many do not, as all ranks did something else as well. */
+  /** How many steps are not counted, as all ranks did something else in them as well. */
   apart: number;
-  /** Of the steps that count. */
+  /** The duration of the steps that are counted. */
   time: number;
   /** Steps per second. */
   rate: number;
-  /** Samples per second of all ranks, if a span says how many it is of. */
+  /** Samples per second of all ranks, if spans state how many samples they process. */
   samples: number | null;
-  /** Steps of the rank with the fewest. */
+  /** The number of steps of the rank that has the fewest. */
   fewest: number;
   most: number;
-  /** The ranks that held the others up in it. */
+  /** The ranks that held up the others in the loop. */
   named: number[];
-  /** The longest first. */
+  /** Those that took longest come first. */
   others: OtherLoop[];
 }
 
-/** A shorter loop of the same run. */
+/** Another loop of the same run, which took less time. */
 export interface OtherLoop {
   name: string;
   line: number | null;
@@ -441,7 +441,7 @@ export interface OtherLoop {
   time: number;
 }
 
-/** One rank: compute, data, waiting, exposed and idle add up to the wall. */
+/** The times of one rank: compute, data, waiting, exposed and idle add up to wall. */
 export interface RankTimes {
   rank: number;
   compute: number;
@@ -450,11 +450,11 @@ export interface RankTimes {
   /** Communication that nothing overlaps. */
   exposed: number;
   idle: number;
-  /** With what is overlapped. */
+  /** All communication, also what is overlapped by computation. */
   communication: number;
 }
 
-/** All collectives of one operation; times are the mean of the ranks that took part in any. */
+/** All collectives of one operation; times are means over the ranks that took part in any of them. */
 export interface Kind {
   library: string;
   op: string;
@@ -468,24 +468,24 @@ export interface Kind {
   bandwidth: number | null;
 }
 
-/** The bytes that a rank had in memory over the run, by its samples. */
+/** How many bytes of memory a rank used in the run, according to its samples. */
 export interface RankMemory {
   rank: number;
   first: number;
   last: number;
   peak: number;
-  /** How far it rose all through the loop, or the run if it has none; null if there are too few samples to tell. */
+  /** How far the memory rose during the loop, or during the run if that has none; null if there are too few samples to tell. */
   rise: number | null;
-  /** Of its whole GPU, with what other processes use. */
+  /** Of the rank's whole GPU, including what other processes use. */
   gpu_peak: number | null;
 }
 
-/** A rank that came last in some collectives of two or more ranks. */
+/** A rank that was the last to arrive in some collectives of two or more ranks. */
 export interface Straggler {
   rank: number;
   last: number;
   of: number;
-  /** How long any other rank waited because of it: time of the run, not a mean of the ranks. */
+  /** For how much of the run's time any other rank waited because of it; this is not a mean over the ranks. */
   cost: number;
 }
 

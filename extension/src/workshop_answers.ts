@@ -2,7 +2,7 @@
 
 export type SeatState = 'not started' | 'idle' | 'running' | 'stuck' | 'failed' | 'ended';
 
-/** Why a learner stands where they do among the tiles; the first that holds, empty for those who need no help. */
+/** Why a learner's tile comes where it does; the first reason that applies, empty for those who need no help. */
 export type Need = 'hand' | 'stuck' | 'failed' | 'silent' | 'behind' | '';
 
 /** The exercise that was tried last. */
@@ -12,20 +12,20 @@ export interface Tried {
   tries: number;
 }
 
-/** Ranks that are there, of those there should be. */
+/** How many ranks are alive, of how many there should be. */
 export interface Alive {
   alive: number;
   of: number;
 }
 
-/** The newest run: its first line, how it stands, and since when. */
+/** The newest run: its first line, its state, and since when it has had that. */
 export interface SharedRun {
   title: string;
   state: string;
   since: number;
 }
 
-/** What a learner shares, and all of it. Of one who does not, only the name and the hand are told. */
+/** All that a learner shares; of one who shares nothing, only the name and the hand. */
 export interface Shared {
   user: string;
   shares: boolean;
@@ -34,7 +34,7 @@ export interface Shared {
   lesson: number | null;
   lesson_title: string;
   exercise: Tried | null;
-  /** How many exercises of the course. */
+  /** How many of the course's exercises were passed. */
   passed: number;
   state: SeatState;
   /** The explanation of what is stuck, or the first line of a failure. */
@@ -43,7 +43,7 @@ export interface Shared {
   run: SharedRun | null;
   host: string;
   job: string;
-  /** When the job's time is over; 0 where that is not known. */
+  /** When the job's time ends; 0 if unknown. */
   ends_at: number;
 }
 
@@ -57,20 +57,20 @@ export type OfferKind = 'catch up' | 'reset';
 
 /** A learner as the teacher sees them. */
 export interface Tile {
-  /** Stands for the seat, to the teacher. */
+  /** Identifies the seat, for the teacher only. */
   key: string;
   need: Need;
-  /** Seconds since the seat was last written; 0 as long as that is usual. */
+  /** Seconds since the seat was last written; 0 while that is no longer than usual. */
   silent_s: number;
-  /** Seconds since the last notebook was closed; 0 as long as that is usual. */
+  /** Seconds since the last notebook was closed; 0 while that is no longer than usual. */
   away_s: number;
   offered: Offered | null;
   shared: Shared;
 }
 
-/** How an exercise went: so many passed, tried in vain, and have not tried it. */
+/** The results of an exercise: how many learners have passed it, tried it in vain, and not tried it. */
 export interface Results {
-  /** Empty where there is none to choose. */
+  /** Empty if there is none to choose. */
   exercise: string;
   passed: number;
   tried: number;
@@ -86,14 +86,14 @@ export interface Timer {
   until: number;
 }
 
-/** What the teacher said to all: a text, a cell to insert, or a run to look at. */
+/** A message of the teacher to all: a text, a cell to insert, or a run to look at. */
 export interface Message {
   id: string;
   at: number;
   kind: 'text' | 'cell' | 'run';
   /** The text, or the title of the cell or run. */
   text: string;
-  /** Of a cell. */
+  /** The source of a cell. */
   source?: string;
   /** The id of a run. */
   run?: string;
@@ -110,49 +110,49 @@ export interface Lesson {
 export interface Overview {
   folder: string;
   name: string;
-  /** What learners type to come in. */
+  /** The command by which learners join. */
   join: string;
-  /** The server's clock. */
+  /** The time by the server's clock. */
   now: number;
-  /** 0 where the plan has no end. */
+  /** When the workshop ends; 0 if the plan does not say. */
   ends: number;
   is_over: boolean;
   /** Learners of the plan who have no seat yet. */
   absent: string[];
-  /** Whether anybody may come: the plan lists nobody. */
+  /** Whether anyone may join, as the plan lists no learners. */
   is_open: boolean;
-  /** What keeps the teacher from seeing everybody. */
+  /** What keeps the teacher from seeing all learners. */
   warnings: string[];
-  /** Where the room is, and no further than the plan; empty before the first lesson. */
+  /** The lesson that the median learner is at, or the one that the plan has now if that is earlier; empty before the first lesson. */
   lesson_now: string;
   tiles: Tile[];
-  /** Those of the plan's lessons. */
+  /** The exercises of the plan's lessons. */
   exercises: string[];
   results: Results;
   timer: Timer | null;
   messages: Message[];
 }
 
-/** What the teacher offers this learner, who takes it or not. */
+/** An offer of the teacher to this learner, who may accept or decline it. */
 export interface Offer {
   id: string;
   at: number;
   what: OfferKind;
-  /** Which one; null before the learner has begun one. */
+  /** The lesson that it is about; null before the learner has begun one. */
   lesson: Lesson | null;
-  /** Catch up as far as that; empty: with all of the lesson. */
+  /** The exercise up to which to catch up; empty for the whole lesson. */
   exercise: string;
 }
 
 /** A workshop as a learner sees it. */
 export interface Own {
-  /** Empty without a workshop: all else is empty then. */
+  /** Empty without a workshop; then everything else is empty, too. */
   role: 'learner' | '';
   folder: string;
   name: string;
   teacher: string;
   now: number;
-  /** When ranks and server end; 0 while that is far off. */
+  /** When the ranks and the server end; 0 while that is far off. */
   ends: number;
   is_over: boolean;
   /** Why the teacher does not see the seat, in a sentence. */
