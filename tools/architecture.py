@@ -1,4 +1,4 @@
-"""Which rooms of the package may import which, and docs/architecture.svg, drawn from the source.
+"""Which packages of Rankroom may import which, and docs/architecture.svg, drawn from the source.
 
 `tools/architecture.py` draws it; tests/unit/project/test_layers.py holds the table, and that the
 picture is current.
@@ -38,7 +38,7 @@ ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"rank/*", "reporting/*", "record/*", "rpc/*", "system/*", "errors", "config"},
     "reporting/*": {"reporting/*", "record/*", "errors"},
-    # What every room may use uses no other.
+    # What every package may use uses no other.
     "record/*": {"record/*", "system/*", "errors", "config"},
     "rpc/*": {"rpc/*", "errors"},
     "system/*": {"system/*", "errors"},
@@ -75,12 +75,12 @@ path.debt { stroke: #bc4c00; stroke-dasharray: 5 4; marker-end: url(#debt) }
 """.strip()
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     return module.partition("/")[0]
 
 
-def room_imports() -> set[tuple[str, str]]:
-    """Which room imports which, as the source says; DEBT is left out."""
+def package_imports() -> set[tuple[str, str]]:
+    """Which package imports which, as the source says; DEBT is left out."""
     found = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().removesuffix("/__init__")
@@ -89,7 +89,7 @@ def room_imports() -> set[tuple[str, str]]:
         for name in imported(path):
             other = name.replace(".", "/")
             if not any(module == a and other.startswith(b) for a, b in DEBT):
-                found.add((room_of(module), room_of(other)))
+                found.add((package_of(module), package_of(other)))
     return {(a, b) for a, b in found if a != b}
 
 
@@ -123,15 +123,15 @@ def reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
 def draw() -> str:
     """The picture: a row for each layer, the top one first."""
     places: dict[str, tuple[float, float]] = {}
-    # All use errors and config, which are no rooms.
+    # All use errors and config, which are no packages.
     rows = [names for names in reversed(LAYERS) if all(name.endswith("/*") for name in names)]
     for row, names in enumerate(rows):
         whole = len(names) * BOX[0] + (len(names) - 1) * GAP
         for column, name in enumerate(names):
             x = (WIDTH - whole) / 2 + column * (BOX[0] + GAP)
-            places[room_of(name)] = (x + BOX[0] / 2, TOP + row * ROW)
-    edges = reduced({(a, b) for a, b in room_imports() if a in places and b in places})
-    debts = {(room_of(a), room_of(b)) for a, b in DEBT}
+            places[package_of(name)] = (x + BOX[0] / 2, TOP + row * ROW)
+    edges = reduced({(a, b) for a, b in package_imports() if a in places and b in places})
+    debts = {(package_of(a), package_of(b)) for a, b in DEBT}
     lines = [arrow(places[a], places[b], "") for a, b in sorted(edges)]
     lines += [arrow(places[a], places[b], "debt") for a, b in sorted(debts)]
     for name, (x, y) in places.items():
@@ -148,7 +148,7 @@ def draw() -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-            'role="img" aria-label="The rooms of the package and their imports">',
+            'role="img" aria-label="The packages of Rankroom and their imports">',
             f"<style>{STYLE}</style>",
             f"<defs>{heads}</defs>",
             *lines,

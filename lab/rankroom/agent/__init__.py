@@ -1,4 +1,4 @@
 """What runs beside ranks on their node: it forks, watches and ends them.
 
-Imports the standard library, psutil, and the rooms rank, reporting, record and system.
+Imports the standard library, psutil, and the packages rank, reporting, record and system.
 """

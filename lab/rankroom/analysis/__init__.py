@@ -1,4 +1,4 @@
 """What is computed from the spans of a record: timeline, collectives, profile, scaling, export.
 
-Imports the rooms record, system and text.
+Imports the packages record, system and text.
 """

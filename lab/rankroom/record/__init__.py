@@ -1,4 +1,4 @@
 """Runs and clusters as they are stored on disk: schema, types, store, tail, retention.
 
-Imports the room system.
+Imports the package system.
 """

@@ -1,4 +1,4 @@
 """A cluster on a site: its agent on this machine, its job there, and requests to the login node.
 
-Imports the rooms cluster, record, rpc, run, scheduler, ssh, supervisor and system.
+Imports the packages cluster, record, rpc, run, scheduler, ssh, supervisor and system.
 """

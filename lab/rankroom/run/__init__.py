@@ -1,5 +1,5 @@
 """A run as its client sees it: requested, waited for, interrupted, and read from its record.
 
-A run goes on without any of this, as the cluster's supervisor owns it. Imports the rooms analysis
-and record.
+A run goes on without any of this, as the cluster's supervisor owns it. Imports the packages
+analysis and record.
 """

@@ -2,5 +2,6 @@
 who needs help.
 
 Learners write only their own seat, and no one runs anything in another's account: what a teacher
-does is an offer, which the learner takes or not. Imports course/, jupyter_job/ and the rooms below.
+does is an offer, which the learner takes or not. Imports course/, jupyter_job/ and the packages
+below.
 """

@@ -96,26 +96,28 @@ def test_debt_is_real():
         assert other in own_imports(module), f"{module} → {other} is paid: take it off DEBT"
 
 
-def test_every_room_says_what_it_is_for():
+def test_every_package_says_what_it_is_for():
     for file in ROOT.rglob("__init__.py"):
         if "edits/added" not in file.as_posix():
             assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
 
 
-def test_a_room_imports_what_it_says():
+def test_a_package_imports_what_it_says():
     checked = 0
     for file in ROOT.glob("*/__init__.py"):
         doc = " ".join((ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").split())
-        named = re.search(r"Imports [^.]*?the rooms? ((?:\w+, )*\w+(?: and \w+)?)\.", doc)
+        named = re.search(r"Imports [^.]*?the packages? ((?:\w+, )*\w+(?: and \w+)?)\.", doc)
         if named and "below" not in named[1]:
             said = set(re.split(", | and ", named[1]))
         elif "Imports nothing of Rankroom but its errors." in doc:
             said = set()
         else:
             continue
-        room = file.parent.name
-        found = {b for a, b in architecture.room_imports() if a == room} - {"errors", "config"}
-        assert found == said, f"{room}/__init__.py says that it imports {sorted(said)}"
+        package = file.parent.name
+        found = {b for a, b in architecture.package_imports() if a == package}
+        assert found - {"errors", "config"} == said, (
+            f"{package}/__init__.py says that it imports {sorted(said)}"
+        )
         checked += 1
     assert checked > 8
 
