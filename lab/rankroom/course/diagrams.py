@@ -70,7 +70,7 @@ def buckets(layers: int = 4) -> Diagram:
     parts.append(f'<path d="M{end} 8V104" stroke="{_LINE}" stroke-dasharray="4 3"/>')
     parts.append(_text(end + 6, 108, "exposed: nothing is computed meanwhile"))
     return Diagram(
-        "the way back, in buckets",
+        "the backward pass, in buckets",
         f"{layers} layers are computed from the last to the first; as soon as the gradients of two "
         "are there, they are sent together, while the next ones are computed. Only the last bucket "
         "is exposed.",

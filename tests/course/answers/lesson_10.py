@@ -19,6 +19,11 @@ WRONG = {
             "        return rate * (step + 1) / steps",
             "gives None",
         ),
+        (
+            "import math\n\ndef warmed_up(step, rate, steps):\n"
+            "    return rate * (1 - math.cos(math.pi * min(1, step / steps))) / 2",
+            "does not climb evenly",
+        ),
     ],
     "large.3": [
         ("def steps_for(images, batch, ranks):\n    return -(-images // (batch * ranks))", "whole"),

@@ -50,6 +50,12 @@ def warm_up(learner: Learner) -> None:
     middle = found[steps // 2]
     if not 0.4 * rate < middle < 0.6 * rate:
         raise Wrong(f"half-way it should be near {rate / 2:g}, and is {middle:g}")
+    climbs = [b - a for a, b in itertools.pairwise(found[:steps])]
+    if max(climbs) - min(climbs) > 1e-6 * rate:
+        raise Wrong(
+            f"it does not climb evenly: one step of the warm-up adds {min(climbs):g}, and another "
+            f"one {max(climbs):g}"
+        )
 
 
 @exercise("large.3", answer="steps_for", ranks=1)
