@@ -71,7 +71,7 @@ def _line(key: str, value: object) -> None:
 
 @site.command()
 @NAME_ARGUMENT
-@click.option("--job", is_flag=True, help="Submit a test job of one minute, too.")
+@click.option("--job", is_flag=True, help="Submit a short test job, too.")
 def check(name: str, job: bool) -> None:
     """Check a site step by step, and say which step fails and what to do.
 
