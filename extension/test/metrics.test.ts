@@ -404,6 +404,26 @@ test('a live run is asked again when more was reported, after a rest; a failure 
   source.dispose();
 });
 
+test('the last value of a metric that is zoomed is that of the whole run, also at its end', async () => {
+  const model = { id: 'run', isLive: true, metricEvents: 1, generation: 0 };
+  const known = [info('loss', [0], 10_000)];
+  const source = new MetricsSource(model, new Server(known));
+  const sought: Sought = { axis: 'step', range: { from: 100, to: 200 }, names: ['loss'], points: 600 };
+  const last = async (): Promise<number> => {
+    for (source.refresh(sought); !source.isUpToDate(sought); source.refresh(sought)) {
+      await answered(source);
+    }
+    const [{ x }] = source.metric('loss', 'step', null)!.ranks;
+    return x[x.length - 1];
+  };
+  assert.ok((await last()) > 9_900);
+  known[0] = info('loss', [0], 20_000);
+  model.metricEvents = 2;
+  model.isLive = false;
+  assert.ok((await last()) > 19_900);
+  source.dispose();
+});
+
 test('a run that was lost and came back is asked again', async () => {
   const model = { id: 'run', isLive: false, metricEvents: 1, generation: 0 };
   const source = new MetricsSource(model, new Server([info('loss', [0], 10)]));

@@ -150,6 +150,16 @@ test('an answer that was not taken says why, and can be given again', async () =
   assert.equal(given.length, 2);
 });
 
+test('a rank that was started again is answered again, though it counts its prompts from 1', async () => {
+  const { model, prompts, given } = answered(run(command(0)));
+  await prompts.answer('c');
+  assert.deepEqual(prompts.asked, []);
+  model.run = run({ ...command(0), since: 9_000_000 });
+  assert.deepEqual([prompts.asked.length, prompts.isOpen], [1, true]);
+  await prompts.answer('c');
+  assert.deepEqual([prompts.asked, given.length], [[], 2]);
+});
+
 test('what was typed comes back, but no password', async () => {
   const { model, prompts } = answered(run({ ...ASKS_NAME, kind: 'password' }));
   await prompts.answer('s3cret');

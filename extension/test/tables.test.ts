@@ -1,7 +1,7 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
-import { scaleFor, size } from '../src/timeline/amounts';
+import { percent, scaleFor, size } from '../src/timeline/amounts';
 import type { Profile } from '../src/schema';
 import { memoryFacts, memoryTable } from '../src/timeline/rankmemory';
 import { asCsv, asText, kindTable, rankTable, sorted, stragglerTable } from '../src/timeline/tables';
@@ -37,6 +37,10 @@ test('times of a column have one unit, and their decimals below each other', () 
 
 test('sizes as a person says them', () => {
   assert.deepEqual([0, 830, 999.6, 12_500, 1.2e9, 5e13].map(size), ['0 B', '830 B', '1.0 kB', '12.5 kB', '1.2 GB', '50000.0 GB']);
+});
+
+test('shares, also of nothing', () => {
+  assert.deepEqual([percent(1, 3), percent(2, 2), percent(0, 0)], ['33 %', '100 %', '0 %']);
 });
 
 test('rows are sorted by any column, and what is unknown comes last', () => {

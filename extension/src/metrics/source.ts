@@ -168,7 +168,8 @@ export class MetricsSource {
     if (close.length) {
       return { ...around(range!, points), axis, names: [...new Set([...close, ...names])], isNew: false };
     }
-    const old = [...whole.keys()].filter(name => names.includes(name) && !isClose(name) && isOld(whole.get(name)));
+    // Also those that are zoomed: their last value is shown.
+    const old = [...whole.keys()].filter(name => names.includes(name) && isOld(whole.get(name)));
     return old.length ? { axis, range: null, names: old, points, isNew: false } : null;
   }
 

@@ -18,7 +18,8 @@ export class Prompts {
   trouble = '';
 
   private chosen: number | null = null;
-  private given = new Map<number, number>();
+  /** The prompts that were answered here, by rank. */
+  private given = new Map<number, string>();
   /** The prompt for which the pending text was begun. */
   private begun: Prompt | undefined;
   private answered = -Infinity;
@@ -34,7 +35,7 @@ export class Prompts {
 
   /** The open prompts that were not answered here, in the order of ranks. */
   get asked(): Prompt[] {
-    return this.model.prompts.filter(({ rank, number }) => this.given.get(rank) !== number);
+    return this.model.prompts.filter(prompt => this.given.get(prompt.rank) !== keyOf(prompt));
   }
 
   /**
@@ -86,7 +87,7 @@ export class Prompts {
     if (targets.length === 0) {
       return;
     }
-    targets.forEach(({ rank, number }) => this.given.set(rank, number));
+    targets.forEach(prompt => this.given.set(prompt.rank, keyOf(prompt)));
     if (text.trim() && targets[0].kind !== 'password' && history[history.length - 1] !== text) {
       history.push(text);
       history.splice(0, history.length - MOST_HISTORY);
@@ -144,6 +145,11 @@ export function askingWords(prompts: readonly Prompt[]): string {
     groups.set(key, [...(groups.get(key) ?? []), prompt]);
   }
   return [...groups.values()].map(sentence).join('; ');
+}
+
+/** A rank that was started again counts its prompts from 1 again. */
+function keyOf({ number, since }: Prompt): string {
+  return `${number} ${since}`;
 }
 
 function isAlike(one: Prompt, other: Prompt | undefined): boolean {

@@ -24,9 +24,9 @@ export function scaleFor(most: number): Scale {
   return { unit, text: micros => (micros / by).toLocaleString('en', format) };
 }
 
-/** Return a share as a rounded percentage: `31 %`. */
+/** Return a share as a rounded percentage: `31 %`; `0 %` of nothing. */
 export function percent(part: number, whole: number): string {
-  return `${Math.floor((100 * part) / whole + 0.5)} %`;
+  return `${whole ? Math.floor((100 * part) / whole + 0.5) : 0} %`;
 }
 
 /** Format a number of bytes: `830 B`, `12.5 kB`, `1.2 GB`. */

@@ -14,6 +14,9 @@ import { duration, grouped } from '../words';
 import { h, setChildren, setText } from './dom';
 import { SortTable } from './sorttable';
 
+/** Microseconds; a shorter run gets no diagnosis (MIN_WALL_US in analysis/profile/diagnosis.py). */
+const SHORT = 100_000;
+
 export class ProfileTab extends Widget {
   private sentence = h('div', 'rr-diagnosis');
   private facts = h('div', 'rr-facts');
@@ -175,8 +178,11 @@ export class ProfileTab extends Widget {
     if (profile.kinds.length === 0) {
       return trans.__('No collectives in this run, so no rank waited for another.');
     }
-    return run.ranks.length < 2
-      ? trans.__('No diagnosis: only one rank took part in this run.')
+    if (run.ranks.length < 2) {
+      return trans.__('No diagnosis: only one rank took part in this run.');
+    }
+    return profile.wall < SHORT
+      ? trans.__('No diagnosis: the run was too short, less than 0.1 s.')
       : trans.__('No diagnosis: no two ranks took part in the same collective.');
   }
 

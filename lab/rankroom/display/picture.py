@@ -56,7 +56,8 @@ def picture(shares: Shares, title: str, room: int) -> str:
     strips, bottom = _strips(shares)
     frame = _frame(shares, title, bottom)
     room -= sum(map(weight, frame))
-    scale = _PLOT * _UNITS_PER_PIXEL / shares.wall
+    extent = shares.end - shares.begin  # with what was not recorded in between
+    scale = _PLOT * _UNITS_PER_PIXEL / extent
     found = sum(len(layer) for strip in strips for _, layer in strip.layers)
     widest = max(len(layer) for strip in strips for _, layer in strip.layers)
     if 7 * found < room and 3 * widest < _PLOT * _UNITS_PER_PIXEL:
@@ -67,7 +68,7 @@ def picture(shares: Shares, title: str, room: int) -> str:
     for columns in _COLUMNS:
         if columns > hope:
             continue  # it would hardly fit either
-        body = _stacks(strips, shares.begin, shares.wall, columns)
+        body = _stacks(strips, shares.begin, extent, columns)
         if weight(body) <= room:
             return frame[0] + body + frame[1]
         hope = 1.4 * columns * max(room, 0) / weight(body) if columns > _COLUMNS[-4] else hope
@@ -124,14 +125,14 @@ def _on_grid(layer: Intervals, begin: int, scale: float) -> list[tuple[int, int]
     return [(a, b) for a, b in union(begins, np.maximum(units[:, 1], begins + 1)).tolist()]
 
 
-def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str:
+def _stacks(strips: Sequence[Strip], begin: int, extent: int, columns: int) -> str:
     """Draw columns that are filled by the shares of the layers, one above the other."""
     areas: dict[str, list[str]] = {}
     edges = [_PLOT * _UNITS_PER_PIXEL * i // columns for i in range(columns + 1)]
     for strip in strips:
         levels = [0.0] * columns
         for name, layer in strip.layers:
-            shares = _per_column(layer, begin, wall, columns)
+            shares = _per_column(layer, begin, extent, columns)
             levels = [low + share for low, share in zip(levels, shares, strict=True)]
             if any(shares):
                 areas.setdefault(name, []).append(_outline(strip, levels, edges))
@@ -143,10 +144,10 @@ def _stacks(strips: Sequence[Strip], begin: int, wall: int, columns: int) -> str
     )
 
 
-def _per_column(layer: Intervals, begin: int, wall: int, columns: int) -> list[float]:
+def _per_column(layer: Intervals, begin: int, extent: int, columns: int) -> list[float]:
     """Return how much of each column the layer fills."""
     out = [0.0] * columns
-    scale = columns / wall
+    scale = columns / extent
     for a, b in layer.tolist():
         left, right = (a - begin) * scale, (b - begin) * scale
         first, last = int(left), min(int(right), columns - 1)
@@ -199,10 +200,11 @@ def _frame(shares: Shares, title: str, bottom: int) -> tuple[str, str]:
             y = round((TOP + pitch * place + min(14, pitch)) * _UNITS_PER_PIXEL)
             head.append(f"<text x={(LEFT - 6) * _UNITS_PER_PIXEL} y={y}>{rank}</text>")
     head.append("</g><g fill=currentColor text-anchor=middle>")
-    unit, every, name = _ticks(shares.wall)
+    extent = shares.end - shares.begin
+    unit, every, name = _ticks(extent)
     lines = []
-    for n in range(shares.wall // every + 1):
-        x = LEFT * _UNITS_PER_PIXEL + round(n * every * _PLOT * _UNITS_PER_PIXEL / shares.wall)
+    for n in range(extent // every + 1):
+        x = LEFT * _UNITS_PER_PIXEL + round(n * every * _PLOT * _UNITS_PER_PIXEL / extent)
         lines.append(f"M{x} {TOP * _UNITS_PER_PIXEL - 4}V{bottom + 4}")
         if x < (WIDTH - 40) * _UNITS_PER_PIXEL:
             label = f"{n * every / unit:g} {name}" if n else "0"
@@ -215,19 +217,19 @@ def _text(x: int, y: int, words: str) -> str:
     return f"<text fill=currentColor x={x} y={y}>{words}</text>"
 
 
-def _ticks(wall: int) -> tuple[int, int, str]:
+def _ticks(extent: int) -> tuple[int, int, str]:
     """Return the time axis's unit in microseconds, the distance of its ticks, and its name."""
     every = 1
-    while wall / every > _TICKS:
+    while extent / every > _TICKS:
         every *= 10
     for part in (5, 2):
-        if every % part == 0 and wall * part / every <= _TICKS:
+        if every % part == 0 and extent * part / every <= _TICKS:
             every //= part
             break
     for unit, name in ((1_000_000, "s"), (1_000, "ms")):
-        if every >= unit or (unit == 1_000_000 and wall >= unit):
+        if every >= unit or (unit == 1_000_000 and extent >= unit):
             return unit, every, name
-    return (1_000, every, "ms") if wall >= 1_000 else (1, every, "µs")
+    return (1_000, every, "ms") if extent >= 1_000 else (1, every, "µs")
 
 
 def in_words(shares: Shares) -> str:

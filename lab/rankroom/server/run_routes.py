@@ -97,7 +97,9 @@ class Profile(Handler):
     @allowed
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
-        found = await self.threads.look(f"profile {run_id}", lambda: self.profiles.of(run))
+        # With the state, as what was computed before the end must not be taken for the whole.
+        what = f"profile {run_id} {run.state}"
+        found = await self.threads.look(what, lambda: self.profiles.of(run))
         self.finish(found.to_json())
 
 
@@ -123,7 +125,7 @@ class Metrics(Handler):
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         asked = await asyncio.to_thread(self._asked)
-        what = f"metrics {run_id} {asked}"
+        what = f"metrics {run_id} {run.state} {asked}"
         found = await self.threads.look(what, lambda: self.curves.of(run, asked))
         self.finish(found, set_content_type="application/json")
 

@@ -18,7 +18,7 @@ from rankroom.analysis.profile import Profile, Shares
 from rankroom.analysis.timeline import Timeline
 from rankroom.display import bundle
 from rankroom.display.page import weight
-from rankroom.display.picture import COLOURS, picture
+from rankroom.display.picture import COLOURS, WIDTH, picture
 from rankroom.display.summary import MAX_SPAN_BYTES, summary
 from rankroom.record.model import RunInfo, event_line
 from rankroom.record.store import Store
@@ -85,6 +85,28 @@ def test_bars_are_as_long_as_the_parts_they_stand_for():
         truth = sum(b - a for times in shares.ranks.values() for a, b in getattr(times, name))
         assert found[name] == pytest.approx(truth, rel=0.05)
     assert "data" not in found
+
+
+def test_what_was_not_recorded_is_a_gap_in_the_picture():
+    # Two seconds of work, nine seconds apart, as two files of a profiler have them.
+    seconds = (("cell", 0, 1), ("unrecorded", 1, 9), ("cell", 10, 1))
+    lines = [
+        event_line("spans", rank, number, 1_000_000 * start, **{
+            "cat": cat, "from": number, "define": [{"name": f"{cat} {number}"}],
+            "name": [number], "start": [1_000_000 * start], "dur": [1_000_000 * dur],
+        })
+        for rank in (0, 1)
+        for number, (cat, start, dur) in enumerate(seconds)
+    ]  # fmt: skip
+    shares = Shares(Timeline.of(RunInfo.from_json(Trace(2).run_json("made")), lines))
+    assert (shares.wall, shares.end - shares.begin) == (2_000_000, 11_000_000)
+    tree = parsed(picture(shares, "t", 20_000))
+    [bars] = [path.get("d", "") for path in tree.iter("path") if path.get("stroke-width") == "44"]
+    ends = {sum(map(int, re.findall("(?:^|[mh])([0-9]+)", lane))) for lane in bars.split("M")[1:]}
+    assert ends == {2 * (WIDTH - 6)}
+    assert [each.text for each in tree.iter("text") if re.fullmatch(r"\d+ s", each.text or "")] == [
+        "2 s", "4 s", "6 s", "8 s", "10 s",
+    ]  # fmt: skip
 
 
 def test_stacks_fill_as_much_as_the_parts_they_stand_for():
