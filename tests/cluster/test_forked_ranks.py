@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
+from textwrap import dedent
 
 import ipyparallel
 import psutil
@@ -52,6 +53,24 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
     return folder
+
+
+def test_a_signal_by_which_slurm_warns_a_job_is_left_to_the_ranks(cluster: Cluster):
+    ask = "import os, signal; (os.getppid(), signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)"
+    [(agent, is_default), *others] = values(cluster, ask).values()
+    assert is_default and others == [(agent, True)]
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(int(str(agent)), number)
+    heard = """
+        import os, signal
+        heard = []
+        signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        len(heard)
+    """
+    assert values(cluster, dedent(heard)) == {0: 1, 1: 1}
+    cluster.restart([0, 1])  # by the same agent
+    assert values(cluster, ask) == {0: (agent, True), 1: (agent, True)}
 
 
 def test_a_module_that_is_named_is_imported_once_for_all_ranks(home: Path, beside: Path):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
+import io
 import os
 import random
 import signal
@@ -79,7 +82,7 @@ def become_rank(
         if os.getppid() != agent:
             os._exit(1)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until the rank can write its stacks
@@ -99,9 +102,10 @@ def become_rank(
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            _flush_files()
+        finally:  # whatever fails: this process must not go on as a second agent
+            os._exit(code)
 
 
 def _be(own: World) -> None:
@@ -117,6 +121,16 @@ def _be(own: World) -> None:
         engine.main()
     finally:  # also after an error: the signal to end stops its event loop in the middle
         atexit._run_exitfuncs()
+
+
+def _flush_files() -> None:
+    """Write what Python buffers of open files, as an interpreter does that is finalized."""
+    # Text is flushed into buffers, so it comes first.
+    for kind in (io.TextIOBase, io.BufferedIOBase):
+        for each in (sys.stdout, sys.stderr, *gc.get_objects()):
+            with contextlib.suppress(BaseException):  # a pipe that nobody reads any more, say
+                if isinstance(each, kind) and not each.closed and each.writable():
+                    each.flush()
 
 
 def _open_streams(log: Path) -> None:

@@ -48,6 +48,9 @@ LONGEST = 1 << 20  # bytes that are read at once
 
 def main(argv: list[str]) -> None:
     """Import the modules that `argv` names, and serve until the supervisor disconnects."""
+    # By `--signal` in a user's job, Slurm warns all of its steps: that is for ranks to handle.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     folder, mark, node, devices, *modules = argv[1:]
     process_tree.adopt_orphans()
     supervisor = Supervisor()
@@ -249,12 +252,15 @@ class NodeAgent:
             self.supervisor.tell(rank=rank, start=start, failed=str(error))
             return
         if pid == 0:
-            self._selector.close()
-            for each in (self.supervisor, self._waking, self._woken):
-                each.close()
-            forking.become_rank(
-                agent, rank, env, self.ranks.options(rank), self.ranks.log(rank), self.forks
-            )
+            try:
+                self._selector.close()
+                for each in (self.supervisor, self._waking, self._woken):
+                    each.close()
+                forking.become_rank(
+                    agent, rank, env, self.ranks.options(rank), self.ranks.log(rank), self.forks
+                )
+            finally:
+                os._exit(1)
         self.children[pid] = rank, start
         self._due.setdefault("sample", time.monotonic() + SAMPLE_S)
         self.supervisor.tell(rank=rank, start=start, pid=pid)
