@@ -43,6 +43,22 @@ def lines(run: Run) -> int:
     return Store().load(run.id).lines
 
 
+ENCODED = """
+import io, sys
+sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", write_through=False)
+print("printed")
+"""
+
+
+def test_what_a_cell_has_put_in_place_of_stdout_is_flushed_at_its_end(cluster):
+    try:
+        assert [log(finish(cluster, ENCODED), rank) for rank in (0, 1)] == ["printed\n"] * 2
+        assert log(finish(cluster, "print('again')"), 0) == "again\n"
+    finally:
+        finish(cluster, "sys.stdout.detach(); sys.stdout = sys.__stdout__")
+    assert log(finish(cluster, "print('plain')"), 1) == "plain\n"
+
+
 def test_lines_between_cells_are_in_the_last_cells_record_if_the_cluster_is_stopped(home):
     with ranks(3) as cluster:
         first = finish(cluster, CHILD.format(cell="first"))

@@ -203,6 +203,7 @@ class RankKernel(IPythonParallelKernel):
                     end_fork(error.code if is_exit else int(error is not None))
                 if error is not None and self.shell.failure is None:
                     self.shell.fail(error)  # some end a cell without IPython showing them
+                self._flush_replaced()
                 ended = time.time_ns() // 1000
         except BaseException as error:
             # An error of ours, not of the cell or IPython: report it rather than call the run done.
@@ -229,6 +230,14 @@ class RankKernel(IPythonParallelKernel):
                 recorder.note(NAMES_LOST_BY_RESTART.format(rank=self.world.rank))
             # `ended` is from before the profile was made: that is not the cell's time.
             self.reporter.end(self._outcome(), ended)
+
+    def _flush_replaced(self) -> None:
+        """Flush what the cell, or an earlier one, has put in place of stdout and stderr, such as
+        one with another encoding: what it still holds belongs to this cell."""
+        for each in (sys.stdout, sys.stderr):
+            if each not in (self.reporter.stdout, self.reporter.stderr):
+                with contextlib.suppress(Exception):  # it may be closed, or no file at all
+                    each.flush()
 
     def _tell_regrouped(self, meeting: int) -> None:
         """Mark that collectives from here on are those of the ranks regrouped in an elastic run."""

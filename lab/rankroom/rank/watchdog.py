@@ -10,6 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+
+# Bound here, as a cell may replace them in their module, to test its own code.
+from time import monotonic
+from time import time as epoch_s
 from types import FrameType
 from typing import Any
 
@@ -51,7 +55,7 @@ class Watchdog:
         main = threading.main_thread()
         self._clock = time.pthread_getcpuclockid(main.ident) if main.ident else 0
         self._step: object = None  # of the main thread, at the last sample
-        self._since = time.monotonic()
+        self._since = monotonic()
         self._line: object = None  # `_step` without the count of time slices
         self._line_since = self._since
         self._cpu = 0.0
@@ -82,7 +86,7 @@ class Watchdog:
         place = stacks.place(frame, self._cells())
         about = {"cell_line": place.cell_line, "code": place.code}
         wait = Waiting.current
-        now = time.monotonic()
+        now = monotonic()
         if wait is not None:
             return {"state": "waits", "what": wait.what, "seconds": now - wait.since, **about}
         # It may have moved since the last sample.
@@ -103,24 +107,28 @@ class Watchdog:
     def _watch(self) -> None:
         over = self._over
         # All ranks at the same moment: while one samples, those that train with it have to wait.
-        while not over.wait(SAMPLE_INTERVAL_S - time.time() % SAMPLE_INTERVAL_S):
-            run = self._running()
-            if run is None:
-                self._told = None
-                self._idle()
-                continue
-            self._look()
-            stuck = self._is_stuck()
-            if stuck and self._told != run:
-                self._told = run
-                self._emit("stands", self.standing())
-            elif not stuck and self._told == run:
-                self._told = None
-                self._emit("moves", {})
+        while not over.wait(SAMPLE_INTERVAL_S - epoch_s() % SAMPLE_INTERVAL_S):
+            with contextlib.suppress(Exception):  # the next turn may succeed
+                self._take_turn()
+
+    def _take_turn(self) -> None:
+        run = self._running()
+        if run is None:
+            self._told = None
+            self._idle()
+            return
+        self._look()
+        stuck = self._is_stuck()
+        if stuck and self._told != run:
+            self._told = run
+            self._emit("stands", self.standing())
+        elif not stuck and self._told == run:
+            self._told = None
+            self._emit("moves", {})
 
     def _look(self) -> None:
         """Sample the main thread: note when it last took a step, or used the processor."""
-        now = time.monotonic()
+        now = monotonic()
         frame = stacks.main_frame()
         step = _step(frame)
         cpu = time.clock_gettime(self._clock)
@@ -146,7 +154,7 @@ class Watchdog:
     def _is_stuck(self) -> bool:
         if self._asking():  # the user who is asked knows it already
             return False
-        now = time.monotonic()
+        now = monotonic()
         wait = Waiting.current
         if wait is not None:
             return now - wait.since > BLOCKED_REPORT_DELAY_S

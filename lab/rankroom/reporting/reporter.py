@@ -17,9 +17,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+# Bound here, as a cell may replace them in their module, to test its own code.
+from time import monotonic, sleep, time_ns
+from time import time as epoch_s
 from typing import Any
 
 from rankroom.record.model import event_line, spans_line
@@ -135,11 +138,11 @@ class Reporter:
             self.is_interrupted = False
             self._set_interrupt(None)
             read_from = {name: stream.position for name, stream in self._streams.items()}
-            self._append("status", time.time_ns() // 1000, state="running", spool=read_from)
+            self._append("status", time_ns() // 1000, state="running", spool=read_from)
             metrics.points.begin(starts)
             self._log_metrics.begin()
             spans.recorder.begin(starts)
-            self._reported = int(time.time() / REPORT_INTERVAL_S)
+            self._reported = int(epoch_s() / REPORT_INTERVAL_S)
 
     def prepare(self) -> None:
         """Create the spool file of the next run in advance, to save its cell the wait."""
@@ -172,7 +175,7 @@ class Reporter:
             if self.run is None:
                 return
             self._take_in()
-            self._append(kind, time.time_ns() // 1000, **fields)
+            self._append(kind, time_ns() // 1000, **fields)
         self._awake.set()
         if self._interrupt is not None:
             self._raise_interrupt()
@@ -200,7 +203,7 @@ class Reporter:
             metrics.points.settle()
             self._take_spans(last=True)
             spans.recorder.on = False
-            self._append("status", at or time.time_ns() // 1000, state=state, **fields)
+            self._append("status", at or time_ns() // 1000, state=state, **fields)
             self._flush(ended=True)
             if self._file >= 0:
                 with contextlib.suppress(OSError):  # a quota, say: all has been sent already
@@ -247,7 +250,7 @@ class Reporter:
             except Exception as error:  # the timeline may be incomplete, but the cell must not fail
                 self._broken.append(source)
                 spans.recorder.note(f"spans are missing from rank {self.rank}: {error!r}")
-        now = time.time_ns() // 1000
+        now = time_ns() // 1000
         for fields in spans.recorder.take(self._start, last):
             columns = {key: fields.pop(key) for key in ("name", "start", "dur")}
             at = now - self._start
@@ -299,7 +302,7 @@ class Reporter:
         """Report, once per run, that the spool is incomplete: events not received are lost."""
         if not self._told:
             self._told = True
-            now = time.time_ns() // 1000
+            now = time_ns() // 1000
             self._append("mark", now, name="unspooled", args={"why": trouble})
 
     def _flush(self, ended: bool = False) -> None:
@@ -361,30 +364,39 @@ class Reporter:
         self._awake.set()
 
     def _pump(self) -> None:
+        while True:
+            try:
+                self._report()
+            except Exception as error:  # without this thread, all would wait for the cell's end
+                spans.recorder.note(REPORT_FAILED.format(rank=self.rank, error=error))
+                sleep(BATCH_INTERVAL_S)
+
+    def _report(self) -> None:
         sent, came = 0.0, False
         while True:
             self._awake.wait(self._pause(came))
-            pause = sent + self._batch_s - time.monotonic()
+            pause = sent + self._batch_s - monotonic()
             if pause > 0:
-                time.sleep(pause)
+                sleep(pause)
                 self._awake.wait(0)  # what has arrived during the pause is taken in now
-            is_due = int(time.time() / REPORT_INTERVAL_S) != self._reported
+            second = int(epoch_s() / REPORT_INTERVAL_S)
+            is_due = second != self._reported
+            self._reported = second  # first of all, so that what fails is not made again at once
             sample = self._sample(is_due)
             with self._lock:
                 if self.run is None:
                     continue
                 came = self._take_turn()
                 if is_due:
-                    self._reported = int(time.time() / REPORT_INTERVAL_S)
                     for stream in self._streams.values():
                         stream.trim()
                     self._take_spans()
                     if sample and self.run == self._sampled:
-                        self._append("sample", time.time_ns() // 1000, **sample)
+                        self._append("sample", time_ns() // 1000, **sample)
                 if self._seq > self._before + 1 and self._unsent:
                     # Not for "running" alone: the first line would then wait for the next batch.
                     self._flush()
-                    sent = time.monotonic()
+                    sent = monotonic()
 
     def _pause(self, came: bool) -> float:
         """Return the seconds until the next poll; `came` tells whether the last one found output.
@@ -394,9 +406,7 @@ class Reporter:
         """
         if self.run is None:
             return IDLE_POLL_INTERVAL_S
-        return (
-            self._batch_s if came else QUIET_POLL_INTERVAL_S - time.time() % QUIET_POLL_INTERVAL_S
-        )
+        return self._batch_s if came else QUIET_POLL_INTERVAL_S - epoch_s() % QUIET_POLL_INTERVAL_S
 
     def _sample(self, is_due: bool) -> dict[str, Any] | None:
         """Return how busy this rank was since the last sample of the same run, if one is due;
@@ -431,3 +441,6 @@ class Reporter:
         self._awake = Wake()
         for stream in (self.stdout, self.stderr):
             stream.after_fork()
+
+
+REPORT_FAILED = "a report of rank {rank} failed, and was made again a moment later: {error!r}"

@@ -53,6 +53,32 @@ def test_events_are_ordered_and_numbered(tmp_path):
     assert batches[-1][0]["ended"] is True
 
 
+@pytest.mark.parametrize("broken", [
+    "time.sleep = time.time = time.monotonic = fail", "r.sampler = Sampler()",
+])  # fmt: skip
+def test_lines_go_on_coming_whatever_fails_on_the_reporting_thread(tmp_path, broken):
+    events, _ = report(
+        tmp_path,
+        f"""
+        own_sleep = time.sleep
+        def fail(*given):
+            raise TimeoutError
+        class Sampler:
+            seconds = 9.0
+            start = sample = fail
+        r.begin("a", time.time_ns() // 1000)
+        {broken}
+        os.write(1, b"line\\n")
+        for _ in range(200):
+            if any("line" in text for _, text in batches):
+                break
+            own_sleep(0.05)
+        done()
+        """,
+    )
+    assert [e["text"] for e in events if e["kind"] == "log"] == ["line\n"]
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_spool_file_that_was_made_before_its_run_is_as_any_other(tmp_path, gone):
     events, batches = report(

@@ -325,6 +325,21 @@ def test_a_clock_that_is_set_back_keeps_no_output_waiting(spool, monkeypatch):
     assert len(woken) == len(spool.marks) == 6
 
 
+def test_what_a_thread_prints_between_cells_takes_little_memory(spool, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_TIME_MARKS", 100)
+    stream = RankStream(spool, "stdout", lambda: None)
+    begin = time.time_ns()
+    for second in range(1000):
+        now = begin + second * 10**9
+        monkeypatch.setattr(streams.time, "time_ns", lambda at=now: at)
+        print(second, file=stream)
+        assert len(spool.marks) <= 100
+    pieces = [*spool.read()]
+    assert "".join(each.text for each in pieces) == "".join(f"{n}\n" for n in range(1000))
+    for each in pieces:  # what is left of the times is not later than the lines
+        assert each.t <= begin // 1000 + 1_000_000 * int(each.text.split()[0])
+
+
 def test_a_flood_is_read_in_turns(spool, monkeypatch):
     monkeypatch.setattr(streams, "MAX_READ_BYTES", 2 * MAX_PIECE_BYTES)
     euros = "€" * MAX_PIECE_BYTES + "\n"  # its turns end within characters
