@@ -15,13 +15,15 @@ T = TypeVar("T")
 
 
 def write_atomically(path: Path, text: str, mode: int = PRIVATE_MODE) -> None:
-    """Replace the content of `path` with `text`; safe for concurrent processes and threads.
+    """Replace the content of `path` with `text`; safe for concurrent processes and threads, and in
+    a folder where others write: what they put in the way is removed or refused, never followed.
 
     Raises OSError, leaving the old file as it was and no temporary file.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         fresh.replace(path)

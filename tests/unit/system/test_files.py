@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
@@ -33,6 +34,16 @@ def test_only_the_user_may_read_it_unless_said(tmp_path: Path) -> None:
     write_atomically(tmp_path / "open", "x", mode=0o644)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) & 0o044
+
+
+def test_a_link_that_somebody_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    fresh = f".shared.{os.getpid()}.{threading.get_ident()}"
+    (tmp_path / fresh).symlink_to(other)
+    write_atomically(tmp_path / "shared", "new")
+    assert (tmp_path / "shared").read_text() == "new" and not (tmp_path / "shared").is_symlink()
+    assert other.read_text() == "kept"
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
