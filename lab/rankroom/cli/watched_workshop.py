@@ -13,9 +13,9 @@ import time
 import click
 
 from rankroom.cli.terminal import Terminal
-from rankroom.errors import RankroomError
+from rankroom.errors import RankroomError, SchedulerError
 from rankroom.jupyter_job import lab_script
-from rankroom.scheduler import pbs
+from rankroom.scheduler import pbs, slurm
 from rankroom.scheduler.same_machine import is_here
 from rankroom.scheduler.scheduler_client import COMMAND_TIMEOUT_S, Scheduler
 from rankroom.ssh.host import place
@@ -122,16 +122,30 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
         scheduler = Scheduler(site, there)
         if site.scheduler == "pbs":
             return await _pbs_jobs(scheduler, known)
-        done = await scheduler.call(
-            ["squeue", "--noheader", "--local", "--format=%i|%u|%T|%j"], COMMAND_TIMEOUT_S
-        )
+        # All jobs, whatever the teacher's own variables select.
+        ask = [*slurm.ENV, "squeue", "--noheader", "--all", "--local", "--format=%i|%u|%T|%j"]
+        done = await scheduler.call(ask, COMMAND_TIMEOUT_S)
         if not done.ok:
             raise scheduler.failed(done)
+        found = _left(done.output, plan, known)
+        if not found and await _hides_jobs(scheduler):
+            raise SchedulerError(HIDDEN)
+        return found
     finally:
         await there.close()
+
+
+async def _hides_jobs(scheduler: Scheduler) -> bool:
+    """Return whether Slurm shows users only their own jobs."""
+    done = await scheduler.call(["scontrol", "show", "config"], COMMAND_TIMEOUT_S)
+    shown = re.search(r"^PrivateData\s*=\s*(\S+)", done.output, re.MULTILINE)
+    return shown is not None and "jobs" in shown[1].split(",")
+
+
+def _left(output: str, plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]:
     return [
         {"job": each[0], "user": each[1], "state": each[2].lower()}
-        for each in (line.split("|") for line in done.output.splitlines())
+        for each in (line.split("|") for line in output.splitlines())
         if len(each) == 4
         and each[2] not in ("COMPLETING", "COMPLETED", "CANCELLED")
         # A running job that no seat has named is the learner's own.
@@ -149,7 +163,7 @@ async def _pbs_jobs(scheduler: Scheduler, known: set[tuple[str, str]]) -> list[d
     done = await scheduler.call(pbs.ask(ids), COMMAND_TIMEOUT_S)
     if not done.ok and (otherwise := pbs.ask_otherwise(ids, done.output)):
         done = await scheduler.call(otherwise, COMMAND_TIMEOUT_S)
-    if not done.ok and not pbs.PARTLY.search(done.output):
+    if done.timed_out or not (done.ok or pbs.is_partial(done.output)):
         raise scheduler.failed(done)
     found = []
     for job, status in pbs.listed(done.output).items():
@@ -165,6 +179,7 @@ def _seconds(until: float) -> int:
 
 WARNED = "all learners have been warned: their ranks and jobs end in {seconds} s"
 JOBS_UNKNOWN = "{name} has ended; it is unknown whether any of its jobs are left ({why})"
+HIDDEN = "Slurm's PrivateData shows you no jobs of others here"
 SEAT_NOT_ENDED = "{user}'s JupyterLab has not reported that it ended: "
 ON_NODE = "if it or its ranks still run, they end once that learner types `rankroom workshop leave`"
 SEATS_LOST = (

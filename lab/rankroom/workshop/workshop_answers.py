@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def overview(folder: Folder, exercise: str = "") -> Json:
     return {
         "folder": str(folder.path),
         "name": plan.name,
-        "join": f"rankroom workshop join {folder.path}",
+        "join": f"rankroom workshop join {shlex.quote(str(folder.path))}",
         "now": now,
         "ends": plan.ends.timestamp() if plan.ends else 0.0,
         "is_over": folder.is_over(),

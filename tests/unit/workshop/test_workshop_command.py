@@ -400,6 +400,20 @@ def test_jobs_that_are_left_are_those_of_seats_and_those_that_wait(
     assert "job 14 of zoe still exists (pending)" in done.output
 
 
+def test_of_jobs_that_slurm_hides_nothing_is_known(
+    base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
+):
+    folder = ending(base, monkeypatch)
+    fake.instead("squeue", 'case " $* " in *" --all "*) ;; *) exit 1 ;; esac; ! env | grep SQUEUE_')
+    monkeypatch.setenv("SQUEUE_USERS", ME)
+    fake.instead("scontrol", "echo 'PrivateData             = users,jobs'")
+    done = typed("end", folder.path)
+    assert done.exit_code == 1 and "no job of it is left" not in done.output
+    assert "unknown whether any of its jobs are left (Slurm's PrivateData shows" in done.output
+    fake.instead("scontrol", "echo 'PrivateData             = none'")
+    assert typed("end", folder.path).exit_code == 0
+
+
 @pytest.mark.parametrize("way", ["ssh", "hub"])
 def test_where_the_scheduler_cannot_be_asked_that_is_said(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler, way: str

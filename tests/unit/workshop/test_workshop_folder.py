@@ -2,6 +2,7 @@
 the teacher tells."""
 
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterator
@@ -201,6 +202,12 @@ def test_a_name_of_a_seat_may_be_any_bytes(folder: Folder):
     assert folder.news()[-1].is_for(found.key)
     [tile] = workshop_answers.overview(folder)["tiles"]
     assert tile["offered"]["what"] == "reset"
+
+
+def test_what_learners_type_leads_to_any_folder(base: Path):
+    folder = opened(base / "Ada's course")
+    join = workshop_answers.overview(folder)["join"]
+    assert shlex.split(join) == ["rankroom", "workshop", "join", str(folder.path)]
 
 
 def test_a_seat_holds_plain_short_text_whatever_was_written():
