@@ -103,11 +103,18 @@ class BatchJob:
 
     async def _fetch(self, folder: str, name: str, file: IO[bytes]) -> None:
         # As text, since a host returns lines; in long lines, to have fewer of them.
-        code = f'set -o pipefail; enter "$0" && tar -czf - -- "$1" | base64 -w {LINE}'
+        code = f"""
+            set -o pipefail; echo "{own_folder.MARK}"
+            enter "$0" && tar -czf - -- "$1" | base64 -w {LINE}
+        """
         said: deque[str] = deque(maxlen=20)
+        has_begun = False
 
         def take(line: str) -> None:
-            if data := _decoded(line):
+            nonlocal has_begun
+            if not has_begun:  # a greeting of the login shell's may look like data
+                has_begun = line == own_folder.MARK
+            elif data := _decoded(line):
                 file.write(data)
             else:
                 said.append(line)

@@ -144,7 +144,15 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
         sent = BatchJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))
-        number = await scheduler.submit(script, copy=str(asked.copy))
+        submitting = asyncio.ensure_future(scheduler.submit(script, copy=str(asked.copy)))
+        try:
+            number = await asyncio.shield(submitting)
+        except asyncio.CancelledError:  # Ctrl-C, but the scheduler may accept the job all the same
+            number = await submitting
+            click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
+            await scheduler.cancel(number)
+            click.echo(CANCELLED.format(job=number))
+            raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
         click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
         if not wait:
             click.echo(_later(at, number, asked.copy))
@@ -231,6 +239,7 @@ SUBMITTED = "job {job} was submitted at {site}; its files are in {folder}"
 COLLECT_HINT = (
     "`rankroom batch --collect {job}` brings its notebook and records here, once it is over"
 )
+CANCELLED = "job {job} was cancelled, as you interrupted its submission"
 GOES_ON = "job {job} was not cancelled: {later}"
 NOTEBOOK_HINT = "the executed notebook will be {copy}; `rankroom jobs` says how the job stands"
 NO_JOB = "job {job} was not submitted from here: `rankroom jobs --all` lists those that were"

@@ -101,7 +101,7 @@ async def queue(lab: Lab, tell: Teller) -> JobStatus:
 async def server(lab: Lab, tell: Teller) -> Endpoint:
     """Wait until the running job's server has written where it listens. Raises Requeued, JobOver,
     and UselessJob if it takes longer than SERVER_START_TIMEOUT_S."""
-    waited = 0.0  # seconds during which the site could be reached
+    waited = 0.0  # seconds during which the site could be reached, and the job was not suspended
 
     async def look() -> tuple[JobStatus, Endpoint | None, float]:
         begun = time.monotonic()
@@ -110,7 +110,7 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
     while True:
         status, found, took = await retry_until_known(look, lab.job, tell.show)
         await demand_on(lab, status)
-        runs = status.state == "running"
+        runs = status.state == "running" and not status.is_suspended
         if runs and found is not None:
             return found
         if runs and waited > SERVER_START_TIMEOUT_S:
@@ -123,7 +123,8 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
         starts = f" · JupyterLab starts · {clock(waited)}" if runs else ""
         tell.show(f"job {lab.job} {status.words}{starts}")
         await asyncio.sleep(POLL_INTERVAL_S)
-        waited += took + POLL_INTERVAL_S
+        if runs:
+            waited += took + POLL_INTERVAL_S
 
 
 async def answers(lab: Lab, tell: Teller, opened: Endpoint, line: SshConnection) -> None:

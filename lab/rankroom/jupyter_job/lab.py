@@ -54,12 +54,12 @@ class Lab:
         try:
             job = await asyncio.shield(submitting)
         except asyncio.CancelledError:
-            job = ""
-            with contextlib.suppress(RankroomError):
-                job = await submitting
             try:
-                if job:
-                    await scheduler.cancel(job)
+                job = await submitting
+            except RankroomError as error:  # perhaps it is unknown whether there is a job
+                raise LabError(str(error)) from None
+            try:
+                await scheduler.cancel(job)
             except RankroomError as error:
                 site = scheduler.site.name
                 raise LabError(MAY_RUN.format(job=job, site=site, error=error)) from None
@@ -73,8 +73,11 @@ class Lab:
         return await self.scheduler.status(self.job)
 
     async def endpoint(self) -> Endpoint | None:
-        """Return where the server listens; None until it does."""
+        """Return where the server listens; None until it does. Raises SchedulerError if the site's
+        file system does not answer."""
         done = await self._run_at_site('enter "$1/$2" && cat server.json')
+        if done.timed_out:
+            raise self.scheduler.failed(done)
         return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:

@@ -7,6 +7,7 @@ job's time is long past, it is over even without an answer.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from typing import Literal
@@ -14,6 +15,7 @@ from typing import Literal
 from rankroom.errors import SchedulerError
 from rankroom.record.cluster_file import Allocation, is_past
 from rankroom.scheduler import job_end, pbs, slurm
+from rankroom.scheduler.allocation import expand
 
 # "ending": processes of the job may be left. "on": it runs, or may run again.
 State = Literal["on", "ending", "over", "unknown"]
@@ -39,9 +41,22 @@ def _slurm(granted: Allocation) -> State:
         is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "show", "node"])
         return "over" if is_gone else "unknown"
     said = job_end.own_lines(said, job)
+    if not _is_granted(said, granted):
+        return "unknown"
     if not job_end.why_over(said, job):
         return "on" if job_end.field(said, "JobState") else "unknown"
     return "ending" if job_end.field(said, "JobState") == "COMPLETING" else "over"
+
+
+def _is_granted(said: str, granted: Allocation) -> bool:
+    """Return whether Slurm speaks of the job that was granted: with a home that clusters share, it
+    may be another cluster's Slurm, which has a job of the same number."""
+    user, nodes = job_end.field(said, "UserId"), job_end.field(said, "NodeList")
+    if user and not user.endswith(f"({os.getuid()})"):
+        return False
+    # A job that was put back into the queue has none.
+    names = [] if nodes in ("", "(null)") else expand(nodes)
+    return not names or any(node.name in names for node in granted.nodes)
 
 
 def _pbs(granted: Allocation) -> State:

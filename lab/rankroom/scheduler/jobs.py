@@ -21,7 +21,7 @@ class JobStatus:
 
     Times are epoch seconds, 0 if not known: `expected` is when a pending job may start, `until`
     when the time of a running one is over. `never` says that it will never start as it is, once
-    that has been reported for `patience` seconds.
+    that has been reported for `patience` seconds. A running job may be suspended.
     """
 
     id: str
@@ -33,6 +33,7 @@ class JobStatus:
     never: bool = False
     name: str = ""
     patience: float = 0.0
+    is_suspended: bool = False
 
     @property
     def words(self) -> str:
@@ -42,6 +43,8 @@ class JobStatus:
             never = self.never and not self.patience
             end = ": as submitted, it will never start" if never else when
             return f"is waiting in the queue ({self.reason or 'no reason given'}){end}"
+        if self.is_suspended:
+            return f"is suspended on {self.nodes}" if self.nodes else "is suspended"
         if self.state == "running":
             return f"runs on {self.nodes}" if self.nodes else "runs"
         if self.state == "gone":

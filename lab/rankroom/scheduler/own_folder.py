@@ -18,18 +18,18 @@ enter() { # a folder of yours that other users may not write to
 }
 """
 # Encloses a script's output: login shells print greetings, and warn of a missing locale.
-_MARK = "--- rankroom ---"
+MARK = "--- rankroom ---"
 
 
 def marked(code: str) -> str:
     """Wrap `code` so that `said` finds its output among other output; its exit status stays."""
-    return f'echo "{_MARK}"; exec 2>&1\n(\n{code}\n)\ns=$?; echo; echo "{_MARK}"; exit $s'
+    return f'echo "{MARK}"; exec 2>&1\n(\n{code}\n)\ns=$?; echo; echo "{MARK}"; exit $s'
 
 
 def said(output: str) -> str:
     """Return the output of code from `marked`; what there is of it if the code did not finish."""
-    _, _, rest = output.partition(f"{_MARK}\n")
-    inside, end, _ = rest.rpartition(f"\n{_MARK}")
+    _, _, rest = output.partition(f"{MARK}\n")
+    inside, end, _ = rest.rpartition(f"\n{MARK}")
     return inside if end else rest
 
 

@@ -24,8 +24,8 @@ CANCEL = ["qdel"]
 LOG = "{job}.*OU"  # PBS's name for a job's output, which is there once the job is over
 LIST = "qstat -u $USER"  # lists the user's jobs, for people
 NO_HISTORY = re.compile(r"job history", re.IGNORECASE)  # of a PBS that keeps none, the default
+# What is said of one job that is over; the others are reported.
 OVER = re.compile(r"Unknown Job Id|has finished", re.IGNORECASE)
-PARTLY = re.compile(r"Unknown Job Id", re.IGNORECASE)  # of one job; the others are reported
 # Times in UTC; and an answer from the scheduler itself at sites with a cache in front of qstat,
 # which may lack a new job for a minute or more (NCAR's qstat-cache, say).
 ENV = ["env", "TZ=UTC", "QSCACHE_BYPASS=true"]
@@ -141,11 +141,28 @@ def listed(output: str) -> dict[str, JobStatus]:
     """Return all jobs in the output of `ask`, by id. Raises SchedulerError if it is no answer."""
     answer = _answer(output)
     if answer is None:
-        if PARTLY.search(output):
+        if is_partial(output) and '"timestamp"' not in output:  # which JSON that is cut off has
             return {}
         raise SchedulerError(f"qstat returned no JSON; its output:\n{output.strip()[:2000]}")
     now, jobs = float(answer["timestamp"]), answer.get("Jobs", {})
     return {key.partition(".")[0]: _status(key, about, now) for key, about in jobs.items()}
+
+
+def is_partial(output: str) -> bool:
+    """Return whether a query that failed did so only for jobs that are over."""
+    failures = _failures(output)
+    return bool(failures) and all(OVER.search(line) for line in failures)
+
+
+def is_silent_on(output: str, job: str) -> bool:
+    """Return whether a query that failed for some jobs says nothing of this one, which it does not
+    list either: then it is unknown whether the job is over."""
+    failures, number = _failures(output), rf"(?<!\d){re.escape(job)}(?!\d)"
+    return bool(failures) and not any(re.search(number, line) for line in failures)
+
+
+def _failures(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("qstat: ")]
 
 
 def details(output: str, job: str) -> dict[str, Any]:
@@ -192,11 +209,12 @@ def _status(key: str, about: dict[str, Any], now: float) -> JobStatus:
     expected = until = 0.0
     if state == "pending":
         expected = _epoch(about.get("estimated", {}).get("start_time"))
-    if state == "running" and about.get("job_state") not in _SUSPENDED:
+    is_suspended = about.get("job_state") in _SUSPENDED
+    if state == "running" and not is_suspended:
         until = _until(about, now)
     return JobStatus(
         key.partition(".")[0], state, reason, expected, ",".join(filter(None, hosts)), until, never,
-        str(about.get("Job_Name", "")), NEVER_PATIENCE_S if never else 0.0,
+        str(about.get("Job_Name", "")), NEVER_PATIENCE_S if never else 0.0, is_suspended,
     )  # fmt: skip
 
 

@@ -202,6 +202,8 @@ class Scheduler:
             found = answered(self.kind, answer.output, wanted)
             unknown = {job for job, status in found.items() if status.state == "gone"}
             if (answer.at >= called and unknown <= set(answer.ids)) or not unknown:
+                if silent := [j for j in unknown if self.kind.is_silent_on(answer.output, j)]:
+                    raise SchedulerError(SILENT_ON.format(site=self.site.name, job=silent[0]))
                 self._seen |= found.keys() - unknown
                 return found
             called = min(called, time.time())  # a clock may be set back
@@ -275,7 +277,7 @@ class Scheduler:
             done = await self.call(self.kind.ask(ids), COMMAND_TIMEOUT_S)
             if not done.ok and (otherwise := self.kind.ask_otherwise(ids, done.output)):
                 done = await self.call(otherwise, COMMAND_TIMEOUT_S)
-            if not done.ok and not self.kind.PARTLY.search(done.output):
+            if done.timed_out or not (done.ok or self.kind.is_partial(done.output)):
                 return "", str(self.failed(done))
             self.kind.listed(done.output)
         except SshError:
@@ -323,6 +325,7 @@ async def retry_until_known(
 
 _MARK = "folder="
 NOT_LISTED = "it is not listed yet"
+SILENT_ON = "{site}: the scheduler's answer says nothing of job {job}"
 NO_SCHEDULER = (
     'the site {site} has no scheduler (its profile says `scheduler = "none"`): `%cluster start` '
     "without --site starts ranks on this machine. If the site does have one, set `scheduler` to "

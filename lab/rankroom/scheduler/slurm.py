@@ -50,9 +50,8 @@ _LONG_BY_SHORT_OPTION = {
     "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time",
 }  # fmt: skip
 _SBATCH_LINE = re.compile(r"^#SBATCH (?:--([a-z-]+)|-([A-Za-z]))", re.MULTILINE)
-# What is said of a job that is over; and by a failed query that still answers in part (none).
+# What is said of a job that is over.
 OVER = re.compile(r"Invalid job id|already completing or completed")
-PARTLY = re.compile(r"(?!)")
 # What is said if a job was sent, and no reply came: it may have been accepted.
 LOST = re.compile(
     r"Socket timed out|Zero Bytes were|Message (send|receive) failure|Communication shutdown"
@@ -183,6 +182,16 @@ def ask_otherwise(ids: Iterable[str], output: str) -> list[str]:
     return []
 
 
+def is_partial(output: str) -> bool:
+    """Return whether a query that failed did so only for jobs that are over: never here."""
+    return False
+
+
+def is_silent_on(output: str, job: str) -> bool:
+    """Return whether the output of `ask` leaves it open if a job is over: never, as it has all."""
+    return False
+
+
 def ask_alone(job: str) -> list[str]:
     """Return the command that queries one job that no list has: for some minutes after a job has
     ended, it reports how."""
@@ -250,8 +259,11 @@ def _status(
         reason = state.lower().replace("_", " ")
     expected = _epoch(start) if kind == "pending" else 0.0
     # While a job is suspended its time stops; its end is postponed when it resumes.
-    until = _epoch(end) if kind == "running" and state != "SUSPENDED" else 0.0
-    return JobStatus(job, kind, reason, expected, _nodes(nodes), until, never, name)
+    is_suspended = state in ("SUSPENDED", "STOPPED")
+    until = _epoch(end) if kind == "running" and not is_suspended else 0.0
+    return JobStatus(
+        job, kind, reason, expected, _nodes(nodes), until, never, name, is_suspended=is_suspended
+    )
 
 
 def _epoch(text: str) -> float:

@@ -120,10 +120,28 @@ def test_a_site_that_takes_too_long_is_called_so():
 
 def test_of_what_cannot_be_brought_the_error_is_shown_and_not_the_data(tmp_path: Path):
     said = f"{'H4sI' * 1000}\ntar: run: Cannot open: Permission denied\n{'AAAA' * 1000}\n"
+    said = f"--- rankroom ---\n{said}"
     sent = BatchJob(Answering(2, said), FOLDER)
     with pytest.raises(BatchFailed) as error:
         asyncio.run(sent.bring(Progress(), tmp_path / "copy.ipynb", Store()))
     assert str(error.value).endswith("from the site: tar: run: Cannot open: Permission denied")
+
+
+class Greeting(LocalHost):
+    """A site whose login shell prints a word that could be data."""
+
+    async def run(self, argv: Any, on_line: Any = None, **how: Any) -> Completed:
+        if on_line:
+            on_line("node0001")
+        return await super().run(argv, on_line=on_line, **how)
+
+
+def test_a_greeting_that_looks_like_data_is_none(tmp_path: Path, home: Path):
+    folder = BatchFolder(tmp_path / "job")
+    sent = BatchJob(Greeting(), folder)
+    asyncio.run(sent.put({str(folder.executed): "{}"}))
+    asyncio.run(sent.bring(Progress(), tmp_path / "copy.ipynb", Store()))
+    assert (tmp_path / "copy.ipynb").read_text() == "{}"
 
 
 def test_records_that_came_stay_when_the_next_one_does_not(tmp_path: Path, home: Path):
@@ -414,3 +432,45 @@ def test_a_notebook_with_a_cell_of_no_kind_is_none(tmp_path: Path):
 
 
 FOLDER = BatchFolder("/job")
+
+
+def test_an_interrupt_while_a_job_is_submitted_leaves_none(monkeypatch, capsys):
+    begun, cancelled = asyncio.Event(), []
+
+    class Slow:
+        def __init__(self, *given: Any) -> None:
+            pass
+
+        async def own_folder(self, what: str) -> str:
+            return "/there"
+
+        async def put(self, files: Any) -> None:
+            pass
+
+        async def submit(self, script: str, copy: str) -> str:
+            begun.set()
+            await asyncio.sleep(0.2)
+            return "12"
+
+        async def cancel(self, job: str) -> None:
+            cancelled.append(job)
+
+    for name, made in (("Scheduler", Slow), ("BatchJob", Slow), ("files", lambda *given: {})):
+        monkeypatch.setattr(batch_command, name, made)
+    asked = batch_command._BatchRequest.__new__(batch_command._BatchRequest)
+    for name in ("notebook", "script", "copy"):
+        object.__setattr__(asked, name, "")
+    object.__setattr__(asked, "site", Site("mine"))
+    object.__setattr__(asked, "name", "x")
+    monkeypatch.setattr(batch_command._BatchRequest, "job", lambda self, *given: "")
+
+    async def interrupted() -> None:
+        submitting = asyncio.ensure_future(batch_command._submit(asked, LocalHost(), True))
+        await begun.wait()
+        submitting.cancel()
+        await submitting
+
+    with pytest.raises(SystemExit):
+        asyncio.run(interrupted())
+    assert cancelled == ["12"]
+    assert "job 12 was cancelled, as you interrupted its submission" in capsys.readouterr().out

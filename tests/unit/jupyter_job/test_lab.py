@@ -397,6 +397,12 @@ def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
         asyncio.run(follow.server(lab, told))
 
 
+def test_a_suspension_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
+    monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
+    lab = Made(*[replace(RUNNING, is_suspended=True)] * 20, RUNNING)
+    assert asyncio.run(follow.server(lab, told)) == lab.opened
+
+
 def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(scheduler_client, "RETRY_DELAY_S", 0.02)

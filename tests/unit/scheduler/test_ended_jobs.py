@@ -54,6 +54,11 @@ def job(scheduler: str, until: float = 0.0) -> Allocation:
         ("echo JobId=12 JobState=COMPLETING Reason=None", "ending"),
         ("echo JobId=12 JobState=COMPLETED Reason=None", "over"),
         ("echo JobId=12 JobState=PENDING Reason=BeginTime", "over"),  # it was put back: others run
+        # Another cluster's Slurm, which has such a job as well, with a home that both have.
+        ("echo JobId=12 UserId=eve(4242424) JobState=COMPLETED NodeList=c9", "unknown"),
+        ("echo JobId=12 JobState=COMPLETED NodeList=n[1-3]", "unknown"),
+        ("echo JobId=12 JobState=COMPLETED NodeList=c[8-9]", "over"),
+        ("echo JobId=12 JobState=PENDING NodeList='(null)'", "over"),
         (f"{NODE}; {INVALID}", "over"),
         (f"{OTHER}; {INVALID}", "unknown"),  # another cluster's Slurm
         (f"{NODE}; {DOWN}", "unknown"),

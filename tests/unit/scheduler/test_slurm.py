@@ -327,7 +327,8 @@ def test_what_a_job_was_suspended_for_is_no_time_of_it():
         assert until(job_state=state, resources_used=used) == 0
     line = "7|{}|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     assert slurm.listed(line.format("RUNNING"))["7"].until == NOON - 3600
-    assert slurm.listed(line.format("SUSPENDED"))["7"].until == 0
+    suspended = slurm.listed(line.format("SUSPENDED"))["7"]
+    assert (suspended.until, suspended.words) == (0, "is suspended on c1")
 
 
 def test_the_first_node_is_the_one_that_pbs_runs_the_script_on():
@@ -338,8 +339,12 @@ def test_the_first_node_is_the_one_that_pbs_runs_the_script_on():
 
 def test_qstat_that_knows_none_of_the_jobs():
     said = "qstat: Unknown Job Id 15.polaris-pbs-01\n"
-    assert pbs.PARTLY.search(said)
+    assert pbs.is_partial(said)
     assert answered(pbs, said, ["15"])["15"].state == "gone"
+    assert not pbs.is_silent_on(said, "15")
+    assert pbs.is_silent_on(said, "5") and pbs.is_silent_on(said, "16")
+    with pytest.raises(SchedulerError, match="no JSON"):  # it was cut off behind the first line
+        answered(pbs, said + '{\n    "timestamp":1790000000,\n    "Jobs":{', ["15", "16"])
 
 
 def test_an_answer_that_is_none():

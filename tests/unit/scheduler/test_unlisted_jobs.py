@@ -101,3 +101,26 @@ def test_a_cache_before_qstat_is_passed_by(fake: FakeScheduler):
         with pytest.raises(SchedulerError, match="bypassed: true") as caught:
             asyncio.run(asks)  # type: ignore[arg-type]
         assert "QSCACHE" not in str(caught.value).partition("\n")[0]  # the command, for people
+
+
+@pytest.mark.parametrize("then", [
+    "exit 153", "echo qstat: cannot connect to server pbs-01 >&2; exit 153", "sleep 60",
+    """echo '{ "timestamp": 1795176000, "Jobs": { "101'; exit 1""",
+])  # fmt: skip
+def test_an_answer_that_says_nothing_of_a_job_does_not_end_it(
+    fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch, then: str
+):
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.1)
+    scheduler = scheduler_of("pbs")
+
+    async def all_of_it() -> None:
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        assert (await scheduler.status(job)).state == "pending"
+        monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 2.0)
+        # Of another job, which some process has asked for.
+        fake.instead("qstat", f"echo qstat: Unknown Job Id 9{job}.pbs-01 >&2; {then}")
+        with pytest.raises(SchedulerError):
+            while (await scheduler.status(job)).state == "pending":  # as answered before
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 60))
