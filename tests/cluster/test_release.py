@@ -7,6 +7,7 @@ import pytest
 
 from cells import failure, finish, log, states, values
 from rankroom.cluster.local import Cluster
+from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -197,6 +198,45 @@ hvd.allreduce(ones, op=hvd.Sum).tolist()
     ready.release()
     assert run.wait(60)
     assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
+MEET_AGAIN = """
+from horovod.common.exceptions import HorovodInternalError
+try:
+    hvd.allreduce(ones, name=f"of rank {rank}")
+except HorovodInternalError:
+    hvd.shutdown()
+    hvd.init()
+hvd.allreduce(ones)
+"""
+
+
+def stuck(run: Run) -> None:
+    """Wait until it is said that the ranks wait for one another."""
+    deadline = time.monotonic() + 60
+    while run.info.hang is None:
+        assert not run.wait(0.05) and time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("then", ["fails", "is released", "is interrupted"])
+def test_ranks_that_have_met_again_are_let_go_once_more(ready, then: str):
+    ends = "if rank == 0: raise ValueError('genuine')\n" if then == "fails" else ""
+    run = ready.run(f"{MEET_AGAIN}\n{ends}hvd.allreduce(ones, name=f'later, of rank {{rank}}')")
+    stuck(run)
+    ready.release()
+    if then != "fails":
+        deadline = time.monotonic() + 60
+        while run.info.hang is not None:  # they have met
+            assert not run.wait(0.05) and time.monotonic() < deadline
+        stuck(run)
+        _ = ready.release() if then == "is released" else run.interrupt()
+    assert run.wait(60)
+    if then == "fails":
+        assert states(run) == {0: "error", 1: "released"}
+        assert run.info.failure.evalue == "genuine"
+    else:
+        assert set(states(run).values()) <= {"released", "interrupted"}
     assert values(ready, ALL) == [EXPECTED] * 2
 
 

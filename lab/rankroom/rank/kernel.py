@@ -320,6 +320,8 @@ class RankKernel(IPythonParallelKernel):
         if looks_released(failure["ename"], failure["evalue"]):
             # Even if it failed before the request: another rank's release may reach it first.
             return "released"
+        if self.world.has_met_again:
+            return "error"
         let_go = self.let_go or self.recovery.began_let_go
         return "released" if let_go and not self.failed_before else "error"
 
@@ -376,9 +378,10 @@ class RankKernel(IPythonParallelKernel):
             return self.prompts.complete(question["prompt"], question["text"])
         if question["do"] == "release":
             peers_left = bool(question.get("parted"))
+            again = bool(question.get("again"))  # the ranks may have met again since
             if busy not in (None, question["run"]):
                 return {"released": self.recovery.release(question["run"], peers_left)}
-            first = busy is not None and not self.released
+            first = busy is not None and (again or not self.released)
             if first:
                 self.failed_before = bool(self.shell.failing)
                 self.raised_before = self.reporter.rank in question.get("raised", ())

@@ -71,6 +71,7 @@ class World:
     _waits: str = ""
     _released: bool = False
     _peers_left: bool = False  # other ranks are known to have left the cell
+    has_met_again: bool = False  # all ranks have met since they were released in this cell
     _rounds: dict[str, int] = field(default_factory=dict)
     _earlier: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
@@ -142,7 +143,7 @@ class World:
         self.run, self.present, self.epoch = run, ranks, epoch
         self.meeting, self.behind, self.elastic, self.first_with_state = meeting, back, False, 0
         self.size = len(ranks) if own else self.whole
-        self._released = self._peers_left = False
+        self._released = self._peers_left = self.has_met_again = False
         self._earlier.clear()
         if len(ranks) < self.size:
             # "Dummy" threads are those of C++, such as autograd's, which work for every cell.
@@ -200,6 +201,8 @@ class World:
                 )
                 number = int(answer["round"])
                 if answer["complete"] and not self._peers_left:
+                    self.has_met_again |= self._released
+                    self._released = False
                     self._rounds[topic] = number
                     values: list[Any] = answer["values"]
                     return values
@@ -225,7 +228,7 @@ class World:
         If some ranks have left the cell (`peers_left`), every later `gather` in it fails, too, even
         one that all ranks had joined.
         """
-        self._released, self._peers_left = True, peers_left
+        self._released, self._peers_left, self.has_met_again = True, peers_left, False
         if self._waits:
             self._ask(do="leave", topic=self._waits)
 

@@ -63,6 +63,9 @@ class Release:
         self._failed_at = float("inf")  # when the first failure was noticed; monotonic
         self._looks = False  # a check of the other ranks is scheduled, for all failures until then
         self._asked: list[Future[Any]] = []
+        # Whether that was said to ranks of which some had left the cell, or were interrupted: the
+        # others cannot meet again in it.
+        self._has_parted = False
         self._signals: list[Future[Any]] = []  # done once an agent has sent them
         self._sending = 0  # calls that are passing signals to agents
         self._signalled_by = 0.0  # until when signals may arrive; monotonic
@@ -74,6 +77,10 @@ class Release:
     def asked(self) -> bool:
         """True once ranks were asked to release collectives, blocked or not."""
         return bool(self._asked)
+
+    @property
+    def _may_meet_again(self) -> bool:
+        return bool(self._asked) and not self._has_parted
 
     @property
     def pending(self) -> bool:
@@ -102,17 +109,22 @@ class Release:
         `prompts`, also ranks that wait for a user's answer.
 
         All ranks are included, as Horovod is shut down and initialized again by the next cell on
-        all ranks. Returns the ranks' replies.
+        all ranks. Ranks that were released by a user may meet again in the same cell, and are then
+        released again. Returns the ranks' replies.
         """
         with self._lock:
-            if not self._running() or (self._asked and not (prompts and self._is_held())):
+            again = self._may_meet_again and self._unconfirmed <= 0
+            is_done = self._asked and not again
+            if not self._running() or (is_done and not (prompts and self._is_held())):
                 return self._asked
             # A rank that has left the cell, or is about to, joins no more collectives.
             is_whole = len(self._running()) == len(self._ranks) and not self._raised
-            about = {
+            about: dict[str, Any] = {
                 "run": self._run, "raised": sorted(self._raised), "prompts": prompts,
                 "interrupted": self.interrupted, "parted": self.interrupted or not is_whole,
+                "again": again,
             }  # fmt: skip
+            self._has_parted |= bool(about["parted"])
             asked: list[Future[Any]] = []
             with contextlib.suppress(RankroomError, OSError):
                 asked = self._connections.request(self._ranks, do="release", **about)
@@ -189,7 +201,7 @@ class Release:
             return
         self._looks = False
         running = self._running()
-        if not running or self._asked:
+        if not running or self._has_parted:
             return
         asked: list[Future[Any]] = []
         with contextlib.suppress(RankroomError, OSError):
