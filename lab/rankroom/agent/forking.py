@@ -129,7 +129,8 @@ def _flush_files() -> None:
     for kind in (io.TextIOBase, io.BufferedIOBase):
         for each in (sys.stdout, sys.stderr, *gc.get_objects()):
             with contextlib.suppress(BaseException):  # a pipe that nobody reads any more, say
-                if isinstance(each, kind) and not each.closed and each.writable():
+                # By its type: what an object says of its class may load a module.
+                if issubclass(type(each), kind) and not each.closed and each.writable():
                     each.flush()
 
 

@@ -235,7 +235,7 @@ class RankKernel(IPythonParallelKernel):
         """Flush what the cell, or an earlier one, has put in place of stdout and stderr, such as
         one with another encoding: what it still holds belongs to this cell."""
         for each in (sys.stdout, sys.stderr):
-            if each not in (self.reporter.stdout, self.reporter.stderr):
+            if each is not self.reporter.stdout and each is not self.reporter.stderr:
                 with contextlib.suppress(Exception):  # it may be closed, or no file at all
                     each.flush()
 
