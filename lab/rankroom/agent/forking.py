@@ -128,7 +128,7 @@ def _flush_files() -> None:
     # Text is flushed into buffers, so it comes first.
     for kind in (io.TextIOBase, io.BufferedIOBase):
         for each in (sys.stdout, sys.stderr, *gc.get_objects()):
-            with contextlib.suppress(BaseException):  # a pipe that nobody reads any more, say
+            with contextlib.suppress(BaseException):  # a pipe without a reader, say
                 # By its type: what an object says of its class may load a module.
                 if issubclass(type(each), kind) and not each.closed and each.writable():
                     each.flush()

@@ -24,7 +24,7 @@ from rankroom.reporting.flood_buffer import FloodBuffer
 MAX_PIECE_BYTES = 1 << 20  # bytes in one log event at most, so that a 100 MB line stays manageable
 # A time mark at most every 2 ms: cheap in floods, exact for slow prints.
 TIME_MARK_INTERVAL_NS = 2_000_000
-MAX_TIME_MARKS = 10_000  # of what nobody has read yet; beyond, times between cells are less exact
+MAX_TIME_MARKS = 10_000  # not read yet; beyond that, times between cells are less exact
 # Lines written to disk one by one after a time mark; more of them are a flood.
 LINES_BEFORE_FLOOD = 64
 MAX_READ_BYTES = 16 << 20  # bytes that one `read` takes into memory at most
