@@ -1,5 +1,4 @@
-"""The test cluster, which files share that leave it as it was; without root or Slurm they are
-skipped."""
+"""The test cluster, brought up again for each file; without root or Slurm they are skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from machines import Machines, missing
-from shared_machines import SharedMachines
 
 HERE = Path(__file__).parent
 
@@ -28,19 +26,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/slurm were skipped: {WHY}")
 
 
-@pytest.fixture(scope="session")
-def shared_machines() -> Iterator[SharedMachines]:
-    shared = SharedMachines()
-    yield shared
-    shared.close()
-
-
 # What a file leaves behind (a node that is down, a job that ends slowly) is no other's trouble.
 @pytest.fixture(scope="module")
-def machines(shared_machines: SharedMachines) -> Iterator[Machines]:
+def machines() -> Iterator[Machines]:
     """A laptop, a login node and four compute nodes with two (pretended) GPUs each."""
-    with shared_machines.used() as machines:
-        yield machines
+    made = Machines()
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
 
 
 @pytest.fixture

@@ -61,7 +61,6 @@ class Machines:
         self.root.chmod(0o755)
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self._was_idle = False
-        self.folders: set[str] = set()  # in `root`, after the start
 
     @property
     def names(self) -> list[str]:
@@ -83,7 +82,6 @@ class Machines:
             self._wire(name)
         self.until(lambda: all(self._is(name, "ready") for name in names[1:]), "daemons")
         self.until_idle()
-        self.folders = {each.name for each in self.root.iterdir()}
 
     def down(self) -> None:
         """End every process, and remove the folder."""
@@ -252,12 +250,6 @@ class Machines:
     def plug(self, machine: str, network: str = "cluster") -> None:
         self._switch(f"link set {machine}-{network[:3]} up")
 
-    def unplugged(self) -> list[str]:
-        """The cables that are not plugged in."""
-        words = ["nsenter", "-t", str(self.first("switch")), "-n", "ip", "-o", "link", "show"]
-        done = subprocess.run(words, text=True, check=True, capture_output=True)
-        return [line.split()[1] for line in done.stdout.splitlines() if "state DOWN" in line]
-
     # -- how it is made
 
     def _start(self, name: str) -> None:
@@ -416,11 +408,6 @@ class Machines:
             f"  UserKnownHostsFile {client}/known_hosts\n  StrictHostKeyChecking yes\n"
             "Host c*\n  ProxyJump login\n"
         )
-        self.make_homes()
-
-    def make_homes(self) -> None:
-        """Make the users' homes, with keys for ssh."""
-        key = self.root / "client" / "id_ed25519"
         for user in self.users:
             home = self.home(user)
             (home / ".ssh").mkdir(parents=True)
