@@ -62,17 +62,12 @@ class Machines:
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self._was_idle = False
 
-    @property
-    def names(self) -> list[str]:
-        """All of them; the switch first."""
-        return ["switch", "laptop", "ctl", "login", *self.nodes]
-
     # -- up and down
 
     def up(self) -> None:
         """Start it, and wait until all nodes are idle."""
         self._write_files()
-        names = self.names
+        names = ["switch", "laptop", "ctl", "login", *self.nodes]
         for name in names:
             self._start(name)
         self.until(lambda: all(self._is(name, "up") for name in names), "machines")
@@ -141,7 +136,7 @@ class Machines:
         enter = [
             "nsenter",
             "-t",
-            str(self.first(machine)),
+            str(self._first(machine)),
             *["-m", "-u", "-i", "-n", "-p", "-w", "--"],
         ]
         # It would outlive its caller, being in another process tree.
@@ -202,10 +197,10 @@ class Machines:
     def prefer(self, machine: str, user: str) -> None:
         """Let a user's processes on a machine, in sessions of their own, come before all others of
         this one, as if that machine had processors of its own."""
-        space, uid = space_of(Path(f"/proc/{self.first(machine)}")), int(self.id(user))
+        space, uid = _space_of(Path(f"/proc/{self._first(machine)}")), int(self.id(user))
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended, or this kernel has no such groups
-                if process.stat().st_uid == uid and space_of(process) == space:
+                if process.stat().st_uid == uid and _space_of(process) == space:
                     os.setpriority(os.PRIO_PROCESS, int(process.name), PREFERRED)
                     (process / "autogroup").write_text(str(PREFERRED))
 
@@ -268,7 +263,7 @@ class Machines:
                 start_new_session=True,
             )  # fmt: skip
 
-    def first(self, machine: str) -> int:
+    def _first(self, machine: str) -> int:
         """The id, here, of a machine's process 1."""
         pid = self._machines[machine].pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
@@ -279,7 +274,7 @@ class Machines:
             cables = [("campus", "eth0", "10.88.0.2/24")]
         if name == "login":
             cables.append(("campus", "eth1", "10.88.0.10/24"))
-        first = self.first(name)
+        first = self._first(name)
         for network, interface, address in cables:
             plug = f"{name}-{network[:3]}"
             self._switch(
@@ -290,14 +285,14 @@ class Machines:
             self._ip(first, lines)
 
     def _switch(self, *lines: str) -> None:
-        self._ip(self.first("switch"), "\n".join(lines) + "\n")
+        self._ip(self._first("switch"), "\n".join(lines) + "\n")
 
     def _ip(self, machine: int, lines: str) -> None:
         words = ["nsenter", "-t", str(machine), "-n", "ip", "-batch", "-"]
         subprocess.run(words, input=lines, text=True, check=True, capture_output=True)
 
     def _is_plugged(self, name: str) -> bool:
-        words = ["nsenter", "-t", str(self.first("switch")), "-n", "ip", "-o", "link", "show"]
+        words = ["nsenter", "-t", str(self._first("switch")), "-n", "ip", "-o", "link", "show"]
         done = subprocess.run(words, text=True, check=True, capture_output=True)
         return f": {name}-" in done.stdout
 
@@ -422,7 +417,7 @@ ENTERED = ["-m", "-u", "-i", "-n", "-p", "-w", "--"]
 UNSHARED = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=KILL"]
 
 
-def space_of(process: Path) -> Path:
+def _space_of(process: Path) -> Path:
     return (process / "ns" / "pid").readlink()
 
 

@@ -27,7 +27,7 @@ TEACHER = "teacher"
 FOLDER = "/home/course/trial"
 PLAYER = Path(__file__).with_name("lesson_player.py")
 SOLVED = ["hello.1", "hello.2", "hello.3"]
-PIPE_BYTES = 1 << 20  # of what a console has printed and nobody has read yet
+PIPE_BYTES = 1 << 20  # printed by a console, and not read yet
 # What `join` says on a login node: the way to the server, and what opens it.
 WAY = re.compile(
     r"ssh -N -L \d+:([\d.]+):(\d+) .*?"

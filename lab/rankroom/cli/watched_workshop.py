@@ -165,8 +165,10 @@ async def _pbs_jobs(scheduler: Scheduler, known: set[tuple[str, str]]) -> list[d
         done = await scheduler.call(otherwise, COMMAND_TIMEOUT_S)
     if done.timed_out or not (done.ok or pbs.is_partial(done.output)):
         raise scheduler.failed(done)
-    found = []
-    for job, status in pbs.listed(done.output).items():
+    found, listed = [], pbs.listed(done.output)
+    if any(job not in listed and pbs.is_silent_on(done.output, job) for job in ids):
+        raise scheduler.failed(done)
+    for job, status in listed.items():
         user = str(pbs.details(done.output, job).get("Job_Owner", "")).partition("@")[0]
         if (job, user) in known and status.state in ("pending", "running"):
             found.append({"job": job, "user": user, "state": status.state})

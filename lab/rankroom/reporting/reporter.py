@@ -443,4 +443,4 @@ class Reporter:
             stream.after_fork()
 
 
-REPORT_FAILED = "a report of rank {rank} failed, and was made again a moment later: {error!r}"
+REPORT_FAILED = "a report of rank {rank} failed, and was repeated a moment later: {error!r}"

@@ -63,8 +63,8 @@ class Release:
         self._failed_at = float("inf")  # when the first failure was noticed; monotonic
         self._looks = False  # a check of the other ranks is scheduled, for all failures until then
         self._asked: list[Future[Any]] = []
-        # Whether that was said to ranks of which some had left the cell, or were interrupted: the
-        # others cannot meet again in it.
+        # Whether they were told that some ranks have left the cell, or that it is interrupted: they
+        # cannot meet again in it.
         self._has_parted = False
         self._signals: list[Future[Any]] = []  # done once an agent has sent them
         self._sending = 0  # calls that are passing signals to agents
@@ -124,11 +124,11 @@ class Release:
                 "interrupted": self.interrupted, "parted": self.interrupted or not is_whole,
                 "again": again,
             }  # fmt: skip
-            self._has_parted |= bool(about["parted"])
             asked: list[Future[Any]] = []
             with contextlib.suppress(RankroomError, OSError):
                 asked = self._connections.request(self._ranks, do="release", **about)
             self._asked = asked or self._asked
+            self._has_parted |= bool(asked and about["parted"])
             self._confirmed_by = time.monotonic() + RELEASED_S
             self._unconfirmed += len(asked)
         # The run ends when every rank has confirmed: a late release would hit the next cell.
