@@ -41,6 +41,9 @@ SUBMIT_TIMEOUT_S = 150.0  # sbatch waits two minutes for a busy controller
 # Until a job is listed whose submission got no reply, and between two attempts.
 FIND_JOB_TIMEOUT_S, FIND_JOB_INTERVAL_S = 30.0, 3.0
 LISTING_DELAY_S = 180.0  # after its submission, while lists may not have a job yet
+# A job that has waited for so long could start at first: limits of a partition change by night, or
+# as its nodes are drained. That it never will has to be reported for a day then.
+COULD_START_AFTER_S, CHANGED_LIMIT_PATIENCE_S = 600.0, 86400.0
 _MODULE_BY_SCHEDULER: dict[str, ModuleType] = {"slurm": slurm, "pbs": pbs}
 _STATUS_DENIED, _STATUS_NOT_FOUND = (
     126,
@@ -205,7 +208,7 @@ class Scheduler:
                 if silent := [j for j in unknown if self.kind.is_silent_on(answer.output, j)]:
                     raise SchedulerError(SILENT_ON.format(site=self.site.name, job=silent[0]))
                 self._seen |= found.keys() - unknown
-                return found
+                return {job: self._with_patience(status) for job, status in found.items()}
             called = min(called, time.time())  # a clock may be set back
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 
@@ -232,10 +235,21 @@ class Scheduler:
         """Return whether a recently submitted job has not been in a list since."""
         if job in self._seen:
             return False
+        age = self._age(job)
+        return age is not None and 0 <= age < LISTING_DELAY_S
+
+    def _with_patience(self, status: JobStatus) -> JobStatus:
+        """Return the status of a job that will never start as one that may, if it could before."""
+        if not status.never or (self._age(status.id) or 0.0) < COULD_START_AFTER_S:
+            return status
+        return replace(status, patience=max(status.patience, CHANGED_LIMIT_PATIENCE_S))
+
+    def _age(self, job: str) -> float | None:
+        """Return how long ago a job was submitted, in seconds; None if that is not known."""
         own = (self.site.name, job)
         kept = (each.at for each in all_submitted() if (each.site, each.job) == own)
         at = self._submitted.get(job) or max(kept, default=0.0)
-        return 0 <= time.time() - at < LISTING_DELAY_S
+        return time.time() - at if at else None
 
     async def cancel(self, job: str) -> None:
         """Cancel a job, which may have ended already. Raises SchedulerError if that fails."""

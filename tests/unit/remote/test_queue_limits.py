@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from fake_scheduler import Elsewhere, FakeScheduler
 from rankroom.errors import StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote import queue as module
 from rankroom.remote.queue import Queue
-from rankroom.scheduler import pbs, slurm
+from rankroom.scheduler import pbs, scheduler_client, slurm
 from rankroom.scheduler.jobs import JobStatus
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 
@@ -65,6 +67,26 @@ def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
 def test_other_limits_are_certain_with_the_second_look(monkeypatch):
     with pytest.raises(StartError, match="job 7 would never start: PartitionTimeLimit"):
         follow([ALONE.replace("QOSMaxGRESPerUser", "PartitionTimeLimit")] * 2, monkeypatch)
+
+
+def test_a_limit_that_was_not_there_at_first_may_pass(fake: FakeScheduler, monkeypatch):
+    """As partitions allow less by night, and nodes are drained for maintenance."""
+    scheduler = Scheduler(Site("x"), Elsewhere())  # type: ignore[arg-type]
+
+    async def status() -> JobStatus:
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        fake.instead("squeue", f"echo '{job}|PENDING|PartitionNodeLimit|N/A||N/A|x'")
+        return await scheduler.status(job)
+
+    why = "PartitionNodeLimit: it asks for more nodes than the partition has"
+    limited = f"is waiting in the queue ({why})"
+    fresh = asyncio.run(status())
+    assert fresh.words == f"{limited}: as submitted, it will never start"
+    assert (fresh.never, fresh.patience) == (True, 0)
+    monkeypatch.setattr(scheduler_client, "COULD_START_AFTER_S", 0.0)
+    old = asyncio.run(status())
+    assert old.words == limited
+    assert (old.never, old.patience) == (True, 86400)
 
 
 def test_a_maintenance_of_pbs_is_waited_out(monkeypatch):
