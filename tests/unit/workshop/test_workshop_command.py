@@ -436,6 +436,13 @@ def test_jobs_of_pbs_are_asked_for(
     # Another's, which the seat has named.
     fake.set("11", '"job_state": "R", "Job_Name": "lab", "Job_Owner": "eve@login.site"')
     assert typed("end", folder.path).exit_code == 0
+    # What it knows of no job is of another one.
+    fake.fails("qstat", "qstat: Unknown Job Id 9.pbs-01", 153)
+    done = typed("end", folder.path)
+    assert done.exit_code == 1 and "no job of it is left" not in done.output
+    assert "it is unknown whether any of its jobs are left" in done.output
+    fake.fails("qstat", "qstat: Unknown Job Id 11.pbs-01", 153)
+    assert typed("end", folder.path).exit_code == 0
 
 
 def test_a_job_is_a_number_of_some_digits(
