@@ -56,8 +56,14 @@ def own(machines: Machines) -> Path:
     folder = machines.home("alice") / "own"
     shared = profile(nodes=1, ranks_per_node=1, scratch=PROJECT)
     # The lines of a site's set-up are its own shell's, whatever options they set there.
-    make_home(machines, folder, "alice", test=text, shared=shared,
-              loopback="ssh_to_nodes = true\n" + text + 'setup = ["set -o noclobber"]\n')
+    make_home(
+        machines,
+        folder,
+        "alice",
+        test=text,
+        shared=shared,
+        loopback="ssh_to_nodes = true\n" + text + 'setup = ["set -o noclobber"]\n',
+    )
     return Path("/home/alice/own")
 
 
