@@ -244,6 +244,9 @@ def test_every_cell_distributed_and_the_escape(started):
     finally:
         started.run("# the notebook's own again\n%distributed off")
     assert started.run("print('home')").stdout == "home\n"
+    awaits = "%%local\nimport asyncio\nawait asyncio.sleep(0)\nprint('waited')\n1 / 0"
+    assert started.run(awaits).stdout == "waited\n"
+    assert started.run(awaits).errors == 1
 
 
 def test_the_extension_may_be_loaded_again(started):

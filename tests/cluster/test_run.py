@@ -12,6 +12,7 @@ from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, RankroomError, RecordError, UsageError
 from rankroom.record.model import SCHEMA_FILE
 from rankroom.record.store import Store
+from rankroom.rpc.client import Direct
 from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
@@ -242,6 +243,20 @@ def test_interrupt_ends_the_cell_and_keeps_state(cluster, source):
     assert run.wait(60)
     assert run.state == "interrupted"
     assert finish(cluster, "state").results == {0: "'kept'", 1: "'kept'"}
+
+
+def test_a_run_that_its_client_was_never_told_of_is_interrupted(cluster, monkeypatch):
+    def interrupted(direct: Direct, seconds: float) -> None:
+        assert poll_until(lambda: cluster.store.newest(1)[0].title == title, 20)
+        raise KeyboardInterrupt
+
+    title = "import time; time.sleep(60)"
+    with monkeypatch.context() as patch:
+        patch.setattr(Direct, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(title)
+    assert poll_until(lambda: cluster.store.newest(1)[0].state == "interrupted", 20)
+    assert finish(cluster, "1").state == "done"
 
 
 def test_push_and_pull(cluster):

@@ -5,6 +5,7 @@ from textwrap import dedent
 import pytest
 
 from cells import failure, finish, values
+from rankroom.cluster.local import Cluster
 from rankroom.rank.world import SubsetError, World
 
 pytestmark = pytest.mark.cluster
@@ -265,3 +266,43 @@ def test_the_refusal_names_who_is_missing():
         "hvd.join() would wait forever for ranks 0, 2: this cell runs on ranks 1, 3 only. "
         "Do something else."
     )
+
+
+MESSAGES = """
+    dist.send(ones, other) if rank == 0 else dist.recv(ones, other)
+    dist.isend(ones, other, group=dist.group.WORLD).wait() if rank else dist.recv(ones, src=other)
+    dist.send(ones, group_dst=other) if rank == 0 else dist.recv(ones, group_src=other)
+    dist.send(ones, group=pair, group_dst=other) if rank else dist.recv(ones, other, group=pair)
+    dist.send_object_list([1], dst=other) if rank == 0 else dist.recv_object_list([None], other)
+    [work.wait() for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, ones, other), dist.P2POp(dist.irecv, torch.ones(2), other)])]
+    DDP(torch.nn.Linear(1, 1), process_group=pair)
+    DDP(torch.nn.Linear(1, 1), None, None, 0, True, True, pair)
+    DDP(torch.nn.Linear(1, 1), device_mesh=DeviceMesh.from_group(pair, "cpu"))
+"""
+REFUSED_MESSAGES = """
+    dist.send(ones, 2)
+    dist.isend(ones, 2, group=dist.group.WORLD)
+    dist.recv(ones, group_src=2)
+    dist.recv(ones)
+    dist.send_object_list([1], dst=2)
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, ones, 2)])
+    DDP(torch.nn.Linear(1, 1), None, None, 0, True, True, dist.group.WORLD)
+"""
+
+
+def test_messages_between_the_ranks_of_a_cell_go_through(home):
+    cluster = Cluster.local(ranks=3)
+    try:
+        finish(cluster, SETUP.partition("import horovod")[0] + dedent("""
+            from torch.distributed.device_mesh import DeviceMesh
+            dist.init_process_group("gloo")
+            ones, other, pair = torch.ones(2), 1 - rank, dist.new_group([0, 1])
+        """))  # fmt: skip
+        run = finish(cluster, dedent(MESSAGES), ranks=[0, 1])
+        assert run.state == "done", failure(run)
+        for call in filter(None, map(str.strip, REFUSED_MESSAGES.splitlines())):
+            refused = finish(cluster, call, ranks=[0, 1])
+            assert "SubsetError: " in failure(refused) and "rank 2" in failure(refused), call
+    finally:
+        cluster.stop()

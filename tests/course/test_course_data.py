@@ -72,6 +72,16 @@ def test_a_truncated_file_is_named(tmp_path: Path):
         load(folder)
 
 
+def test_a_damaged_archive_is_named(tmp_path: Path):
+    folder = mnist(tmp_path / "mnist", True)
+    file = folder / "train-images-idx3-ubyte.gz"
+    whole = file.read_bytes()
+    for at in range(10, len(whole) - 8, 997):
+        file.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+        with pytest.raises(UsageError, match=r"ubyte\.gz is not a complete idx file"):
+            load(folder)
+
+
 def test_labels_of_another_set_are_noticed(tmp_path: Path):
     folder = mnist(tmp_path / "mnist", False)
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(numpy.zeros(7, "u1")))

@@ -59,7 +59,7 @@ export class OpenLine {
       this.cut = 0;
       from = back + 1;
     }
-    const room = LONGEST - this.raw.length;
+    const room = Math.max(0, LONGEST - this.raw.length);
     if (to - from <= room) {
       this.raw += text.slice(from, to);
     } else if (text.slice(from, to).includes('\r')) {

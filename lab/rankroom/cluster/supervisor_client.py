@@ -89,7 +89,8 @@ class SupervisorClient:
             said = self._result(asked, until, REPLY_TIMEOUT_S, look)
         except BaseException:
             direct.close()  # its reply may still arrive
-            self.tell(do="withdraw", mark=mark)  # the run would have no follower
+            # The run would have no follower: if it has begun, it is interrupted.
+            self.tell(do="withdraw", mark=mark, abandoned=True)
             raise
         if direct.server == self._asks:
             self._directs.append(direct)

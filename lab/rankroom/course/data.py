@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import os
 import struct
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ MAX_IMAGES_PER_PART = 20_000
 MAX_TEXT_CHARACTERS = 1_000_000  # read at most from the file that RANKROOM_TEXT names
 MIN_TEXT_CHARACTERS = 30_000  # characters, so that the last tenth is enough to test with
 IDX_TYPE_CODES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+# Of a file that is damaged, cut off, or no idx file at all.
+READ_ERRORS = (OSError, EOFError, KeyError, IndexError, ValueError, struct.error, zlib.error)
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 _CIFAR_PIXELS = 3 * 32 * 32
 
@@ -168,7 +171,7 @@ def read_idx(path: Path) -> Any:
         shape = struct.unpack(f">{dimensions}I", raw[4 : 4 + 4 * dimensions])
         array = numpy.frombuffer(raw, kind, offset=4 + 4 * dimensions)
         return array.reshape(shape)
-    except (OSError, EOFError, KeyError, IndexError, ValueError, struct.error) as error:
+    except READ_ERRORS as error:
         raise UsageError(
             f"{path} is not a complete idx file ({error}): download it again"
         ) from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
+import re
 import secrets
 import textwrap
 import time
@@ -24,6 +26,8 @@ INTERRUPT_TIMEOUT_S = 20.0  # for ranks to stop after an interrupt
 # States in which a rank enters no other collective by itself. One that computes, sleeps, is in C
 # code or in a debugger may still enter the collective that others wait in.
 STATES_NEVER_ENTERING = {"waits", "ended"}
+# Ranks that all wait in such a call wait for different calls of each other.
+POINT_TO_POINT = re.compile(r"send|recv|wait\(")
 
 
 def check(name: str, answer: Any) -> Verdict:
@@ -57,9 +61,19 @@ def ranks() -> AnyCluster:
     return AnyCluster.current
 
 
-def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
+def start(
+    exercise: Exercise,
+    source: str,
+    count: int | None = None,
+    code: str = "",
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Run:
     """Start a run of the reader's cell, followed by the exercise; a script's text is assigned to a
-    variable instead of being run. Raises UsageError if there are too few ranks."""
+    variable instead of being run. `code` is the cell as plain Python, if it is not that already.
+
+    Raises UsageError if there are too few ranks, or if the cell does not define the answer: what an
+    earlier cell has defined would be examined.
+    """
     cluster = ranks()
     if cluster.size < exercise.ranks:
         raise UsageError(
@@ -68,7 +82,37 @@ def start(exercise: Exercise, source: str, count: int | None = None) -> Run:
         )
     if exercise.script and source:
         source = f"{exercise.answer} = {source!r}"
-    return cluster.run(f"{source.rstrip()}\n\n{examination(exercise)}", count=count)
+    elif source.lstrip().startswith("%%"):
+        raise UsageError(CELL_MAGIC.format(magic=source.split()[0]))
+    elif source and not defines(code or source, exercise.answer):
+        raise UsageError(NOT_DEFINED.format(answer=exercise.answer, name=exercise.name))
+    whole = f"{source.rstrip()}\n\n{examination(exercise)}"
+    return cluster.run(whole, count=count, is_cancelled=is_cancelled)
+
+
+def defines(code: str, name: str) -> bool:
+    """Return whether a cell sets the variable `name`, or may do so in a way that is not seen."""
+    try:
+        parts = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError):  # the ranks may have another Python
+        return True
+    for part in parts:
+        match part:
+            case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found):
+                pass
+            case ast.ClassDef(name=found) | ast.ExceptHandler(name=found):
+                pass
+            case ast.Name(id=found, ctx=ast.Store()) | ast.MatchAs(name=found):
+                pass
+            case ast.alias(name="*") | ast.Call(func=ast.Name(id="exec" | "globals")):
+                return True
+            case ast.alias(name=imported, asname=renamed):
+                found = renamed or imported.partition(".")[0]
+            case _:
+                continue
+        if found == name:
+            return True
+    return False
 
 
 def examination(exercise: Exercise) -> str:
@@ -80,8 +124,14 @@ def examination(exercise: Exercise) -> str:
     )
 
 
-def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda run: None) -> Verdict:
-    """Wait for the run, interrupt it if it is stuck for good or takes too long, and judge it.
+def follow(
+    exercise: Exercise,
+    run: Run,
+    show: Callable[[Run], None] = lambda run: None,
+    is_interrupted: bool = False,
+) -> Verdict:
+    """Wait for the run, interrupt it if it is stuck for good or takes too long, or if it already
+    `is_interrupted` here, and judge it.
 
     While a rank waits for input or is held by a debugger, its time limit is suspended.
     """
@@ -89,6 +139,8 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
     since = 0.0  # when the run was first seen to be stuck for good
     hang = stood = ""
     try:
+        if is_interrupted:
+            raise KeyboardInterrupt
         while not run.wait(POLL_INTERVAL_S):
             now, found = time.monotonic(), run.info.hang
             if not run.prompts and not (found and found.is_held):
@@ -114,9 +166,15 @@ def follow(exercise: Exercise, run: Run, show: Callable[[Run], None] = lambda ru
 
 
 def _is_for_good(hang: Hang) -> bool:
-    """Return whether ranks wait in collectives that no other rank will enter."""
+    """Return whether ranks wait in collectives that no other rank will enter. One that all of them
+    have entered may only be slow; if they all receive, nobody sends."""
     states = {place.state for place in hang.places}
-    return "waits" in states and states <= STATES_NEVER_ENTERING
+    if "waits" not in states or not states <= STATES_NEVER_ENTERING:
+        return False
+    calls = {place.what for place in hang.places}
+    return len(calls) > 1 or len(states) > 1 or bool(POINT_TO_POINT.search(calls.pop() or ""))
 
 
+NOT_DEFINED = "this cell does not define `{answer}`, which is the answer that {name} checks"
+CELL_MAGIC = "a cell with {magic} cannot be checked: write only your answer below %%check"
 NO_DEF = "ranks need the source of a function: write it as a `def`, or use %%check above the cell"

@@ -20,6 +20,7 @@ from rankroom.notebook import course_ranks
 from rankroom.notebook.options import Options
 from rankroom.notebook.output import CellOutput
 from rankroom.notebook.plain_errors import plain
+from rankroom.notebook.stop_button import deferred
 from rankroom.run.run import Run
 
 
@@ -96,17 +97,19 @@ class CourseMagics(Magics):
         exercise = find(line.strip())
         if why := self.every.lesson_refusal():
             raise UsageError(why)
-        self.every.checked(cell)
+        code = self.every.checked(cell)
         if exercise.script and (kept := self._scripts.write(Path(exercise.script), cell)):
             print(SCRIPT_KEPT.format(script=exercise.script, kept=kept.name))
-        run = trial.start(exercise, cell, self.shell.execution_count)
-        output = CellOutput(self.shell, run.id)
-        output.show(display.running_bundle(run.info))
+        count = self.shell.execution_count
+        with deferred() as pressed:
+            run = trial.start(exercise, cell, count, code, lambda: bool(pressed))
+            output = CellOutput(self.shell, run.id)
+            output.show(display.running_bundle(run.info))
 
         def over(run: Run) -> None:
             output.show(display.bundle(run.info, trial.ranks().store))
 
-        verdict = trial.follow(exercise, run, over)
+        verdict = trial.follow(exercise, run, over, bool(pressed))
         if exercise.script and verdict.passed:
             self._scripts.passed(Path(exercise.script))
         show(verdict.bundle(), raw=True)

@@ -101,7 +101,7 @@ class RankroomMagics(Magics):
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """%%local: run this cell in the notebook's own kernel, while `%distributed on`."""
-        # While `%distributed on`, `DistributeEveryCell` has removed %%local from a cell already.
+        # `DistributeEveryCell` removes it from a cell that is typed; this is for calls of it.
         with self.cells_stay():
             self.shell.run_cell(cell).raise_error()
 
@@ -416,6 +416,9 @@ class DistributeEveryCell:
         self._magics = magics
 
     def __call__(self, lines: list[str]) -> list[str]:
+        if lines and lines[0].split()[:1] == ["%%local"]:
+            # Without it, the cell may await, and shows its errors only once.
+            return lines[1:]
         code = (each.lstrip() for each in lines)
         first = next((each for each in code if each and not each.startswith("#")), "")
         if not self._magics.every_cell or not first or first.startswith(_KERNEL_MAGICS):
@@ -423,8 +426,7 @@ class DistributeEveryCell:
         if is_silent(self._magics.shell):
             return lines
         if lines[0].startswith("%%"):
-            # Remove %%local: run by that magic, a cell would show its errors twice.
-            return lines[1:] if lines[0].split()[0] == "%%local" else lines
+            return lines
         return ["%%distributed\n", *lines]
 
 

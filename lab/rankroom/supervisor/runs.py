@@ -77,6 +77,7 @@ class Runs:
         self._unanswered: tuple[Recorder, Question] | None = None  # a run, and its pending request
         self._waiting: list[Question] = []  # requests for runs whose ranks are not ready
         self._by = Owner("", 0)  # the client that asked for the latest run
+        self._mark = ""  # of that request
         self._followers: dict[str, set[bytes]] = {}
         self._unclosed: set[str] = set()  # runs that are over, but a full disk keeps their records
         self._late = LateOutput(self._store, paths.spool)
@@ -204,7 +205,7 @@ class Runs:
             self._current = before
             raise
         self._in_step = self._out_of_step = False
-        self._by = _client(asked)
+        self._by, self._mark = _client(asked), asked.get("mark", "")
         # The reply waits a moment: a short run is over by then, and its client need not follow it.
         self._unanswered = recorder, question
         self._server.later(RUN_REPLY_DELAY_S, partial(self._answer, recorder))
@@ -235,7 +236,11 @@ class Runs:
                 raise
 
     def _withdraw(self, question: Question) -> None:
-        """Cancel a run that has not begun, as its client no longer waits for it."""
+        """Cancel a run that has not begun, as its client no longer waits for it; interrupt one that
+        has begun, if its client has `abandoned` it before it knew that."""
+        asked = question.content
+        if asked.get("abandoned") and self.current is not None and self._mark == asked["mark"]:
+            self.current.interrupt()
         for each in list(self._waiting):
             if each.content.get("mark") == question.content["mark"]:
                 self._waiting.remove(each)

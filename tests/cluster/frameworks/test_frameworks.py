@@ -199,6 +199,44 @@ def test_horovod_torch_collectives(frameworks):
     assert [shown[12] for shown in ranks] == [[0.0, 0.0], [1.0, 1.0]]
 
 
+def test_state_is_broadcast_by_the_names_of_parameters(frameworks):
+    source = """
+        import torch, horovod.torch as hvd, horovod.tensorflow as hvd_tf
+        hvd.init(); hvd_tf.init()
+        net, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        hvd.broadcast_parameters(params=net.state_dict(), root_rank=1)
+        hvd.broadcast_parameters(root_rank=0, params=list(other.named_parameters()))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5 + rank, momentum=0.9)
+        hvd.broadcast_optimizer_state(optimizer=optimizer, root_rank=0)
+        [net.weight.item(), other.weight.item(), optimizer.param_groups[0]["lr"],
+         hvd.broadcast_object(obj=rank, root_rank=1), hvd.broadcast_object(rank, name="x"),
+         hvd_tf.broadcast_object(obj=rank, root_rank=1)]
+    """
+    one, other = values(frameworks, dedent(source))
+    assert one == other and one[2:] == [0.5, 1, 0, 1]
+
+
+OBJECTS = """
+    import torch.distributed as dist
+    class Names(dict): __getattr__ = dict.get
+    class Keys(dict): __getattr__ = dict.__getitem__
+    dist.is_initialized() or dist.init_process_group("gloo")
+    mine = [Names(rank=rank), Keys(rank=rank)]
+    mine.append(mine)  # contains itself
+    heard, parts, whole, given = [mine], [None] * size, [None] * size, [None]
+    dist.broadcast_object_list(heard, src=1)
+    dist.gather_object(mine[1], parts if rank == 0 else None)
+    dist.scatter_object_list(given, [mine[0], mine[1]] if rank == 0 else None)
+    for _ in range(600):  # from some number of calls on, they are told apart by their sizes
+        dist.all_gather_object(whole, mine)
+    [heard[0][0]["rank"], given[0]["rank"], [each[1]["rank"] for each in whole], len(parts)]
+"""
+
+
+def test_objects_of_any_kind_are_sent_as_they_are(frameworks):
+    assert values(frameworks, dedent(OBJECTS)) == [[1, 0, [0, 1], 2]] * 2
+
+
 def test_torch_distributed_collectives(frameworks):
     ranks = values(
         frameworks,

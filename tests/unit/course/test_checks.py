@@ -118,6 +118,100 @@ def test_a_function_typed_where_nothing_keeps_the_lines_is_refused():
         trial.check("hello.2", typed["speaks"])
 
 
+class Ranks:
+    """A cluster that notes what it is to run."""
+
+    size = 2
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sources: list[str] = []
+        monkeypatch.setattr(trial.AnyCluster, "current", self)
+
+    def run(self, source: str, **options: Any) -> None:
+        self.sources.append(source)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "x = 1", "speaks(rank, size)", "# speaks = 1\nfrom speaks import x", "print('speaks = 1')",
+    ],
+)  # fmt: skip
+def test_an_answer_of_an_earlier_cell_is_not_examined(cell: str, monkeypatch: pytest.MonkeyPatch):
+    ranks = Ranks(monkeypatch)
+    with pytest.raises(UsageError, match="does not define `speaks`, which is the answer that hel"):
+        trial.start(find("hello.2"), cell)
+    assert not ranks.sources
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "def speaks(rank, size): return 1", "speaks = lambda rank, size: 1", "import x as speaks",
+        "if size > 1:\n    speaks, other = 1, 2", "from x import *", "import speaks.x",
+        "with x as speaks: pass", "exec('speaks = 1')", "for speaks in (1, 2): pass",
+        "async def speaks(): pass", "class speaks: pass", "(speaks := 1)",
+        "a syntax of newer Pythons",
+    ],
+)  # fmt: skip
+def test_an_answer_may_be_defined_in_any_way(cell: str, monkeypatch: pytest.MonkeyPatch):
+    ranks = Ranks(monkeypatch)
+    trial.start(find("hello.2"), cell)
+    assert ranks.sources[0].startswith(f"{cell}\n\nfrom rankroom.course.examine import")
+
+
+def test_a_cell_whose_check_would_be_text_is_refused(monkeypatch: pytest.MonkeyPatch):
+    ranks = Ranks(monkeypatch)
+    code = "get_ipython().run_cell_magic('writefile', 'x', 'speaks = 1')"
+    with pytest.raises(UsageError, match="a cell with %%writefile cannot be checked"):
+        trial.start(find("hello.2"), "\n%%writefile x\nspeaks = 1", code=code)
+    trial.start(find("capstone.4"), "%%writefile x")  # a script's text is what it is
+    assert ranks.sources[0].startswith("script = '%%writefile x'\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("hello.1", lambda values, rank, size: 1, "`share` gives something else than is asked for"),
+        ("feeding.2", lambda *given: None, "`files_of` gives .*TypeError: "),
+        ("script.2", lambda *given: "torchrun 'x", "`command` gives .*ValueError: No closing quot"),
+    ],
+)
+def test_an_answer_that_the_check_cannot_use_is_named(
+    name: str, answer: Any, words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RANKROOM_RANK", "0")
+    monkeypatch.setenv("RANKROOM_SIZE", "2")
+    with pytest.raises(Wrong, match=words):
+        examine(name, {find(name).answer: answer, "rank": 0, "size": 2}, SEED)
+
+
+def test_an_error_in_the_answer_itself_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_RANK", "0")
+    monkeypatch.setenv("RANKROOM_SIZE", "2")
+    variables: dict[str, Any] = {"rank": 0, "size": 2}
+    exec("def share(values, rank, size):\n    return len(values)[rank]", variables)
+    with pytest.raises(TypeError, match="not subscriptable"):
+        examine("hello.1", variables, SEED)
+
+
+def test_a_collective_that_all_ranks_have_entered_may_be_slow(quick: Exercise):
+    run = Standing("waits", "waits", ends_after=0.4)
+    assert run.info.hang is not None
+    run.info.hang.places = [Place([0, 1], "waits", "wait", "dist.all_reduce")]
+    assert trial.follow(quick, run).passed and not run.was_interrupted
+    for ends in ("dist.recv", "dist.isend"):
+        run = Standing("waits", "waits")
+        run.info.hang.places = [Place([0, 1], "waits", "wait", ends)]
+        assert trial.follow(quick, run).state == "hung"
+
+
+def test_a_check_that_was_interrupted_as_it_began_is_stopped(quick: Exercise):
+    run = Standing("busy", "busy")
+    assert trial.follow(quick, run, is_interrupted=True).state == "stopped"
+    assert run.was_interrupted
+
+
 def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
     said = judge("ring.1", make_run(2, state="running"), "", None)
     assert said.state == "stopped" and "the cell still runs" in said.words
@@ -133,7 +227,7 @@ class Standing:
 
     def __init__(self, *states: str, ends_after: float = 60.0) -> None:
         self.info = make_run(2, state="running")
-        places = [Place([n], state, f"place {n}") for n, state in enumerate(states)]
+        places = [Place([n], state, f"place {n}", f"c{n}") for n, state in enumerate(states)]
         self.info.hang = Hang(0, "place 0; place 1", places)
         self.prompts: list[Any] = []
         self.ends_at = time.monotonic() + ends_after

@@ -11,6 +11,7 @@ state yet, and may be rank 0, so state is broadcast from the first rank that has
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -154,10 +155,17 @@ def _synced(state: Any, world: World) -> None:
 
 def _broadcast_from_who_has_it(module: Any, library: str, world: World) -> None:
     def redirected(original: Any) -> Any:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
-        def broadcast(what: Any, root_rank: int = 0, *args: Any, **kwargs: Any) -> Any:
-            root = world.first_with_state if _syncing and root_rank == 0 else root_rank
-            return original(what, root, *args, **kwargs)
+        def broadcast(*args: Any, **kwargs: Any) -> Any:
+            if not _syncing:
+                return original(*args, **kwargs)
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            if given.arguments["root_rank"] == 0:
+                given.arguments["root_rank"] = world.first_with_state
+            return original(*given.args, **given.kwargs)
 
         return broadcast
 

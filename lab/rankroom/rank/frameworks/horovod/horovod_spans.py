@@ -165,8 +165,11 @@ class NativeSource:
         columns = self._numbers_taken[: 3 * count].tolist()
         names, starts, durs = columns[::3], columns[1::3], columns[2::3]
         different = set(names)
+        # Where shapes change with each step, there is always another name.
+        _bound(self._numbers)
+        _bound(self._streams)
         if unknown := different - self._numbers.keys():
-            self._learn(unknown)
+            self._learn(unknown)  # again, if it was dropped
         numbers, streams, began = self._numbers, self._streams, self._began
         told = list(map(numbers.__getitem__, names))
         found = {streams[name] for name in different}
@@ -195,8 +198,7 @@ class NativeSource:
         for line in netstrings(text):
             number, _, description = line.partition(" ")
             self._described[int(number)] = description
-        for old in list(self._described)[:-MAX_KEPT_NAMES]:
-            del self._described[old]
+        _bound(self._described)
         for name in names:
             described = self._described.get(name, "phase ? 1 0 ")
             fields, stream = describe(described, self._library, self._group)
@@ -207,6 +209,13 @@ class NativeSource:
         """Return the fields that describe a process set other than that of all ranks."""
         ranks = process_sets.members(self._name, number, self._world.size)
         return {"group": f"process set {number}", "ranks": list(ranks)}
+
+
+def _bound(names: dict[int, Any]) -> None:
+    """Keep the newest MAX_KEPT_NAMES entries, or up to twice as many: dropping them takes a while."""
+    if len(names) > 2 * MAX_KEPT_NAMES:
+        for old in list(names)[:-MAX_KEPT_NAMES]:
+            del names[old]
 
 
 def describe(text: str, library: str, group: Any) -> tuple[dict[str, Any], str]:

@@ -32,7 +32,10 @@ _NOT_COLLECTIVE_PREFIXES = (
     "supports_",
     "shrink_",
 )  # these end or query a group
-_PEER_PARAMETERS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+_PEER_PARAMETERS = {
+    "send": "dst", "isend": "dst", "send_object_list": "dst",
+    "recv": "src", "irecv": "src", "recv_object_list": "src",
+}  # fmt: skip
 _GROUP_MAKERS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
 _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
@@ -147,10 +150,9 @@ def _guarded(
         if world.partial:
             group = args[position] if len(args) > position else kwargs.get("group")
             waits_for = _members(group, c10d, world)
-            if name in _PEER_PARAMETERS:
-                peer = args[1] if len(args) > 1 else kwargs.get(_PEER_PARAMETERS[name])
-                if peer is not None and group is None:
-                    waits_for = {int(peer)}
+            if name in _PEER_PARAMETERS and (waits_for or group is None):
+                peer = _peer(_PEER_PARAMETERS[name], args, kwargs, c10d)
+                waits_for = waits_for if peer is None else {int(peer)}
             if not waits_for <= set(world.present):
                 raise world.refuse(f"dist.{name}()", _REMEDY)
         if torch_compile.is_compiling() or is_tracing():
@@ -158,6 +160,12 @@ def _guarded(
         return timed(function, args, kwargs)
 
     return guarded
+
+
+def _peer(parameter: str, args: Any, kwargs: Any, c10d: Any) -> Any:
+    """Return the rank with which a message is exchanged; None if it may be any."""
+    peer = args[1] if len(args) > 1 else kwargs.get(parameter)
+    return torch_spans.peer_in_group(parameter, kwargs, c10d) if peer is None else peer
 
 
 def _always(function: Callable[..., Any], name: str, world: World) -> Any:
@@ -188,13 +196,17 @@ def _members(group: Any, c10d: Any, world: World) -> set[int]:
 def _guard_ddp(module: Any, world: World, models: Any) -> None:
     ddp = module.DistributedDataParallel
     initialise, forward, restore = ddp.__init__, ddp.forward, ddp.__setstate__
+    signature = inspect.signature(initialise)
 
     @functools.wraps(initialise)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         c10d = _c10d()
-        group = kwargs.get("process_group")
-        if world.partial and not _members(group, c10d, world) <= set(world.present):
-            raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
+        if world.partial:
+            given = signature.bind(self, *args, **kwargs).arguments
+            group = given.get("process_group")
+            group = given.get("device_mesh") if group is None else group
+            if not _members(group, c10d, world) <= set(world.present):
+                raise world.refuse("DistributedDataParallel()", "Run the cell on all ranks.")
         initialise(self, *args, **kwargs)
         if self.process_group == c10d.GroupMember.WORLD:
             models.add(self)

@@ -139,8 +139,10 @@ class Operation:
         what = f"dist.{self._called} #{count}"
         if name == "":
             return what, -1, None, (name, peers)
-        at = self._tensor_at
-        tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
+        tensor = None  # as where objects of the user are sent, which may be of any kind
+        if self._tensor:
+            at = self._tensor_at
+            tensor = args[at] if len(args) > at else kwargs.get(self._tensor)
         if count <= MAX_NUMBERED_CALLS:
             number = recorder.number(
                 (self, key, count), lambda: self._define(group, peers, count, tensor)
@@ -156,17 +158,10 @@ class Operation:
         """Return a message's sender and receiver, in the same words on both: `0→1`."""
         peer = args[1] if len(args) > 1 else kwargs.get(self._peer)
         if peer is None:
-            peer = self._peer_in_group(kwargs)
+            peer = peer_in_group(self._peer, kwargs, self._c10d)
         other = peer if isinstance(peer, int) else "?"
         mine = self._world.rank
         return f"{mine}→{other}" if self._peer == "dst" else f"{other}→{mine}"
-
-    def _peer_in_group(self, kwargs: Any) -> Any:
-        """Return the rank of a peer given by its rank in the group, as batch_isend_irecv does."""
-        place, group = kwargs.get(f"group_{self._peer}"), kwargs.get("group")
-        if place is None or group is None:
-            return place
-        return self._c10d.get_global_rank(object_of(group, self._c10d), place)
 
     def _define(self, group: Any, peers: str, count: int, tensor: Any) -> dict[str, Any]:
         label = f"#{count}" if count else f"after #{MAX_NUMBERED_CALLS}"
@@ -184,6 +179,15 @@ class Operation:
         about |= described(tensor)
         line = call_line.cell_line()
         return about | {"line": line} if line and count else about
+
+
+def peer_in_group(parameter: str, kwargs: Any, c10d: Any) -> Any:
+    """Return the rank of a peer given by its rank in the group, as batch_isend_irecv does; None if
+    it is not given. `parameter` is `dst` or `src`."""
+    place, group = kwargs.get(f"group_{parameter}"), kwargs.get("group")
+    if place is None or group is None:
+        return place
+    return c10d.get_global_rank(object_of(group, c10d), place)
 
 
 def _element(result: Any) -> Any:
