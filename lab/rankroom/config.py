@@ -32,6 +32,10 @@ NEW_NAMES = {
     "rankroom.far.keeper": "rankroom.remote.agent",
 }
 
+SETTINGS = (  # names in config.toml
+    "keep_days", "keep_gb", "hang_seconds", "elastic_seconds", "lease_hours", "preload",
+    "start_seconds", "ask_seconds",
+)  # fmt: skip
 _PLAIN_PATH = re.compile(r"[\w./@%+,=~-]+")
 _own: set[Path] = set()  # homes that were found to be the user's own
 
@@ -219,20 +223,30 @@ def _number(name: str, default: float) -> float:
 
 
 def _text(name: str) -> str:
+    """Return a setting of several words. Raises UsageError if it is something else in the file."""
     chosen = os.environ.get(f"RANKROOM_{name.upper()}")
-    return str(_from_file().get(name, "")) if chosen is None else chosen
+    if chosen is not None:
+        return chosen
+    found = _from_file().get(name, "")
+    words = [found] if isinstance(found, str) else found
+    if not isinstance(words, list) or not all(isinstance(each, str) for each in words):
+        raise UsageError(NOT_WORDS.format(name=name, file=config_file(), found=found))
+    return " ".join(words)
 
 
 def _from_file() -> dict[str, Any]:
     path = config_file()
     try:
-        return parsed(path.read_text("utf-8"))
+        found = parsed(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {with_remedy(error)}") from None
     except ValueError as error:
         raise UsageError(UNREADABLE.format(path=path, error=error)) from None
+    for name in found.keys() - SETTINGS:
+        raise UsageError(UNKNOWN_SETTING.format(path=path, name=name, known=", ".join(SETTINGS)))
+    return found
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -257,4 +271,6 @@ OTHERS_MAY_WRITE = (
     "other users may write to {folder}, so its files may not be yours: check them, then run "
     "`chmod go-w {folder}`"
 )
+NOT_WORDS = "{name} in {file} is {found!r}: set it to text, or to a list of texts"
+UNKNOWN_SETTING = "{path} has a setting {name!r} that does not exist; there are {known}"
 UNREADABLE = "cannot read {path}: {error}; correct the file or remove it"

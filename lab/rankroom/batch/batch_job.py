@@ -54,7 +54,7 @@ class BatchJob:
     async def progress(self) -> Progress:
         """Return the progress that the job last wrote. Raises SchedulerError while that cannot be
         read, which says nothing about the job."""
-        done = await self._inside('[ ! -e "$2" ] || cat "$2"', self.folder.state.name)
+        done = await self._inside('! present "$2" || cat "$2"', self.folder.state.name)
         if not done.ok:
             raise SchedulerError(done.failure(f"cat {self.folder.state}", self.place.name))
         return Progress.from_json(done.output)
@@ -68,7 +68,7 @@ class BatchJob:
         """Copy the executed notebook to `copy`, and new records to `store`; return how many
         records.
 
-        Raises BatchFailed if what arrives is incomplete.
+        Raises BatchFailed if what arrives is incomplete; what can be copied is.
         """
         with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
             root = Path(temporary).resolve()
@@ -79,12 +79,21 @@ class BatchJob:
                 raise BatchFailed(NOT_BROUGHT.format(what=copy.name, why=error)) from None
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
             config.make_private(store.runs)
+            failed = []
             for run in new:
-                # A record appears whole, and stays if the next one cannot be copied.
-                await self._unpack(f"{progress.home}/runs", run, root)
+                try:
+                    await self._unpack(f"{progress.home}/runs", run, root)
+                except BatchFailed as error:  # it may have been removed there
+                    failed.append(str(error))
+                    continue
+                # A record appears whole.
                 beside = store.runs / f".{run}.brought"
                 shutil.copytree(root / run, beside, dirs_exist_ok=True)
                 beside.rename(store.paths(run).folder)
+        if failed:
+            raise BatchFailed(
+                RECORDS_MISSING.format(missing=len(failed), count=len(new), why=failed[0])
+            )
         return len(new)
 
     async def _unpack(self, folder: str, name: str, root: Path) -> None:
@@ -128,7 +137,8 @@ class BatchJob:
 
     async def _inside(self, code: str, argument: str) -> commands.Completed:
         """Run `code` in the folder, if that exists. Raises BatchFailed if it is not the user's."""
-        done = await self._run_at_site(f'[ -e "$1" ] || exit 0\n{_ENTER}\n{code}', argument)
+        begin = f'{own_folder.PRESENT_FUNCTION}present "$1" || exit 0'
+        done = await self._run_at_site(f"{begin}\n{_ENTER}\n{code}", argument)
         if done.returncode == own_folder.STATUS_REFUSED:
             raise BatchFailed(done.tail())
         return done
@@ -140,7 +150,8 @@ class BatchJob:
         done = await self.place.run(
             words, timeout=UPLOAD_TIMEOUT_S if input else COMMAND_TIMEOUT_S, input=input
         )
-        return replace(done, output=own_folder.said(done.output) or done.output)
+        is_marked = own_folder.MARK in done.output
+        return replace(done, output=own_folder.said(done.output)) if is_marked else done
 
 
 async def follow(
@@ -200,4 +211,8 @@ def _decoded(line: str) -> bytes:
 
 _ENTER = own_folder.ENTER_FUNCTION + 'enter "$1" || exit'
 NOT_PUT = "cannot write {path} at the site:\n{said}"
+RECORDS_MISSING = (
+    "{missing} of {count} records could not be brought here, the others and the notebook were:\n"
+    "{why}"
+)
 NOT_BROUGHT = "{what} cannot be copied from the site: {why}"

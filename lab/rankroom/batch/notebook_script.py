@@ -61,7 +61,8 @@ def script(notebook: Notebook, title: str, granted: bool, ranks: int = 0) -> str
 
     Raises UsageError for a notebook without code, or with a line that looks like a cell mark.
     """
-    parts = [HEAD.format(title=title)]
+    # A file's name need not be UTF-8, which the script is read as.
+    parts = [HEAD.format(title=title.encode("utf-8", "replace").decode())]
     cells = list(_code(notebook))
     if not cells:
         raise UsageError(f"{title} has no cell with code")

@@ -88,7 +88,7 @@ class Runner:
             self.job_end.start_polling()
         # When a job ends, every process of it gets a signal. The kernel ignores that: it stays
         # until its ranks have ended and their output is in the records.
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self.note_end)
         signal.signal(signal.SIGUSR1, self.warn)
         try:
             with self.client.setup_kernel():
@@ -115,6 +115,9 @@ class Runner:
             magic, _, body = cell.source.partition("\n")
             title = (magic.startswith("%%") and title_of(body)) or title_of(cell.source)
             self.progress.cell, self.progress.title = count, title
+            if self.ending:  # before there was a kernel
+                self.progress.why = self.why_ended()
+                return "failed"
             say(f"cell {count} of {len(self.cells)}: {title}")
             self.save()
             why = self.one_cell(cell, shown)
@@ -214,11 +217,15 @@ class Runner:
     def warn(self, number: int, frame: FrameType | None) -> None:
         say("this job is about to reach its time limit")
 
+    def note_end(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM while the kernel starts: no cell is to run."""
+        self.ending = ENDED
+
     def end(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: the job ends within seconds, so first save what there is by now."""
         if self.progress.state != "running":
             return  # all cells have run, or this has been handled
-        self.ending = "the job was ended"
+        self.ending = ENDED
         self.progress.state, self.progress.why = "failed", self.why_ended()
         self.save()
         threading.Thread(target=self.follow_end, daemon=True).start()
@@ -277,6 +284,7 @@ def main(argv: list[str] | None = None) -> int:
 IGNORE_SIGTERM_CODE = (
     "__import__('rankroom.batch.kernel_signals').batch.kernel_signals.outlive_sigterm()"
 )
+ENDED = "the job was ended"
 NOT_KEPT = "the executed notebook could not be written ({why})"
 NO_CELL = "{script} has a cell [{number}], but the notebook has no code cell with that number"
 NO_FOLDER = "the working folder {cwd} does not exist on {host}: choose another with --cwd"

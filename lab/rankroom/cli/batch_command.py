@@ -58,7 +58,7 @@ def batch(
     if notebook is None:
         raise UsageError("name a notebook: `rankroom batch NOTEBOOK`, or --collect JOB")
     site = sites.load(name or "local").asking(**options)
-    asked = _BatchRequest(site, notebook.absolute(), cwd, output)
+    asked = _BatchRequest(site, config.current_folder() / notebook, cwd, output)
     if site.scheduler == "none":
         refuse_job_options(options, name)
         _run_here(asked, dry_run)
@@ -144,16 +144,14 @@ async def _submit(asked: _BatchRequest, at: Host, wait: bool) -> None:
         sent = BatchJob(at, folder)
         script = asked.job(folder, bool(at.name))
         await sent.put(files(folder, asked.notebook, asked.script, script))
-        submitting = asyncio.ensure_future(scheduler.submit(script, copy=str(asked.copy)))
-        try:
-            number = await asyncio.shield(submitting)
-        except asyncio.CancelledError:  # Ctrl-C, but the scheduler may accept the job all the same
-            number = await submitting
+        with Terminal().interrupt_event() as pressed:
+            # Not cancelled by Ctrl-C: the scheduler may accept the job all the same.
+            number = await scheduler.submit(script, copy=str(asked.copy))
             click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
-            await scheduler.cancel(number)
-            click.echo(CANCELLED.format(job=number))
-            raise SystemExit(INTERRUPTED_EXIT_STATUS) from None
-        click.echo(SUBMITTED.format(job=number, site=asked.site.name, folder=folder.path))
+            if pressed.is_set():
+                await scheduler.cancel(number)
+                click.echo(CANCELLED.format(job=number))
+                raise SystemExit(INTERRUPTED_EXIT_STATUS)
         if not wait:
             click.echo(_later(at, number, asked.copy))
             return

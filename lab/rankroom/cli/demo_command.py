@@ -19,6 +19,7 @@ import click
 from traitlets.config import Config
 
 from rankroom.batch.cell_text import said, short
+from rankroom.cli.terminal import exit_on_signals
 from rankroom.cluster import local
 from rankroom.cluster.lookup import running_clusters
 from rankroom.display.digest import displays_of
@@ -45,6 +46,7 @@ def demo(notebook: Path | None) -> None:
     Exits with 0 only if PyTorch and Keras both reached an accuracy above 0.9 and all ranks hold
     equal weights. Without TensorFlow, the part with Keras is left out.
     """
+    exit_on_signals()  # so that its ranks end as well
     begun = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix="rankroom-demo-"))
     os.environ["RANKROOM_HOME"] = str(home)

@@ -91,7 +91,10 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
         log = tail(paths.supervisor_log)
         raise StartError(JOB_NOT_CANCELLED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths, info)
-    return ""
+    left = paths.read()
+    if left is None or launch.is_another(left, info) or liveness.process_state(left) == "gone":
+        return ""
+    raise StartError(NOT_STOPPED.format(name=paths.name, where=left.host or "another node"))
 
 
 def _is_kept(info: ClusterInfo | None) -> bool:
@@ -382,6 +385,10 @@ NOT_AGAIN = (
 NOT_IN_JOB = (
     "cluster {name} belongs to job {job}, and this process is outside that job: restart it from "
     "within the job while that is running, or stop it and start another one"
+)
+NOT_STOPPED = (
+    "cluster {name} could not be reached on {where}, and may still be running: stop it from a node "
+    "of its job, or cancel the job"
 )
 JOB_NOT_CANCELLED = (
     "the local agent of cluster {name} did not start, or was ended, so {job} on {site} has not "

@@ -81,8 +81,11 @@ class Lab:
         return endpoint.read(done.output) if done.ok else None
 
     async def said(self) -> str:
-        """Return the end of the log of a job that has failed; empty if it has not."""
+        """Return the end of the log of a job that has failed; empty if it has not. Raises
+        SchedulerError if that cannot be told now."""
         done = await self._run_at_site(f'enter "$1" && cat {LOG_PATTERNS} 2>/dev/null | tail -n 20')
+        if done.timed_out or done.returncode == own_folder.STATUS_UNKNOWN:
+            raise self.scheduler.failed(done)
         said = done.output.strip()
         return "" if said.endswith(lab_script.LAST_LOG_LINE) else said
 
@@ -147,7 +150,8 @@ class Lab:
 
     async def _run_at_site(self, code: str) -> commands.Completed:
         """Run shell `code` at the site: $1 is the folder `labs`, $2 the job."""
-        code = own_folder.marked(f'[ -e "$1" ] || exit 0\n{own_folder.ENTER_FUNCTION}{code}')
+        begin = f'{own_folder.PRESENT_FUNCTION}present "$1" || exit 0\n'
+        code = own_folder.marked(f"{begin}{own_folder.ENTER_FUNCTION}{code}")
         words = ["bash", "-c", code, "bash", self.labs, self.job]
         done = await self.scheduler.place.run(words, timeout=COMMAND_TIMEOUT_S)
         return replace(done, output=own_folder.said(done.output))
@@ -167,6 +171,8 @@ async def alive(scheduler: Scheduler, labs: str) -> list[str]:
     """
     known = {each.job: each for each in all_saved(scheduler.site.name)}
     done = await scheduler.place.run(["ls", "-1", labs], timeout=COMMAND_TIMEOUT_S)
+    if not done.ok:
+        raise scheduler.failed(done)
     there = {each for each in done.output.split() if re.fullmatch(r"\d+", each)}
     jobs = sorted(there | set(known), key=int, reverse=True)
     found = await scheduler.ask(jobs) if jobs else {}

@@ -17,6 +17,15 @@ enter() { # a folder of yours that other users may not write to
   return 77
 }
 """
+STATUS_UNKNOWN = 74  # exit status of `present` where it cannot tell
+PRESENT_FUNCTION = """\
+present() { # whether something is there
+  found=$(LC_ALL=C ls -d -- "$1" 2>&1) && return
+  case $found in *": No such file or directory") return 1 ;; esac
+  echo "$found"
+  exit 74
+}
+"""
 # Encloses a script's output: login shells print greetings, and warn of a missing locale.
 MARK = "--- rankroom ---"
 

@@ -30,6 +30,14 @@ def ssh() -> str:
     return os.environ.get("RANKROOM_SSH", "").strip() or "ssh"
 
 
+def _words(command: str) -> list[str]:
+    """Return the words of what RANKROOM_SSH names. Raises SshError."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise SshError(NO_COMMAND.format(command=command, error=error)) from None
+
+
 def master(
     command: str, socket: Path, login: str, connect_s: float, settings: str = ""
 ) -> list[str]:
@@ -40,7 +48,7 @@ def master(
     own = re.search(r"^serveraliveinterval ([1-9]\d*)$", settings, re.MULTILINE)
     alive_s = min(int(own[1]), MAX_ALIVE_INTERVAL_S) if own else ALIVE_INTERVAL_S
     return [
-        *shlex.split(command),
+        *_words(command),
         *_options(
             ControlMaster="auto",
             ControlPath=_path(socket),
@@ -59,7 +67,7 @@ def master(
 
 def settings(command: str, login: str) -> list[str]:
     """Return the command that prints ssh's configuration for this host, without connecting."""
-    return [*shlex.split(command), "-G", "--", login]
+    return [*_words(command), "-G", "--", login]
 
 
 def leads_through(settings: str) -> bool:
@@ -84,7 +92,7 @@ def behind(command: str, socket: Path, login: str, node: str) -> list[str]:
 def through(command: str, socket: Path, login: str, argv: Sequence[str]) -> list[str]:
     """Return the command that runs `argv` over the open connection, and never opens one itself."""
     return [
-        *shlex.split(command),
+        *_words(command),
         *_options(
             ControlMaster="no",
             ControlPath=_path(socket),
@@ -110,7 +118,7 @@ def _for_any_shell(argv: Sequence[str]) -> str:
 def ask(command: str, socket: Path, login: str, what: str, *more: str) -> list[str]:
     """Return the command that sends a request to the master process: exit, forward, cancel."""
     return [
-        *shlex.split(command),
+        *_words(command),
         # Without the user's configuration, whose own forwards would be requested as well.
         *("-F", "none"),
         *_options(ControlPath=_path(socket)),
@@ -134,4 +142,5 @@ def _path(path: Path) -> str:
     return os.fspath(path).replace("%", "%%")
 
 
+NO_COMMAND = "RANKROOM_SSH is {command!r}, which is no command line: {error}"
 NO_NODE = "{node!r} is not a valid node name: check which nodes the scheduler gave to the job"

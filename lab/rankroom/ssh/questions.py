@@ -7,6 +7,7 @@ memory to memory: it is never written to a disk.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -108,10 +109,11 @@ def _tell(id: str, what: dict[str, object]) -> None:
 
 
 def _waits(id: str) -> bool:
+    """Return whether a process waits at the question's pipe, or that cannot be told now."""
     try:
         os.close(_opened(id))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno not in (errno.ENXIO, errno.ENOENT, None)
     return True
 
 

@@ -76,6 +76,8 @@ async def run(
     if there is no such program.
     """
     words = tuple(os.fspath(word) for word in argv)
+    # Names of files need not be UTF-8.
+    data = None if input is None else input.encode("utf-8", "surrogateescape")
     process = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.DEVNULL if input is None else asyncio.subprocess.PIPE,
@@ -86,7 +88,7 @@ async def run(
         limit=MAX_LINE_BYTES,
         start_new_session=not terminal,
     )
-    given = asyncio.ensure_future(_give(process, input)) if input is not None else None
+    given = asyncio.ensure_future(_give(process, data)) if data is not None else None
     lines = _Lines(keep)
     timed_out = False
     try:
@@ -162,11 +164,11 @@ async def _line(stream: asyncio.StreamReader) -> bytes:
         return await stream.read(error.consumed)  # a line over the limit is returned in pieces
 
 
-async def _give(process: asyncio.subprocess.Process, text: str) -> None:
+async def _give(process: asyncio.subprocess.Process, data: bytes) -> None:
     assert process.stdin is not None
     # A command may stop reading its input before the end.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(text.encode())
+        process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
 
@@ -181,9 +183,15 @@ async def _end(process: asyncio.subprocess.Process, whom: int, grace: float) -> 
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(whom, sign)
-        with contextlib.suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(_exited(process), grace)
-            return
+        except asyncio.TimeoutError:
+            continue
+        except asyncio.CancelledError:  # interrupted again: wait no longer
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(whom, signal.SIGKILL)
+            raise
+        return
 
 
 async def _exited(process: asyncio.subprocess.Process) -> None:

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -101,6 +103,18 @@ def test_that_a_state_cannot_be_read_is_no_failure():
         asyncio.run(BatchJob(Answering(-9, "", True), FOLDER).progress())
 
 
+def test_a_folder_that_cannot_be_looked_at_may_hold_a_result(tmp_path: Path):
+    """As when its ticket of Kerberos has expired; a folder that is not there has none."""
+    broken = tmp_path / "there"
+    broken.symlink_to(broken)
+    sent = BatchJob(LocalHost(), BatchFolder(broken / "job"))
+    with pytest.raises(SchedulerError, match="Too many levels of symbolic links"):
+        asyncio.run(sent.progress())
+    sent = BatchJob(LocalHost(), BatchFolder(tmp_path / "nothing" / "job"))
+    assert asyncio.run(sent.progress()).state == "waiting"
+    assert asyncio.run(sent.log("7")) == ""
+
+
 def test_a_state_that_is_no_object_is_none():
     assert [Progress.from_json(each).state for each in ("null", "[]")] == ["waiting"] * 2
 
@@ -150,9 +164,9 @@ def test_records_that_came_stay_when_the_next_one_does_not(tmp_path: Path, home:
     folder = BatchFolder(tmp_path / "job")
     sent = BatchJob(LocalHost(), folder)
     asyncio.run(sent.put({str(folder.executed): "{}"}))
-    lacks = [run.id, "20261122-000000-000000"]
+    lacks = ["20261122-000000-000000", run.id]
     progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=lacks)
-    with pytest.raises(BatchFailed, match=lacks[1]):
+    with pytest.raises(BatchFailed, match=f"1 of 2 records could not (?s:.+){lacks[0]}"):
         asyncio.run(sent.bring(progress, tmp_path / "copy.ipynb", Store()))
     assert Store().load(run.id).id == run.id
 
@@ -386,6 +400,36 @@ def test_a_job_that_is_ended_after_its_last_cell_has_not_failed(ready):
     assert (made.progress.state, made.ending) == ("done", "")
 
 
+def test_a_job_that_is_ended_before_its_kernel_is_up_runs_no_cell(ready, tmp_path: Path):
+    made = ready("# %% [2]\nopen('ran', 'w')\n")
+
+    @contextmanager
+    def slow() -> Iterator[None]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        made.client.kc = SimpleNamespace(execute=lambda *given, **how: None)
+        yield
+
+    made.client.setup_kernel = slow
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        assert made.run() == 1
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert made.progress.why == "the job was ended: in cell 1 of 1, open('ran', 'w')"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_whose_name_is_not_text_is_sent(tmp_path: Path):
+    name = os.fsdecode(b"caf\xe9")
+    folder = BatchFolder(tmp_path / "job")
+    text = notebook_script.script(NOTEBOOK, f"{name}.ipynb", False)
+    sent = {str(folder.script): text, str(folder.job): f"cd {name}\n"}
+    asyncio.run(BatchJob(LocalHost(), folder).put(sent))
+    assert Path(folder.script).read_text("utf-8").startswith("# caf?.ipynb, as a batch job")
+    assert Path(folder.job).read_bytes() == b"cd caf\xe9\n"
+
+
 # What the kernel's own process and the processes of cells do about the signal of a job's end.
 STAYS = """
 import multiprocessing, os, signal, subprocess, time
@@ -467,7 +511,9 @@ def test_an_interrupt_while_a_job_is_submitted_leaves_none(monkeypatch, capsys):
     async def interrupted() -> None:
         submitting = asyncio.ensure_future(batch_command._submit(asked, LocalHost(), True))
         await begun.wait()
-        submitting.cancel()
+        for _ in range(2):  # pressed again, the submission is still waited for
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0.05)
         await submitting
 
     with pytest.raises(SystemExit):

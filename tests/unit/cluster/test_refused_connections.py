@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
-from rankroom.cluster import liveness
-from rankroom.record.cluster_file import Allocation, ClusterInfo, Node
+from rankroom.cluster import actions, launch, liveness
+from rankroom.errors import StartError
+from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node
 
 
 def refuses(node: str, scheduler: str = "slurm") -> ClusterInfo:
@@ -48,3 +49,18 @@ def test_from_outside_of_the_job_the_scheduler_says_whether_it_is_over(slurm):
 def test_on_a_node_of_the_job_a_closed_port_is_a_supervisor_that_is_gone(slurm):
     slurm("RUNNING")
     assert liveness.state(refuses(f"{socket.gethostname().partition('.')[0]}.cluster")) == "gone"
+
+
+def test_a_cluster_that_cannot_be_asked_is_not_called_stopped(home, slurm, monkeypatch):
+    slurm("RUNNING")
+    paths = ClusterPaths("far")
+    paths.make(1)
+    paths.write(refuses("c1"))
+    wait_end = launch.wait_end
+    monkeypatch.setattr(launch, "wait_end", lambda *given, **how: wait_end(*given, 0.1, **how))
+    with pytest.raises(StartError, match="far could not be reached on c1, and may still be runn"):
+        actions.stop("far")
+    assert paths.read() is not None
+    slurm("COMPLETED")
+    actions.stop("far")
+    assert paths.read() is None

@@ -30,6 +30,7 @@ from rankroom.jupyter_job.saved_labs import SavedLab
 from rankroom.scheduler import pbs, scheduler_client, slurm
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.same_machine import is_here
+from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Environment, Site
 from rankroom.ssh.connection import LOST
 from rankroom.system import python_command
@@ -208,6 +209,23 @@ def test_a_lab_that_is_not_listed_yet_is_kept(home: Path):
     assert asyncio.run(alive(here, "/scratch/labs")) == ["7"]
     assert here.place.cleared == ["5"]
     assert [each.job for each in saved_labs.all_saved()] == ["8"]
+
+
+class Hangs:
+    """A site whose file system does not answer."""
+
+    name = "login"
+
+    async def run(self, words: Any, **how: Any) -> Completed:
+        return Completed(tuple(words), -9, "", True)
+
+
+def test_a_site_that_does_not_answer_has_not_said_that_a_lab_is_over(home: Path):
+    scheduler: Any = Scheduler(Site("one"), Hangs())  # type: ignore[arg-type]
+    saved = SavedLab("one", "7")
+    for asked in (Lab(scheduler, "/labs", saved).said(), alive(scheduler, "/labs")):
+        with pytest.raises(SchedulerError, match="timed out"):
+            asyncio.run(asked)  # type: ignore[arg-type]
 
 
 # -- where it listens

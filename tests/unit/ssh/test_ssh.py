@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -273,6 +275,29 @@ def test_a_refusal_and_silence(home: Path):
     thread, said = asking("login", "Password:", 0.05)
     thread.join(60)
     assert said == [TimeoutError] and questions.pending() == []
+
+
+def test_a_question_stays_where_its_pipe_cannot_be_opened_now(home: Path, monkeypatch):
+    thread, said = asking("login", "Password:")
+    question, original = first(), os.open
+
+    def short(path: Any, flags: int, *mode: int) -> int:
+        if str(path).endswith(".pipe") and flags & os.O_WRONLY:
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+        return original(path, flags, *mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", short)
+        assert questions.pending() == [question]
+    questions.answer(question.id, "secret")
+    thread.join(60)
+    assert said == ["secret"]
+
+
+def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANKROOM_SSH", "ssh -F '/home/o'brien/cfg'")
+    with pytest.raises(SshError, match=r"RANKROOM_SSH is .* no command line: No closing quot"):
+        command.settings(command.ssh(), "login")
 
 
 def test_only_one_that_waits_can_be_answered(home: Path, tmp_path: Path):

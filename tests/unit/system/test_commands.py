@@ -140,3 +140,21 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_caller_that_is_cancelled_again_waits_no_longer(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    async def give_up() -> None:
+        stubborn = ["sh", "-c", f"trap '' TERM; echo $$ > {pids}; sleep 600"]
+        task = asyncio.create_task(run(stubborn, grace=600.0))
+        while not (pids.exists() and pids.read_text()):
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.1)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(give_up())
+    assert_gone(pids)

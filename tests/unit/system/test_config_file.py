@@ -49,3 +49,28 @@ def test_a_file_that_cannot_be_read_is_not_called_wrong(
     with pytest.raises(UsageError, match=words) as caught:
         config.hang_seconds()
     assert "correct the file" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["keep-days = 365", "keep_day = 365", "[rankroom]\nkeep_gb = 500"])
+def test_a_setting_that_does_not_exist_is_not_passed_over(file: Path, line: str):
+    file.write_text(f"{line}\n")
+    words = (
+        "has a setting '(keep-days|keep_day|rankroom)' that does not exist; there are keep_days,"
+    )
+    with pytest.raises(UsageError, match=words):
+        config.keep_days()
+
+
+def test_modules_to_preload_may_be_a_list(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANKROOM_PRELOAD", raising=False)
+    file.write_text('preload = ["torch", "horovod.torch"]\n')
+    assert config.preload() == "torch horovod.torch"
+    file.write_text("preload = true\n")
+    with pytest.raises(UsageError, match="preload in .* is True: set it to text, or to a list"):
+        config.preload()
+
+
+def test_all_settings_of_the_file_are_described():
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+    described = re.findall(r"^\| `RANKROOM_\w+` \| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(described) == sorted(config.SETTINGS)

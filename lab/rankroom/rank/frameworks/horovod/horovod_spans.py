@@ -212,7 +212,7 @@ class NativeSource:
 
 
 def _bound(names: dict[int, Any]) -> None:
-    """Keep the newest MAX_KEPT_NAMES entries, or up to twice as many: dropping them takes a while."""
+    """Keep the newest MAX_KEPT_NAMES entries; up to twice as many, as dropping them takes long."""
     if len(names) > 2 * MAX_KEPT_NAMES:
         for old in list(names)[:-MAX_KEPT_NAMES]:
             del names[old]
