@@ -45,7 +45,7 @@ class PytorchTraces:
 def _trace(run: RunInfo, rank: RankInfo, timeline: Timeline, zero: int) -> Iterator[bytes]:
     # One reader searches for `"rank": 0`, with this space and on one line.
     info = {"backend": "nccl" if rank.device != "cpu" else "gloo", "rank": rank.rank,
-            "world_size": len(run.ranks)}  # fmt: skip
+            "world_size": run.size}  # fmt: skip
     head = {
         "schemaVersion": 1,
         "distributedInfo": info,

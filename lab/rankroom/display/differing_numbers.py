@@ -38,7 +38,7 @@ def common_text(text: str, rank: int) -> str:
             counted.append(match[0])
     common, numbers = _NUMBER.subn("\0", shown)
     if not numbers:
-        return text
+        return text.replace("\0", "␀")  # which stands for a number below
     first = counted[0] if len(counted) > 1 and _WHOLE.match(counted[0]) else ""
     # Numbers may be padded to columns.
     return f"{_SPACES.sub(' ', common).rstrip(' ')}\0{first}"
@@ -64,7 +64,8 @@ def _joined(numbers: Sequence[str]) -> str:
 
 
 def _value(number: str) -> float:
-    return float(int(number, 16)) if number.startswith("0x") else float(number)
+    # Not as a float: a key may have hundreds of digits.
+    return int(number, 16) if number.startswith("0x") else float(number)
 
 
 def _is_of_rank(text: str, match: re.Match[str], rank: int) -> bool:

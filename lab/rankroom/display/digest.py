@@ -68,7 +68,13 @@ def errors_of(run: RunInfo, events: Iterable[Json]) -> list[Json]:
         if event["kind"] == "error":
             found.setdefault(event["rank"], event)
     cause = run.failure.rank if run.failure else None
-    return sorted(found.values(), key=lambda e: (e["rank"] != cause, e["t"], e["rank"]))
+    ahead = {rank.rank: rank.clock.offset for rank in run.ranks if rank.clock}  # clocks of hosts
+
+    def order(event: Json) -> tuple[bool, int, int]:
+        rank = event["rank"]
+        return rank != cause, event["t"] - ahead.get(rank, 0), rank
+
+    return sorted(found.values(), key=order)
 
 
 def displays_of(events: Iterable[Json]) -> list[Json]:

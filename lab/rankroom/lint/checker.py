@@ -7,16 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any
 
 from rankroom.lint.expressions import Call, CellTooLong
 from rankroom.lint.names import JOINABLE_COLLECTIVES
+from rankroom.lint.values import opposite
 from rankroom.lint.walk import Exit, Walk
 from rankroom.text.rank_ranges import name_ranks
 
 MAX_WARNINGS = 5  # warnings for one cell
 MAX_WALKED_RANKS = 8  # of a large cluster, ranks whose paths are walked
+MAX_CONDITIONS = 6  # undecided conditions of which all outcomes are compared
 MAX_CONDITION_CHARS = 60  # characters of a condition in a warning
 _WRAPPER_MAGICS = ("time", "timeit", "capture", "prun")  # magics that run their cell in place
 
@@ -148,7 +150,7 @@ def _telling(source: str, size: int) -> list[int]:
 def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
     ways = _evened_out(ways)
     met = [[(call.name, call.path) for call in way] for way in ways]
-    if all(each == met[0] for each in met):
+    if all(each == met[0] for each in met) or _alike_whatever_holds(ways):
         return []
     counts = [Counter(each) for each in met]
     if all(each == counts[0] for each in counts):
@@ -173,6 +175,24 @@ def _differences(walks: list[Walk], ways: list[list[Call]]) -> list[Warning]:
                 if place not in out or call.conditions:
                     out[place] = call
     return [_words(call, exits) for call in out.values()]
+
+
+def _alike_whatever_holds(ways: list[list[Call]]) -> bool:
+    """Return whether all ranks reach the same collectives, however the conditions turn out that are
+    decided alike on all of them: one rank may reach a barrier under `if` and under its `else`,
+    and another one outside of both."""
+    conditions = {text.removeprefix("not ") for way in ways for call in way for text in call.path}
+    if len(conditions) > MAX_CONDITIONS:
+        return False
+    for outcome in product((True, False), repeat=len(conditions)):
+        holds = {
+            text if is_so else opposite(text)
+            for text, is_so in zip(conditions, outcome, strict=True)
+        }
+        met = {tuple(call.name for call in way if call.path <= holds) for way in ways}
+        if len(met) > 1:
+            return False
+    return True
 
 
 def _evened_out(ways: list[list[Call]]) -> list[list[Call]]:

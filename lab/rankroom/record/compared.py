@@ -16,7 +16,7 @@ def compared(store: Store, texts: Iterable[str], run_id: str = "") -> tuple[list
     compared with the run `run_id`. A text may name several runs, separated by commas."""
     found: list[str] = []
     notes: list[str] = []
-    for text in (part.strip() for each in texts for part in each.split(",")):
+    for text in (part.strip() for each in texts for part in each.split(",") if part.strip()):
         try:
             other = _find(store, text, run_id)
         except RecordError as error:
@@ -42,7 +42,9 @@ def _find(store: Store, text: str, run_id: str) -> str:
         # Skip runs without metrics, such as a short cell that was run after the one meant.
         found = (run.id for run in runs if run.id != run_id and has_metrics(store, run))
     else:
-        found = (run.id for run in runs if run.name == text)
+        named = [run.id for run in runs if run.name == text]
+        # An earlier one of this name, if there is one: a cell that runs again keeps it.
+        found = iter([each for each in named if each != run_id] or named)
     return next(found, None) or store.find(text)
 
 

@@ -46,6 +46,9 @@ def prune(
     total = sum(size for _, size, _ in kept)
     if by_itself and max_age and all(now - touched > max_age for _, _, touched in kept):
         max_age = float("inf")  # the clock may have jumped
+    if by_itself and total > max_bytes:
+        # No other record is removed in place of one that cannot be.
+        total -= sum(size for run_id, size, _ in kept if may_be_live(run_id))
     gone = []
     for run_id, size, touched in kept:
         age = now - touched

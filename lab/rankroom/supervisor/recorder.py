@@ -49,7 +49,10 @@ CLOSE_RETRY_INTERVAL_S = 0.5  # between two attempts to write the end of a recor
 MAX_LATE_OUTPUT_MB = 64  # megabytes of a rank's output after the cell that a record takes
 GIVE_UP_SILENT_DELAY_S = 3.0  # after an interrupt, before ranks on silent nodes are given up
 # The time of each event, as `event_line` writes it.
-_EVENT_TIME_PATTERN = re.compile(rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)', re.MULTILINE)
+# That of a rank's loss is on the writer's clock.
+_EVENT_TIME_PATTERN = re.compile(
+    rb'^\{"kind":"\w+","rank":\d+,"seq":\d+,"t":(-?\d+)(?!\d)(?!,"state":"lost")', re.MULTILINE
+)
 
 
 class Recorder:
@@ -482,7 +485,8 @@ class Recorder:
         """Add an event on behalf of a rank that cannot report it."""
         t = time.time_ns() // 1000 - self.info.start
         if self._last_event_us is not None:
-            t = self._last_event_us + self._offset(rank)
+            is_lost = kind == "status" and fields.get("state") == "lost"
+            t = self._last_event_us + (0 if is_lost else self._offset(rank))
         line = event_line(kind, rank, self._summary.next_seq[rank], t, **fields)
         self._record(line)
         self._notice(rank, line)

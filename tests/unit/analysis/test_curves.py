@@ -228,6 +228,15 @@ def test_ranks_that_agreed_and_then_differ():
     assert noted(same, [value * (1 + 1e-9) for value in same]) == [], "the order of adding up"
 
 
+def test_ranks_that_differ_for_a_moment_are_not_said_to_have_parted():
+    same = [1 / (1 + step) for step in range(20)]
+    other = [value + 0.1 * (step in (12, 15)) for step, value in enumerate(same)]
+    assert noted(same, other) == [
+        "loss differs between ranks at 2 of 20 steps, first at step 12: rank 0 0.0769231, "
+        "rank 1 0.176923"
+    ]
+
+
 def test_ranks_that_never_agreed_say_nothing():
     assert noted([1, 2, 3, 4, 5], [2, 3, 4, 5, 6]) == []
     assert noted([0, 0, 0, 0, 0.5], [0, 0, 0, 0, 0.25]) == [], "an accuracy that begins with 0"

@@ -726,6 +726,13 @@ def test_processes_of_one_file_are_ranks(bench: Bench):
     assert [rank.rank for rank in made.run.ranks] == [2, 5] and made.run.size == 6
 
 
+@pytest.mark.parametrize("own", ["data", "wait", "unrecorded"])
+def test_a_thread_with_the_name_of_a_category_is_none(bench: Bench, own: str):
+    name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": own}}
+    _, spans = bench.read(bench.file([name, x("work", 1, 9, tid=1, cat="")]))
+    assert {cat for _, cat, _, _, _ in spans} == {f"thread {own}"}
+
+
 def test_threads_of_a_category_of_its_own_are_lanes(bench: Bench):
     name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "IO"}}
     events = [name, x("a", 1, 9, tid=1, cat="net"), x("b", 1, 9, tid=2, cat="net")]

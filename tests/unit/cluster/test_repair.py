@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from numbered import assert_numbered, written
+from rankroom.analysis.timeline import Timeline
 from rankroom.cluster import liveness, repair
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.repair import complete, complete_all
@@ -180,6 +181,21 @@ def test_a_run_has_lasted_as_long_as_is_known_of_it_whenever_it_is_completed(hom
     found = store.load(run.id)
     assert found.end == found.start + 1000  # when it said its one line
     assert [event["t"] for event in store.events(run.id)][-2:] == [1000, 1000]
+
+
+@pytest.mark.parametrize("ahead", [30_000_000, -30_000_000])
+def test_a_rank_with_another_clock_is_lost_when_it_was(home, lost, ahead: int):
+    """What it has said is by its own clock, that it is lost by that of the run."""
+    begun = event_line("status", 0, 0, ahead, state="running", spool={"stdout": 0})
+    run = lost(begun, log(0, "one\n", 1, ahead + 5_000_000), pid=gone_process().pid)
+    store = Store()
+    about = json.loads(store.paths(run.id).run.read_text())
+    about["ranks"][0]["clock"] = {"offset": ahead, "error": 10}
+    store.paths(run.id).run.write_text(json.dumps(about))
+    assert complete(store, store.load(run.id))
+    found = store.load(run.id)
+    assert found.end is not None and found.end - found.start == 5_000_000
+    assert Timeline.read(found, store.paths(run.id).events).ended[0] == 5_000_000
 
 
 def test_to_read_a_record_writes_nothing(home, lost):

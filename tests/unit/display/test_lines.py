@@ -186,6 +186,14 @@ def test_a_hostile_line_takes_no_time_to_be_told_from_a_start_up_message():
     assert time.process_time() - began < 5
 
 
+def test_bytes_and_keys_among_numbers_are_shown():
+    lines = [Line(0, "stdout", "x\0\0"), Line(1, "stdout", "x5")]
+    assert [group.text for group in collapse(lines, by_numbers=True)] == ["x\0\0", "x5"]
+    lines = [Line(rank, "stdout", f"key 0x{rank + 1}{'f' * 300}") for rank in range(6)]
+    [group] = collapse(lines, by_numbers=True)
+    assert group.text == f"key 0x1{'f' * 300}…0x6{'f' * 300}"
+
+
 def test_lines_with_other_words_are_never_joined_by_their_numbers():
     rng = random.Random(5)
     words = ["loss", "acc", "GPU{}", "{}", "{}.5", "{}ms", "node-{}", "step"]

@@ -30,6 +30,9 @@ def test_by_id_part_of_an_id_name_and_last(tmp_path: Path):
         assert compared(store, [text]) == ([found], []), text
     assert compared(store, ["aaaa03, baseline", "last"]) == ([third, second], [])
     assert compared(store, ["last"], third) == ([second], [])
+    assert compared(store, ["baseline,"], second) == ([first], [])  # it has run before
+    [same] = compared(store, ["baseline"], first)[0]
+    assert same == second
 
 
 def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path):

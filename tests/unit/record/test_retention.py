@@ -111,6 +111,16 @@ def test_for_a_record_that_cannot_be_removed_no_others_go_by_themselves(
     assert set(store.ids()) == {large, *ids}
 
 
+def test_for_a_run_that_goes_on_no_others_go_by_themselves(tmp_path: Path):
+    ids = [aged(tmp_path, days, 10_000) for days in (4, 3, 2)]
+    store, live, writer = start_record(tmp_path)
+    writer.append(b"x" * 100_000 + b"\n")
+    assert store.prune(max_bytes=40_000, by_itself=True) == []
+    assert [each.id for each in store.prune(max_bytes=25_000, by_itself=True)] == ids[:1]
+    assert set(store.ids()) == {*ids[1:], live.id}
+    writer.close()
+
+
 def test_what_becomes_a_record_while_it_is_looked_at_is_not_forsaken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

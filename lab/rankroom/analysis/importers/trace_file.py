@@ -31,6 +31,8 @@ MOST_EVENTS = 10_000_000  # of all files together; the rest is dropped
 MOST_LANES = 64  # of one rank; beyond, the threads of a category share one
 MOST_CATEGORIES = 256  # of one rank; beyond, they share one
 OVERFLOW_CATEGORY = "events"
+# Categories that mean something in Rankroom.
+OWN_CATEGORIES = {*RANKROOM_CATEGORIES, "unrecorded"}
 _RANK = re.compile(r"(?:^|[^a-z])ranks?[ _:#.=-]*(\d{1,6})\b", re.I)
 _IN_NAME = re.compile(
     r"(?:rank|worker|process|proc|node)[ _.=-]*(\d{1,6})(?!\d)|(?:^|[._-])r?(\d{1,4})(?=\.|$)", re.I
@@ -291,6 +293,8 @@ def _sort_in(
             label = reader.threads.get((process, thread)) or (
                 f"thread {thread}" if thread not in (None, "") else ""
             )
+            if label in OWN_CATEGORIES:  # it only has the name of one
+                label = f"thread {label}"
             few = len(threads[rank.rank, category]) < MOST_LANES
             if not category:
                 own = (few and label) or OVERFLOW_CATEGORY

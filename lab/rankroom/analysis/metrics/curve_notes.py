@@ -71,8 +71,13 @@ def _difference(name: str, ranks: Mapping[int, Curve]) -> str:
     base = int(np.argmax(np.abs(apart - np.median(apart))))
     other = int(np.argmax(np.abs(apart - apart[base])))
     one, two = sorted((base, other))
+    again = int(is_equal[first:].sum())
+    since = f"since step {step_number(steps[first])}"
+    if again:
+        differ = len(steps) - first - again
+        since = f"at {differ} of {len(steps)} steps, first at step {step_number(steps[first])}"
     return (
-        f"{name} differs between ranks since step {step_number(steps[first])}: "
+        f"{name} differs between ranks {since}: "
         f"rank {numbers[one]} {apart[one]:.6g}, rank {numbers[two]} {apart[two]:.6g}"
     )
 
