@@ -38,14 +38,15 @@ def with_metrics(store: Store, limit: int = MAX_SEARCHED_RECORDS) -> list[RunInf
 
 def _find(store: Store, text: str, run_id: str) -> str:
     runs = store.newest(MAX_SEARCHED_RECORDS) if text and text not in store.ids() else []
+    others = (run for run in runs if run.id != run_id)
     if text == "last":
         # Skip runs without metrics, such as a short cell that was run after the one meant.
-        found = (run.id for run in runs if run.id != run_id and has_metrics(store, run))
+        found = (run.id for run in others if has_metrics(store, run))
     else:
-        named = [run.id for run in runs if run.name == text]
-        # An earlier one of this name, if there is one: a cell that runs again keeps it.
-        found = iter([each for each in named if each != run_id] or named)
-    return next(found, None) or store.find(text)
+        # A cell that runs again keeps its name.
+        found = (run.id for run in others if run.name == text)
+    named = (run.id for run in runs if run.name == text)  # the run itself
+    return next(found, None) or next(named, None) or store.find(text)
 
 
 def has_metrics(store: Store, run: RunInfo) -> bool:
