@@ -150,7 +150,7 @@ def test_folders_by_class(tmp_path: Path):
     bright = found.train.images[found.train.labels == 1].mean()
     assert bright > found.train.images[found.train.labels == 0].mean()
     (tmp_path / "val" / "n01440764" / "0.JPEG").write_bytes(b"no image")
-    with pytest.raises(UsageError, match=r"0\.JPEG is no image"):
+    with pytest.raises(UsageError, match=r"0\.JPEG is not an image"):
         load(tmp_path)
 
 

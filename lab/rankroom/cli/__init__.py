@@ -22,7 +22,7 @@ COMMANDS = {
     "lab": "JupyterLab on a compute node, opened here.",
     "jobs": "The jobs that were submitted from here, and their state.",
     "run": "Run a script on every rank, with a cell's log, timeline and profile.",
-    "runs": "The records of runs: list, show, tail, export, path, prune.",
+    "runs": "The records of runs: list, show, tail, debug, export, prune, …",
     "site": "Sites to run on: list, show, check.",
     "workshop": "Workshops: open, join, watch who needs help, end.",
     "timeline": "Show timelines of other programs: Horovod's, Chrome's, PyTorch's.",

@@ -60,7 +60,8 @@ class Terminal:
             self._gone = self._gone or sign != signal.SIGINT
             event.set()
 
-        heeded = [each for each in INTERRUPT_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+        before = {each: signal.getsignal(each) for each in INTERRUPT_SIGNALS}
+        heeded = [each for each in INTERRUPT_SIGNALS if before[each] != signal.SIG_IGN]
         for each in heeded:
             loop.add_signal_handler(each, pressed, each)
         try:
@@ -68,6 +69,7 @@ class Terminal:
         finally:
             for each in heeded:
                 loop.remove_signal_handler(each)
+                signal.signal(each, before[each] or signal.SIG_DFL)  # asyncio's own, say
 
     async def ask(self, question: str, answers: set[str]) -> str:
         """Return the first letter of the answer, in lower case; "" for end of input, or without a

@@ -37,7 +37,7 @@ REDIRECT_PAGE_LIFETIME_S = 60.0
 def timeline(
     files: tuple[Path, ...], name: str | None, show: bool, page: Path | None, text: bool
 ) -> None:
-    """Read Horovod timelines and Chrome or PyTorch traces, each file a rank.
+    """Read Horovod timelines and Chrome or PyTorch traces, usually a file for each rank.
 
     Several files become one timeline. Damaged files are repaired as far as possible, and reported.
     """

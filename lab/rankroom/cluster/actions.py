@@ -92,8 +92,10 @@ def end(paths: ClusterPaths, info: ClusterInfo) -> str:
         raise StartError(JOB_NOT_CANCELLED.format(name=paths.name, job=job, site=where, log=log))
     lookup.end(paths, info)
     left = paths.read()
-    if left is None or launch.is_another(left, info) or liveness.process_state(left) == "gone":
+    if left is None or launch.is_another(left, info) or not liveness.alive(left):
         return ""
+    if left.state == "ending":
+        return ENDING.format(name=paths.name)
     raise StartError(NOT_STOPPED.format(name=paths.name, where=left.host or "another node"))
 
 
@@ -378,7 +380,7 @@ def _ask(info: ClusterInfo, patience: float = REPLY_TIMEOUT_S, **question: Any) 
 
 
 NO_SUCH = "there is no cluster named {name}: it was stopped, or never started"
-GONE = "the supervisor of cluster {name} is gone: Restart starts the cluster again"
+GONE = "the supervisor of cluster {name} is gone: `rankroom cluster restart {name}` starts it again"
 NOT_AGAIN = (
     "{name} is still being stopped, so it was not started again: start it once it has ended. {said}"
 )
@@ -386,6 +388,7 @@ NOT_IN_JOB = (
     "cluster {name} belongs to job {job}, and this process is outside that job: restart it from "
     "within the job while that is running, or stop it and start another one"
 )
+ENDING = "cluster {name} is still being stopped"
 NOT_STOPPED = (
     "cluster {name} could not be reached on {where}, and may still be running: stop it from a node "
     "of its job, or cancel the job"
@@ -395,8 +398,8 @@ JOB_NOT_CANCELLED = (
     "been cancelled: try again, or cancel it there; the agent's log ends with:\n{log}"
 )
 AGENT_GONE = (
-    "the local agent of cluster {name} is gone, but its job may still be running: Reconnect starts "
-    "a new agent"
+    "the local agent of cluster {name} is gone, but its job may still be running: `%cluster "
+    "attach {name}` or Reconnect in the sidebar starts a new agent"
 )
 NO_PYTHON = (
     "cluster {name} cannot be started again, as its Python, {python}, is no longer there: stop "
@@ -409,10 +412,10 @@ LOST = (
     "its record with what its ranks left"
 )
 SUPERVISOR_UNREACHABLE = (
-    "the supervisor of cluster {name} does not accept connections: Stop ends the cluster"
+    "the supervisor of cluster {name} does not accept connections: `%cluster stop {name}` ends it"
 )
 REQUEST_FAILED = "the request to the supervisor of cluster {name} failed: {error}"
 NO_REPLY = (
     "the supervisor of cluster {name} did not answer within {seconds:.0f} s: try again; if it "
-    "stays silent, Stop ends it"
+    "stays silent, `%cluster stop {name}` ends it"
 )

@@ -237,7 +237,7 @@ def _images(folder: Path, classes: list[str]) -> Part:
                 with Image.open(path) as image:
                     small = image.convert("RGB").resize((IMAGE_SIDE_PIXELS, IMAGE_SIDE_PIXELS))
             except OSError as error:
-                raise UsageError(f"{path} is no image ({error})") from None
+                raise UsageError(f"{path} is not an image ({error})") from None
             images.append(numpy.asarray(small, "float32").transpose(2, 0, 1) / 255)
             labels.append(label)
     if not images:

@@ -181,7 +181,7 @@ HOW = (
     "Write the letter of an answer after each number in the cell below, and run it. `?` is for "
     "what you do not know: a guess tells your teacher nothing. Your answers are marked once."
 )
-LATER = "Which ones, and why, is what the workshop is about: you will be asked the same at its end."
+LATER = "The workshop will show which ones, and why. At its end you are asked the same."
 DONE = (
     "you have taken the quiz {when} the workshop already: {right} of {of} right. The first answers "
     "count"

@@ -253,7 +253,7 @@ QUESTIONS = (
             1,
         ),
         Form(
-            "All of 16 ranks write the same checkpoint to the same name. What should be done "
+            "All 16 ranks write the same checkpoint under the same name. What should be done "
             "instead?",
             (
                 "one writes under another name, then renames; the others wait for it",

@@ -104,8 +104,10 @@ def defines(code: str, name: str) -> bool:
                 pass
             case ast.Name(id=found, ctx=ast.Store()) | ast.MatchAs(name=found):
                 pass
-            case ast.alias(name="*") | ast.Call(func=ast.Name(id="exec" | "globals")):
+            case ast.alias(name="*") | ast.Call(func=ast.Name(id="exec" | "globals" | "locals")):
                 return True
+            case ast.Call(func=ast.Attribute(attr="run_line_magic" | "run_cell_magic")):
+                return True  # as %time does
             case ast.alias(name=imported, asname=renamed):
                 found = renamed or imported.partition(".")[0]
             case _:

@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import Protocol
 
-from rankroom.errors import LabError, RankroomError, SshError, UselessJob
+from rankroom.errors import LabError, RankroomError, SchedulerError, SshError, UselessJob
 from rankroom.jupyter_job import endpoint
 from rankroom.jupyter_job.endpoint import Endpoint
 from rankroom.jupyter_job.lab import Lab
@@ -115,7 +115,7 @@ async def server(lab: Lab, tell: Teller) -> Endpoint:
             return found
         if runs and waited > SERVER_START_TIMEOUT_S:
             said = ""
-            with contextlib.suppress(SshError):
+            with contextlib.suppress(SchedulerError, SshError):
                 said = await lab.said()
             raise UselessJob(
                 NOT_UP.format(job=lab.job, seconds=int(SERVER_START_TIMEOUT_S), said=said)

@@ -76,7 +76,7 @@ class Lab:
         """Return where the server listens; None until it does. Raises SchedulerError if the site's
         file system does not answer."""
         done = await self._run_at_site('enter "$1/$2" && cat server.json')
-        if done.timed_out:
+        if done.timed_out or done.returncode == own_folder.STATUS_UNKNOWN:
             raise self.scheduler.failed(done)
         return endpoint.read(done.output) if done.ok else None
 

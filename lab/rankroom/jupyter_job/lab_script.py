@@ -8,7 +8,7 @@ from pathlib import Path
 from rankroom.scheduler.site import Site, expand, shipped_folder
 
 JOB_NAME = "lab"  # the job's name
-LAST_LOG_LINE = "JupyterLab is over."  # the last line of the log, unless the job has failed
+LAST_LOG_LINE = "JupyterLab has ended."  # the last line of the log, unless the job has failed
 SUBMITTED_FROM = "$USER@${SLURM_SUBMIT_HOST:-$PBS_O_HOST}"
 _SECOND_PART = "# -- 2."  # begins the second part of slurm/lab.sbatch
 

@@ -181,8 +181,10 @@ def _alike_whatever_holds(ways: list[list[Call]]) -> bool:
     """Return whether all ranks reach the same collectives, however the conditions turn out that are
     decided alike on all of them: one rank may reach a barrier under `if` and under its `else`,
     and another one outside of both."""
-    conditions = {text.removeprefix("not ") for way in ways for call in way for text in call.path}
-    if len(conditions) > MAX_CONDITIONS:
+    under = [call for way in ways for call in way if call.path]
+    conditions = {text.removeprefix("not ") for call in under for text in call.path}
+    # In different functions, the same words may stand for different things.
+    if len(conditions) > MAX_CONDITIONS or len({call.call_stack for call in under}) > 1:
         return False
     for outcome in product((True, False), repeat=len(conditions)):
         holds = {

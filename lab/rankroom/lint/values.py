@@ -66,7 +66,9 @@ def joined(values: list[Value], all_of: bool) -> Value:
             return Value(True, each.value, True, thing=each.thing)
     if not left:
         return Value(True, all_of, differs)
-    return Value(differs=differs, text=(" and " if all_of else " or ").join(left))
+    text = (" and " if all_of else " or ").join(left)
+    # In parentheses: `not x and y` is not the opposite of `x and y`.
+    return Value(differs=differs, text=f"({text})" if len(left) > 1 else text)
 
 
 def calculated(operation: type, left: Value, right: Value) -> Any:

@@ -76,12 +76,13 @@ class RankroomMagics(Magics):
         """%%distributed [--ranks 0,2-3] [--timeout S] [--detach] [--profile] [--quiet]
         [--compare RUN] [-o NAME]
 
-        Runs the cell on every rank. With --profile, PyTorch's and TensorFlow's profilers run with
-        it, for this cell only, and its timeline also shows operators and GPU kernels. With
-        --compare, the metrics of an earlier run are shown beside those of this one: RUN is its id
-        or a part of it, the NAME it was kept as, or `last`; separate several by commas. As a line,
-        `%distributed EXPR` shows an expression's value on every rank, and `%distributed on|off`
-        makes every cell distributed, or none.
+        Runs the cell on every rank. With --quiet, a run is shown only if it does not succeed. With
+        --profile, PyTorch's and TensorFlow's profilers run with it, for this cell only, and its
+        timeline also shows operators and GPU kernels. With --compare, the metrics of an earlier run
+        are shown beside those of this one: RUN is its id (or the beginning or end of it), the NAME
+        it was kept as, or `last`; separate several by commas. As a line, `%distributed EXPR` shows
+        an expression's value on every rank, and `%distributed on|off` makes every cell distributed,
+        or none.
         """
         if cell is not None:
             # In an option, `{name}` is the notebook's variable; an expression is left to the ranks.
@@ -339,7 +340,8 @@ class RankroomMagics(Magics):
     @line_magic  # type: ignore[untyped-decorator]
     @plain
     def runs(self, line: str) -> None:
-        """%runs [ID]: list the latest runs, or view the run ID (`last`, or part of its id)."""
+        """%runs [ID]: list the latest runs, or view the run ID, which may be `last`, or only the
+        beginning or end of an id."""
         options = Options("%runs")
         options.add_argument("id", nargs="?", metavar="ID")
         wanted = options.read(line).id

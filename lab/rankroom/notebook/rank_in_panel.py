@@ -209,4 +209,6 @@ def _path(message: Message) -> str:
     return str((message["arguments"].get("source") or {}).get("path", ""))
 
 
-DEBUGGER_IS_ON = "JupyterLab's debugger is on: switch it off first (the bug above the notebook)"
+DEBUGGER_IS_ON = (
+    "JupyterLab's debugger is on: switch it off first (the bug icon above the notebook)"
+)

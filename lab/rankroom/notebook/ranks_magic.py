@@ -97,6 +97,6 @@ ONE_NAME = (
 )
 NO_PANEL = "%ranks debug needs JupyterLab; `%debug --ranks 1` looks around where a cell failed"
 IN_PANEL = (
-    "JupyterLab's debugger shows rank {rank} now. The bug above the notebook switches it on;\n"
+    "JupyterLab's debugger shows rank {rank} now. The bug icon above the notebook switches it on;\n"
     "a click beside a line of a %%distributed cell sets a breakpoint there."
 )

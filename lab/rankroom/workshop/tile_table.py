@@ -15,7 +15,7 @@ from rankroom.workshop.seat import Seat
 from rankroom.workshop.tiles import Json
 
 QUIZ = [f"quiz {when}" for when in quiz.WHEN]
-MARKS = {"hand": "✋", "stuck": "■", "failed": "✗", "silent": "…", "behind": "↓", "": " "}
+MARKS = {"hand": "✋", "stuck": "!", "failed": "✗", "silent": "?", "behind": "↓", "": " "}
 
 
 def table(view: Json, width: int = 100, height: int = 0) -> str:

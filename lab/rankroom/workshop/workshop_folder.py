@@ -434,7 +434,7 @@ def _address(seat: str) -> str:
     return hashlib.sha256(os.fsencode(seat)).hexdigest()  # a learner's file may have any name
 
 
-NO_FOLDER = "there is no workshop in {folder}: {error}. Your teacher says which folder it is"
+NO_FOLDER = "there is no workshop in {folder}: {error}. Ask your teacher which folder it is"
 NO_PLAN = "there is no workshop in {folder}: it has no workshop.toml that you may read"
 STRANGE = (
     "{file} belongs to {owner}, but the folder to {teacher}: do not use this workshop, and tell "
@@ -445,7 +445,8 @@ NOT_THE_TEACHERS = "{path} is not shown: it is not a regular file or folder that
 NO_LEARNER = "{user} has no seat; learners who have one: {users}"
 CROWDED = "{seats} holds too many files: {user} has made {count} of them, and others may be missing"
 FULL = (
-    "the news of {folder} is full: open the workshop in another folder, by `rankroom workshop open`"
+    "the list of messages in {folder} is full: open the workshop in another folder, by `rankroom "
+    "workshop open`"
 )
 UNWRITTEN = "cannot write to the workshop in {folder}: {error}"
 UNMADE = (
@@ -457,8 +458,8 @@ NO_PARENT = (
     "learners can enter it, or choose another place"
 )
 OCCUPIED = (
-    "{folder} is no workshop's folder and holds files, {name} among them: as one, it would be open "
-    "to everybody. Give a folder that does not exist yet, or an empty one"
+    "{folder} is not a workshop's folder and already holds files, such as {name}, which everybody "
+    "could then reach. Give a folder that does not exist yet, or an empty one"
 )
 CLOSED = (
     "learners cannot enter {folder}, as {parent} has the mode {mode:04o}: choose another place, or "

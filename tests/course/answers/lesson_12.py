@@ -13,7 +13,7 @@ WRONG = {
     ],
     "straggler.2": [
         ("def prefetched(batches):\n    yield from list(batches)", "one after the other"),
-        ("def prefetched(batches):\n    return [next(iter(batches))]", "there came"),
+        ("def prefetched(batches):\n    return [next(iter(batches))]", "it yields"),
     ],
     "straggler.3": [
         (

@@ -45,7 +45,9 @@ def test_it_answers(paths: ClusterPaths):
 
 def test_where_none_listens_any_more_stop_ends_it(paths: ClusterPaths):
     socket_of(paths).unlink()
-    with pytest.raises(NoClusterError, match="mine does not accept connections: Stop ends the"):
+    with pytest.raises(
+        NoClusterError, match="mine does not accept connections: `%cluster stop mine` ends"
+    ):
         actions.interrupt("mine")
 
 

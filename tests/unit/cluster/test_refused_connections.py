@@ -61,6 +61,15 @@ def test_a_cluster_that_cannot_be_asked_is_not_called_stopped(home, slurm, monke
     with pytest.raises(StartError, match="far could not be reached on c1, and may still be runn"):
         actions.stop("far")
     assert paths.read() is not None
+    ends = refuses("c1")
+    ends.state = "ending"
+    paths.write(ends)
+    assert actions.end(paths, ends) == "cluster far is still being stopped"
+    ends.state = "failed"  # as it has recorded itself
+    paths.write(ends)
+    actions.stop("far")
     slurm("COMPLETED")
+    paths.make(1)
+    paths.write(refuses("c1"))
     actions.stop("far")
     assert paths.read() is None

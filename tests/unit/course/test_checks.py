@@ -151,7 +151,7 @@ def test_an_answer_of_an_earlier_cell_is_not_examined(cell: str, monkeypatch: py
         "if size > 1:\n    speaks, other = 1, 2", "from x import *", "import speaks.x",
         "with x as speaks: pass", "exec('speaks = 1')", "for speaks in (1, 2): pass",
         "async def speaks(): pass", "class speaks: pass", "(speaks := 1)",
-        "a syntax of newer Pythons",
+        "a syntax of newer Pythons", "get_ipython().run_line_magic('time', 'speaks = print')",
     ],
 )  # fmt: skip
 def test_an_answer_may_be_defined_in_any_way(cell: str, monkeypatch: pytest.MonkeyPatch):

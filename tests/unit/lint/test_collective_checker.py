@@ -59,6 +59,34 @@ def test_usual_code_raises_no_alarm(name: str, size: int):
     assert said(source, size=size) == []
 
 
+ONE_OR_NEITHER = """
+if rank == 0:
+    if not resume and save:
+        dist.barrier()
+    elif resume and save:
+        dist.barrier()
+else:
+    dist.barrier()
+"""
+OF_TWO_FUNCTIONS = """
+def f(flag):
+    if flag:
+        dist.barrier()
+def g(flag):
+    if not flag:
+        dist.barrier()
+if rank == 0:
+    f(cached); g(other)
+else:
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("source", [ONE_OR_NEITHER, OF_TWO_FUNCTIONS])
+def test_branches_that_are_no_opposites_may_both_be_left_out(source: str):
+    assert len(said(source)) == 3
+
+
 def test_the_wording():
     assert said("\n\nx = 1\nif rank == 0:\n    hvd.allreduce(x)") == [
         "cell line 5: hvd.allreduce under `if rank == 0` is not reached by every rank: the ranks "

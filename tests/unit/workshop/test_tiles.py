@@ -144,7 +144,7 @@ def test_a_table_has_a_line_for_each_learner():
     head, warning, _, ada, bob = text.splitlines()
     assert "2 of 2 learners have joined · lesson 2 · ring.1: 1 min 30 s left" in head
     assert warning == "! too many files"
-    assert ada.split() == ["■", "ada", "lesson", "2", "1/2", "ring.1", "✗", "rank", "0", "waits"]
+    assert ada.split() == ["!", "ada", "lesson", "2", "1/2", "ring.1", "✗", "rank", "0", "waits"]
     assert bob.split()[0] == "bob"
 
 

@@ -323,7 +323,7 @@ def test_the_teacher_watches(base: Path, typed: Callable):
     own.write(SeatStatus(state="stuck", why="rank 0 waits in allreduce", lesson=1))
     done = typed("watch", folder.path, "--once", "--exercises")
     assert "1 of 2 learners have joined" in done.output
-    assert f"■  {ME}" in done.output and "rank 0 waits in allreduce" in done.output
+    assert f"!  {ME}" in done.output and "rank 0 waits in allreduce" in done.output
     assert "zoe" in done.output and "has no seat yet" in done.output
     assert "hello.1" in done.output
     found = json.loads(typed("watch", folder.path, "--once", "--json").output)

@@ -76,7 +76,10 @@ def test_a_folder_that_all_could_replace_is_refused(base: Path):
 def test_a_folder_that_holds_other_files_is_left_as_it_is(base: Path):
     (base / "course").mkdir(mode=0o700)
     (base / "course" / "exam.tex").write_text("secret")
-    with pytest.raises(UsageError, match=r"is no workshop's folder and holds files, exam\.tex"):
+    with pytest.raises(
+        UsageError,
+        match=r"already holds files, such as exam\.tex, which everybody could then reach",
+    ):
         opened(base / "course")
     assert mode(base / "course") == 0o700
     (base / "course" / "exam.tex").rename(base / "exam.tex")
@@ -343,7 +346,7 @@ def test_too_long_a_text_is_refused(folder: Folder):
 
 def test_a_full_file_of_news_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workshop_folder, "MOST_NEWS", workshop_folder.LAST_NEWS + 300)
-    with pytest.raises(UsageError, match=r"the news of .* is full"):
+    with pytest.raises(UsageError, match=r"the list of messages in .* is full"):
         for _ in range(9):
             folder.say("x" * 50)
     assert [each.kind for each in folder.news()][:2] == ["open", "message"]

@@ -26,7 +26,7 @@ def by_layer(learner: Learner) -> None:
     named = [getattr(ask, "__globals__", {}).get(name) for name in _names_in(ask)]
 
     def refused(*args: object, **kwargs: object) -> None:
-        raise Wrong("a device talks to its neighbors only: use dist.recv and dist.send")
+        raise Wrong("a device talks to its neighbours only: use dist.recv and dist.send")
 
     if any(each is own for each in named for own in kept.values()):
         refused()

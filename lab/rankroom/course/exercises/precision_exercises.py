@@ -99,7 +99,7 @@ def scale(learner: Learner) -> None:
         if not isinstance(found, (int, float)) or found <= 0:
             raise Wrong(f"scale_for({largest:.3g}) gives {found!r}, and should give a number")
         if not math.log2(found).is_integer():
-            raise Wrong(f"{found:g} is no power of two: only those change no digit of a number")
+            raise Wrong(f"{found:g} is not a power of two: only those change no digit of a number")
         if torch.tensor(largest * found, dtype=torch.float64).half().isinf():
             raise Wrong(f"{largest:.3g} × {found:g} overflows float16: it becomes inf")
         if 2 * found * largest <= LARGEST_FLOAT16:

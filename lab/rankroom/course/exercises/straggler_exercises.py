@@ -49,7 +49,7 @@ def prefetch(learner: Learner) -> None:
             seen.append(int(value[0]))
         best = min(best, time.perf_counter() - begun)
         if seen != values:
-            raise Wrong(f"of the batches {values} there came {seen}")
+            raise Wrong(f"given the batches {values}, it yields {seen}")
     serial = 2 * _PIECES * _PIECE_S
     if best > 0.85 * serial:
         raise Wrong(
