@@ -46,6 +46,8 @@ class ClientOutput:
         """Publish what is printed in the block, but not what C code or child processes write."""
         for name in ("stdout", "stderr"):
             stream = self._streams.get(name) or self._made(name)
+            if getattr(sys, name) is not stream:
+                stream.own = getattr(sys, name)  # a cell may have replaced it since
             stream.is_on = True
             setattr(sys, name, stream)
         try:

@@ -29,7 +29,7 @@ from rankroom.rank.frameworks.torch import torch_adapter, torch_device
 from rankroom.rank.profiler import Profile, profiled
 from rankroom.rank.recovery import Recovery
 from rankroom.rank.script import end_fork
-from rankroom.rank.shell import RankShell, ignore_interrupts
+from rankroom.rank.shell import RankShell, ignore_interrupts, text_of
 from rankroom.rank.supervisor_connection import Done
 from rankroom.rank.waiting import Waiting, looks_released
 from rankroom.rank.watchdog import Watchdog, is_running
@@ -152,8 +152,8 @@ class RankKernel(IPythonParallelKernel):
                     found = packed_values.handle_request(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
                 answer = {"failed": "KeyboardInterrupt: the request was interrupted"}
-            except (Exception, SystemExit) as error:
-                answer = {"failed": f"{type(error).__name__}: {error}"}
+            except BaseException as error:  # extensions raise some that are no Exception
+                answer = {"failed": f"{type(error).__name__}: {text_of(error)}"}
             finally:
                 self.post_handler_hook()
                 if what["do"] == "execute":
@@ -178,6 +178,7 @@ class RankKernel(IPythonParallelKernel):
         self.shell.execution_count = run["count"]
         self.shell.failure, self.shell.failing, self.shell.interrupted = None, False, False
         self.shell.ended_by = None
+        self.shell.displayhook.is_on = False  # an interrupt may have ended a display
         Waiting.broken, Waiting.current = "", None
         self.released = self.failed_before = self.raised_before = self.let_go = False
         ended: int | None = None

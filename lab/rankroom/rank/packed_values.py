@@ -33,17 +33,34 @@ _replacing = threading.RLock()  # reentrant: one value may need two replacements
 
 def pack(value: Any) -> list[bytes]:
     """Return a value as bytes, in parts of at most MAX_PART_BYTES."""
-    data = pickle.dumps((PYTHON_VERSION, _pack_one(value)), PICKLE_PROTOCOL)
+    try:
+        packed = _pack_one(value, set())
+    except _SharedError:
+        try:
+            packed = pickle.dumps(value, PICKLE_PROTOCOL)
+        except Exception:  # only its parts can be packed, each as often as it occurs
+            packed = _pack_one(value)
+    data = pickle.dumps((PYTHON_VERSION, packed), PICKLE_PROTOCOL)
     return [data[at : at + MAX_PART_BYTES] for at in range(0, len(data), MAX_PART_BYTES)]
 
 
-def _pack_one(value: Any) -> Packed:
+class _SharedError(Exception):
+    """A dictionary occurs more than once in a value, perhaps within itself."""
+
+
+def _pack_one(value: Any, known: set[int] | None = None) -> Packed:
+    """Pack one value. With `known`, the ids of dictionaries so far, raises _SharedError if one
+    occurs again."""
     from ipyparallel.serialize import serialize_object
     from ipyparallel.serialize.serialize import MAX_ITEMS
 
     # ipyparallel sorts the keys of a small dictionary.
     if type(value) is dict and len(value) < MAX_ITEMS:
-        return {key: _pack_one(each) for key, each in value.items()}
+        if known is not None and id(value) in known:
+            raise _SharedError
+        if known is not None:
+            known.add(id(value))
+        return {key: _pack_one(each, known) for key, each in value.items()}
     try:
         # A received array uses the memory of its buffer, which has to be writable. The threshold
         # gives small arrays buffers of their own, too.

@@ -295,7 +295,7 @@ class RankShell(ZMQInteractiveShell):
         self._last_traceback = stb
         error = {
             "ename": etype.__name__,
-            "evalue": _bounded(_text(evalue)),
+            "evalue": _bounded(text_of(evalue)),
             "cell_line": self.cell_line(evalue),
         }
         self.failure = error
@@ -341,12 +341,19 @@ def _statement(file: str, line: int) -> dict[str, Any]:
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a shell and what it started: by an interrupt, then by SIGKILL."""
+    """End a shell and what it started: by an interrupt, then by SIGKILL, at once if another
+    interrupt comes."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             child.wait(CHILD_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            continue
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
 
 
 def _interruptible(original: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -378,7 +385,7 @@ def ignore_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     try:
         return str(value)
     except Exception as error:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 MAX_HASHED_BYTES = (
     64 << 20
 )  # bytes of an array that its mark is computed from; a larger one is sampled
+MAX_SAMPLED_VALUES = 1 << 20  # of a large tensor whose values are not in their order in memory
 MAX_ITEMS, MAX_DEPTH = 10_000, 20  # of nested containers for which a mark is computed, at most
 MAX_SHOWN_CHARS = 40  # characters that are shown of a value
 PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
@@ -46,7 +47,8 @@ def listed(names: Mapping[str, Any], hidden: Iterable[str] = ()) -> dict[str, An
         for name, value in sorted(names.items())
         if not name.startswith("_")
         and name not in left_out
-        and not isinstance(value, OMITTED_TYPES)
+        # Not isinstance, which asks a proxy for the class of what it stands for.
+        and not issubclass(type(value), OMITTED_TYPES)
     }
 
 
@@ -105,8 +107,8 @@ def _module(value: Any) -> Variable:
 
 
 def _array(value: Any) -> Variable:
-    flat = value.reshape(-1)
-    sample = flat[:: _step(value.nbytes)]
+    # Not `reshape(-1)`, which copies all of an array that is a view of another one.
+    sample = sys.modules["numpy"].asarray(value).flat[:: _step(value.nbytes)]
     mark = "" if value.dtype.hasobject else _crc(sample.tobytes())
     return Variable(_name(value), _shape(value.shape), str(value.dtype), "", value.nbytes, mark)
 
@@ -157,8 +159,14 @@ _KINDS: tuple[tuple[Callable[[Any], Variable], Callable[[Any], bool]], ...] = (
 def _bytes_of_tensor(value: Any) -> bytes:
     import torch
 
-    flat = value.detach().reshape(-1)
-    sample = flat[:: _step(value.numel() * value.element_size())].cpu().contiguous()
+    value, step = value.detach(), _step(value.numel() * value.element_size())
+    if step == 1 or value.is_contiguous():
+        sample = value.reshape(-1)[::step]
+    else:  # which copies all of it
+        step = max(step, value.numel() // MAX_SAMPLED_VALUES)
+        places = torch.arange(0, value.numel(), step, device=value.device)
+        sample = value[torch.unravel_index(places, value.shape)]
+    sample = sample.cpu().contiguous()
     return bytes(sample.view(torch.uint8).numpy())
 
 

@@ -144,7 +144,7 @@ class Spooled:
     @property
     def unread(self) -> bool:
         """True when there are bytes that `read` has not returned."""
-        return bool(self._buffer or self._refused) or self.size > self._read_to
+        return bool(self._buffer or self._refused) or self.size != self._read_to
 
     @property
     def size(self) -> int:
@@ -168,7 +168,8 @@ class Spooled:
         bytes of an incomplete last character."""
         now = time.time_ns() // 1000
         self.drain()
-        whole = self.size
+        if (whole := self.size) < self._read_to:
+            whole = self._restore(whole)
         size = min(whole, self._read_to + MAX_READ_BYTES)
         while True:
             begin = self._read_to
@@ -203,6 +204,21 @@ class Spooled:
             text = self._decoder.decode(b"", True)
             self._decoder = _decoder()
             yield Piece(now, text, self._read_to)
+
+    def _restore(self, whole: int) -> int:
+        """Move the `whole` bytes of a file that was emptied behind what was read before, so that
+        positions in it stay the same; return its size then. A child does that by opening
+        /dev/stderr by its name, as in `echo text > /dev/stderr`."""
+        with self.lock:
+            try:
+                written = os.pread(self._read_fd, min(whole, MAX_READ_BYTES), 0)
+                os.ftruncate(self._file, self._read_to)
+            except OSError as error:
+                self.trouble = self._words(error)
+                return whole
+            self.marks.clear()
+            self._append(written)
+            return self.size
 
     def trim(self) -> bool:
         """Free the disk space of what has been read, if it is TRIM_THRESHOLD_BYTES or more; return

@@ -32,6 +32,21 @@ def test_arrays_can_be_written_to(wrap: Any, find: Any, size: int):
     assert x[0] == 7 and sent[0] == 0
 
 
+def test_dictionaries_may_refer_to_one_another():
+    one: dict[str, Any] = {"number": 1}
+    one["me"], one["other"] = one, {"back": one}
+    found = unpack(pack(one))
+    assert found["me"] is found and found["other"]["back"] is found and found["number"] == 1
+    deep: dict[str, Any] = {"x": np.arange(3)}
+    for _ in range(60):  # each of them twice in the next one
+        deep = {"a": deep, "b": deep}
+    found = unpack(pack(deep))
+    assert found["a"] is found["b"]
+    part = {"double": lambda x: 2 * x}  # which pickle does not take
+    found = unpack(pack({"a": part, "b": part}), {})
+    assert found["a"]["double"](2) == found["b"]["double"](2) == 4
+
+
 def test_other_values_stay_what_they_are():
     names = {
         "bytes": b"ab", "none": b"", "array": bytearray(b"ab"), "text": "ä", "pair": (1, [2]),

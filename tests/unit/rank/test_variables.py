@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import tracemalloc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,29 @@ class Unsayable:
 
 def mark(value: Any) -> str:
     return describe_value(value).mark
+
+
+def test_a_view_of_an_array_is_not_copied_to_be_described():
+    large = np.zeros((2000, 9000))  # 144 MB
+    for view in (large.T, large[:, ::2].T, np.broadcast_to(np.arange(9000.0), (2000, 9000))):
+        tracemalloc.start()
+        assert describe_value(view).mark
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+        tracemalloc.stop()
+    assert mark(large.T) == mark(np.zeros((9000, 2000)))
+    assert mark(np.arange(6.0).reshape(2, 3).T) == mark(np.array([[0.0, 3], [1, 4], [2, 5]]))
+    stacked = torch.arange(9000.0).expand(2000, 9000)
+    other = stacked.clone().t().contiguous().t()
+    assert mark(stacked) and mark(stacked) == mark(other)
+    other[0, 0] = 1
+    assert mark(stacked) != mark(other)
+
+
+def test_a_variable_that_stands_for_what_is_gone_is_described():
+    gone = collections.deque()
+    names = {"a": 1, "p": weakref.proxy(gone)}
+    del gone
+    assert list(describe(names)) == ["a", "p"]
 
 
 def test_modules_functions_and_hidden_names_are_left_out():

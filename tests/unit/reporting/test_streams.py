@@ -176,6 +176,21 @@ def test_nothing_is_lost_while_threads_print(spool, trims):
     assert trimmed
 
 
+def test_what_a_child_empties_goes_on_where_it_was(spool):
+    """`echo text > /dev/stderr` opens the file behind the descriptor, and empties it."""
+    os.write(spool.fd, b"before\n" * 100)
+    assert text_of(spool) == "before\n" * 100
+    place = f"/dev/fd/{spool.fd}"
+    for said in ("one", "two"):
+        child = subprocess.run(
+            ["sh", "-c", f"echo {said} > {place}"], pass_fds=[spool.fd], check=True
+        )
+        assert child.returncode == 0 and spool.unread
+        os.write(spool.fd, b"after\n")
+        assert text_of(spool) == f"{said}\nafter\n"
+        assert not spool.unread and spool.position == spool.path.stat().st_size
+
+
 def test_where_files_have_no_holes_all_is_kept(spool, monkeypatch):
     monkeypatch.setattr(streams, "TRIM_THRESHOLD_BYTES", 4)
     monkeypatch.setattr(streams, "punch_hole", lambda *about: False)
