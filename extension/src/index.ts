@@ -38,7 +38,9 @@ const runView: JupyterFrontEndPlugin<void> = {
       {
         safe: true,
         mimeTypes: [MIME],
-        createRenderer: () => new RunRenderer({ ...parts, open })
+        // A notebook's own resolver finds the files that ranks' rich outputs name.
+        createRenderer: ({ resolver }) =>
+          new RunRenderer({ ...parts, open, rendermime: resolver ? rendermime.clone({ resolver }) : rendermime })
       },
       RANK
     );

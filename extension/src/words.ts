@@ -94,7 +94,8 @@ export function duration(micros: number): string {
 
 /** A moment of the run: `+0.042 s`. */
 export function moment(micros: number): string {
-  return micros < 60_000_000 ? `+${(micros / 1e6).toFixed(3)} s` : `+${duration(micros)}`;
+  const sign = micros < 0 ? '−' : '+'; // a rank's clock may be ahead
+  return micros < 60_000_000 ? `${sign}${Math.abs(micros / 1e6).toFixed(3)} s` : `+${duration(micros)}`;
 }
 
 /** A moment to the millisecond, or finer to tell `fine` microseconds apart: `+0.042 s`, `+1:02:03.123`. */

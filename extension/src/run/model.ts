@@ -22,6 +22,8 @@ export interface Analyst {
 }
 
 const SPAN_BYTES = 20;
+/** Of one meter: its time and value. */
+const SAMPLE_BYTES = 16;
 /** How many times, and after how long, the server is asked while it knows more spans, or fewer, than the model. */
 const TRIES = 5;
 const PAUSE_MS = 200;
@@ -70,7 +72,7 @@ export class RunModel {
     api: Analyst = NO_SERVER
   ) {
     this.collectives = new Derived({
-      key: () => this.spansKey,
+      key: () => `${this.spansKey}:${this.run.state}`,
       isComplete: () => this.isComplete,
       make: () => this.match(api)
     });
@@ -171,9 +173,10 @@ export class RunModel {
     this.isComplete = true;
   }
 
-  /** Approximate memory use: characters of log and outputs, and bytes of spans. */
+  /** Approximate memory use: characters of log and outputs, and bytes of spans and samples. */
   get weight(): number {
-    return this.log.lines.weight + this.outputs.weight + SPAN_BYTES * this.spans.count;
+    const { spans, samples } = this;
+    return this.log.lines.weight + this.outputs.weight + SPAN_BYTES * spans.count + SAMPLE_BYTES * samples.count;
   }
 
   /** Drop all that was read from the record; it is read again when needed. */

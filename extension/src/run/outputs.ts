@@ -17,6 +17,7 @@ export interface SameOutput extends Output {
 
 interface Kept extends Output {
   displayId?: string;
+  weight: number;
 }
 
 export class Outputs {
@@ -43,7 +44,8 @@ export class Outputs {
       data: event.data,
       metadata: event.metadata ?? {},
       key: keyOf(event),
-      displayId: event.display_id
+      displayId: event.display_id,
+      weight: weightOf(event.data)
     };
     if (event.update) {
       this.update(output);
@@ -53,7 +55,7 @@ export class Outputs {
       this.clear(rank);
     }
     this.items.push(output);
-    this.weight += weightOf(output);
+    this.weight += output.weight;
     this.version += 1;
   }
 
@@ -93,8 +95,12 @@ export class Outputs {
   private clear(rank: number): void {
     this.items = this.items.filter(item => item.rank !== rank);
     this.clearNext.delete(rank);
-    this.weight = this.items.reduce((sum, item) => sum + weightOf(item), 0);
+    this.weigh();
     this.version += 1;
+  }
+
+  private weigh(): void {
+    this.weight = this.items.reduce((sum, item) => sum + item.weight, 0);
   }
 
   private update(output: Kept): void {
@@ -103,12 +109,15 @@ export class Outputs {
         ? { ...output, isResult: item.isResult }
         : item
     );
+    this.weigh();
     this.version += 1;
   }
 }
 
-function weightOf({ data }: Output): number {
-  return Object.values(data).reduce<number>((sum, value) => sum + (typeof value === 'string' ? value.length : 100), 0);
+/** Return the number of characters of an output: a figure may be JSON of megabytes. */
+function weightOf(data: Output['data']): number {
+  const texts = Object.values(data).map(value => (typeof value === 'string' ? value : (JSON.stringify(value) ?? '')));
+  return texts.reduce((sum, text) => sum + text.length, 0);
 }
 
 function keyOf(event: DisplayEvent): string {

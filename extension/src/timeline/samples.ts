@@ -20,6 +20,8 @@ export interface Curve {
 
 export class Samples {
   version = 0;
+  /** The number of values of all curves. */
+  count = 0;
   private byRank = new Map<number, Map<Meter, Curve>>();
   private offsets = new Map<number, number>();
 
@@ -36,6 +38,7 @@ export class Samples {
         if (!curve.t.length || t >= curve.t[curve.t.length - 1]) {
           curve.t.push(t);
           curve.value.push(value);
+          this.count += 1;
           curve.most = Math.max(curve.most, value);
         }
       }

@@ -19,6 +19,7 @@ export class Console {
   /** Whether the trouble will not pass by itself, so that another folder must be chosen. */
   isRefused = false;
   private ahead = 0;
+  private isSeen = true;
   private poll: Poll;
   private changedSignal = new Signal<this, void>(this);
 
@@ -64,6 +65,7 @@ export class Console {
 
   /** Set whether the console is visible: the server is polled only then. */
   setSeen(isSeen: boolean): void {
+    this.isSeen = isSeen;
     void (isSeen ? this.poll.start() : this.poll.stop());
   }
 
@@ -107,7 +109,9 @@ export class Console {
 
   private async then(asked: Promise<string>): Promise<string> {
     const said = await asked;
-    void this.poll.refresh();
+    if (this.isSeen) {
+      void this.poll.refresh(); // which would start it again
+    }
     return said;
   }
 

@@ -67,7 +67,9 @@ export class Offers {
     await panel.sessionContext.shutdown();
     panel.close();
     try {
-      Notification.info(await this.seat.api.reset(path), { autoClose: 10_000 });
+      // Without the name of a drive, which some extensions put before the path.
+      const local = this.app.serviceManager.contents.localPath(path);
+      Notification.info(await this.seat.api.reset(local), { autoClose: 10_000 });
       await this.restart();
     } finally {
       await this.app.commands.execute('docmanager:open', { path });
@@ -87,7 +89,9 @@ export class Offers {
   }
 
   private notebookOf({ file }: Lesson): NotebookPanel | undefined {
-    const isIt = (panel: NotebookPanel): boolean => PathExt.basename(panel.context.path) === file;
+    const { contents } = this.app.serviceManager;
+    const isIt = ({ context }: NotebookPanel): boolean =>
+      PathExt.basename(contents.localPath(context.path)) === file;
     const current = this.notebooks?.currentWidget;
     return current && isIt(current) ? current : this.notebooks?.find(isIt);
   }

@@ -157,7 +157,8 @@ class Collectives(Handler):
     async def get(self, run_id: str) -> None:
         run = await asyncio.to_thread(self.store.load, run_id)
         look = functools.partial(self.profiles.collectives, run)
-        found = await self.threads.look(f"collectives {run_id}", look)
+        # With its state: as a run ends, what is computed from the live one must not be shared.
+        found = await self.threads.look(f"collectives {run_id} {run.state}", look)
         self.finish(found, set_content_type="application/json")
 
 

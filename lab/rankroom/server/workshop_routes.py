@@ -223,9 +223,9 @@ class Reset(Handler):
     @allowed
     async def post(self) -> None:
         notebook = given(self.words(), "notebook")
-        root = Path(self.settings["server_root_dir"]).expanduser()
+        root = Path(self.settings["server_root_dir"]).expanduser().absolute()
         path = Path(to_os_path(notebook, str(root)))
-        if ".." in path.parts:
+        if ".." in notebook.split("/") or not path.is_relative_to(root):
             raise UsageError(OUTSIDE.format(notebook=notebook))
         kept = await self.threads.run(lambda: copies.start_over(path))
         self.finish({"message": f"your notebook is kept as {kept.name}"})

@@ -258,6 +258,11 @@ def test_a_reset_keeps_the_learners_notebook(learner: Server):
     reply = learner.post("rankroom/workshop/reset", {"notebook": "work/thesis.ipynb"})
     assert reply.status == 400 and "is not a lesson of the course" in reply.json["message"]
     assert other.read_text() == "my own"
+    outside = root.parent / "01_hello_ranks.ipynb"
+    for way in ("../01_hello_ranks.ipynb", "work/../../01_hello_ranks.ipynb"):
+        reply = learner.post("rankroom/workshop/reset", {"notebook": way})
+        assert reply.status == 400 and "outside" in reply.json["message"]
+    assert not outside.exists()
 
 
 def test_a_run_that_is_shown_is_followed_to_its_end(
