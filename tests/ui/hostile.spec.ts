@@ -1,4 +1,4 @@
-/** Hostile output, which must not freeze the page. */
+/** Hostile output, which must not freeze the page, and files that outputs name. */
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, viewTest, whole } from './rankroom';
 
 viewTest('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
@@ -42,6 +42,16 @@ viewTest('markup, scripts and links in a log stay text', ALWAYS, async ({ page }
   await expect(view.locator('.rr-display b')).toHaveText('bold');
   await expect(view.locator('.rr-display script')).toHaveCount(0);
   expect(await page.evaluate(() => 'evil' in window)).toBe(false);
+});
+
+viewTest('files that rich outputs name are those beside the notebook', ALWAYS, async ({ page }) => {
+  const record = new LiveRecord('files');
+  record.add('display', 0, { data: { 'text/html': '<img src="plots/fig.png"><a href="out.csv">out</a>' } });
+  record.save('done');
+  const view = await openRuns(page, ['files']);
+  await whole(view);
+  await expect(view.locator('.rr-display img')).toHaveAttribute('src', /\/files\/plots\/fig\.png/);
+  await expect(view.locator('.rr-display a')).toHaveAttribute('href', /\/files\/out\.csv/);
 });
 
 viewTest('five runs on one page: each is read, none disturbs another', async ({ page }) => {
