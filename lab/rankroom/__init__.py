@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rankroom.reporting.spans import span as span
     from rankroom.run.run import Run as Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _LAZY = {
     "Cluster": "rankroom.cluster.local",
     "Run": "rankroom.run.run",
