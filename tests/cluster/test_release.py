@@ -201,6 +201,28 @@ hvd.allreduce(ones, op=hvd.Sum).tolist()
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
+# The supervisor looks at the other ranks before this error has been shown.
+SLOW_ERROR = """
+import time
+def through(depth):
+    return through(depth - 1) if depth else dist.all_reduce(ones.clone())
+through(400) if rank == 0 else time.sleep(600)
+"""
+
+
+def test_a_rank_that_was_released_by_hand_has_not_failed(ready):
+    run = ready.run(SLOW_ERROR)
+    stuck(run)
+    ready.release()
+    deadline = time.monotonic() + 60
+    while run.running != [1]:
+        assert not run.wait(0.05) and time.monotonic() < deadline
+    run.interrupt()
+    assert run.wait(60)
+    assert states(run) == {0: "released", 1: "interrupted"} and run.state == "interrupted"
+    assert values(ready, ALL) == [EXPECTED] * 2
+
+
 MEET_AGAIN = """
 from horovod.common.exceptions import HorovodInternalError
 try:

@@ -382,8 +382,12 @@ class RankKernel(IPythonParallelKernel):
             again = bool(question.get("again"))  # the ranks may have met again since
             if busy not in (None, question["run"]):
                 return {"released": self.recovery.release(question["run"], peers_left)}
-            first = busy is not None and (again or not self.released)
-            if first:
+            # Until they have, an error here is that of the release before.
+            counts = busy is not None and (
+                not self.released or (again and self.world.has_met_again)
+            )
+            is_new = busy is None or not self.released or again
+            if counts:
                 self.failed_before = bool(self.shell.failing)
                 self.raised_before = self.reporter.rank in question.get("raised", ())
                 self.released = self.let_go = True
@@ -393,11 +397,10 @@ class RankKernel(IPythonParallelKernel):
                 if is_cut_off and not self.reporter.end_cell(ReleasedError(GPU_ABORTED)):
                     recorder.note(GPU_ABORTED_CELL_CONTINUES.format(rank=self.world.rank))
             # A rank that was released already may get a second request, to leave a debugger.
-            is_new = first or busy is None
             done = self.recovery.release(question["run"], peers_left) if is_new else []
             if question.get("prompts"):
                 done = [*self.prompts.release(), *done]
-            if first:
+            if counts:
                 self.let_go = bool(done)
             return {"released": done}
         if question["do"] == "regroup":
