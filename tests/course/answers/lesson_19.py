@@ -30,7 +30,7 @@ WRONG = {
         ),
     ],
     "precision.3": [
-        ("def scale_for(largest):\n    return 65504 / largest", "no power of two"),
+        ("def scale_for(largest):\n    return 65504 / largest", "not a power of two"),
         (
             "import math\n\n\ndef scale_for(largest):\n    return 2.0 ** math.ceil(math.log2(65504 / largest))",
             "overflows float16",
