@@ -8,12 +8,12 @@ WRONG = {
     "model.1": [
         (
             "def split_sum(weight, x):\n    total = weight * x\n    dist.all_reduce(total)\n    return total",
-            "neighbors",
+            "neighbours",
         ),
         (
             "def split_sum(weight, x):\n    total = weight * x\n    dist.all_reduce(total)\n"
             "    return total if rank == size - 1 else None",
-            "neighbors",
+            "neighbours",
         ),
         (
             "def split_sum(weight, x):\n    total = weight * x\n    if rank > 0:\n"
@@ -26,7 +26,7 @@ WRONG = {
             "from torch.distributed import all_reduce\n\n\ndef split_sum(weight, x):\n"
             "    total = weight * x\n    all_reduce(total)\n"
             "    return total if rank == size - 1 else None",
-            "neighbors",
+            "neighbours",
         ),
     ],
     "model.2": [("def bubble(stages, micro):\n    return (stages - 1) / micro", "slots")],
