@@ -169,7 +169,7 @@ def follow(
 
 def _is_for_good(hang: Hang) -> bool:
     """Return whether ranks wait in collectives that no other rank will enter. One that all of them
-    have entered may only be slow; if they all receive, nobody sends."""
+    have entered may only be slow; if they all receive, no rank sends."""
     states = {place.state for place in hang.places}
     if "waits" not in states or not states <= STATES_NEVER_ENTERING:
         return False
