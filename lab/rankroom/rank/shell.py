@@ -386,6 +386,7 @@ def ignore_interrupts() -> None:
 
 
 def text_of(value: Any) -> str:
+    """Return `str(value)`, or words in its place if that fails."""
     try:
         return str(value)
     except Exception as error:

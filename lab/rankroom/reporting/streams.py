@@ -142,11 +142,6 @@ class Spooled:
                 self._refused.append(Refused(at, now, data[begin : begin + MAX_PIECE_BYTES]))
 
     @property
-    def unread(self) -> bool:
-        """True when there are bytes that `read` has not returned."""
-        return bool(self._buffer or self._refused) or self.size != self._read_to
-
-    @property
     def size(self) -> int:
         """Bytes in the spool; the last known size while a file server does not report it."""
         try:
