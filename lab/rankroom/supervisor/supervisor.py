@@ -27,7 +27,6 @@ from rankroom import config
 from rankroom.errors import UNKNOWN_REQUEST, RankroomError, file_error
 from rankroom.record.claim import claim
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, with_log
-from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Question, Server
 from rankroom.scheduler.job_end import JobEnd
 from rankroom.scheduler.silent_nodes import SilentNodes
@@ -45,6 +44,7 @@ from rankroom.supervisor.processes.cluster_processes import Processes
 from rankroom.supervisor.processes.load import Loads
 from rankroom.supervisor.processes.restarts import Restarts
 from rankroom.supervisor.rank_connections import RankConnections, Silence
+from rankroom.supervisor.rendezvous import Rendezvous
 from rankroom.supervisor.requests import Requests
 from rankroom.supervisor.runs import Runs
 from rankroom.system.exits import describe_exit

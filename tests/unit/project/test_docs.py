@@ -15,10 +15,9 @@ from checkout import ROOT
 from rankroom import config
 from rankroom.analysis.importers import trace_file, trace_repair
 from rankroom.notebook.cluster_magic import ACTIONS
-from rankroom.rpc import rendezvous
 from rankroom.scheduler import status_cache
 from rankroom.ssh.command import IDLE_TIMEOUT_S
-from rankroom.supervisor import time_limit
+from rankroom.supervisor import rendezvous, time_limit
 from rankroom.supervisor.processes import restarts
 
 PACKAGE = ROOT / "lab" / "rankroom"

@@ -16,10 +16,10 @@ import pytest
 import another_user
 from rankroom.rank import world
 from rankroom.rank.world import RegroupedError, ReleasedError, World
-from rankroom.rpc import horovod_store, rendezvous
 from rankroom.rpc.client import ask
-from rankroom.rpc.rendezvous import Rendezvous
 from rankroom.rpc.server import Server
+from rankroom.supervisor import horovod_store, rendezvous
+from rankroom.supervisor.rendezvous import Rendezvous
 from rankroom.system import network, socket_owner
 
 # Connects from an address of this machine, and shows what is answered; nothing if it is cut off.

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rankroom.rpc.horovod_store import Admits, HorovodStore
 from rankroom.rpc.loop import Call
 from rankroom.rpc.server import Question
+from rankroom.supervisor.horovod_store import Admits, HorovodStore
 
 STORE_OPEN_TIMEOUT_S = 120.0  # a store that not all ranks reach is closed after this
 # Stores of a library whose content is kept: the newest is used, by process sets as well.
