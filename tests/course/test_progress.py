@@ -110,7 +110,8 @@ def test_the_notebooks_are_copied_and_yours_are_kept(tmp_path: Path):
     again = CliRunner().invoke(main, ["course", "copy", str(folder)])
     assert "kept" in again.output
     assert (folder / "01_hello_ranks.ipynb").read_text() == "mine"
-    assert (folder / "README.md").exists() and (folder / "16_lab_on_a_node.ipynb").exists()
+    for name in ("16_lab_on_a_node.ipynb", "README.md", "quickstart.ipynb"):
+        assert (folder / name).exists()
 
 
 @pytest.mark.parametrize(

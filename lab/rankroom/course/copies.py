@@ -12,16 +12,18 @@ from pathlib import Path
 from rankroom.course.lessons import LESSONS, folder
 from rankroom.errors import UsageError
 
+FOR_TEACHERS = ["README.md", "quickstart.ipynb"]  # the first refers to the second
+
 
 def copy_to(into: Path, of_learner: bool = False) -> dict[str, bool]:
     """Copy the notebooks of all lessons to a folder, which is created if needed. Return for each
     file whether it was copied; if not, it existed already and was kept. Raises UsageError.
 
     For a workshop's learner, the folder is created with access for that account only, as homes are
-    often open to all, and the README for teachers is left out.
+    often open to all, and what is for teachers is left out.
     """
     done = {}
-    names = [*(each.file for each in LESSONS), *([] if of_learner else ["README.md"])]
+    names = [*(each.file for each in LESSONS), *([] if of_learner else FOR_TEACHERS)]
     try:
         into.mkdir(parents=True, exist_ok=True, mode=0o700 if of_learner else 0o777)
         for name in names:
