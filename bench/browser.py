@@ -1,4 +1,4 @@
-"""In a real browser: first line painted, a flood scrolled, what the tab weighs."""
+"""A run in a real browser: first line painted, scrolling through a flood, memory of the tab."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAME_S = 0.034
 
 
 def measure(quick: bool) -> list[Row]:
-    """A real flood is recorded first; then Playwright measures in the page and reports samples."""
+    """Record a real flood, then have Playwright measure in a page that shows it."""
     needed()
     lines = flood.LINES // 10 if quick else flood.LINES
     with workplace() as folder:
@@ -52,14 +52,14 @@ def measure(quick: bool) -> list[Row]:
 
 
 def needed() -> None:
-    """Raises NotMeasured if what the browser needs is not there."""
+    """Raise NotMeasured if something that the browser needs is missing."""
     for path in (PLAYWRIGHT, CHROMIUM, ROOT / "lab" / "rankroom" / "labextension"):
         if not path.exists():
             raise NotMeasured(f"no {path}: `make bench` sets up what the browser needs")
 
 
 def _record(folder: Path, lines: int) -> str:
-    """The id of a run with that many lines on each rank, in the home of the JupyterLab to come."""
+    """Record a run with that many lines on each rank, for JupyterLab to open; return its id."""
     side = Rankroom(folder)
     try:
         side.start()
@@ -71,7 +71,7 @@ def _record(folder: Path, lines: int) -> str:
 
 
 def browse(folder: Path, file: str, asked: dict[str, str]) -> dict[tuple[str, str], list[float]]:
-    """What a benchmark in bench/browser/ reports, by what and whose side; `asked` tells it."""
+    """Run benchmarks of bench/browser/ with these variables; return samples by row and side."""
     out = folder / "browser.jsonl"
     out.unlink(missing_ok=True)
     env = os.environ | {
@@ -82,7 +82,7 @@ def browse(folder: Path, file: str, asked: dict[str, str]) -> dict[tuple[str, st
         "RANKROOM_BENCH_OUT": str(out),
         **asked,
     }
-    # A session of its own: Playwright's JupyterLab and browser end with it, whatever happens.
+    # In a session of its own, so that Playwright's JupyterLab and browser always end with it.
     process = subprocess.Popen(
         [PLAYWRIGHT, "test", *file.split()], cwd=HERE, env=env, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
-"""The look at a cell before it runs: processor time, for each cell of the quickstart.
+"""The collective checker, which reads a cell before it runs: processor time for a quickstart cell.
 
-No peer has one. It is a courtesy, so it must cost a cell nothing that anybody notices.
+No peer has one. Users have not asked for it, so its cost must not be noticeable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RANKS = 4
 
 
 def measure(quick: bool) -> list[Row]:
-    """All cells one after the other, which are a sample together: one takes too little to time."""
+    """Time all cells together for each sample: a single one takes too little time to measure."""
     cells = json.loads(QUICKSTART.read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     sources = [each.partition("\n")[2] for each in sources if each.startswith("%%distributed")]

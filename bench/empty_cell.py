@@ -9,7 +9,7 @@ WARM_UP = 10
 
 
 def measure(quick: bool) -> list[Row]:
-    """Alternating single cells; every Rankroom cell must be a finished record."""
+    """Run single cells alternately; every Rankroom cell must have a finished record."""
     count = 15 if quick else 200
     with both() as (px, rankroom):
         for _ in range(WARM_UP):

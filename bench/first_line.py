@@ -1,4 +1,4 @@
-"""The first line of a cell that goes on: until a reader of the record can see it."""
+"""The first line of a cell that keeps running: time until a reader of the record can see it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sides import Px, Rankroom, alternate, both
 from table import NotMeasured, Row
 
 WORD = "first line of rank"
-# The cell goes on, so that it is not its end that brings the line.
+# The cell keeps running, so that the line does not arrive because of the cell's end.
 CELL = f'print("{WORD}", rank, flush=True); import time; time.sleep(0.3)'
 LOOK_S = 0.0005
 
 
 def measure(quick: bool) -> list[Row]:
-    """Ours: request to the line of any rank being in events.jsonl. Theirs: to it on IOPub."""
+    """Ours: from request until a rank's line is in events.jsonl. Theirs: until it is on IOPub."""
     with both() as (px, rankroom):
         for side in (px, rankroom):
             side.cell(CELL)
@@ -52,7 +52,7 @@ def _in_record(side: Rankroom) -> float:
 
 
 def _watch(runs: Path, before: set[Path]) -> float:
-    """When the line was first in the record that appears in `runs`."""
+    """Return when the line was first seen in the new record in `runs`."""
     deadline = time.perf_counter() + 0.29
     events = None
     while time.perf_counter() < deadline:

@@ -11,17 +11,17 @@ MOST = 64 << 10  # bytes of IOPub a cell may cost
 
 
 def source(lines: int) -> str:
-    """The cell that floods."""
+    """Return the cell that prints the flood."""
     return f'for i in range({lines}):\n    print(f"rank {{rank}} line {{i}}")'
 
 
 def expected(rank: int, lines: int) -> list[str]:
-    """What it prints on `rank`."""
+    """Return the lines that it prints on `rank`."""
     return [f"rank {rank} line {i}" for i in range(lines)]
 
 
 def measure(quick: bool) -> list[Row]:
-    """Time, IOPub and completeness."""
+    """Measure time and IOPub bytes, and check that the lines are complete."""
     lines = LINES // 10 if quick else LINES
     with both() as (px, rankroom):
         for side in (px, rankroom):
@@ -45,7 +45,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def check(side: Rankroom, lines: int) -> None:
-    """NotMeasured unless the record holds every line once and in order."""
+    """Raise NotMeasured unless the record holds every line once and in order."""
     run = side.latest()
     if run.state != "done" or run.lines != RANKS * lines:
         raise NotMeasured(f"the record is {run.state} and counts {run.lines:,} lines")
@@ -62,7 +62,7 @@ def _rankroom(side: Rankroom, lines: int) -> Answer:
 
 def _px(side: Px, lines: int) -> Answer:
     answer = side.cell(source(lines))
-    # It sends the accumulated text again and again; the last message of each rank is the whole.
+    # %%px sends the accumulated text repeatedly; the last message of each rank has all of it.
     for rank in range(RANKS):
         mark = f"[stdout:{rank}] "
         whole = [m for m in answer.messages if mark.encode() in m.raw[:200]][-1:]

@@ -1,9 +1,9 @@
 """Check and measure all that ranks do with GPUs, within ten minutes: `bench/gpu.sh`.
 
-Prints a table: what passed, failed, was measured or left out, and the figures. Ends with 1 if a
-check failed, and with 2 where there is no GPU. `--rehearse` runs the same cells on the CPU, with
-Gloo: it shows that this script works, and nothing about GPUs. `--share 2` puts two ranks on each
-GPU, for what one rank alone cannot show on a machine with one GPU.
+Prints a table of the checks that passed, failed, were measured or left out, with figures. Exits
+with 1 if a check failed, and with 2 if there is no GPU. `--rehearse` runs the same cells on the
+CPU, with Gloo: it tests this script, but nothing about GPUs. `--share 2` puts two ranks on each
+GPU, for the checks that need more than one rank on a machine with one GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankroom.horovod_build.toolchain import find_frameworks
 from rankroom.system.gpus import visible_gpus
 from sides import workplace
 
-LIMIT_S = 560.0  # no check begins after that, and none that has begun waits much longer
+LIMIT_S = 560.0  # no check begins after this, and one in progress does not take much longer
 NO_GPU = (
     "no GPU: NVIDIA's driver has none here that may be used (nvidia-smi, CUDA_VISIBLE_DEVICES); "
     "`bench/gpu.sh --rehearse` runs the same on the CPU"
@@ -52,7 +52,7 @@ def main() -> int:
         return 2
     if chosen.rehearse:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Being told to stop must not leave ranks behind: it becomes an exception, and cleanup runs.
+    # SIGTERM must not leave ranks behind: it raises an exception, so that cleanup runs.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     rows: list[Row] = []
     with workplace() as folder:
@@ -61,7 +61,7 @@ def main() -> int:
         try:
             for name in chosen.names or CHECKS:
                 rows.append(row(machine, name))
-                print(table(rows[-1:]), flush=True)  # what comes next may never end
+                print(table(rows[-1:]), flush=True)  # the next check may never end
         finally:
             machine.close()
     print(title(machine))
@@ -75,7 +75,7 @@ Row = tuple[str, str, str, float]
 
 
 def why_not(gpus: int) -> str:
-    """Why nothing can be checked here; empty if it can."""
+    """Return why nothing can be checked here; empty if it can."""
     if not gpus:
         return NO_GPU
     torch = [each for each in find_frameworks() if each.name == "torch"]
@@ -83,7 +83,7 @@ def why_not(gpus: int) -> str:
 
 
 def row(machine: Machine, name: str) -> Row:
-    """How one check ended: a line of the table."""
+    """Run a check; return its line of the table."""
     begun = time.monotonic()
     try:
         if begun - machine.begun > LIMIT_S:
@@ -94,7 +94,7 @@ def row(machine: Machine, name: str) -> Row:
         how, words = "left out", str(reason)
     except (Failed, RankroomError) as error:
         how, words = "failed", str(error)
-        machine.close()  # what comes next has ranks of its own
+        machine.close()  # the next check starts new ranks
     except Exception as error:
         traceback.print_exc()
         how, words = "failed", f"{type(error).__name__}: {error}"
@@ -103,7 +103,7 @@ def row(machine: Machine, name: str) -> Row:
 
 
 def title(machine: Machine) -> str:
-    """What was checked, on what."""
+    """Return a line about the machine: its GPUs, the software, and the load."""
     what = f"{machine.gpus} GPUs" if machine.gpus > 1 else "1 GPU"
     if machine.share > 1:
         what += f", {machine.share} ranks on each"
@@ -113,7 +113,7 @@ def title(machine: Machine) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Aligned text; what is longer than a line goes on below."""
+    """Return the rows as aligned text; further lines of a result follow below the first."""
     lines = []
     for how, name, words, seconds in rows:
         first, *more = words.splitlines() or [""]

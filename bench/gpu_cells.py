@@ -1,6 +1,6 @@
-"""The cells of `bench/gpu_checks.py`; `device`, `rank` and `size` are a rank's own."""
+"""The cells of `bench/gpu_checks.py`; `device`, `rank` and `size` are defined on each rank."""
 
-# What was imported before the rank was forked: nothing else runs before that is asked.
+# Whether frameworks were imported before the rank was forked; run before any other cell.
 PRELOADED = """
 import sys
 all(name in sys.modules for name in ("torch", "horovod.torch"))
@@ -78,7 +78,7 @@ for library, call in calls.items():
             taken[library].append(time.perf_counter() - begun)
 taken
 """
-# The same text in a cell and under torchrun.
+# The same code runs in a cell and under torchrun.
 DDP = """
 import time
 import torch, torch.distributed as dist
@@ -179,7 +179,7 @@ for step in range(20):
 sync()
 sorted(calls)[len(calls) // 2], took
 """
-# The last rank comes late to a collective, and to the averaging of gradients: on its device.
+# The last rank's device is late for a collective, and for the averaging of gradients.
 LATE = """
 def late():
     if rank == size - 1:
@@ -198,7 +198,7 @@ late()
 dist.all_reduce(mine)
 sync()
 """
-# What ends a rank's work with its device, or its device with it.
+# Errors that end a rank's work on its device, or make the device unusable for it.
 BREAKS = {
     "out of memory": """
 if rank == size - 1:
@@ -211,7 +211,7 @@ if rank == size - 1:
     sync()
 """,
 }
-# Ranks that wait for each other for ever, and what is to be said of it.
+# Cells in which ranks wait for each other forever, and how the expected explanation begins.
 HANGS = {
     "a rank that skips a collective": (
         "mine = torch.ones(1000, device=device)\n"

@@ -28,19 +28,19 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from spanned import spans
 
 PRELOAD = "torch,horovod.torch"
-CELL_S = 30.0  # for a cell to end
-TOOLS_S = 90.0  # torch.compile takes its time
+CELL_S = 30.0  # timeout for a cell
+TOOLS_S = 90.0  # torch.compile is slow
 HANG_S = 15.0  # for a hang to be explained
 AT_ONCE_S = 5.0  # for ranks to be released, or interrupted
 TIMES = 5
 
 
 class Failed(Exception):
-    """What a check found is not what was promised."""
+    """The result of a check is not the promised one."""
 
 
 class LeftOut(Exception):
-    """This machine has not what a check needs."""
+    """This machine lacks something that a check needs."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Machine:
 
     folder: Path
     gpus: int
-    share: int = 1  # ranks of a GPU
+    share: int = 1  # ranks per GPU
     about: str = ""
     preloaded: list[bool] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
@@ -60,7 +60,7 @@ class Machine:
 
     @property
     def size(self) -> int:
-        """How many ranks there are: one for each GPU if they do not share it, or two."""
+        """The number of ranks: `share` for each GPU, or two without GPUs."""
         return self.gpus * self.share or 2
 
     @property
@@ -69,9 +69,9 @@ class Machine:
 
     @property
     def ranks(self) -> Cluster:
-        """One for each GPU, or `share`, with frameworks imported before they were forked."""
+        """A cluster with `share` ranks per GPU, forked after the import of frameworks."""
         if self._shared is None:
-            # The number is not given where it is what is promised.
+            # By default, there must be one rank per GPU, so the number is not given then.
             ranks = None if self.share == 1 else self.size
             self._shared = Cluster.local(ranks=ranks, preload=PRELOAD)
             self.preloaded = self.values(self._shared, cells.PRELOADED)
@@ -80,14 +80,14 @@ class Machine:
         return self._shared
 
     def needs_ranks(self, count: int) -> None:
-        """Raises LeftOut if there are fewer."""
+        """Raise LeftOut if there are fewer ranks."""
         if self.size < count:
             raise LeftOut(f"needs {count} GPUs, and there is 1: `--share 2` has ranks share it")
 
     def values(
         self, cluster: Cluster, source: str, seconds: float = CELL_S, **options: Any
     ) -> list[Any]:
-        """What each rank's last expression came to. Raises Failed if the cell did not end well."""
+        """Return the value of each rank's last expression. Raises Failed if the cell failed."""
         run = self.finish(cluster, source, seconds, **options)
         if run.state != "done":
             raise Failed(f"a cell ended as {run.state}: {run.info.failure}")
@@ -111,7 +111,7 @@ class Machine:
 
 @contextlib.contextmanager
 def cluster(ranks: int | None = None, **environment: str) -> Iterator[Cluster]:
-    """Ranks for one check."""
+    """Start ranks for one check, with these environment variables."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -125,11 +125,11 @@ def cluster(ranks: int | None = None, **environment: str) -> Iterator[Cluster]:
         made.stop()
 
 
-# -- the checks: each returns what it found, in a line
+# -- the checks: each returns its result as text
 
 
 def horovod(machine: Machine) -> str:
-    """`rankroom horovod check`, on GPUs where each of its ranks has one."""
+    """`rankroom horovod check`, on GPUs if each of its ranks has one."""
     done = subprocess.run(
         [sys.executable, "-m", "rankroom", "horovod", "check"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
@@ -156,7 +156,7 @@ def preload(machine: Machine) -> str:
 
 
 def own(machine: Machine) -> str:
-    """One rank for each GPU, each with a device of its own; CUDA_VISIBLE_DEVICES counts."""
+    """One rank for each GPU, each with a device of its own; CUDA_VISIBLE_DEVICES is respected."""
     found = machine.values(machine.ranks, cells.OWN)
     kind = "cuda:{}" if machine.gpus else "cpu"
     expected = [kind.format(rank % max(1, machine.gpus)) for rank in range(machine.size)]
@@ -178,7 +178,7 @@ def own(machine: Machine) -> str:
 
 
 def shared(machine: Machine) -> str:
-    """More ranks than GPUs: that two share one is warned about, and NCCL works between them."""
+    """More ranks than GPUs: a warning says that ranks share a GPU, and NCCL works between them."""
     with cluster(machine.size + 1) as more:
         warning = more.warning()
         machine.values(more, cells.SETUP)
@@ -192,7 +192,7 @@ def shared(machine: Machine) -> str:
 
 
 def ports(machine: Machine) -> str:
-    """What the ranks listen on once NCCL and Horovod have met: addresses of this machine alone."""
+    """Once NCCL and Horovod are initialized, the ranks listen on loopback addresses only."""
     machine.values(machine.ranks, cells.COLLECTIVES.format(backend=machine.backend))
     found = {each for every in machine.values(machine.ranks, cells.LISTENING) for each in every}
     if far := sorted(each for each in found if not each.startswith(("127.", "::1", "::ffff:127."))):
@@ -201,7 +201,7 @@ def ports(machine: Machine) -> str:
 
 
 def collectives(machine: Machine) -> str:
-    """Collectives of Horovod and torch.distributed are right; NCCL takes the place of Gloo."""
+    """Collectives of Horovod and torch.distributed are correct, also when NCCL replaces Gloo."""
     found = machine.values(machine.ranks, cells.COLLECTIVES.format(backend=machine.backend))
     wrong = {name for each in found for name, is_right in each["right"].items() if not is_right}
     if wrong or {each["backend"] for each in found} != {machine.backend}:
@@ -210,7 +210,7 @@ def collectives(machine: Machine) -> str:
 
 
 def bandwidth(machine: Machine) -> str:
-    """Allreduce on the ranks' devices: bytes through each link in a second."""
+    """Allreduce on the ranks' devices: its time and bus bandwidth."""
     machine.needs_ranks(2)
     words = []
     for count in (1 << 14, 1 << 26) if machine.gpus else (1 << 14, 1 << 20):
@@ -219,7 +219,7 @@ def bandwidth(machine: Machine) -> str:
         )
         for name in found[0]:
             turns = zip(*[each[name] for each in found], strict=True)
-            seconds = statistics.median(map(max, turns))  # of the last rank
+            seconds = statistics.median(map(max, turns))  # of the slowest rank
             rate = 2 * (machine.size - 1) / machine.size * count / seconds
             words.append(
                 f"{name}, {count >> 10} KiB: {seconds * 1e6:,.0f} µs, {rate / 1e9:.2f} GB/s"
@@ -228,7 +228,7 @@ def bandwidth(machine: Machine) -> str:
 
 
 def ddp(machine: Machine) -> str:
-    """A small net with DDP: steps a second in a cell, beside the same text under torchrun."""
+    """A small net with DDP: steps per second in a cell, and of the same code under torchrun."""
     machine.needs_ranks(2)
     text = cells.DDP.format(backend=machine.backend, seconds=1.0 if machine.gpus else 0.3)
     script = machine.folder / "ddp.py"
@@ -236,7 +236,7 @@ def ddp(machine: Machine) -> str:
         cells.TORCHRUN + text + "\nif rank == 0: print('SPEEDS', json.dumps(speeds()))\n"
     )
     ours, theirs = [], []
-    for _ in range(2):  # in turns
+    for _ in range(2):  # alternately
         ours += machine.values(machine.ranks, f"{text}\nspeeds()")[0]
         theirs += torchrun(machine, script)
     ratio = statistics.median(ours) / statistics.median(theirs)
@@ -248,7 +248,7 @@ def ddp(machine: Machine) -> str:
 
 
 def torchrun(machine: Machine, script: Path) -> list[float]:
-    """What rank 0 of a script under torchrun prints of its speed."""
+    """Return the speeds that rank 0 of a script prints under torchrun."""
     command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={machine.size}"]
     threads = max(1, len(os.sched_getaffinity(0)) // machine.size)
     done = subprocess.run(
@@ -276,7 +276,7 @@ def release(machine: Machine) -> str:
 
 
 def released(machine: Machine, library: str, call: str) -> float:
-    """Seconds from a rank's error until the last of the others was let go."""
+    """Return the seconds from a rank's error until the last of the others was released."""
     ranks, last = machine.ranks, machine.size - 1
     machine.values(ranks, "kept = ['precious', rank, torch.full((2,), rank, device=device)]\n0")
     run = machine.finish(ranks, call)
@@ -319,7 +319,7 @@ def interrupt(machine: Machine) -> str:
 
 
 def hangs(machine: Machine) -> str:
-    """Ranks that wait for each other for ever: who waits in what is said, and they are let go."""
+    """Ranks that wait for each other forever: the wait is explained, and they can be ended."""
     machine.needs_ranks(2)
     words, wrong = [], False
     for name, (source, wanted) in cells.HANGS.items():
@@ -346,8 +346,8 @@ def hangs(machine: Machine) -> str:
 
 
 def samples(machine: Machine) -> str:
-    """The record says how busy each rank's GPU is; also of a rank that was forked again."""
-    # The node's agent asks the driver, too, and then forks.
+    """The record has the load of each rank's GPU, also for a rank that was restarted."""
+    # This makes the node agent query the driver before it forks a rank.
     asked = actions.look(machine.ranks.name)
     machine.ranks.restart([machine.size - 1])
     machine.values(machine.ranks, cells.SETUP)
@@ -366,7 +366,7 @@ def samples(machine: Machine) -> str:
 
 
 def waits(machine: Machine) -> str:
-    """Who waited for whom is in the timeline: in a collective, and in averaging gradients."""
+    """The timeline shows the wait for a late rank: in a collective, and in averaging gradients."""
     machine.needs_ranks(2)
     run = machine.finish(machine.ranks, cells.LATE.replace("BACKEND", machine.backend))
     if run.state != "done":
@@ -385,7 +385,7 @@ def waits(machine: Machine) -> str:
 
 
 def metrics(machine: Machine) -> str:
-    """A metric of a tensor on the device waits for nothing, and its value comes."""
+    """Logging a tensor on the device does not wait for it, and its value is recorded."""
     run = machine.finish(machine.ranks, cells.METRICS)
     if run.state != "done":
         raise Failed(f"the cell ended as {run.state}: {run.info.failure}")
@@ -399,7 +399,7 @@ def metrics(machine: Machine) -> str:
 
 
 def broken(machine: Machine) -> str:
-    """A GPU that is out of memory, and one whose context an error has ended: what is said."""
+    """How a GPU that is out of memory, and one whose context an error has ended, are reported."""
     words = []
     with cluster(machine.size) as ranks:
         machine.values(ranks, cells.SETUP)
@@ -426,7 +426,7 @@ def tools(machine: Machine) -> str:
 
 
 def profiler(machine: Machine) -> str:
-    """With --profile, what runs on each rank's GPU is in the timeline."""
+    """With --profile, the timeline shows what runs on each rank's GPU."""
     run = machine.finish(machine.ranks, cells.WORK, profile=True)
     timeline = run.timeline
     counts = {}
@@ -438,7 +438,7 @@ def profiler(machine: Machine) -> str:
 
 
 def tensorflow(machine: Machine) -> str:
-    """TensorFlow on each rank keeps to that rank's GPU: by a strategy, and with Horovod."""
+    """TensorFlow uses each rank's own GPU only: with a strategy, and with Horovod."""
     if importlib.util.find_spec("tensorflow") is None:
         raise LeftOut("there is no TensorFlow")
     words = []

@@ -1,4 +1,4 @@
-"""`hvd.init()` of many ranks on one machine: from the last rank's call until all have met."""
+"""`hvd.init()` of many ranks on one machine: from the last rank's call until all have returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training import plain_horovod
 
 AT_MOST = {2: 0.3, 8: None, 16: 3.0, 64: 15.0}
 CELL = "import time\ncalled = time.time()\nhvd.init()\nmet = time.time()"
-# Under horovodrun, in processes that all have imported what takes long.
+# Under horovodrun; all processes have done their imports before the first call.
 SCRIPT = """
 import pathlib, time
 import horovod.torch as hvd, os
@@ -30,7 +30,7 @@ path.write_text(f"{called} {met}")
 
 
 def measure(quick: bool) -> list[Row]:
-    """64 ranks are measured on our side only: a sample of the peer's may take minutes."""
+    """Measure 64 ranks on our side only: a sample of the peer's may take minutes."""
     os.environ.setdefault("RANKROOM_START_SECONDS", "240")  # for 64 ranks on few cores
     rows = []
     for ranks in (2, 8) if quick else (2, 8, 16, 64):

@@ -1,4 +1,4 @@
-"""What ranks cost that do nothing, between two cells: Horovod is up, and looks for work."""
+"""The cost of idle ranks between two cells: Horovod is initialized, and polls for work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOROVOD = "import horovod.torch as hvd, torch\nhvd.init()\nhvd.allreduce(torch.o
 
 
 def measure(quick: bool) -> list[Row]:
-    """Processor time that each idle rank takes a second."""
+    """Measure the processor time that each idle rank takes per second."""
     seconds, times = (3.0, 2) if quick else (10.0, 6)
     with workplace() as folder:
         side = Rankroom(folder / "rankroom")
@@ -35,6 +35,6 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _used(pids: Sequence[int]) -> list[float]:
-    """The processor time of each process so far; s."""
+    """Return the processor time of each process so far, in seconds."""
     times = [psutil.Process(pid).cpu_times() for pid in pids]
     return [each.user + each.system for each in times]

@@ -1,4 +1,4 @@
-"""A real ipykernel in a process of its own, and what one request to it costs."""
+"""A real ipykernel in a process of its own, and the cost of a request to it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from table import NotMeasured
 
 MARK = "RANKROOM_BENCH"  # in the environment of every process that a benchmark starts
 DELIMITER = b"<IDS|MSG>"
-QUIET_S = 0.05  # after idle, for messages that belong to the cell and come late
+QUIET_S = 0.05  # after idle, to wait for late messages of the cell
 
 
 def processes(folder: Path) -> list[psutil.Process]:
-    """What was started by kernels that live in `folder` or below, and still runs."""
+    """Return the processes that kernels in `folder` or below have started and that still run."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -48,14 +48,14 @@ class Message:
 
     @property
     def text(self) -> str:
-        """What a person would see of it, roughly: stream text or the plain representation."""
+        """Roughly what a user would see of it: stream text, or the plain representation."""
         content = self.content
         return content.get("text") or content.get("data", {}).get("text/plain", "")
 
 
 @dataclass
 class Answer:
-    """What a request led to. `seconds` is request to idle; `size` counts bytes of IOPub frames."""
+    """The result of a request. `seconds` is from request to idle, `size` bytes of IOPub frames."""
 
     seconds: float = 0.0
     size: int = 0
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def error(self) -> str | None:
-        """Name and text of the error the cell ended with, if it did."""
+        """Name and text of the error that the cell ended with, if any."""
         for message in self.messages:
             if message.type == "error":
                 content = message.content
@@ -71,7 +71,7 @@ class Answer:
         return None
 
     def ok(self) -> Answer:
-        """This answer; NotMeasured if the cell failed."""
+        """Return this answer. Raises NotMeasured if the cell failed."""
         if self.error:
             raise NotMeasured(f"the cell failed: {self.error}")
         return self
@@ -83,7 +83,7 @@ class Answer:
 
 
 class Kernel:
-    """A kernel whose every IOPub byte is counted. `folder` becomes its home for everything."""
+    """A kernel whose IOPub bytes are all counted. Everything it writes is in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Kernel:
         self.client = self.manager.blocking_client()
         self._context = zmq.Context()
         self._iopub = self._context.socket(zmq.SUB)
-        # A flood must arrive whole: with the usual limits the kernel would drop messages.
+        # A flood must arrive complete: with the default limits, messages would be dropped.
         self._iopub.RCVHWM = 0
         self._iopub.LINGER = 0
         self._iopub.connect(f"tcp://{self.client.ip}:{self.client.iopub_port}")
@@ -120,14 +120,14 @@ class Kernel:
         return psutil.Process(self.manager.provisioner.process.pid)
 
     def run(self, code: str, timeout: float = 120.0) -> Answer:
-        """Execute `code` and wait for idle. NotMeasured if that takes longer than `timeout`."""
+        """Execute `code` and wait for idle. Raises NotMeasured after `timeout`."""
         answer = Answer()
         for _ in self.follow(code, answer, timeout):
             pass
         return answer
 
     def follow(self, code: str, answer: Answer, timeout: float = 120.0) -> Iterator[Message]:
-        """Like `run`, and yields each message the moment it is there; fills `answer`."""
+        """Like `run`, but yield each message as soon as it arrives; fills `answer`."""
         self._drain(0)
         begun = time.perf_counter()
         request = self.client.execute(code, store_history=True, allow_stdin=False)
@@ -150,7 +150,7 @@ class Kernel:
         self.client.get_shell_msg(timeout=10)
 
     def value(self, expression: str) -> Any:
-        """An expression's value in the kernel, by JSON."""
+        """Return the value of an expression in the kernel, passed as JSON."""
         answer = self.run(f"import json as _json; print(_json.dumps({expression}))").ok()
         return json.loads(answer.text)
 

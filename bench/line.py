@@ -1,4 +1,4 @@
-"""The link to a login node is cut and mended: until it is noticed, until the line is open again."""
+"""The link to a login node is cut and restored: time until noticed, and until reconnected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_CUT_S = 30.0
 
 
 def measure(quick: bool) -> list[Row]:
-    """The cable of the login node is pulled, and plugged in again after some other time each."""
+    """Disconnect the login node's network several times, each for a random time."""
     if why := missing():
         raise NotMeasured(why)
     machines = Machines(nodes=1)
@@ -53,7 +53,7 @@ def _cut(machines: Machines, laptop: Elsewhere) -> tuple[float, float]:
     try:
         laptop.until("told")
         noticed = time.monotonic() - cut
-        # Whatever it tries meanwhile may be anywhere on its way.
+        # The link may be restored at any moment of an attempt to reconnect.
         time.sleep(random.uniform(0, LONGEST_CUT_S))
     finally:
         mended = time.monotonic()

@@ -1,4 +1,4 @@
-"""The page's longest tasks with long runs, and what a frame of 64 ranks' metrics costs."""
+"""The page's longest tasks with long runs, and the cost of a frame of 64 ranks' metrics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from browser import browse, needed
 from sides import workplace
 from table import NotMeasured, Row
 
-TASK_S = 0.050  # longer ones are felt
+TASK_S = 0.050  # users notice longer ones
 FRAME_S = 1 / 60
-# What bench/browser/longtask.bench.ts and panned.bench.ts do, in their words.
+# What bench/browser/longtask.bench.ts and panned.bench.ts report, by name.
 LINES = (
     "lines load", "lines are scrolled", "lines are filtered", "lines are collapsed",
     "numbers in lines are compared", "the view of lines gets narrow",
@@ -22,7 +22,7 @@ CURVES = ("their mean", "all of them")
 
 
 def measure(quick: bool) -> list[Row]:
-    """Records are written while a page shows them; each is measured so many times."""
+    """Write records while a page shows them, several times, and measure in the page."""
     needed()
     found: dict[str, list[float]] = {}
     for _ in range(1 if quick else 5):

@@ -1,4 +1,4 @@
-"""What one supervisor takes in of 1,024 simulated ranks, and an empty cell on 64 real ones."""
+"""Output of 1,024 simulated ranks to one supervisor, and an empty cell on 64 real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW, MANY = 2, 64
 
 
 def measure(quick: bool) -> list[Row]:
-    """Rows of both."""
+    """Measure both."""
     with workplace() as folder:
         os.environ["RANKROOM_HOME"] = str(folder / "home")
         try:
@@ -52,7 +52,7 @@ def _flood(ranks: int, seconds: int) -> list[Row]:
 
 
 def _empty(quick: bool) -> list[Row]:
-    """An empty cell, for each rank, on a cluster of MANY and on one of FEW, in turns."""
+    """Measure an empty cell, per rank, alternately on a cluster of MANY ranks and one of FEW."""
     clusters = []
     try:
         for ranks in (FEW, MANY):

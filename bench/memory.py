@@ -1,4 +1,4 @@
-"""Memory that is a process's own (USS): the kernel after a flood, a rank beside a bare engine."""
+"""Memory of processes (USS): the kernel after a flood, a rank compared with a bare engine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kernel import processes
 from sides import Px, Rankroom, Side, both
 from table import NotMeasured, Row
 
-MOST_PROCESSES = 9  # of a cluster of two ranks, beside these and the kernel
+MOST_PROCESSES = 9  # of a cluster of two ranks, apart from these and the kernel
 
 
 def measure(quick: bool) -> list[Row]:
-    """Growth of fresh kernels over the flood; idle ranks against idle engines before it."""
+    """Measure the growth of fresh kernels by a flood, and idle ranks and engines before it."""
     lines = LINES // 10 if quick else LINES
     ours: list[float] = []
     peers: list[float] = []
@@ -66,7 +66,7 @@ def _growth(side: Px | Rankroom, lines: int) -> float:
 
 
 def _around(side: Side) -> dict[str, float]:
-    """Controller, schedulers, node agent, supervisor: what else a cluster of two ranks costs."""
+    """Measure the other processes of a cluster: controller, schedulers, node agent, supervisor."""
     own = {side.kernel.process.pid, *side.rank_pids()}
     rest = [process for process in processes(side.kernel.folder) if process.pid not in own]
     return {"memory": float(sum(_uss(process) for process in rest)), "number": float(len(rest))}

@@ -1,7 +1,7 @@
-"""Metrics: what `rankroom.log` costs, a loop that reports 1,000 points a second, and a long record.
+"""Metrics: the cost of `rankroom.log`, a loop that reports 1,000 points a second, a long record.
 
-No peer has them. The loop is of Python alone, so that nothing else varies: steps of a millisecond,
-in segments that report and segments that do not, in turns, on one rank.
+No peer has metrics. The loop is pure Python, so that nothing else varies: steps of a millisecond on
+one rank, in alternating segments with and without reports.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ found
 
 
 def measure(quick: bool) -> list[Row]:
-    """A call, the loop, and what a browser is answered."""
+    """Measure a call, the loop, and replies to a browser."""
     with workplace() as folder:
         os.environ["RANKROOM_HOME"] = str(folder / "home")
         cluster = Cluster.local(ranks=1)
@@ -103,7 +103,7 @@ def _ran(cluster: Cluster, source: str, times: int):  # type: ignore[no-untyped-
 
 
 def _answers(folder: Path, ranks: int, points: int) -> list[Row]:
-    """What is answered of a long run: all of it at once, then a part of it from its events."""
+    """Measure replies about a long run: all of it, then a part that is read from its events."""
     write_record(folder / "runs" / "metrics", ranks, points)
     store = Store(folder)
     run = store.load("metrics")
@@ -129,7 +129,7 @@ def _answers(folder: Path, ranks: int, points: int) -> list[Row]:
 
 
 def _answered(curves: MetricCurves, run: RunInfo, asked: CurveRequest) -> float:
-    """How long an answer takes."""
+    """Return how long a reply takes."""
     begin = time.perf_counter()
     said = curves.of(run, asked)
     took = time.perf_counter() - begin
@@ -140,7 +140,7 @@ def _answered(curves: MetricCurves, run: RunInfo, asked: CurveRequest) -> float:
 
 
 def write_record(folder: Path, ranks: int, points: int) -> int:
-    """A record of one metric with that many points on each rank; its bytes."""
+    """Write a record of one metric with that many points on each rank; return its size."""
     write_run(folder, ranks, points // 1000 + 1)
     with (folder / "events.jsonl").open("wb") as file:
         for seq, begin in enumerate(range(0, points, BATCH)):

@@ -1,4 +1,4 @@
-"""What a saved notebook grows by, cell by cell, whatever the cell wrote."""
+"""Growth of a saved notebook by each cell, for cells with different output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURE = (
 )
 DEEP = "def down(n):\n    return down(n - 1) if n else 1 / 0\ndown(200)"
 WIDE = "list(range(100_000))"
-# By what the cell writes; `fails` marks those that must end in an error.
+# By what the cell writes; those in `FAILS` must end in an error.
 CELLS = {
     "nothing": "pass",
     "200 slow lines": SLOW,
@@ -50,7 +50,7 @@ HEADS = {
 
 
 def measure(quick: bool) -> list[Row]:
-    """Each cell alone, by running and saving a notebook with nbclient on either side."""
+    """Run a notebook with nbclient on both sides; measure the growth of its file by each cell."""
     lines = flood.LINES // 10 if quick else flood.LINES
     cells = CELLS | {f"{lines:,} lines": flood.source(lines)}
     with workplace() as folder:
@@ -62,7 +62,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _grow(magic: str, folder: Path, cells: dict[str, str]) -> dict[str, float]:
-    """Bytes the notebook file grows by for each cell's outputs."""
+    """Return by how many bytes each cell's outputs grow the notebook file."""
     folder.mkdir()
     start, stop = (text.format(folder=str(folder / "home")) for text in HEADS[magic])
     new = nbformat.v4.new_code_cell
@@ -93,7 +93,7 @@ def _grow(magic: str, folder: Path, cells: dict[str, str]) -> dict[str, float]:
 
 
 def _must_be_run(cell: nbformat.NotebookNode, name: str) -> None:
-    """The output is a run that ended as it should, not some smaller thing."""
+    """Raise NotMeasured unless the output is a run that ended as expected."""
     runs = [output.data[MIME]["run"] for output in cell.outputs if MIME in output.get("data", {})]
     wanted = "failed" if name in FAILS else "done"
     if [run["state"] for run in runs] != [wanted]:

@@ -1,7 +1,7 @@
-"""The profile of a live run with a million spans: from a look at new events to its rows.
+"""The profile of a live run with a million spans: time to update it with new events.
 
-No peer has one. A rank reports some four times a second; here each look finds what 2 ranks say in
-a second of 3 ms steps: matched, shared out and told in a sentence.
+No peer has one. A rank reports some four times a second; here each update adds what 2 ranks report
+in a second of 3 ms steps. Collectives are matched, time is divided up, and a diagnosis is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANKS = 2
 
 
 def measure(quick: bool) -> list[Row]:
-    """The first look, later ones, and profile.json of the same run when it is over."""
+    """Measure the first update, later ones, and reading profile.json of the finished run."""
     each = 50_000 if quick else 500_000
     first, later = [], []
     with workplace() as folder:

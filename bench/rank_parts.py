@@ -1,7 +1,7 @@
-"""What each part of a rank costs a training loop, and what our edits of Horovod give it.
+"""The cost of each part of a rank to a training loop, and the gain from our edits of Horovod.
 
-The same ranks train with a part and without, in short segments in turns within one cell; the edits
-are compared under horovodrun, where nothing else of Rankroom is.
+The same ranks train with and without a part, in short alternating segments of one cell; the edits
+are compared under horovodrun, without the rest of Rankroom.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sides import workplace
 from table import NotMeasured, Row
 from training import LOOPS, PAIRS, TRAIN, Loop, alternated, cell, launched
 
-# What switches each part, with `on`.
+# Code that switches each part on or off, as `on` says.
 PARTS = {
     "spans": "recorder.on = on\nfor each in horovod_spans._sources.values(): each.record(on)",
     "the watchdog": "(kernel.watchdog.start if on else kernel.watchdog.stop)()",
     "samples": "kernel.reporter.sampler = sampler if on else None",
-    # What is wrapped leaves code alone that is compiled.
+    # Our wrappers do nothing in code that is being compiled.
     "torch's hooks": "torch_compile.is_compiling = is_compiling if on else lambda: True",
 }
 SWITCHED = f"""
@@ -42,12 +42,12 @@ def without(parts, steps, of):
     finally:
         switch(parts, True)
 """
-# How far a loop may fall behind by any one part.
+# The speed that a loop must keep with any one part, relative to that without it.
 MEASURED = ((LOOPS[1], 0.98), (LOOPS[2], 0.99))
 
 
 def measure(quick: bool) -> list[Row]:
-    """Steps per second with and without each part; with and without our edits; bytes of a span."""
+    """Measure steps per second with and without each part and our edits, and bytes per span."""
     pairs = 5 if quick else PAIRS
     rows = []
     for loop, at_least in MEASURED[:1] if quick else MEASURED:
@@ -76,7 +76,7 @@ def _edits(loop: Loop, pairs: int) -> list[Row]:
 
 
 def _size(loop: Loop, store: Store) -> Row:
-    """Bytes for each span in the loop's record, and of the same as Chrome's JSON."""
+    """Return the bytes per span in the loop's record, and in Chrome's JSON."""
     run = store.load(store.ids()[0])
     table: dict[tuple[int, int], dict[str, object]] = {}
     count = ours = chrome = 0

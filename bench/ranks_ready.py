@@ -1,6 +1,6 @@
-"""Many ranks, from the request to their first allreduce; their memory; and a restart of one.
+"""Many ranks: from the request to their first allreduce; their memory; and the restart of one.
 
-With what earlier cells imported preloaded, as it is from the second cluster on. The peers start
+Frameworks are preloaded, as they are for users from their second cluster on. The peers start
 processes that each import for themselves: horovodrun, torchrun, and ipyparallel's engines.
 """
 
@@ -39,11 +39,11 @@ import os, pathlib, time
 pathlib.Path(f"told.{{os.environ['{rank}']}}").write_text(f"{{total}} {{time.time()}}")
 """
 PRELOAD = "torch,horovod.torch"
-MOST_MEMORY = 6 << 30  # of 64 ranks with PyTorch and Horovod, and all around them
+MOST_MEMORY = 6 << 30  # of 64 ranks with PyTorch and Horovod, and the cluster's other processes
 
 
 class Forked(Rankroom):
-    """Rankroom, whose ranks are forked with `preload` imported."""
+    """Rankroom, with ranks that are forked after the import of `preload`."""
 
     preload = PRELOAD
 
@@ -53,13 +53,13 @@ class Forked(Rankroom):
 
 
 class Apart(Forked):
-    """The same, each rank being a program of its own."""
+    """The same, but each rank is started by exec and imports for itself."""
 
     preload = "none"
 
 
 def measure(quick: bool) -> list[Row]:
-    """The repetitions of a row are taken in turns with its peer's."""
+    """Measure all rows; samples of both sides of a row are taken alternately."""
     os.environ.setdefault("RANKROOM_START_SECONDS", "240")
     rows = _to_allreduce(4, 3.5, quick) + _to_allreduce(16, 9.0, quick)
     rows += [*_without_horovod(4, quick), _bare(64, quick), *_many(64, quick)]
@@ -67,7 +67,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _to_allreduce(ranks: int, at_most: float, quick: bool) -> list[Row]:
-    """Horovod, beside horovodrun with Horovod as it is."""
+    """Measure Horovod, compared with plain Horovod under horovodrun."""
     with _side(Forked, ranks) as side:
         ours, peers = alternate(
             1 if quick else 5,
@@ -79,7 +79,7 @@ def _to_allreduce(ranks: int, at_most: float, quick: bool) -> list[Row]:
 
 
 def _without_horovod(ranks: int, quick: bool) -> list[Row]:
-    """torch.distributed, beside torchrun and ipyparallel."""
+    """Measure torch.distributed, compared with torchrun and ipyparallel."""
     source = f"meeting = {{}}{DIST}"
     with _side(Forked, ranks) as side, _side(Px, ranks) as engines:
         ours, launched, started = alternate(
@@ -114,7 +114,7 @@ def _many(ranks: int, quick: bool) -> list[Row]:
 
 
 def _restart_and_memory(quick: bool) -> list[Row]:
-    """A rank with PyTorch and Horovod: how soon it is back, and what it has beside one by exec."""
+    """Measure the restart of a rank with PyTorch and Horovod, and its memory by fork and exec."""
     taken: list[float] = []
     memory: dict[str, list[float]] = {}
     for kind in (Forked, Apart):
@@ -143,7 +143,7 @@ def _side(kind: type, ranks: int) -> Iterator[Rankroom]:
 
 
 def _start(side: Rankroom, source: str, ranks: int, memory: list[float] | None = None) -> float:
-    """Seconds from the request for ranks until a cell is done on all of them."""
+    """Return the seconds from the request for ranks until a cell has run on all of them."""
     try:
         taken = side.start() + side.cell(source, timeout=300).seconds
         side.kernel.run("%ranks pull total").ok()
@@ -173,7 +173,7 @@ def _start_engines(side: Px, ranks: int) -> float:
 
 
 def _launched(folder: Path, ranks: int, what: str) -> float:
-    """Seconds from when a launcher is called until the last rank has done its allreduce."""
+    """Return the seconds from a launcher's start until the last rank has done its allreduce."""
     here = folder / f"{what}-{time.time_ns()}"
     here.mkdir()
     env = os.environ | {MARK: str(here)}

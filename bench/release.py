@@ -1,4 +1,4 @@
-"""A rank raises while the other waits for it in a collective: until that one is let go."""
+"""A rank raises while another waits for it in a collective: time until that one is released."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import horovod.torch as hvd
 hvd.init(); dist.init_process_group("gloo")
 ones = torch.ones(1000)
 """
-# The same clock on both ranks, as they are on one machine.
+# Both ranks use the same clock, as they are on one machine.
 CELL = """
 try:
     if rank == 1:
@@ -28,7 +28,7 @@ WORKS = "hvd.allreduce(ones); dist.all_reduce(ones.clone())"
 
 
 def measure(quick: bool) -> list[Row]:
-    """From the `raise` to the error in the other rank; the next cell must work each time."""
+    """Measure from the `raise` to the error in the other rank; then the next cell must work."""
     count = 4 if quick else 20
     with workplace() as folder:
         side = Rankroom(folder / "rankroom")

@@ -1,4 +1,4 @@
-"""From a job that runs to the first cell done, on the test cluster: the promise is 10 s at most.
+"""From a running job to the end of the first cell, on the test cluster: at most 10 s are promised.
 
 `python bench/remote_start.py [TIMES]` needs what tests/slurm needs. It starts a cluster of two
 ranks on two nodes from the laptop, over the login node, runs one cell, and stops it.

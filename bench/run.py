@@ -1,7 +1,7 @@
 """Benchmarks against peers, both sides in one run: `bench/run.py [NAME …] [--list] [--quick]`.
 
-Prints one table (medians, least to most in brackets) and keeps all samples in bench/results/.
-Ends with 1 when a target is missed, and with 2 when something could not be measured.
+Prints one table (medians, ranges in brackets) and saves all samples in bench/results/. Exits with 1
+if a target is missed, and with 2 if something could not be measured.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
     unknown = [name for name in chosen.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
-    # Being told to stop must not leave ranks behind: it becomes an exception, and cleanup runs.
+    # SIGTERM must not leave ranks behind: it raises an exception, so that cleanup runs.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     rows: list[Row] = []
     failed = []
@@ -72,7 +72,7 @@ def main() -> int:
         try:
             rows += importlib.import_module(name).measure(chosen.quick)
         except Exception:
-            # The others still count, but this must not look like a result.
+            # The other benchmarks still count, but this one must not look like a result.
             traceback.print_exc()
             failed.append(name)
     if rows:
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def keep(rows: list[Row], quick: bool) -> None:
-    """Write all samples to a file named by the time."""
+    """Write all samples to a file that is named after the time."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     about = {

@@ -1,4 +1,4 @@
-"""A script under `rankroom run`, beside the same under horovodrun and torchrun."""
+"""A script under `rankroom run`, compared with the same under horovodrun and torchrun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHOSEN = [loop for loop in LOOPS if loop.kind in ("horovod", "ddp") and loop.ms 
 
 
 def measure(quick: bool) -> list[Row]:
-    """Steps per second of short segments in turns, and processor time of a step."""
+    """Measure steps per second in short alternating segments, and processor time per step."""
     rows = []
     for loop in CHOSEN:
         print(f"  … {loop.what}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The two sides of every comparison: a cell on two ranks by ipyparallel's %%px, and by Rankroom."""
+"""The sides of a comparison: cells on two ranks with ipyparallel's %%px, and with Rankroom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Side:
-    """A kernel with ranks. `rank` and `size` are defined on those of both sides."""
+    """A kernel with ranks, on which `rank` and `size` are defined."""
 
     name = ""
     magic = ""
@@ -39,7 +39,7 @@ class Side:
             raise
 
     def start(self) -> float:
-        """Start the ranks; seconds until the request was done."""
+        """Start the ranks; return the seconds until the request was done."""
         return self.kernel.run(self.starting).ok().seconds
 
     def stop(self) -> None:
@@ -47,11 +47,11 @@ class Side:
         self.kernel.run(self.stopping, timeout=30).ok()
 
     def cell(self, source: str, timeout: float = 120.0) -> Answer:
-        """Run `source` on both ranks."""
+        """Run `source` on all ranks."""
         return self.kernel.run(f"{self.magic}\n{source}", timeout).ok()
 
     def rank_pids(self) -> list[int]:
-        """The process of each rank."""
+        """Return the pid of each rank."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Side:
 
 
 class Px(Side):
-    """ipyparallel as its documentation starts and uses it."""
+    """ipyparallel, started and used as in its documentation."""
 
     name = "%%px"
     magic = "%%px"
@@ -73,7 +73,7 @@ class Px(Side):
 
     @property
     def starting(self) -> str:  # type: ignore[override]
-        # The profile's folder is named so that what the cluster leaves behind can be recognised.
+        # With this folder for its profile, what the cluster leaves behind can be recognised.
         folder = str(self.kernel.folder / "ipp")
         return (
             f"cluster = ipp.Cluster(n={self.ranks}, profile_dir={folder!r})\n"
@@ -87,7 +87,7 @@ class Px(Side):
 
 
 class Rankroom(Side):
-    """Rankroom by its magics."""
+    """Rankroom, used through its magics."""
 
     name = "rankroom"
     magic = "%%distributed"
@@ -100,15 +100,15 @@ class Rankroom(Side):
 
     @property
     def store(self) -> Store:
-        """Where its records are."""
+        """The store of its records."""
         return Store(self.kernel.home)
 
     def latest(self) -> RunInfo:
-        """The run of the last cell, from its record."""
+        """Return the run of the last cell, from its record."""
         return self.store.load(self.store.ids()[0])
 
     def lines(self, run: RunInfo) -> list[list[str]]:
-        """All lines in the record of a run, by rank."""
+        """Return all lines in the record of a run, by rank."""
         out: list[list[str]] = [[] for _ in range(self.ranks)]
         for line in lines_of(self.store.events(run.id)):
             out[line.rank].append(line.text)
@@ -120,12 +120,12 @@ class Rankroom(Side):
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder for kernels and ranks. Whatever still runs at its end is ended."""
+    """A folder for kernels and ranks. Processes that still run at its end are killed."""
     with tempfile.TemporaryDirectory(prefix="rankroom-bench-", ignore_cleanup_errors=True) as name:
         try:
             yield Path(name)
         finally:
-            # Nannies take a moment to notice that their rank is gone.
+            # ipyparallel's nannies take a moment to notice that their engine is gone.
             psutil.wait_procs(processes(Path(name)), timeout=3)
             for left in processes(Path(name)):
                 print(f"left behind, ended: {left}", file=sys.stderr)
@@ -147,7 +147,7 @@ def both() -> Iterator[tuple[Px, Rankroom]]:
 
 
 def alternate(count: int, *calls: Callable[[], T]) -> list[list[T]]:
-    """`count` results of each call, taken in turns and each turn in the other order."""
+    """Make the calls alternately, every other time in reverse; return `count` results of each."""
     out: list[list[T]] = [[] for _ in calls]
     for turn in range(count):
         order = list(enumerate(calls))

@@ -12,7 +12,7 @@ PAUSE_S = 0.01
 
 
 def measure(quick: bool) -> list[Row]:
-    """IOPub bytes, and that the lines came."""
+    """Measure IOPub bytes, and check that the lines arrived."""
     lines = LINES // 4 if quick else LINES
     with both() as (px, rankroom):
         peers, ours = alternate(

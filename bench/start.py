@@ -7,7 +7,7 @@ from table import NotMeasured, Row
 
 
 def measure(quick: bool) -> list[Row]:
-    """Each turn starts ranks, runs a cell and stops them; the kernels stay, imports are done."""
+    """Repeatedly start ranks, run a cell and stop them, in kernels that have done their imports."""
     with workplace() as folder:
         px, rankroom = Px(folder / "px"), Rankroom(folder / "rankroom")
         try:
@@ -29,7 +29,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _start(side: Side) -> tuple[float, float]:
-    """Seconds until the start returned, and until a first cell was done too."""
+    """Return the seconds until the start returned, and until a first cell was done."""
     try:
         returned = side.start()
         first = side.cell("import os; where = os.getpid()").seconds

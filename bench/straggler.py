@@ -1,7 +1,7 @@
-"""A rank that is late on purpose: whether the profile names it, and how near its cost comes.
+"""A rank that is late on purpose: whether the profile names it, and how accurate its cost is.
 
-The last rank sleeps 20 ms before each of 50 allreduces, and notes how long it really slept; that is
-the time that it costs the others. With PyTorch and in TensorFlow's graph mode, on 2 and on 4 ranks.
+The last rank sleeps 20 ms before each of 50 allreduces and measures how long it really slept, which
+is what it costs the others. With PyTorch and in TensorFlow's graph mode, on 2 and on 4 ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ slept
 
 
 def measure(quick: bool) -> list[Row]:
-    """The cost that the profile states, beside the time that was really slept."""
+    """Compare the cost that the profile states with the time that was really slept."""
     rows = []
     with workplace() as folder:
         os.environ["RANKROOM_HOME"] = str(folder / "home")
@@ -77,7 +77,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def late(cluster: Cluster, rank: int) -> tuple[float, float, str]:
-    """What the straggler costs by the profile, how long it slept, and the diagnosis."""
+    """Return the straggler's cost in the profile, how long it slept, and the diagnosis."""
     profile, results = done(cluster, LATE)
     if not profile.stragglers or profile.stragglers[0].rank != rank:
         raise NotMeasured(f"rank {rank} is not the first straggler:\n{profile}")
@@ -89,7 +89,7 @@ def late(cluster: Cluster, rank: int) -> tuple[float, float, str]:
 
 
 def done(cluster: Cluster, source: str) -> tuple[Profile, dict[int, str]]:
-    """Run a cell on all ranks."""
+    """Run a cell on all ranks; return its profile and its results by rank."""
     run = cluster.run(source)
     if not run.wait(180) or run.state != "done":
         raise NotMeasured(f"the cell ended as {run.state}: {run.info.failure}")
@@ -98,7 +98,7 @@ def done(cluster: Cluster, source: str) -> tuple[Profile, dict[int, str]]:
 
 @contextmanager
 def ranks(size: int) -> Iterator[Cluster]:
-    """A cluster of so many ranks."""
+    """Start a cluster of `size` ranks."""
     cluster = Cluster.local(ranks=size)
     try:
         yield cluster

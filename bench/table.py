@@ -1,4 +1,4 @@
-"""What a benchmark finds out: samples of both sides, a target, and the one table they end in."""
+"""Results of benchmarks: samples of both sides, targets, and the table of all rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "KiB": 1024.0, "MB": 1e6}
 
 
 class NotMeasured(Exception):
-    """The thing to be measured did not happen as it must; any figure would be a lie."""
+    """What was to be measured did not happen as required, so that any figure would be wrong."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def pairs(self) -> list[float]:
-        """Ours over the peer's, for each pair of samples taken side by side."""
+        """Ours over the peer's, for each pair of samples that were taken one after the other."""
         if not self.peers or len(self.ours) != len(self.peers):
             return []
         return [a / b for a, b in zip(self.ours, self.peers, strict=True)]
@@ -45,8 +45,8 @@ class Row:
     def ratio(self) -> float | None:
         """Ours over the peer's.
 
-        Samples taken side by side are compared pair by pair and the median of these ratios counts:
-        noise that lasts longer than one pair hits both sides of it.
+        Samples that were taken in pairs are compared in pairs, and the median of the ratios counts:
+        noise that lasts longer than a pair affects both of its sides.
         """
         if not self.peers:
             return None
@@ -56,9 +56,10 @@ class Row:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the median of the pairs' ratios lies with 95 % confidence; None for too few.
+        """The 95 % confidence interval of the median of the pairs' ratios; None for too few.
 
-        From the order of the ratios alone (as in a sign test), whatever their distribution.
+        It is derived from the order of the ratios only, as in a sign test, so it holds for any
+        distribution.
         """
         ratios = sorted(self.pairs)
         count = len(ratios)
@@ -92,7 +93,7 @@ class Row:
         return ", ".join(words) or "–"
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, samples included, so that other statistics can be drawn from it later."""
+        """Return everything, also the samples, so that other statistics can be computed later."""
         return {
             "what": self.what,
             "unit": self.unit,
@@ -108,9 +109,9 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as aligned text: median and, in brackets, least to most.
+    """Return the rows as aligned text: medians, with ranges in brackets.
 
-    In brackets after a ratio: where it lies with 95 % confidence.
+    After a ratio, the brackets hold its 95 % confidence interval.
     """
     cells = [("what", "peer", "rankroom", "ratio", "target", "reached")]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Another program's Chrome JSON: from `rankroom timeline FILE` to all of it on the screen."""
+"""Another program's Chrome JSON: from `rankroom timeline FILE` until all of it is painted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANKS = 8
 
 
 def measure(quick: bool) -> list[Row]:
-    """The same million spans as in `timeline_view`, as a file of one process per rank."""
+    """Import the million spans of `timeline_view` from a file with one process per rank."""
     needed()
     each = 25_000 if quick else 125_000
     with workplace() as folder:
@@ -42,7 +42,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def write_file(folder: Path, each: int) -> Path:
-    """A trace without our own marks, as any program would write it."""
+    """Write a trace without our own header, as any other program would."""
     write_record(folder / "from" / "runs" / "spans", RANKS, each)
     file = folder / "trace.json"
     with file.open("wb") as out:

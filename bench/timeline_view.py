@@ -1,4 +1,4 @@
-"""The timeline in a real browser: open to first paint, frames while one moves, memory."""
+"""The timeline in a real browser: time to first paint, frames of panning and zooming, memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from table import NotMeasured, Row
 
 FRAME = 0.017
 SECONDS = 60
-# Perfetto's UI with the same spans as 71 MB of Chrome JSON, measured on the same kind of machine.
+# Seconds that Perfetto's UI takes for the same spans, 71 MB of Chrome JSON, on a similar machine.
 PERFETTO = 7.6
-# Spans of a rank in each category, of 1,000; how long they last and how many names they have.
+# By category: how many of 1,000 spans, how much of the time they fill, how many names they have.
 KINDS = {
     "op": (620, 0.7, 60),
     "phase": (200, 0.5, 80),
@@ -29,7 +29,7 @@ KINDS = {
 
 
 def measure(quick: bool) -> list[Row]:
-    """Records of 8 × 125,000 and 64 × 100,000 spans are written, then opened in a page."""
+    """Write records of 8 × 125,000 and 64 × 100,000 spans, then open them in a page."""
     needed()
     small, large = (8, 125_000), (64, 100_000)
     if quick:
@@ -82,11 +82,11 @@ def _rows(
 
 
 def write_record(folder: Path, ranks: int, each: int) -> int:
-    """A record of that many spans on each rank, as a run of a minute would have; its bytes."""
+    """Write a record of that many spans on each rank, as of a one-minute run; return its size."""
     write_run(folder, ranks, SECONDS)
     with (folder / "events.jsonl").open("w") as file:
         writers = [_rank(rank, each) for rank in range(ranks)]
-        # In turns, as reports come in while a cell runs.
+        # Interleaved, as reports arrive while a cell runs.
         for _ in range(2 * SECONDS):
             for writer in writers:
                 file.writelines(next(writer))
@@ -94,7 +94,7 @@ def write_record(folder: Path, ranks: int, each: int) -> int:
 
 
 def write_run(folder: Path, ranks: int, seconds: int) -> None:
-    """A record of a run that is over, without events."""
+    """Write the record of a finished run, without events."""
     folder.mkdir(parents=True)
     start = 1_790_000_000_000_000
     infos = [
@@ -110,7 +110,7 @@ def write_run(folder: Path, ranks: int, seconds: int) -> None:
 
 
 def _rank(rank: int, each: int):  # type: ignore[no-untyped-def]
-    """For each half second the lines of one rank."""
+    """Yield the lines of one rank for each half second."""
     chance = random.Random(rank)
     seq = 0
     defined = False
@@ -138,7 +138,7 @@ def _rank(rank: int, each: int):  # type: ignore[no-untyped-def]
                 starts.append(begin - at if i else begin)
                 at = begin
                 durs.append(int(period * busy * (0.5 + 0.4 * chance.random())))
-                # In the same order on all ranks, as training is.
+                # In the same order on all ranks, as in training.
                 numbers.append(number + (i * 7 + turn) % names)
             event.update(name=numbers, start=starts, dur=durs)
             number += names

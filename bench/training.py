@@ -1,8 +1,8 @@
-"""Training loops as cells, beside what users would have without Rankroom: horovodrun, torchrun.
+"""Training loops as cells, compared with what users have without Rankroom: horovodrun, torchrun.
 
 The peer's Horovod is built without Rankroom's edits (tools/plain_horovod.py). Both sides train in
-short segments in turns, each with its own processes, of which those of one side stand still while
-the other trains: being idle is not enough, as Horovod's threads look for work every millisecond.
+short alternating segments, each with its own processes. Those of one side are stopped while the
+other trains: being idle is not enough, as Horovod's threads poll for work every millisecond.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from table import NotMeasured, Row
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-TRAIN = "timed({}, {})"  # so many steps, of batches of so many
+TRAIN = "timed({}, {})"  # steps, batch size
 SEGMENT_S = 0.25
-FEWEST = 4  # steps of a segment
+FEWEST = 4  # steps of a segment, at least
 PAIRS = 200
 CALIBRATIONS = 5  # measurements of a step, before its batch is chosen
-# Behind the text of each loop: training for a while, and what shows that it was this.
+# Appended to each loop: a timed segment, and a check that the loop has really trained.
 TIMED = """
 import resource, time
 
@@ -58,8 +58,8 @@ def timed(steps, of=32):
 def trained():
     return {"is_alike": is_alike(), "loss": loss()}
 """
-# What both sides do behind the loop's text: a segment when it is asked. In Rankroom it is all one
-# cell, as training is; what a cell costs at its beginning is measured elsewhere.
+# Appended after that, on both sides: evaluates requests, mostly for a segment. In Rankroom, all of
+# it is one cell, as training is; the cost of starting a cell is measured elsewhere.
 WHEN_ASKED = """
 import itertools, json, os, time
 for number in itertools.count():
@@ -79,7 +79,7 @@ for number in itertools.count():
 
 @dataclass(frozen=True)
 class Loop:
-    """A training loop: `kind` of a script, so many layers (of two tensors each), ms a step."""
+    """A training loop: `kind` of a script, number of layers (two tensors each), ms per step."""
 
     name: str
     script: str
@@ -95,7 +95,7 @@ class Loop:
         return f"{self.name}, {2 * self.layers} tensors, {self.ms:g} ms, {self.ranks} ranks"
 
     def text(self, folder: Path) -> str:
-        """The whole program; what it is asked, and what it answers, goes through files."""
+        """Return the whole program, which exchanges requests and reports through files."""
         text = (SCRIPTS / self.script).read_text()
         for name, value in (("KIND", self.kind), ("LAYERS", self.layers), ("WIDTH", self.width)):
             text = re.sub(rf"(?m)^{name} = .*", f"{name} = {value!r}", text)
@@ -123,22 +123,22 @@ LOOPS = (
 
 @dataclass
 class Side:
-    """Ranks that train when they are asked, and stand still meanwhile."""
+    """Ranks that train on request, and are stopped in between."""
 
     folder: Path
     pids: Callable[[], Sequence[int]]
-    failed: Callable[[], str | None]  # what they said if they have ended
+    failed: Callable[[], str | None]  # their output if they have ended, else None
     _number: int = 0
 
     def ask(self, expression: str, seconds: float = 300) -> dict[str, Any]:
-        """Have it evaluated on all ranks, in the loop's names: what rank 0 found."""
+        """Evaluate an expression in the loop's namespace on all ranks; return rank 0's value."""
         report = self.folder / f"report.{self._number}"
         self._send(expression)
         self.until(report.exists, seconds)
         return json.loads(report.read_text())
 
     def end(self) -> None:
-        """Have the loop end."""
+        """End the loop."""
         self._send("over")
 
     def _send(self, text: str) -> None:
@@ -148,7 +148,7 @@ class Side:
         self._number += 1
 
     def until(self, there: Callable[[], bool], seconds: float) -> None:
-        """Wait for it. NotMeasured if it does not come, or the ranks have ended."""
+        """Wait until `there()`. Raises NotMeasured after `seconds`, or if the ranks have ended."""
         deadline = time.monotonic() + seconds
         while not there():
             if (said := self.failed()) is not None:
@@ -159,7 +159,7 @@ class Side:
 
 
 def measure(quick: bool) -> list[Row]:
-    """Steps per second of short segments in turns, and processor time of a step."""
+    """Measure steps per second in short alternating segments, and processor time per step."""
     rows = []
     for loop in LOOPS[1:2] if quick else LOOPS:
         print(f"  … {loop.what}", file=sys.stderr, flush=True)
@@ -180,7 +180,7 @@ def _compared(loop: Loop, pairs: int) -> list[Row]:
 
 @dataclass
 class Segments:
-    """What both sides of a loop took, side by side."""
+    """The measured segments of both sides of a loop, in pairs."""
 
     loop: Loop
     batch: int
@@ -190,7 +190,7 @@ class Segments:
     def rows(
         self, what: str, peer: str, at_least: float | None, cpu_at_most: float | None
     ) -> list[Row]:
-        """Steps per second, and processor time of a step. NotMeasured if it was another loop."""
+        """Return rows of speed and processor time. Raises NotMeasured if another loop has run."""
         both = (self.ours, self.peers)
         for name, side in (("rankroom", self.ours), (peer, self.peers)):
             _is_what_was_meant(name, self.loop, side)
@@ -207,18 +207,18 @@ class Segments:
 
 
 def alternated(pairs: int, loop: Loop, *both: tuple[Side, str]) -> Segments:
-    """Segments of both sides in turns, each asked in its way (as `TRAIN` is one).
+    """Run segments of both sides alternately, each with its own request (such as `TRAIN`).
 
-    They train on batches that take the loop's time by the second's measure. NotMeasured unless the
-    ranks of both have trained together.
+    The batch size is chosen such that a step of the second side takes the loop's time. Raises
+    NotMeasured unless the ranks of each side have trained together.
     """
     for side, _ in both:
         _signal(side.pids(), signal.SIGSTOP)
     try:
         batch = 8
         for _ in range(8):
-            # Whatever is done once only is done here, too. The least of some, as one that was
-            # disturbed would pass for a loop of longer steps.
+            # This is also the warm-up. The minimum is used, as a disturbed segment would look
+            # like a loop with longer steps.
             taken = [[_awake(side, way.format(30, batch)) for side, way in both][1]
                      for _ in range(CALIBRATIONS)]  # fmt: skip
             step = min(each["seconds"] / each["steps"] * 1000 for each in taken)
@@ -253,8 +253,8 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def cell(folder: Path, loop: Loop, more: str = "") -> Iterator[Side]:
-    """The loop as a cell of a Rankroom cluster, which has been reached when this begins; `more`
-    stands before it."""
+    """Run the loop as a cell of a Rankroom cluster, after the code `more`; yield once it waits for
+    requests."""
     room = Rankroom(folder, loop.ranks)
     try:
         room.start()
@@ -287,7 +287,7 @@ def _said(program: psutil.Popen, folder: Path) -> str | None:
 
 
 def _forked(folder: Path) -> list[int]:
-    """The ranks of the cluster whose home is in `folder`."""
+    """Return the pids of the ranks of the cluster whose home is in `folder`."""
     found = [ClusterPaths(each.name, each.parent).read() for each in folder.glob("home/clusters/*")]
     return [rank.pid for info in found if info is not None for rank in info.ranks]
 
@@ -300,12 +300,12 @@ def _runs(process: psutil.Process, script: Path) -> bool:
 
 @contextlib.contextmanager
 def launched(launcher: str, folder: Path, loop: Loop, edited: bool = False) -> Iterator[Side]:
-    """The script under a launcher, `rankroom run` or a peer's, which has reached its loop when this
-    begins; a peer's Horovod is without our edits unless it is to be `edited`."""
+    """Run the script under a launcher, `rankroom run` or a peer's; yield once it waits for
+    requests. A peer's Horovod is without our edits unless `edited`."""
     folder.mkdir()
     script = folder / "loop.py"
     script.write_text(loop.text(folder))
-    # What Rankroom gives its ranks, so that both sides compute with as many threads.
+    # The same as Rankroom sets for its ranks, so that both sides use as many threads.
     env = os.environ | dict.fromkeys(THREADS, str(_share(loop))) | {MARK: str(folder)}
     if launcher == "horovodrun":
         if not edited:
@@ -337,7 +337,7 @@ def launched(launcher: str, folder: Path, loop: Loop, edited: bool = False) -> I
 
 
 def plain_horovod() -> Path:
-    """The peer's Horovod, built on the first call."""
+    """Return the folder of the peer's Horovod, which is built on the first call."""
     built = subprocess.run(
         [sys.executable, ROOT / "tools" / "plain_horovod.py"],
         stdout=subprocess.PIPE, text=True, check=False,
@@ -352,14 +352,14 @@ def _share(loop: Loop) -> int:
 
 
 def _has_trained(found: dict[str, Any]) -> None:
-    """NotMeasured unless all ranks have the same weights, and these say something of digits."""
-    # Deep ones learn slowly: with ten digits, guessing has a loss of 2.303.
+    """Raise NotMeasured unless all ranks have the same weights, with a plausible loss."""
+    # Deep models learn slowly: a guess among ten digits has a loss of 2.303.
     if not found["is_alike"] or not found["loss"] < 2.35:
         raise NotMeasured(f"it did not train together: {found}")
 
 
 def _is_what_was_meant(name: str, loop: Loop, segments: Sequence[dict[str, Any]]) -> None:
-    """NotMeasured unless it was."""
+    """Raise NotMeasured unless it has run with the loop's ranks and threads."""
     for result in segments:
         if (result["size"], result["threads"]) != (loop.ranks, _share(loop)):
             raise NotMeasured(f"{name}: not the loop that was meant: {result}")

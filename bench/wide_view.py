@@ -1,4 +1,4 @@
-"""The view of a run on 64 ranks in a real browser: open to all of it, frames while one scrolls."""
+"""The view of a run on 64 ranks in a real browser: time to open it, frames of scrolling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 60
 
 
 def measure(quick: bool) -> list[Row]:
-    """A record is written, with lines that differ from rank to rank, then opened in a page."""
+    """Write a record with lines that differ from rank to rank, then open it in a page."""
     needed()
     lines = 200 if quick else 2_000
     with workplace() as folder:

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a home of their own, and ranks that tests share."""
+"""Fixtures for all tests: a fresh RANKROOM_HOME, and clusters that tests share."""
 
 import os
 import signal
@@ -15,24 +15,24 @@ from rankroom.cluster.local import Cluster
 pytest_plugins = ["fault_table", "running_tests"]
 
 HERE = Path(__file__).parent
-# What mostly computes, and what mostly waits: in each, what takes longest begins first.
+# Folders of CPU-bound tests, and of tests that mostly wait; the slowest comes first in each.
 QUEUES = (["ui", "course", "cluster"], ["slurm", "dist", "faults", "machines"])
 
-# Each worker would parse all tests again otherwise, where the environment forbids bytecode.
+# Despite PYTHONDONTWRITEBYTECODE: without cached bytecode, each worker would parse all tests.
 sys.dont_write_bytecode = False
-# A busy machine takes its time; nothing is waited for longer than it takes.
+# Ranks start slowly on a busy machine; a long timeout delays nothing if they are ready earlier.
 os.environ.setdefault("RANKROOM_START_SECONDS", "120")
-# A shell ignores interrupts in what it starts in the background, and so would all that tests start.
+# A shell starts background jobs with SIGINT ignored, which the tests' processes would inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A context of ZeroMQ that is collected waits for its sockets, which nobody can close any more: for
-# ever, in whatever test the collector runs. Those that other packages leave open stay so.
+# A ZeroMQ context that is garbage-collected waits forever for its open sockets, in whichever test
+# the collector runs. So contexts that other packages leave open are not terminated.
 zmq.Context.__del__ = lambda context: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Both side by side, so that no processor waits with one of them; what is quick comes last.
+    # Interleave both queues, so that waiting tests leave no core idle; the quick folders come last.
     rooms = {item.path: item.path.relative_to(HERE).parts[0] for item in items}
     places: dict[Path, float] = {}
     for queue in QUEUES:
@@ -50,7 +50,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two ranks, started once for all tests of a module, in a home of their own."""
+    """Two ranks, started once for all tests of a module, in a RANKROOM_HOME of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
         made = Cluster.local(ranks=2)
@@ -74,12 +74,12 @@ def shared_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
-    """Pretended commands of Slurm and PBS on PATH, and a Rankroom home of one's own."""
+    """Fake Slurm and PBS commands on PATH, and a fresh RANKROOM_HOME."""
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
     return put_first(tmp_path / "scheduler", monkeypatch)
 
 
-# Horovod looks for work a thousand times a second, also when there is none.
+# Shuts Horovod down, as its background threads wake up even when there is no work.
 QUIET = """
 import sys
 for name in ("horovod.torch", "horovod.tensorflow"):
@@ -91,6 +91,6 @@ for name in ("horovod.torch", "horovod.tensorflow"):
 
 @pytest.fixture(scope="module")
 def frameworks(shared_ranks: Cluster) -> Iterator[Cluster]:
-    """The shared ranks, for a module; between modules their Horovod costs nothing."""
+    """The shared ranks; after each module, Horovod is shut down so that it uses no CPU time."""
     yield shared_ranks
     shared_ranks.run(QUIET).wait(60)

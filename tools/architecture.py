@@ -1,7 +1,7 @@
 """Which packages of Rankroom may import which, and docs/architecture.svg, drawn from the source.
 
-`tools/architecture.py` draws it; tests/unit/project/test_layers.py holds the table, and that the
-picture is current.
+`tools/architecture.py` draws it; tests/unit/project/test_layers.py enforces the table, and checks
+that the picture is current.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "lab" / "rankroom"
 PICTURE = ROOT / "docs" / "architecture.svg"
 
-# From the bottom up. A name with `/*` is a package. A module may import from its own layer (but
-# not in a circle) and from those below it.
+# From the bottom up. A name with `/*` is a package. A module may import from its own layer (without
+# cycles) and from those below it.
 LAYERS = [
     ["errors"],
     ["config"],
@@ -24,21 +24,21 @@ LAYERS = [
     ["scheduler/*", "ssh/*", "reporting/*"],
     ["rank/*", "horovod_build/*"],
     ["agent/*", "analysis/*"],
-    # A client's run knows its supervisor by a callable only, which the cluster gives it.
+    # A client's run reaches its supervisor only through a callable, which the cluster passes to it.
     ["supervisor/*", "run/*", "display/*"],
-    # Each uses the other: a job on a site starts a cluster on its own nodes, and a cluster that is
-    # attached to by its name may be one on a site.
+    # Each uses the other: a job on a site starts a cluster on its nodes, and a cluster that a user
+    # attaches to by name may be on a site.
     ["cluster/*", "remote/*"],
     ["batch/*", "course/*", "jupyter_job/*", "lint/*"],
     ["workshop/*"],
     ["server/*", "notebook/*", "cli/*"],
 ]
-# Narrower than their layer, with the reason.
+# Packages that may import less than their layer, with the reason.
 ONLY = {
     # Runs on a rank: it must import fast, and a site may run it without the rest.
     "rank/*": {"rank/*", "reporting/*", "record/*", "rpc/*", "system/*", "errors", "config"},
     "reporting/*": {"reporting/*", "record/*", "errors"},
-    # What every package may use uses no other.
+    # The packages that all others may use depend on little else.
     "record/*": {"record/*", "system/*", "errors", "config"},
     "rpc/*": {"rpc/*", "errors"},
     "system/*": {"system/*", "errors"},
@@ -57,9 +57,9 @@ ONLY = {
         "config",
     },
 }
-# Upward imports that are left. This list may only shrink.
+# Remaining upward imports. This list may only shrink.
 DEBT: list[tuple[str, str]] = [
-    # How much time a job has left is asked of its scheduler, also by a rank.
+    # A rank, too, asks the scheduler how much time its job has left.
     ("rank/deadline", "scheduler/job_end"),
 ]
 
@@ -80,7 +80,7 @@ def package_of(module: str) -> str:
 
 
 def package_imports() -> set[tuple[str, str]]:
-    """Which package imports which, as the source says; DEBT is left out."""
+    """Return which package imports which according to the source, without DEBT."""
     found = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).with_suffix("").as_posix().removesuffix("/__init__")
@@ -94,7 +94,7 @@ def package_imports() -> set[tuple[str, str]]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The package's modules and names that a file imports, without the package's own name."""
+    """Yield the modules and names of `rankroom` that a file imports, without that prefix."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rankroom"):
             yield from (f"{node.module}.{each.name}".partition(".")[2] for each in node.names)
@@ -104,7 +104,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Without the arrows that follow from others."""
+    """Return the edges without those that follow from others."""
     after: dict[str, set[str]] = {}
     for a, b in edges:
         after.setdefault(a, set()).add(b)
@@ -121,9 +121,9 @@ def reduced(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def draw() -> str:
-    """The picture: a row for each layer, the top one first."""
+    """Return the picture as SVG: a row for each layer, the top one first."""
     places: dict[str, tuple[float, float]] = {}
-    # All use errors and config, which are no packages.
+    # Without `errors` and `config`, which all use, and which are not packages.
     rows = [names for names in reversed(LAYERS) if all(name.endswith("/*") for name in names)]
     for row, names in enumerate(rows):
         whole = len(names) * BOX[0] + (len(names) - 1) * GAP
@@ -158,7 +158,7 @@ def draw() -> str:
 
 
 def arrow(start: tuple[float, float], end: tuple[float, float], kind: str) -> str:
-    """From the lower side of a box to the upper one of another, or beside it, bent a little."""
+    """Return a curved arrow from the bottom of a box to the top of another, or to one beside it."""
     (x1, y1), (x2, y2) = start, end
     if y2 > y1:
         y1, bend = y1 + BOX[1], ROW / 3

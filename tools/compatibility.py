@@ -1,10 +1,10 @@
-"""Run other people's tests and examples on Rankroom's ranks, and write a table of what passes.
+"""Run other projects' tests and examples on Rankroom's ranks, and write a table of what passes.
 
 `tools/compatibility.py [PART …] [--source NAME=DIR …] [--write docs/compatibility.md]`. Parts are
-horovod, ipyparallel and examples; all of them unless said. Everything is fetched once into the
-cache (`tools/foreign.py`); `--source` takes a clone of a repository instead. A line for each when
-it has ended; in the document it takes the place of its line there. Ends with 1 if something failed
-that is not known to, or an example works that is known not to.
+horovod, ipyparallel and examples; the default is all of them. Everything is fetched once into the
+cache (`tools/foreign.py`); `--source` uses a clone of a repository instead. Prints a line for each
+when it has ended, which in the document replaces its earlier line. Exits with 1 if something fails
+that is not known to fail, or an example works that is known to fail.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ RANKS = (2, 3)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: how many tests passed, and what is known of those that did not."""
+    """A line of the table: how many tests passed, and which of the others are known to fail."""
 
     suite: str
     ranks: int
     outcome: Outcome
 
     def known(self) -> dict[str, str]:
-        """Which failed as they are known to, and why."""
+        """Return the tests that failed and are known to, and why."""
         return {test: why for test in self.outcome.failed if (why := _why(self.suite, test))}
 
     def news(self) -> list[str]:
-        """What is not as it is known to be."""
+        """Return the failures that are not known."""
         known = self.known()
         found = [
             f"{self.suite} on {self.ranks} ranks: {test}: {self.outcome.why[test]}"
@@ -59,7 +59,7 @@ class Row:
 
 
 def main() -> int:
-    """Run what was asked for; 1 if there is news."""
+    """Run the requested parts; return 1 if some results are unexpected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("words", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="of a part")
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def run_suites(part: str, only: Sequence[str], sources: dict[str, Path]) -> Iterable[Row]:
-    """Each suite of Horovod on each number of ranks, or each file of ipyparallel."""
+    """Run each suite of Horovod on each number of ranks, or each test file of ipyparallel."""
     if part == "horovod":
         tests = fetched(part, sources.get(part)) / "test"
         for name in only or horovod_suites.SUITES:
@@ -148,12 +148,12 @@ def source_of(example: Example) -> str:
 
 
 def _why(suite: str, test: str) -> str:
-    """Why a test is known to fail; empty if it is not."""
+    """Return why a test is known to fail; empty if it is not."""
     return next((why for at, what, why in KNOWN if at == suite and re.fullmatch(what, test)), "")
 
 
 def write(path: Path, part: str, line: str) -> None:
-    """Put a line into a part's table in a document, in the place of the one that begins alike."""
+    """Write a line into a part's table in a document, in place of the one with the same key."""
     mark, end = f"<!-- tools/compatibility.py {part} -->\n", f"<!-- end of {part} -->\n"
     before, begun, rest = path.read_text("utf-8").partition(mark)
     table, ended, after = rest.partition(end)
@@ -173,7 +173,7 @@ def _key(line: str) -> tuple[str, ...]:
 
 
 def known_of(part: str) -> list[str]:
-    """Why tests fail that are known to."""
+    """Return a list of the tests that are known to fail, by reason."""
     suites = {"horovod": horovod_suites.SUITES, "ipyparallel": ipyparallel_suite.FILES}
     reasons: dict[str, list[str]] = {}
     for suite, tests, why in KNOWN:

@@ -1,9 +1,8 @@
 """`make docs`: run the course on two ranks, and build the documentation as a site in dist/docs.
 
-`tools/docs.py [--keep-lessons] [LESSON …]`. Lessons whose names begin so are run again (without
-names all of them; with --keep-lessons none), each with its time; the others are taken as they were
-run last, or without outputs. Links between pages are checked: one that leads nowhere ends it with
-1.
+`tools/docs.py [--keep-lessons] [LESSON …]`. Lessons whose names begin with LESSON are run again (by
+default all, with --keep-lessons none), and their times are printed; the others are included as they
+were last run, or without outputs. Links between pages are checked: exits with 1 if one is broken.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SITE = ROOT / "dist" / "docs"
 WANTED = DOCS / ("requirements.lock" if sys.version_info >= (3, 11) else "requirements.in")
 SOLUTION = re.compile(r"<summary>Solution</summary>\s+```python\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"(\]\()([^)#:\s]+)(#[^)\s]*)?(\))")
-# The site's parts; the lessons are added to the second.
+# The parts of the site; the lessons are added to "Course".
 CONTENTS = {
     "Start": ["Quickstart <course/quickstart>"],
     "Course": [],
@@ -49,8 +48,8 @@ CONTENTS = {
         "changelog", "compatibility", "pythons", "architecture", "promises", "contributing",
     ],
 }  # fmt: skip
-LIMIT_S = 600  # for one cell; the first of all builds nothing, but imports a lot
-# Where files of the project are in the site, if not under their names in docs/.
+LIMIT_S = 600  # for one cell; the first one has much to import
+# Files of the project outside docs/, and their locations in the site.
 PLACES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -62,7 +61,7 @@ PLACES = {
 
 
 def main(argv: list[str]) -> int:
-    """Run what is to be run, gather the pages, and build."""
+    """Run the chosen lessons, gather the pages, and build the site."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("lessons", nargs="*", metavar="LESSON")
     parser.add_argument("--keep-lessons", action="store_true")
@@ -98,8 +97,8 @@ def notebooks() -> list[Path]:
 
 
 def run_lessons(chosen: list[str]) -> int:
-    """Run the lessons whose file names begin with one of `chosen`; all of them without."""
-    # Not before somebody asks for it: `make lint` checks this file without them.
+    """Run the lessons whose file names begin with one of `chosen`, or all if it is empty."""
+    # Imported here, as `make lint` checks this file without these packages.
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, DeadKernelError
@@ -131,7 +130,7 @@ def run_lessons(chosen: list[str]) -> int:
 
 
 def stop_clusters() -> None:
-    """End the ranks of a lesson, whose home goes."""
+    """Stop the clusters that a lesson has left, as its home is temporary."""
     from rankroom.cluster import actions, lookup
 
     for left in lookup.running_clusters():
@@ -139,7 +138,7 @@ def stop_clusters() -> None:
 
 
 def solve(cells: list[Any]) -> None:
-    """Put each exercise's solution into its cell: what comes after needs it."""
+    """Put each exercise's solution into its cell, as later cells need it."""
     for cell, after in itertools.pairwise(cells):
         first, _, _ = cell.source.partition("\n")
         if first.startswith("%%check ") and (found := SOLUTION.search(after.source)):
@@ -150,7 +149,7 @@ def solve(cells: list[Any]) -> None:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """What the site is made of, and where it is there."""
+    """Yield the files of the site, and their locations in it."""
     for name in PLACES:
         yield ROOT / name, PLACES[name]
     for file in (*DOCS.glob("*.md"), *DOCS.glob("*.png"), *DOCS.glob("*.svg")):
@@ -163,7 +162,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def placed(source: Path, page: str) -> str:
-    """A page's text, its links leading to where things are in the site."""
+    """Return a page's text, with links that lead to the locations in the site."""
     folder = source.relative_to(ROOT).parent
 
     def moved(found: re.Match[str]) -> str:
@@ -177,7 +176,7 @@ def placed(source: Path, page: str) -> str:
 
 
 def contents() -> str:
-    """The table of contents, with the lessons."""
+    """Return the table of contents, with the lessons."""
     lessons = [f"course/{each.stem}" for each in notebooks() if each.name[0].isdigit()]
     parts = CONTENTS | {"Course": ["course/index", *lessons]}
     return "".join(
@@ -187,7 +186,7 @@ def contents() -> str:
 
 
 def magics() -> str:
-    """What the magics say of themselves."""
+    """Return the page about the magics, from their docstrings."""
     from rankroom.notebook.course_magics import CourseMagics
     from rankroom.notebook.magics import RankroomMagics
 
@@ -203,7 +202,7 @@ def magics() -> str:
 
 
 def commands() -> str:
-    """What the command `rankroom` says of itself, and each of its subcommands."""
+    """Return the page about the command `rankroom`, from the help of all its subcommands."""
     import click
 
     from rankroom.cli import main as rankroom
@@ -223,7 +222,7 @@ def commands() -> str:
 
 
 def tools() -> Path:
-    """An environment of the site's own, made when its versions have changed."""
+    """Return the environment of Sphinx, which is made again when its versions have changed."""
     stamp, wanted = TOOLS / "made", hashlib.sha256(WANTED.read_bytes()).hexdigest()
     if not stamp.is_file() or stamp.read_text() != wanted:
         venv.create(TOOLS, clear=True, with_pip=True)

@@ -1,8 +1,8 @@
-"""Other people's examples, unmodified, as cells on the ranks of a cluster.
+"""Other projects' examples, unmodified, as cells on the ranks of a cluster.
 
-Each has a cluster of its own. A cell before it sets the folder, the arguments as a command line
-would, and data in place of what the example would download; then comes its source. Of elastic ones
-that is a single cell, as a rank that is killed runs nothing else when it comes back.
+Each has a cluster of its own. A first cell sets the folder, the command line's arguments, and data
+in place of what the example would download; its source is the second cell. In elastic examples,
+both are one cell, as a rank that is killed and restarted runs only that cell again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rankroom.record.store import Store
 from rankroom.run.run import Run
 
 LIMIT_S = 420
-END_S = 60.0  # for a run to end that was interrupted
+END_S = 60.0  # for an interrupted run to end
 LOOK_S = 0.5
 
-# scikit-learn's images, as many and as large as MNIST's, where Keras would download these.
+# scikit-learn's digits, in the number and size of MNIST's images, which Keras would download.
 DIGITS = """
 import keras, numpy, sklearn.datasets, sys
 def load_data(path=None):
@@ -39,8 +39,8 @@ for name, module in list(sys.modules.items()):
     if name.endswith("datasets.mnist"):
         module.load_data = load_data
 """
-# torchvision is on the index for CUDA only. Beside a PyTorch for the CPU its compiled part does not
-# load, and what it would register there is missed as soon as the rest is imported.
+# The index has torchvision for CUDA only. With a CPU build of PyTorch, its compiled part does not
+# load, and the import of the rest needs the operators that this part would register.
 VISION = """
 import sys, torch
 try:
@@ -53,7 +53,7 @@ except RuntimeError:
         del sys.modules[name]
     import torchvision
 """
-# Noise, of torchvision's own making, where an example would download images.
+# Noise from torchvision in place of images that an example would download.
 NOISE = (
     VISION
     + """
@@ -64,32 +64,32 @@ torchvision.datasets.CIFAR10 = functools.partial(noise, size=(3, 32, 32))
 torchvision.datasets.MNIST = functools.partial(noise, size=(1, 28, 28))
 """
 )
-# For an example that was written for Keras 2, and uses what Keras 3 lacks.
+# For an example that was written for Keras 2, and uses parts that Keras 3 lacks.
 LEGACY = "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\nimport tf_keras as keras\n"
 
 
 def variables(prefix: str, **options: object) -> str:
-    """Options as Lightning reads them from the environment, which its command line sets."""
+    """Return code that sets options in the environment, as Lightning's command line does."""
     given = {f"{prefix}_{name.upper()}": str(value) for name, value in options.items()}
     return f"import os\nos.environ.update({given})\n"
 
 
 @dataclass(frozen=True)
 class Example:
-    """One, and how one sees that it did what it is for: the words it ends with.
+    """An example, which has succeeded if its output contains `words`.
 
-    With `enough`, it goes on for long after these words, and is interrupted then. Elastic ones have
-    words after which their last rank is `killed`.
+    With `enough`, it would run for long after these words, and is interrupted. The last rank of an
+    elastic example is killed after the words `killed`.
     """
 
-    repository: str  # "" for what a package brings along
+    repository: str  # "" for an example in a package
     path: str
     words: str
     arguments: str = ""
     before: str = ""
-    gpus: int = 0  # that it demands
+    gpus: int = 0  # that it requires
     enough: bool = False
-    module: str = ""  # which it cannot do without
+    module: str = ""  # that it requires
     killed: str = ""
 
     @property
@@ -151,8 +151,8 @@ EXAMPLES = (
         "horovod", "examples/elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", "Epoch 2/",
         "", DIGITS, enough=True, killed="Epoch 1/24",
     ),
-    # None of its ranks is killed: it averages gradients before it comes to hvd.elastic.run, which
-    # one that is started again would do alone.
+    # None of its ranks is killed: it averages gradients before hvd.elastic.run, which a restarted
+    # rank would do alone.
     Example(
         "horovod", "examples/elastic/tensorflow2/tensorflow2_synthetic_benchmark_elastic.py",
         "Total img/sec on 2",
@@ -211,7 +211,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Trial:
-    """How an example ended: "" if it did what it is for, else why not."""
+    """The result of an example: why it failed, empty if it succeeded."""
 
     example: Example
     why: str = ""
@@ -247,7 +247,7 @@ def tried(example: Example, root: Path, scratch: Path, ranks: int = 2) -> Trial:
 
 
 def _missing(example: Example) -> str:
-    """What this machine lacks for it."""
+    """Return what this machine lacks for an example; empty if nothing."""
     import torch
 
     if example.module and find_spec(example.module) is None:
@@ -258,7 +258,7 @@ def _missing(example: Example) -> str:
 
 
 def _sources(path: Path) -> dict[str, str]:
-    """The files of an example's folder, by name; those that a notebook writes, if it is one."""
+    """Return the Python files in an example's folder by name, or those that a notebook writes."""
     if path.suffix == ".py":
         return {each.name: each.read_text() for each in sorted(path.parent.glob("*.py"))}
     found = {}
@@ -275,14 +275,14 @@ def _main(example: Example) -> str:
 
 
 def _begin(example: Example, folder: Path) -> str:
-    """The cell that comes before it."""
+    """Return the cell that runs before an example."""
     path = [str(folder), str(packages(NEEDS))]
     words = [_main(example), *shlex.split(example.arguments)]
     return f"import sys\nsys.path += {path}\nsys.argv = {words}\n{example.before}"
 
 
 def _killed(run: Run, store: Store, example: Example) -> str:
-    """Kill the last rank once it is time to, and wait until it is back; "" if it came back."""
+    """Kill the last rank at the words `killed`, and wait for it to rejoin; return why it failed."""
     if not example.killed:
         return ""
     until = time.monotonic() + LIMIT_S
@@ -297,7 +297,7 @@ def _killed(run: Run, store: Store, example: Example) -> str:
 
 
 def _followed(run: Run, store: Store, example: Example) -> str:
-    """Wait for a run's end, or until it is enough; "" if it did what it is for, else why not."""
+    """Wait for a run's end, or interrupt it when that is `enough`; return why it failed."""
     until = time.monotonic() + LIMIT_S
     while not run.wait(LOOK_S):
         enough = example.enough and _says(run, store, example.words)
@@ -320,13 +320,13 @@ def _failure(run: Run) -> str:
     if first is None:
         return run.state
     lines = first.evalue.strip().splitlines() or [""]
-    # Some begin with where it was only.
+    # The first line of some errors says only where they occurred.
     line = lines[-1].strip() if lines[0].endswith(":") else lines[0]
     return f"{first.ename}: {line}" if line else first.ename
 
 
 def chosen(words: Sequence[str]) -> list[Example]:
-    """The examples of these repositories, or whose path has one of these words; all without."""
+    """Return the examples of these repositories, or with these words in their path; or all."""
     return [
         each
         for each in EXAMPLES

@@ -1,7 +1,7 @@
-"""What other projects wrote: their repositories' tests and examples, and packages these import.
+"""Other projects' files: tests and examples in their repositories, and packages that these import.
 
-All of it is fetched into the cache, at the versions named here, and is no part of this project. On
-a machine that does not reach a repository, `--source NAME=DIR` takes a clone of it.
+They are fetched into the cache, at the versions named here, and are not part of this project. On a
+machine that cannot reach a repository, `--source NAME=DIR` uses a clone of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rankroom.horovod_build.cache import cache_folder, keep_folder
 from rankroom.horovod_build.edits.edit import VERSION
 
 URL = "https://codeload.github.com/{name}/tar.gz/{ref}"
-# Packages that are not to be replaced by other versions, nor taken a second time.
+# Packages that must neither be replaced by other versions nor installed a second time.
 HELD = ("torch", "tensorflow", "tensorflow-cpu", "keras", "numpy", "ipyparallel")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """One on GitHub at a tag or commit, and the folders of it that are used."""
+    """A repository on GitHub at a tag or commit, and its folders that are used."""
 
     name: str
     ref: str
@@ -62,7 +62,7 @@ REPOSITORIES: Mapping[str, Repository] = {
 
 
 def fetched(key: str, source: Path | None = None) -> Path:
-    """The root of a repository's folders; from a clone of it in `source` where that is given."""
+    """Return the root of a repository's folders, which come from the clone `source` if given."""
     repository = REPOSITORIES[key]
     place = _folder() / f"{key}-{repository.ref[:12]}"
     if source is not None or not place.is_dir():
@@ -100,8 +100,8 @@ def _archive(repository: Repository, source: Path, archive: Path) -> None:
 
 
 def packages(names: Sequence[str]) -> Path:
-    """A folder for PYTHONPATH with these packages and what they need, but for what is installed
-    already: pip chooses versions that fit it."""
+    """Return a folder for PYTHONPATH with these packages and their dependencies, except those that
+    are installed already: pip chooses versions that are compatible with them."""
     have = {name: _version(name) for name in HELD}
     held = "".join(f"{name}=={version}\n" for name, version in have.items() if version)
     digest = hashlib.sha256(f"{sys.version}\n{held}{names}".encode()).hexdigest()[:12]
@@ -130,7 +130,7 @@ def _pip(*words: str) -> str:
 
 
 def _version(name: str) -> str:
-    """An installed package's version as an index has it; empty if it is not installed."""
+    """Return an installed package's version without a local part; empty if not installed."""
     try:
         return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:

@@ -1,10 +1,10 @@
-"""Prove, without a GPU too, that Horovod builds for GPUs: with NCCL, for CUDA 13 and for CUDA 12.
+"""Prove, even without a GPU, that Horovod builds for GPUs: with NCCL, for CUDA 13 and for CUDA 12.
 
-`tools/gpu_build.py [--cuda 13] [--force]`. For each CUDA: an environment of its own in the cache,
-with the PyTorch that pip has for it; `rankroom horovod build --gpu`; which NCCL is built in; an
-allreduce on two ranks. Before CUDA 13 the machine must have the CUDA toolkit: without one, this
-shows that pip has no compiler, and what the build says. Takes minutes, and GBs. Ends with 1 if
-something failed.
+`tools/gpu_build.py [--cuda 13] [--force]`. For each CUDA: create an environment in the cache with
+pip's PyTorch for it, run `rankroom horovod build --gpu`, check which NCCL is built in, and run an
+allreduce on two ranks. Before CUDA 13, the machine must have the CUDA toolkit: without it, this
+shows that pip has no compiler, and the message of the build. Takes minutes and gigabytes. Exits
+with 1 if something failed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rankroom.horovod_build.source import PIP
 from setup import CACHE, ROOT, locked
 
 FOLDER = CACHE / "gpu-build"
-# PyTorch as pip installs it by default, by its CUDA: that of the lock, and the newest for 12.
+# By CUDA, a PyTorch whose default build from pip is for it: the lock's, and the newest for 12.
 TORCH = {"13": locked("torch"), "12": "2.10.0"}
-# What building needs; nothing of JupyterLab.
+# Requirements of the build, without JupyterLab.
 NEEDED = (
     "cffi", "click", "cloudpickle", "cmake", "numpy", "nvidia-ml-py", "packaging", "psutil",
     "pyyaml", "setuptools", "wheel",
 )  # fmt: skip
-# What a compiler for CUDA consists of; with less, nothing can be compiled.
+# The programs of a CUDA compiler; if one is missing, nothing can be compiled.
 PROGRAMS = ("nvcc", "cudafe++", "cicc", "ptxas", "fatbinary", "nvlink")
 FACTS = """
 import json, torch, horovod.torch
@@ -44,11 +44,11 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda,
 
 
 class Failed(Exception):
-    """Something is not as it must be."""
+    """A result is not as required."""
 
 
 def main() -> int:
-    """Try each CUDA that was asked for."""
+    """Try each requested CUDA."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cuda", action="append", choices=TORCH, help="only for this one")
     parser.add_argument("--force", action="store_true", help="compile, whatever is in the cache")
@@ -65,17 +65,17 @@ def main() -> int:
 
 
 def refusal(cuda: str) -> str:
-    """What a build says where there is no compiler for this CUDA."""
+    """Return the message of a build that has no compiler for this CUDA."""
     return NO_NVCC.format(cuda=f"{cuda}.0", major=cuda, fetched=OLDEST_FETCHED_CUDA)
 
 
 def is_missing(cuda: str) -> bool:
-    """Whether this CUDA's compiler is neither here nor to be had from pip, by our own account."""
+    """Return whether the build finds this CUDA's compiler neither here nor in pip."""
     return find_gpu(f"{cuda}.0") == refusal(cuda)
 
 
 def without_toolkit(cuda: str) -> str:
-    """What there is to say without one. Raises Failed if pip has a compiler after all."""
+    """Return a report for a machine without a toolkit. Raises Failed if pip has a compiler."""
     name = f"nvidia-cuda-nvcc-cu{cuda}"
     with tempfile.TemporaryDirectory() as folder:
         run([*PIP, "download", "--quiet", "--no-deps", f"--dest={folder}", name])
@@ -92,14 +92,14 @@ def without_toolkit(cuda: str) -> str:
 
 
 def programs(wheel: Path) -> list[str]:
-    """The programs of a compiler that a wheel has."""
+    """Return the programs of a compiler that a wheel contains."""
     with zipfile.ZipFile(wheel) as archive:
         names = {Path(name).name for name in archive.namelist() if "/bin/" in name}
     return [each for each in PROGRAMS if each in names]
 
 
 def built(cuda: str, force: bool) -> str:
-    """Build in an environment of its own, load it and use it. Raises Failed, or SystemExit."""
+    """Build Horovod in an environment of its own, and use it. Raises Failed or SystemExit."""
     place = FOLDER / f"cuda{cuda}"
     python = place / "bin" / "python"
     if not python.is_file():

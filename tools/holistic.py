@@ -1,8 +1,8 @@
-"""Whether HolisticTraceAnalysis finds in our export of traces what it finds in the traces.
+"""Check that HolisticTraceAnalysis finds the same in traces and in our export of them.
 
 `python tools/holistic.py` makes traces of two ranks as PyTorch's profiler writes them on GPUs,
 imports them, exports the record with `--format pytorch`, has HolisticTraceAnalysis read both, and
-compares its tables. It is fetched into the cache, at the version named here.
+compares its tables. HolisticTraceAnalysis is fetched into the cache, at the version named here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def tables(folder: Path) -> dict[str, Any]:
-    """What HolisticTraceAnalysis says of the traces in a folder."""
+    """Return HolisticTraceAnalysis's tables for the traces in a folder."""
     path = os.pathsep.join(map(str, (packages([HOLISTIC]), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [sys.executable, "-c", TABLES, folder],
@@ -76,7 +76,7 @@ def tables(folder: Path) -> dict[str, Any]:
 
 
 def trace(rank: int) -> dict[str, Any]:
-    """Steps with two kernels, a copy, and an allreduce that overlaps the second of them."""
+    """Return a trace of steps: a copy, two kernels, and an allreduce that overlaps the second."""
     events: list[dict[str, Any]] = []
     nccl = {"Collective name": "allreduce", "In msg nelems": 4096, "dtype": "Float",
             "Process Group Ranks": "[0, 1]"}  # fmt: skip

@@ -1,10 +1,10 @@
 """Run Horovod's own tests against the Horovod of this environment.
 
 `tools/horovod_suites.py [--ranks 2] [--repeat 20] [--busy 2] [--plain] [--source DIR] [SUITE …]`.
-The tests are fetched from Horovod's repository into the cache, once; --source takes a checkout of
-it in place of that (or a bare repository). Each suite runs whole, on all ranks under horovodrun.
---busy keeps that many cores busy meanwhile. A line a run, and at the end what failed, how often;
-ends with 1 if something did.
+The tests are fetched once from Horovod's repository into the cache; --source uses a checkout of it
+(or a bare repository) instead. Each suite runs as a whole, on all ranks under horovodrun. --busy
+keeps that many cores busy in the meantime. Prints a line per run, and at the end how often each
+test failed; exits with 1 if one did.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pathlib import Path
 from foreign import fetched, packages
 from plain_horovod import plain_horovod
 
-# All of its folder `parallel` but what is for MXNet, for TensorFlow 1 or for MPI: XLA's and the
-# data service's files, too.
+# All of Horovod's folder `parallel`, including XLA's and the data service's files, except what is
+# for MXNet, for TensorFlow 1 or for MPI.
 SUITES = {
     "torch": "test_torch.py",
     "tensorflow": "test_tensorflow.py",
@@ -46,7 +46,7 @@ SUITES = {
     "common": "test_common.py",
 }
 LIMIT_S = 900
-# Each rank says what failed in a file of its own.
+# Each rank reports its failures in a file of its own.
 RANK = """
 import os, sys, pytest
 rank = os.environ["HOROVOD_RANK"]
@@ -56,7 +56,7 @@ sys.exit(pytest.main([*sys.argv[1:], f"--junitxml={os.environ['REPORTS']}/{rank}
 
 @dataclass
 class Outcome:
-    """How one run of a suite ended: on which ranks each test failed and why, and what was said."""
+    """Results of a suite: on which ranks each test failed and why; its output if `unfinished`."""
 
     seconds: float = 0.0
     passed: int = 0
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def main() -> int:
-    """Run what was asked for; 1 if a test failed."""
+    """Run the requested suites; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
     parser.add_argument("--ranks", type=int, default=2)
@@ -105,7 +105,7 @@ def main() -> int:
 def run(
     tests: Path, suite: str, ranks: int, site: Path | None = None, deselect: Sequence[str] = ()
 ) -> Outcome:
-    """One suite, once."""
+    """Run a suite once."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as reports:
         path = [reports, str(packages(["mock", "parameterized"])), *([str(site)] if site else [])]
@@ -145,7 +145,7 @@ def run(
 
 
 def add_report(outcome: Outcome, report: Path, rank: int, said: str) -> None:
-    """What a rank's tests came to, from pytest's report; all that was said if there is none."""
+    """Add a rank's results from pytest's report, or the end of the output if there is none."""
     if not report.is_file():
         outcome.unfinished = re.sub(r"(?m)^", "    ", said[-3000:])
         return
@@ -159,7 +159,7 @@ def add_report(outcome: Outcome, report: Path, rank: int, said: str) -> None:
                     line[1:].strip() for line in str(found.text).splitlines() if line[:2] == "E "
                 ]
                 message = str(found.get("message")).partition("\n")[0]
-                # Of a file that could not be read, the message says only that.
+                # For a file that could not be collected, the message says only that.
                 outcome.why[name] = lines[-1] if lines and kind == "error" else message
                 break
     broken = sum(1 for ranks in outcome.failed.values() if rank in ranks)
@@ -168,13 +168,13 @@ def add_report(outcome: Outcome, report: Path, rank: int, said: str) -> None:
 
 
 def own_path() -> list[str]:
-    """What is on PYTHONPATH already."""
+    """Return the present entries of PYTHONPATH."""
     return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 @contextlib.contextmanager
 def busy(cores: int) -> Iterator[None]:
-    """So many processes that do nothing but take time."""
+    """Run this many processes that only keep a core busy."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
     try:
         yield

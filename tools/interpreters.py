@@ -1,8 +1,8 @@
-"""Try `make demo` in a bare clone, with every Python there is and both builds of PyTorch.
+"""Try `make demo` in a bare clone, with every installed Python and both builds of PyTorch.
 
-`tools/interpreters.py [--only 3.13] [--torch cuda] [--write docs/pythons.md]`. A line for each when
-it has ended; with --write, the table of what was tried replaces the one in the document. Each takes
-minutes, and up to 9 GB while it runs. Ends with 1 if one of them failed.
+`tools/interpreters.py [--only 3.13] [--torch cuda] [--write docs/pythons.md]`. Prints a line for
+each when it has ended; with --write, the table of all trials replaces the one in the document. Each
+takes minutes, and up to 9 GB while it runs. Exits with 1 if one of them failed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from machine import output
 from packages import NO_CPU_TORCH
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # as the Makefile lets them in
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # those that the Makefile accepts
 LIMIT_S = 1800
-# What depends on how frameworks and Horovod were built.
+# Tests of what depends on how frameworks and Horovod were built.
 TESTS = (
     "tests/cluster/frameworks/test_both_frameworks.py",
     "tests/cluster/frameworks/test_horovod_ranks.py::test_check_proves_it",
@@ -53,7 +53,7 @@ class Trial:
 
 
 def main() -> int:
-    """Try what was asked for; 1 if something failed."""
+    """Try what was requested; return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", metavar="VERSION", help="3.13, say")
     parser.add_argument("--other", action="store_true", help="the newest but the one of .venv")
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def find(version: str) -> str | None:
-    """The command of this Python: on PATH, or one that pyenv has."""
+    """Return the command of this Python, on PATH or in pyenv; None if there is none."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     candidates = [f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
     for candidate in candidates:
@@ -99,12 +99,12 @@ def find(version: str) -> str | None:
 
 
 def tried(python: str, torch: str) -> Trial:
-    """Clone what is committed, let `make demo` set it up from nothing and train, and run TESTS."""
+    """Clone the committed state, let `make demo` set it up and train, and run TESTS."""
     version = output(python, "-c", "import platform; print(platform.python_version())").strip()
     with tempfile.TemporaryDirectory(prefix="rankroom-clone-") as folder:
         clone = Path(folder, "rankroom")
         subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-        # Nothing of this checkout's own environment.
+        # Without the environment of this checkout.
         env = {name: value for name, value in os.environ.items() if name not in OURS}
         env["PATH"] = os.pathsep.join(
             part for part in env["PATH"].split(os.pathsep) if not part.startswith(str(ROOT))
@@ -125,7 +125,7 @@ def tried(python: str, torch: str) -> Trial:
 
 
 def run(command: list[str | Path], cwd: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Run to the end, with a limit on the time; its exit status, and all that it printed."""
+    """Run a command with a time limit; return its exit status and all its output."""
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(
             command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
@@ -146,13 +146,13 @@ def torch_version(clone: Path) -> str:
 
 
 def size(folder: Path) -> float:
-    """Gigabytes on disk."""
+    """Return the gigabytes that a folder takes on disk."""
     used = output("du", "--summarize", "--block-size=1M", folder)
     return int(used.split()[0]) / 1000 if used else 0.0
 
 
 def write(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
-    """Put a table between the marks in a document."""
+    """Write a table between the marks in a document."""
     before, found, rest = path.read_text().partition(begin)
     _, closing, after = rest.partition(end)
     if not (found and closing):
@@ -168,7 +168,7 @@ TITLE = """\
 | Python | PyTorch | `make demo` | set-up and training | on disk |
 |---|---|---|---|---|
 """
-# Of the make, or of the environment, that this was started from.
+# Variables of the `make`, or of the environment, that has started this.
 OURS = {
     "ARGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "RANKROOM_CACHE", "RANKROOM_TORCH", "VIRTUAL_ENV",
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""A plugin of pytest: ipyparallel's own tests find the ranks of a Rankroom cluster for engines.
+"""A pytest plugin: ipyparallel's own tests use the ranks of a Rankroom cluster as engines.
 
-`-p ipyparallel_ranks`, before their own conftest is read: their fixture `cluster` starts a
-controller and engines by functions of `ipyparallel.tests`, which are replaced here.
+`-p ipyparallel_ranks` loads it before their own conftest: their fixture `cluster` starts a
+controller and engines with functions of `ipyparallel.tests`, which are replaced here.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rankroom.cluster.local import Cluster
 from rankroom.system.polling import poll_until
 
 READY_S = 30.0
-PROFILE = "iptest"  # the one whose files their clients read
+PROFILE = "iptest"  # the profile that their clients use
 
 running: list[Cluster] = []
 
 
 def setup() -> None:
-    """Start the ranks, and put the file that leads to them where the tests look for it."""
+    """Start the ranks, and link their connection file to where the tests look for it."""
     error.RemoteError = tests.RemoteErrorWithTB
     cluster = Cluster.local(ranks=RANKS, auto_restart=True)
     running.append(cluster)
-    cluster.run("%colors nocolor").wait()  # what their own engines are started with
+    cluster.run("%colors nocolor").wait()  # as their own engines are started
     folder = Path(get_ipython_dir(), f"profile_{PROFILE}", "security")
     folder.mkdir(parents=True)
     (folder / cluster.paths.client_file.name).symlink_to(cluster.paths.client_file)
@@ -42,7 +42,7 @@ def teardown() -> None:
 
 
 def add_engines(n: int = 1, profile: str = PROFILE, total: bool = False) -> list[Any]:
-    """See that `n` ranks are there; one that a test has ended is back a moment later."""
+    """Wait until `n` ranks are connected; one that a test has ended is restarted."""
     if not total:
         pytest.skip("adds engines, and a cluster's ranks are as many from beginning to end")
     with Client(profile=profile) as client:
@@ -52,5 +52,5 @@ def add_engines(n: int = 1, profile: str = PROFILE, total: bool = False) -> list
 
 
 tests.setup, tests.teardown, tests.add_engines = setup, teardown, add_engines
-# As their own controller would, with this set.
+# A cluster's controller uses CURVE, as their own would with this variable.
 os.environ["IPP_ENABLE_CURVE"] = "1"

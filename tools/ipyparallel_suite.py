@@ -1,9 +1,9 @@
-"""Run ipyparallel's own tests of its client with the ranks of a Rankroom cluster for engines.
+"""Run ipyparallel's own tests of its client with the ranks of a Rankroom cluster as engines.
 
-`tools/ipyparallel_suite.py [FILE …]`. The tests are those that the installed package brings along:
-its client, its direct views, its magics and what their results are made of. Left out are those of
-load-balanced and broadcast views and of what is built on them: a cluster's controller has neither a
-task queue nor a tree for broadcasts, as ranks are addressed one by one. Prints what failed.
+`tools/ipyparallel_suite.py [FILE …]`. The tests are those in the installed package: of its client,
+its direct views, its magics and their results. Tests of load-balanced and broadcast views, and of
+what is built on them, are left out: a cluster's controller has neither a task queue nor a broadcast
+tree, as ranks are addressed one by one. Prints which tests failed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FILES = (
     "test_async", "test_dependency",
 )  # fmt: skip
 LIMIT_S = 600
-RANKS = 6  # the most that one of these tests asks for
+RANKS = 6  # the most engines that one of these tests requests
 
 
 def run(name: str) -> Outcome:
-    """One file of tests, with a cluster of its own."""
+    """Run one file of tests, with a cluster of its own."""
     outcome = Outcome()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rankroom-ipp-") as folder:

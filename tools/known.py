@@ -1,4 +1,4 @@
-"""What is known to fail of other people's tests and examples, and why."""
+"""Other projects' tests and examples that are known to fail, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACE = "the controller's file contains its address rather than a host name"
 _QUEUE = "they use a load-balanced view, and there is no task queue"
 _ASYNC = "pytest-asyncio is not installed"
 
-# Where, a pattern of tests (or an example's path), and why: for people to read.
+# The suite, a pattern of tests (or an example's path), and the reason in words.
 KNOWN: tuple[tuple[str, str, str], ...] = (
     ("torch", "test_broadcast_state(_options)?", _MUON),
     ("torch", "test_force_allreduce", _MUON),
@@ -61,10 +61,10 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-# Tests of Horovod that are not run on more than two ranks. The first two do not end on three, with
-# a plain build neither: by their source, ranks number operations without a name differently after a
-# join. The next two want sum / 3 to be sum * (1 / 3), to the last bit: ranks where it is not leave
-# the others waiting. The last has two dispatchers share the ranks.
+# Tests of Horovod that are not run on more than two ranks. The first two do not end on three, even
+# with a plain build: according to their source, ranks number unnamed operations differently after a
+# join. The next two require sum / 3 to equal sum * (1 / 3) to the last bit: ranks where it does not
+# leave the others waiting. In the last one, two dispatchers share the ranks.
 FOR_TWO = {
     "torch": ("join_allgather", "join_broadcast", "join_allreduce", "reducescatter_prescale"),
     "data-service": ("two_dispatchers",),

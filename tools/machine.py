@@ -1,4 +1,4 @@
-"""What the set-up needs of the machine, and running its commands."""
+"""What the set-up requires of the machine, and functions that run its commands."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-OLDEST_NODE = 20  # Playwright's; older ones, npm only warns of
+OLDEST_NODE = 20  # required by Playwright; npm only warns of older ones
 NODE = f"Node.js {OLDEST_NODE} or newer"
-PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}"  # which need not be python3's
-# What a step needs of the machine, and the Debian packages that bring it.
+PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}"  # may differ from python3's
+# What steps require of the machine, and the Debian packages that provide it.
 DEBIAN = {
     "Python's venv": f"{PACKAGE}-venv",
     "Python's headers": f"{PACKAGE}-dev",
@@ -36,25 +36,25 @@ DEBIAN = {
     "ip": "iproute2",
     "ch-run": "charliecloud",
 }
-# Where else to get what Debian may have only in an older version, or under another name.
+# Other sources of what Debian may have only in an older version, or under another name.
 HINTS = {
     NODE: "Node.js: where your distribution has an older one, see https://nodejs.org/download",
     "Chromium": "Chromium: Google Chrome will do; name what you have with RANKROOM_CHROMIUM",
 }
-# What the tests' Slurm cluster needs; they bring it up as root only, and are skipped without.
+# What the tests' Slurm cluster requires; only root can start it, else its tests are skipped.
 CLUSTER = tuple(DEBIAN)[tuple(DEBIAN).index("slurmctld") :]
 POLICY = Path("/usr/sbin/policy-rc.d")
 RUNNING: set[subprocess.Popen[str]] = set()
-ENDING = threading.Event()  # what steps begin from now on is ended at once
+ENDING = threading.Event()  # when set, commands that steps begin are ended at once
 
 
 def can_install() -> bool:
-    """Whether what is missing can be installed here."""
+    """Return whether missing packages can be installed here."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def provide(needs: Iterable[str]) -> None:
-    """See that the machine has what is needed. As root on Debian, install what is missing."""
+    """Check that the machine has what is needed. As root on Debian, install what is missing."""
     missing = [need for need in dict.fromkeys(needs) if not has(need)]
     if not missing:
         return
@@ -74,15 +74,15 @@ def provide(needs: Iterable[str]) -> None:
 
 
 def from_debian(missing: Iterable[str]) -> list[str]:
-    """The packages that may help: not Node.js's where it is installed, and too old, nor what the
-    distribution does not have."""
+    """Return the packages that may help: not Node.js's if it is installed but too old, nor those
+    that the distribution does not have."""
     found = [DEBIAN[need] for need in missing if need != NODE or not node_version()]
-    # Ubuntu has it as a snap only, and apt installs nothing where one package is not known.
+    # Ubuntu has it as a snap only, and apt installs nothing if one package is unknown.
     return [each for each in found if each != "chromium" or not is_ubuntu()]
 
 
 def is_ubuntu() -> bool:
-    """Whether this machine runs Ubuntu."""
+    """Return whether this machine runs Ubuntu."""
     with contextlib.suppress(OSError):
         return "ID=ubuntu" in Path("/etc/os-release").read_text("utf-8").splitlines()
     return False
@@ -90,7 +90,7 @@ def is_ubuntu() -> bool:
 
 @contextlib.contextmanager
 def no_services() -> Iterator[None]:
-    """What is installed in here starts no service of its own: tests bring up what they need."""
+    """Keep packages that are installed from starting services: tests start what they need."""
     if POLICY.exists():
         yield
         return
@@ -103,7 +103,7 @@ def no_services() -> Iterator[None]:
 
 
 def has(need: str) -> bool:
-    """Whether the machine has it."""
+    """Return whether the machine has what is needed."""
     if need == "Python's venv":
         return importlib.util.find_spec("ensurepip") is not None
     if need == "Python's headers":
@@ -115,19 +115,19 @@ def has(need: str) -> bool:
         return Path(os.environ.get("RANKROOM_CHROMIUM", "/usr/bin/chromium")).exists()
     if need == "Slurm's plugins":
         return any(Path("/usr/lib").glob("*/slurm*/select_cons_tres.so"))
-    # Daemons are not on everybody's path.
+    # Daemons are not on every user's path.
     return shutil.which(need, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
 
 
 def node_version() -> str:
-    """`v20.20.2`; empty where there is none, or one that does not run."""
+    """Return Node.js's version, such as `v20.20.2`; empty if there is none, or it does not run."""
     return output("node", "--version").strip() if shutil.which("node") else ""
 
 
 def run(
     command: list[str | Path], cwd: Path = Path(), quiet: bool = True, **environment: str
 ) -> None:
-    """Run a command; if it fails, end here with the last lines it wrote."""
+    """Run a command; if it fails, print the last lines of its output and exit."""
     status, said = attempt(command, cwd, quiet, environment)
     if status:
         for line in said.rstrip().splitlines()[-40:]:
@@ -141,9 +141,9 @@ def attempt(
     quiet: bool = True,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str]:
-    """Run a command that may fail: its exit status, and what it wrote if that is kept `quiet`.
+    """Run a command that may fail; return its exit status and, if it was `quiet`, its output.
 
-    Raises SystemExit when `end_all` has ended it.
+    Raises SystemExit if `end_all` has ended it.
     """
     started = subprocess.Popen(
         [str(word) for word in command],
@@ -166,7 +166,7 @@ def attempt(
         raise
     finally:
         RUNNING.discard(started)
-    # Some commands end by themselves then, with all that they have started.
+    # Some commands handle the signal, and exit with the second status.
     if started.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM):
         raise SystemExit(f"set-up: `{shown(command)}` was ended")
     return started.returncode, said or ""
@@ -177,14 +177,14 @@ def shown(command: list[str | Path]) -> str:
 
 
 def end_all() -> None:
-    """End the commands that run, with all that they have started."""
+    """End the running commands, with all that they have started."""
     for started in list(RUNNING):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGTERM)
 
 
 def has_gpu() -> bool:
-    """Whether NVIDIA's driver has a GPU here."""
+    """Return whether NVIDIA's driver has a GPU here."""
     gpus = Path("/proc/driver/nvidia/gpus")
     return (gpus.is_dir() and any(gpus.iterdir())) or bool(
         shutil.which("nvidia-smi") and "GPU" in output("nvidia-smi", "-L")
@@ -192,11 +192,11 @@ def has_gpu() -> bool:
 
 
 def succeeds(*words: str | Path) -> bool:
-    """Whether a command ends with 0."""
+    """Return whether a command exits with 0."""
     return subprocess.run([str(word) for word in words], capture_output=True).returncode == 0
 
 
 def output(*words: str | Path) -> str:
-    """What a command prints; nothing if it fails."""
+    """Return what a command prints; empty if it fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""The packages of .venv: which build of torch, how much there is to download, and installing it."""
+"""The packages of .venv: which build of torch, the size of the download, and the installation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 from machine import attempt, has_gpu, output, run, succeeds
 
 TORCH = "RANKROOM_TORCH"  # the build to take, cpu or cuda: `make demo TORCH=cpu` sets it
-ANSWER_S = 10.0  # for a package index to say how large a file is
-UNPACKED = 2.4  # times what is downloaded, in .venv
-BUILD_BYTES = 1_500_000_000  # for Horovod's build after it
+ANSWER_S = 10.0  # timeout for a package index to report a file's size
+UNPACKED = 2.4  # size in .venv, relative to the download
+BUILD_BYTES = 1_500_000_000  # for Horovod's build afterwards
 GB = 1e9
 
 
 def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
-    """Install `wanted` (words for pip) and this version of torch, and say first how much comes.
+    """Install `wanted` (words for pip) and this version of torch, and first print the size.
 
-    Raises SystemExit when pip cannot, or when the disk is too small for it.
+    Raises SystemExit if pip fails, or if the disk is too small.
     """
     pip: list[str | Path] = [python, "-m", "pip", "install"]
     words = [*wanted, *torch_build(python, torch)]
@@ -36,13 +36,13 @@ def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         chosen = Path(scratch, "chosen.json")
-        # DeepSpeed is tested without operators of its own, which would be compiled for minutes.
+        # DeepSpeed is tested without its own operators, which would take minutes to compile.
         run([*pip, "--dry-run", "--quiet", "--report", chosen, *words], DS_BUILD_OPS="0")
         files = json.loads(chosen.read_text())["install"]
         if not files:
             return
         announce(files, python.parent)
-        # Pinned, as what was chosen once need not be chosen again.
+        # Pinned, so that versions are not chosen a second time.
         pins = Path(scratch, "pins.txt")
         metadata = [file["metadata"] for file in files]
         pins.write_text("".join(f"{each['name']}==={each['version']}\n" for each in metadata))
@@ -51,23 +51,23 @@ def install(python: Path, wanted: Sequence[str | Path], torch: str) -> None:
 
 
 def by_uv(python: Path, pins: Path, scratch: Path) -> bool:
-    """Install `pins` with uv, which downloads and unpacks side by side; whether it could.
+    """Install `pins` with uv, which downloads and unpacks in parallel; return whether it succeeded.
 
-    pip has chosen, and uv fetches, from where pip would. uv is taken for this alone, and neither it
-    nor a cache stays behind. Where it does not run, or finds something else than pip, pip does it.
+    pip has chosen the versions, and uv fetches them from the places where pip looks. Neither uv nor
+    its cache is kept. If uv does not run, or does not find the same as pip, pip installs them.
     """
     pip: list[str | Path] = [python, "-m", "pip"]
     taken, _ = attempt([*pip, "install", "--target", scratch / "uv", "uv"])
     if taken != 0:
         return False
     uv: list[str | Path] = [scratch / "uv" / "bin" / "uv", "pip", "install", "--no-config"]
-    # Beside the environment, whose files are then links to those in the cache.
+    # Beside the environment, so that its files can be links to those in the cache.
     with tempfile.TemporaryDirectory(prefix="uv-", dir=python.parent.parent) as cache:
         environment = {
             **indexes(output(*pip, "config", "list")),
             "DS_BUILD_OPS": "0",
             "UV_CACHE_DIR": cache,
-            # Versions are exact, in whichever place they lie.
+            # Versions are exact, whichever index has them.
             "UV_INDEX_STRATEGY": "unsafe-best-match",
         }
         words: list[str | Path] = ["--no-deps", "--python", python, "--requirement", pins]
@@ -76,9 +76,9 @@ def by_uv(python: Path, pins: Path, scratch: Path) -> bool:
 
 
 def indexes(config: str) -> dict[str, str]:
-    """Where pip looks, in uv's variables, from what `pip config list` says.
+    """Return where pip looks, from the output of `pip config list`, as uv's variables.
 
-    In the environment, as an address may hold a password.
+    They are passed in the environment, as an address may contain a password.
     """
     names = {
         "index_url": ("UV_DEFAULT_INDEX", " "),
@@ -88,7 +88,7 @@ def indexes(config: str) -> dict[str, str]:
     }
     settings = re.findall(r"^([\w:]+)\.([\w-]+)='(.*)'$", config, re.MULTILINE)
     found = {}
-    # pip's variables, which count more than its files, are in the section :env:.
+    # pip's variables, in the section :env:, take precedence over its files.
     for _, name, value in sorted(settings, key=lambda each: each[0] == ":env:"):
         if way := names.get(name.replace("-", "_")):
             variable, between = way
@@ -97,16 +97,16 @@ def indexes(config: str) -> dict[str, str]:
 
 
 def torch_build(python: Path, version: str) -> list[str]:
-    """What to ask pip for besides, so that it takes the right build of torch.
+    """Return what else to request from pip, so that it takes the right build of torch.
 
-    For a machine without a GPU that is one for the CPU, of a tenth of the size, where pip is
-    configured to look in a place that has it.
+    For a machine without a GPU, that is a CPU build, a tenth of the size, if pip is configured to
+    look in a place that has it.
     """
     asked = os.environ.get(TORCH, "")
     if asked not in ("", "cpu", "cuda"):
         raise SystemExit(f"TORCH={asked}: choose cpu or cuda")
     if asked == "cuda":
-        return [f"torch==={version}"]  # this very name: no +cpu
+        return [f"torch==={version}"]  # exactly this version, without +cpu
     if not asked and has_gpu():
         return []
     cpu = f"torch=={version}+cpu"
@@ -119,12 +119,12 @@ def torch_build(python: Path, version: str) -> list[str]:
 
 
 def reports(python: Path) -> bool:
-    """Whether pip says what it would install, as it does from 22.2 on."""
+    """Return whether pip reports what it would install, as it does since 22.2."""
     return "--report" in output(python, "-m", "pip", "install", "--help")
 
 
 def offers(python: Path, wanted: str) -> bool:
-    """Whether pip finds a built release for this Python and machine, and not only a candidate."""
+    """Return whether pip finds a binary release for this Python and machine, not a candidate."""
     if not reports(python):
         return True
     options: list[str | Path] = ["--dry-run", "--no-deps", "--ignore-installed", "--quiet"]
@@ -138,7 +138,7 @@ def offers(python: Path, wanted: str) -> bool:
 
 
 def announce(files: list[dict[str, Any]], place: Path) -> None:
-    """Say how much will be downloaded. Raises SystemExit if `place` has no room for it."""
+    """Print how much will be downloaded. Raises SystemExit if `place` has no room for it."""
     with ThreadPoolExecutor(16) as pool:
         sizes = list(pool.map(size_of, [file["download_info"]["url"] for file in files]))
     total = sum(size or 0 for size in sizes)
@@ -166,7 +166,7 @@ def counted(files: list[dict[str, Any]]) -> str:
 
 
 def size_of(url: str) -> int | None:
-    """Bytes of a file that pip would fetch; None if its place does not say."""
+    """Return the bytes of a file that pip would fetch; None if the server does not report them."""
     try:
         if url.startswith("file:"):
             return Path(urllib.request.url2pathname(urlsplit(url).path)).stat().st_size

@@ -1,8 +1,8 @@
 """Build the Horovod that users would have without Rankroom, into the cache: the benchmarks' peer.
 
 `tools/plain_horovod.py` prints the folder, which goes onto PYTHONPATH. Compiler, flags and
-frameworks are those of Rankroom's build; of its edits there are only those without which Horovod
-does not build, or its Python does not run, with today's frameworks.
+frameworks are those of Rankroom's build; its edits are left out, except those without which Horovod
+does not build, or its Python does not run, with current frameworks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankroom.horovod_build.plan import make_plan
 
 
 def plain_horovod() -> Path:
-    """The folder with the package `horovod`, built now if it is not there.
+    """Return the folder with the package `horovod`, built now if it does not exist.
 
     Raises HorovodBuildError with the cause and the remedy.
     """

@@ -1,7 +1,8 @@
 """Set up this checkout: everything goes into .venv, and only what has changed is done again.
 
-`tools/setup.py [--test]`; the Makefile calls it before every target. A step knows what it is made
-from, and leaves a fingerprint of that in .venv when it is done. Stdlib only, as it runs first.
+`tools/setup.py [--test]`; the Makefile calls it before every target. A step knows its
+dependencies, and saves a fingerprint of them in .venv when it is done. Stdlib only, as it runs
+first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache")
 PROJECT = ROOT / "pyproject.toml"
 LOCK = ROOT / "requirements.lock"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-# The Pythons that the lock's versions are for.
+# The lock's versions are for Python 3.11 up to this one.
 NEWEST_LOCKED = (3, 13)
 IS_LOCKED = (3, 11) <= sys.version_info[:2] <= NEWEST_LOCKED
 REQUIREMENTS = LOCK if IS_LOCKED else PROJECT
@@ -55,7 +56,7 @@ TENSORFLOW = "tensorflow-cpu"
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to set up; `depends` is what it is made from, `made` what must be there after.
+    """A step of the set-up; `depends` fingerprints its dependencies, `made` must exist afterwards.
 
     It waits for the steps `after`, and for no others.
     """
@@ -78,7 +79,7 @@ class Step:
 
 
 def main() -> None:
-    """Do the steps that are due, side by side where they can be."""
+    """Do the steps that are due, in parallel if possible."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every locale has a `…`
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 def take_all(steps: Sequence[Step]) -> None:
-    """Do the steps that are due; the first one that fails ends what goes on beside it."""
+    """Do the steps that are due; the first one that fails ends those in progress."""
     begun: dict[str, Future[None]] = {}
 
     def work(step: Step) -> None:
@@ -112,7 +113,7 @@ def take_all(steps: Sequence[Step]) -> None:
                     begun[step.name] = pool.submit(work, step)
                 done, _ = wait(begun.values(), return_when=FIRST_EXCEPTION)
             finally:
-                ENDING.set()  # also what a step begins at this moment
+                ENDING.set()  # also for a command that a step begins at this moment
                 end_all()
     finally:
         ENDING.clear()
@@ -121,7 +122,7 @@ def take_all(steps: Sequence[Step]) -> None:
 
 
 def end_by_signal() -> None:
-    """Have a closed terminal end the commands as well: they run in groups of their own."""
+    """Make a closed terminal end the commands, too: they run in process groups of their own."""
 
     def end(number: int, frame: FrameType | None) -> None:
         sys.exit("set-up: ended; the next one goes on from here")
@@ -131,7 +132,7 @@ def end_by_signal() -> None:
 
 
 def take(step: Step) -> None:
-    """Do one step and leave its stamp."""
+    """Do one step and write its stamp."""
     begun = time.monotonic()
     say(f"set-up: {step.name} … {step.hint}")
     step.do()
@@ -141,7 +142,7 @@ def take(step: Step) -> None:
 
 
 def say(line: str) -> None:
-    """A line of its own: on a terminal, Horovod's build rewrites the one that it is in."""
+    """Print a line; on a terminal, over the line that Horovod's build keeps rewriting."""
     print(f"\r\033[K{line}" if sys.stdout.isatty() else line, flush=True)
 
 
@@ -149,10 +150,10 @@ def say(line: str) -> None:
 
 
 def make_venv() -> None:
-    # An environment that works is kept, however it was made. One that was moved here is not: the
-    # commands in its bin/ name the place where it was made.
+    # A working environment is kept, however it was made. One that was moved here is not: the
+    # commands in its bin/ contain its former path.
     if not (works() and here()):
-        # The Python outside, should this one be .venv's own.
+        # The Python outside, in case this one is .venv's own.
         outside = getattr(sys, "_base_executable", sys.executable)
         run([outside, "-m", "venv", "--clear", VENV])
 
@@ -160,7 +161,7 @@ def make_venv() -> None:
 def install_packages() -> None:
     wanted: list[str | Path] = ["--requirement", LOCK]
     extras = set(EXTRAS)
-    # A mirror of the index may not have the newest one yet.
+    # A mirror of the index may not have the locked version yet.
     as_locked = IS_LOCKED and packages.offers(PYTHON, f"{TENSORFLOW}=={locked(TENSORFLOW)}")
     if not as_locked and not packages.offers(PYTHON, ranges(["tensorflow"])[-1]):
         if not packages.offers(PYTHON, "setuptools"):
@@ -175,16 +176,16 @@ def install_packages() -> None:
 
 
 def compile_packages() -> None:
-    # pip compiles what it installs, uv does not: the ranks' first imports would, all at once. It
-    # goes on beside Horovod's build, after it in line for the cores. Some packages have files for
-    # other Pythons, which fail and do not matter.
+    # Unlike pip, uv does not compile what it installs: all ranks would do so at their first import.
+    # This runs beside Horovod's build, with lower priority. Some packages contain files for other
+    # Pythons, whose failures do not matter.
     command: list[str | Path] = ["nice", "-n", "19", PYTHON, "-m", "compileall", "-qq", "-j", "0"]
     attempt([*command, VENV / "lib" / f"python{VERSION}" / "site-packages"])
 
 
 def compile_own_code() -> None:
-    # Every time, as it is quick when nothing has changed. Where Python must not write bytecode
-    # here, or cannot, each process of each rank would compile what it imports.
+    # Every time, as it is quick if nothing has changed. Where Python does not write bytecode by
+    # itself, each process of each rank would otherwise compile what it imports.
     attempt([PYTHON, "-m", "compileall", "-qq", ROOT / "lab" / "rankroom"])
 
 
@@ -199,7 +200,7 @@ def build_extension() -> None:
 
 
 def install_package() -> None:
-    # pip removes what it installed before file by file; through a link, that would be the build.
+    # pip removes the files of its last installation; through a link, those would be the build's.
     link = VENV / "share" / "jupyter" / "labextensions" / "rankroom"
     if link.is_symlink():
         link.unlink()
@@ -208,8 +209,8 @@ def install_package() -> None:
 
 
 def build_horovod() -> None:
-    # Quick when the wheel is in the cache; else minutes, of which the command itself tells. The
-    # package itself is installed meanwhile.
+    # Quick if the wheel is in the cache; else it takes minutes, and reports its progress. Rankroom
+    # itself may not be installed yet.
     command: list[str | Path] = [PYTHON, "-m", "rankroom", "horovod", "build"]
     run(command, quiet=False, RANKROOM_CACHE=str(CACHE), PYTHONPATH=str(ROOT / "lab"))
 
@@ -271,7 +272,7 @@ def wanted_packages() -> str:
 
 
 def text_of(*paths: Path) -> str:
-    """A fingerprint of the files' names and contents, and of the Python they are used with."""
+    """Return a fingerprint of the files' names and contents, and of this Python's version."""
     digest = hashlib.sha256(sys.version.encode())
     for path in paths:
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
@@ -280,14 +281,14 @@ def text_of(*paths: Path) -> str:
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """The files in a folder, without what a tool has put there."""
+    """Yield the files in a folder, without those that tools have put there."""
     for here, folders, files in os.walk(folder):
         folders[:] = sorted({*folders} - {"node_modules", "lib", "lib-test", "__pycache__"})
         yield from (Path(here, file) for file in sorted(files) if not file.endswith(".tsbuildinfo"))
 
 
 def works() -> bool:
-    """Whether .venv has a Python of this version, with pip."""
+    """Return whether .venv has a Python of this version, with pip."""
     if not PYTHON.is_file():
         return False
     version = "import pip, sys; print(*sys.version_info[:2])"
@@ -295,13 +296,13 @@ def works() -> bool:
 
 
 def here() -> bool:
-    """Whether the commands in .venv/bin start the Python beside them."""
+    """Return whether the commands in .venv/bin start the Python beside them."""
     pip = VENV / "bin" / "pip"
     return pip.is_file() and str(VENV) in pip.read_text(errors="replace").partition("\n")[0]
 
 
 def locked(name: str) -> str:
-    """The version that the lock has of a package."""
+    """Return the locked version of a package."""
     lines = LOCK.read_text().splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
 
@@ -312,7 +313,7 @@ def has_tensorflow() -> bool:
 
 
 def ranges(extras: Iterable[str]) -> list[str]:
-    """The requirements in pyproject.toml, with TensorFlow's package for the CPU as in the lock."""
+    """Return the requirements in pyproject.toml, with TensorFlow's CPU package as in the lock."""
     # Python 3.10 has no tomllib; its pip does.
     code = """
 import sys, pip._vendor.tomli as toml
@@ -329,7 +330,7 @@ print(*project["dependencies"], *extras, sep="\\n")
 
 @contextlib.contextmanager
 def only_one() -> Iterator[None]:
-    """Wait until no other set-up of this checkout is going on."""
+    """Wait until no other set-up of this checkout is running."""
     folder = ROOT / ".cache"
     folder.mkdir(exist_ok=True)
     with (folder / "set-up.lock").open("w") as lock:

@@ -1,9 +1,9 @@
 """Make slides of the lessons: `tools/slides.py [-o FILE] [LESSON …]`, one HTML file for all.
 
-nbconvert's exporter makes them, with reveal.js from its npm package written into the page, so that
-it needs no network. Which cell begins a slide is a rule, not metadata in notebooks: a lesson's
-title and each heading do, and what no longer fits goes to the next one. Lessons lie side by side,
-their sections below; hints and solutions are the speaker's notes (S).
+nbconvert's exporter makes them, with reveal.js from its npm package embedded in the page, so that
+it needs no network. Slides begin by a rule, not by metadata in notebooks: at a lesson's title, at
+each heading, and where a cell no longer fits. Lessons are arranged side by side, with their
+sections below; hints and solutions are speaker notes (S).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("RANKROOM_CACHE") or ROOT / ".cache") / "slides"
 SLIDES = ROOT / "dist" / "slides.html"
 REVEAL = "5.2.1"
-# Of the package's archive.
+# Of the npm package's archive.
 REVEAL_SHA256 = "359b575dd51bbda32f89b2fd4c7dc46ad7389a805572158916c29252f7a27333"
 PARTS = ("dist/reveal.css", "dist/reveal.js", "plugin/notes/notes.js")
-WIDTH, HEIGHT = 1280, 800  # of a slide in CSS pixels, as all lengths here
-ROOM = 720  # that a slide has for its cells
+WIDTH, HEIGHT = 1280, 800  # of a slide in CSS pixels, like all lengths here
+ROOM = 720  # height that a slide has for its cells
 CODE_LINE, TEXT_LINE, ROW, FRAME = 25, 34, 42, 36
 TEXT_COLUMNS, CODE_COLUMNS = 98, 100
 DRAWN = "from rankroom.course.diagrams import"
@@ -40,7 +40,7 @@ HEADING = re.compile(r"(#+) ")
 
 
 def main(argv: list[str]) -> int:
-    """Make the file, and say where it is."""
+    """Write the file, and print its path."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("lessons", nargs="*", type=int, metavar="LESSON")
     parser.add_argument("-o", "--output", type=Path, default=SLIDES)
@@ -58,8 +58,8 @@ def main(argv: list[str]) -> int:
 
 
 def page(lessons: Sequence[Lesson], parts: dict[str, str]) -> str:
-    """The whole page. `parts` are reveal.js's files, by PARTS."""
-    # Not before somebody asks for it: `make lint` checks this file without them.
+    """Return the whole page. `parts` are reveal.js's files, by PARTS."""
+    # Imported here, as `make lint` checks this file without these packages.
     import nbformat
     from nbconvert import SlidesExporter
 
@@ -70,7 +70,7 @@ def page(lessons: Sequence[Lesson], parts: dict[str, str]) -> str:
     )
     own = {
         "css": [parts[PARTS[0]], CSS],
-        # A page ends its script at these signs, wherever they stand.
+        # In a page, these characters end a script, even inside a string.
         "scripts": [parts[each].replace("</script", r"<\/script") for each in PARTS[1:]],
         "size": f"width: {WIDTH}, height: {HEIGHT}",
     }
@@ -78,11 +78,11 @@ def page(lessons: Sequence[Lesson], parts: dict[str, str]) -> str:
     return made
 
 
-# -- what is on which slide
+# -- the division into slides
 
 
 def slides(lesson: Lesson, place: int, lessons: Sequence[Lesson]) -> Iterator[Any]:
-    """A lesson's cells, each marked with the slide it begins or belongs to."""
+    """Yield a lesson's cells, each marked as beginning a slide, belonging to one, or as notes."""
     import nbformat
 
     there = {each.file: number for number, each in enumerate(lessons)}
@@ -109,7 +109,7 @@ def _marked(cell: Any, kind: str, name: str = "") -> Any:
 
 
 def _parts(cell: Any, there: dict[str, int]) -> Iterator[tuple[Any, int]]:
-    """What of a cell stays together on a slide, and about how high that is."""
+    """Yield the parts of a cell that stay together on a slide, and their approximate heights."""
     import nbformat
 
     if cell.cell_type == "code":
@@ -130,7 +130,7 @@ def _parts(cell: Any, there: dict[str, int]) -> Iterator[tuple[Any, int]]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line of code as rows that a slide is wide enough for."""
+    """Return a line of code, wrapped to the width of a slide."""
     rest = " " * (len(line) - len(line.lstrip()) + 4)
     options: Any = {"subsequent_indent": rest, "break_long_words": False, "drop_whitespace": False}
     wrapped = textwrap.wrap(line, CODE_COLUMNS, break_on_hyphens=False, **options)
@@ -138,7 +138,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _link(found: re.Match[str], there: dict[str, int]) -> str:
-    """A link to a lesson leads to its slides; any other leads nowhere without the course."""
+    """Return a link to a lesson's slides, a web link as it is, and only the words of any other."""
     words, target = found[1], found[2]
     if target in there:
         return f"[{words}](#/{there[target]})"
@@ -146,7 +146,7 @@ def _link(found: re.Match[str], there: dict[str, int]) -> str:
 
 
 def blocks(source: str) -> Iterator[str]:
-    """Paragraphs, lists, tables and code of a Markdown text; long lists and tables in pieces."""
+    """Yield the paragraphs, lists, tables and code of a Markdown text; long ones in pieces."""
     gathered: list[str] = []
     fenced = False
     for line in [*source.splitlines(), ""]:
@@ -178,7 +178,7 @@ def _pieces(lines: list[str]) -> Iterator[str]:
 
 
 def height_of(block: str) -> int:
-    """About how high a block of Markdown is."""
+    """Return the approximate height of a block of Markdown."""
     lines = block.splitlines()
     if HEADING.match(block):
         return 2 * TEXT_LINE
@@ -193,7 +193,7 @@ def height_of(block: str) -> int:
 
 
 def drawn(source: str) -> Iterator[Any]:
-    """The drawings that a cell makes of numbers alone."""
+    """Yield the drawings of a cell, which needs no results of other cells."""
     names: dict[str, Any] = {}
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.Expr):
@@ -208,7 +208,7 @@ def drawn(source: str) -> Iterator[Any]:
 
 
 def reveal() -> dict[str, str]:
-    """The files of reveal.js that a page needs, fetched from npm the first time."""
+    """Return the files of reveal.js that a page needs, fetched from npm the first time."""
     archive = CACHE / f"reveal.js-{REVEAL}.tgz"
     if not archive.exists():
         CACHE.mkdir(parents=True, exist_ok=True)

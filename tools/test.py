@@ -1,10 +1,10 @@
-"""Run the tests in two parts: first, one by one, those that nothing may run beside; then the rest.
+"""Run the tests in two parts: first, one by one, those that must run alone; then the rest.
 
 `tools/test.py [--all] [OPTIONS OF PYTEST]`. With --all, racy faults are injected 20 times, and a
-bare clone is set up with another Python beside the second part. All parts run, whatever the first
-one finds. A few tests that failed are run once more, alone: those that pass then are named, as they
-depend on what runs beside them. The last line says what came of all parts together. Without --all,
-what has not ended after 75 minutes is ended, and says what it was at.
+bare clone is set up with another Python beside the second part. All parts run, even if the first
+one fails. If only a few tests fail, they are run once more, alone: those that pass then are named,
+as they depend on what else is running. The last line has the results of all parts together. Without
+--all, what has not ended after 75 minutes is terminated, and reports what it was doing.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
-# A test that hangs takes its worker with it, and the run ends: a new worker may wait without end.
+# If a hung test ends its worker, the run ends: a new worker might wait forever.
 TOGETHER = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0"]
 ALONE = ["-m", "alone", "--cache-clear"]
 REST = ["-m", "not alone", *TOGETHER]
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]
-FEW = 8  # more failures than this are no accident of a busy machine
+FEW = 8  # more failures than this are not due to a busy machine
 THOROUGH = ["--repeat", "20"]
-LIMIT_S = 4500.0  # over twice what all tests take on two cores, as a bare machine is slower
-# It mostly waits for downloads, and what it compiles may wait for the tests.
+LIMIT_S = 4500.0  # over twice the time of all tests on two cores, as a bare machine is slower
+# It mostly waits for downloads, and the tests have priority over its compilation.
 OTHERS = ["nice", "-n", "10", sys.executable, str(ROOT / "tools" / "interpreters.py")]
 OTHERS += ["--other", "--torch", "cuda"]
-DIED = "crashed while running"  # of a worker, in pytest's summary
+DIED = "crashed while running"  # in pytest's summary, about a worker
 # pytest's exit statuses when tests failed, and when it found none
 FAILED, NOTHING = 1, 5
-# As pytest closes: `1 failed, 240 passed in 107.45s (0:01:47)`
+# pytest's closing line: `1 failed, 240 passed in 107.45s (0:01:47)`
 CLOSING = re.compile(r"^=*\s*(?:no tests ran|(\d+ \w+(?:, \d+ \w+)*)) in [\d.]+s")
 
 
 def main(options: list[str]) -> int:
-    """All parts, and a line of what they found; the worst exit status among them."""
+    """Run all parts, and print a summary; return the worst of their exit statuses."""
     begun = time.monotonic()
     counts: Counter[str] = Counter()
     statuses = []
@@ -47,7 +47,7 @@ def main(options: list[str]) -> int:
     options = [each for each in options if each != "--all"] + ([*THOROUGH] if everything else [])
     pytest = [sys.executable, "-m", "pytest"]
     until = float("inf") if everything else begun + LIMIT_S
-    cut_off = False  # some tests were not run, and whatever failed is no matter of chance
+    cut_off = False  # some tests were not run, so that failures are not due to chance
 
     def part(*chosen: str) -> None:
         nonlocal cut_off
@@ -57,7 +57,7 @@ def main(options: list[str]) -> int:
         counts.update(counted(closing))
 
     part(*ALONE)
-    # It prints a few lines, which are passed on at its end.
+    # It prints a few lines, which are shown when it has ended.
     others = subprocess.Popen(OTHERS, stdout=subprocess.PIPE, text=True) if everything else None
     part(*REST)
     tried = others.communicate()[0] if others else ""
@@ -80,8 +80,8 @@ def main(options: list[str]) -> int:
 
 
 def run(argv: list[str], until: float) -> tuple[int, str, bool]:
-    """Run pytest, passing on what it prints as it comes; its exit status, its closing line, and
-    whether one of its workers died."""
+    """Run pytest, and pass its output on; return its exit status, its closing line, and whether one
+    of its workers died."""
     print(time.strftime("%H:%M:%S"), *argv[1:], flush=True)
     tests = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE)
     assert tests.stdout is not None
@@ -96,31 +96,31 @@ def run(argv: list[str], until: float) -> tuple[int, str, bool]:
             sys.stdout.flush()
             kept = (kept + piece)[-(1 << 16) :]
     except KeyboardInterrupt:
-        tests.wait()  # it was interrupted as well, and tidies up
+        tests.wait()  # it was interrupted, too, and cleans up
         raise
     said = kept.decode("utf-8", "replace")
     return tests.wait(), closing_line(said), DIED in said
 
 
 def closing_line(said: str) -> str:
-    """The last line that says how many passed; empty if there is none."""
+    """Return the last line that says how many passed; empty if there is none."""
     return next((line for line in reversed(said.splitlines()) if CLOSING.match(line)), "")
 
 
 def broken(counts: Counter[str]) -> int:
-    """How many tests failed, in themselves or as they were set up."""
+    """Return how many tests failed, themselves or in their setup."""
     return counts["failed"] + counts["error"] + counts["errors"]
 
 
 def counted(closing: str) -> dict[str, int]:
-    """The numbers of a closing line, by what they count."""
+    """Return the numbers of a closing line, by what they count."""
     found = CLOSING.match(closing)
     parts = found[1].split(", ") if found and found[1] else []
     return {what: int(number) for number, what in (part.split(" ") for part in parts)}
 
 
 def summary(counts: Counter[str], seconds: float) -> str:
-    """`3539 passed, 2 failed, 2 skipped in 0:17:03`"""
+    """Return a summary such as `3539 passed, 2 failed, 2 skipped in 0:17:03`."""
     words = [f"{counts.pop('passed', 0)} passed", f"{counts.pop('failed', 0)} failed"]
     words += [f"{number} {what}" for what, number in sorted(counts.items()) if number]
     minutes, rest = divmod(round(seconds), 60)

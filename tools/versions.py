@@ -1,12 +1,12 @@
-"""Try the wheel in environments of one's own: other versions of PyTorch, TensorFlow and Keras.
+"""Try the wheel in new environments, with other versions of PyTorch, TensorFlow and Keras.
 
 `tools/versions.py [--only PYTHON,TORCH,TENSORFLOW]… [--write docs/pythons.md]`. `newest` is what
 pip chooses, `-` leaves a framework out. For each: install both with pip, then the wheel, build
-Horovod, prove it on two ranks (`rankroom horovod check`), and train the quickstart, which needs
-both (`rankroom demo`). A line for each when it has ended, with the line that the user gets where it
-stops; with --write, a section with the table of what was tried, and the wheels there are for
-Pythons that are not on this machine; what the table had of other versions stays. Ends with 1 if a
-step failed, other than by pip's finding no such version.
+Horovod, check it on two ranks (`rankroom horovod check`), and train the quickstart, which needs
+both (`rankroom demo`). Prints a line for each when it has ended, with the message that a user gets
+if it fails. With --write, updates the table in the document, which keeps its rows of other
+versions, and lists the wheels that exist for Pythons that are not on this machine. Exits with 1 if
+a step failed, except if pip finds no such version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from interpreters import PYTHONS, ROOT, find, run, size
 from machine import output
 
 NEWEST, NONE = "newest", "-"
-# The oldest that part of the field still has, one in between, and what pip gives today.
+# The oldest versions that are still in use, one in between, and what pip installs today.
 ROWS = (
     ("3.10", "2.4.1", "2.16.2"),
     ("3.11", "2.7.1", "2.16.2"),
@@ -39,8 +39,8 @@ ROWS = (
     ("3.12", NONE, NEWEST),
 )
 _CANDIDATE = re.compile(r"\d(a|b|rc|\.dev)\d")
-NEXT = "3.14"  # looked at for its wheels only
-# Where nothing has been tried, the page has only the marks.
+NEXT = "3.14"  # only checked for wheels
+# Until something has been tried, the page has only these marks.
 BEGIN, END = "<!-- tools/versions.py -->\n", "<!-- end of versions -->\n"
 TITLE = """\
 
@@ -54,12 +54,12 @@ the table shows the message that a user would see.
 |---|---|---|---|---|---|---|
 """
 COLUMNS = 7
-SHOWN_LINES = 40  # of the output of what failed
+SHOWN_LINES = 40  # of the output of a step that failed
 
 
 @dataclass
 class Environment:
-    """One environment, and how far it came."""
+    """An environment, and how far its steps came."""
 
     python: str
     torch: str
@@ -81,7 +81,7 @@ class Environment:
 
 
 def main() -> int:
-    """Try what was asked for; 1 if something failed."""
+    """Try what was requested; return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", metavar="PYTHON,TORCH,TENSORFLOW")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this file")
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def write_section(page: Path, done: list[Environment], said: list[str]) -> None:
-    """Put the table into a document, with its heading and what is said of other Pythons."""
+    """Write the table into a document, with its heading and the lines about other Pythons."""
     new = {versions(each.row): each.row for each in done}
     before = {versions(row): row for row in page.read_text().splitlines() if versions(row)}
     rows = "".join(f"{row}\n" for _, row in sorted((before | new).items(), key=_order))
@@ -116,7 +116,7 @@ def write_section(page: Path, done: list[Environment], said: list[str]) -> None:
 
 
 def versions(row: str) -> tuple[str, ...]:
-    """Those of Python, PyTorch and TensorFlow of a row of the table; empty if it is none."""
+    """Return the versions of Python, PyTorch and TensorFlow in a row; empty if it is not one."""
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     return tuple(cells[:3]) if len(cells) == COLUMNS and re.match(r"3\.\d", cells[0]) else ()
 
@@ -126,7 +126,7 @@ def _order(row: tuple[tuple[str, ...], str]) -> list[list[int]]:
 
 
 def built_wheel(folder: Path) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout; return its path."""
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
         check=True, stdout=subprocess.DEVNULL,
@@ -135,7 +135,7 @@ def built_wheel(folder: Path) -> Path:
 
 
 def tried(command: str, torch: str, tensorflow: str, wheel: Path) -> Environment:
-    """Make the environment, step by step, until one fails."""
+    """Set up an environment step by step, until one fails."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rankroom-env-") as name:
         folder = Path(name)
@@ -176,7 +176,7 @@ def tried(command: str, torch: str, tensorflow: str, wheel: Path) -> Environment
 
 
 def last_words(text: str) -> str:
-    """The last line that says something, as a cell of a table."""
+    """Return the last error message, or else the last line, as a cell of a table."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(?i)error|rankroom:|\w*Error:", line)]
     said = (errors or lines or ["no word"])[-1]
@@ -184,7 +184,7 @@ def last_words(text: str) -> str:
 
 
 def offered(versions: list[str]) -> list[str]:
-    """For Pythons that are not here: which frameworks have a wheel for them."""
+    """Return, for Pythons that are not on this machine, which packages have wheels for them."""
     said = []
     for version in versions:
         have: list[str] = []
@@ -196,7 +196,7 @@ def offered(versions: list[str]) -> list[str]:
                 "--report", "-", package,
             ]  # fmt: skip
             done = subprocess.run(argv, capture_output=True, text=True)
-            # Where there is no release, pip takes a candidate for one.
+            # If there is no release, pip chooses a candidate.
             found = json.loads(done.stdout)["install"] if done.returncode == 0 else []
             numbers = [each["metadata"]["version"] for each in found]
             is_there = numbers and not any(map(_CANDIDATE.search, numbers))
@@ -209,7 +209,7 @@ def offered(versions: list[str]) -> list[str]:
 
 
 def _wanted(torch: str, tensorflow: str) -> list[str]:
-    # Three equal signs leave out builds with a local version: what pip gives everybody.
+    # `===` excludes builds with a local version, so that pip takes the default build.
     names = (("torch", torch), ("tensorflow", tensorflow))
     return [
         name if version == NEWEST else f"{name}==={version}"

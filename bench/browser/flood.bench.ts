@@ -1,4 +1,4 @@
-/** A run of 400,000 lines in a notebook: frames while it opens and while one scrolls, and memory. */
+/** A run of 400,000 lines in a notebook: frames while it opens and scrolls, and memory. */
 import type { Locator } from '@playwright/test';
 
 import { expect, openRuns, readRun, rows, test, whole, type Page } from '../../tests/ui/rankroom';
@@ -15,7 +15,7 @@ async function wheel(page: Page, node: Locator): Promise<void> {
   }
 }
 
-/** Move the scrollbar of a node through all of its way, a step each frame. */
+/** Scroll a node from end to end several times, one step per frame. */
 async function drag(node: Locator): Promise<void> {
   await node.evaluate(async (box, steps) => {
     for (let step = 0; step < steps; step++) {
@@ -25,7 +25,7 @@ async function drag(node: Locator): Promise<void> {
   }, STEPS);
 }
 
-/** Whether scrolling shows lines from all over the log. */
+/** Expect that scrolling to each end shows the log's first and last lines. */
 async function sweep(view: Locator, box: Locator): Promise<void> {
   for (const [share, line] of [[0, 0], [1, ASKED.lines - 1]]) {
     await box.evaluate((node, share) => {
@@ -60,7 +60,7 @@ test('ours', async ({ page }) => {
 });
 
 test('peer', async ({ page }) => {
-  // What %%px leaves in a notebook of the same lines.
+  // The output that %%px leaves in a notebook for the same lines.
   const outputs = [0, 1].map(rank => {
     const lines = Array.from({ length: ASKED.lines }, (_, i) => `rank ${rank} line ${i}\n`).join('');
     return { output_type: 'display_data', metadata: {}, data: { 'text/plain': `[stdout:${rank}] ${lines}` } };

@@ -1,4 +1,4 @@
-/** Another program's trace, from the command that imports it until all of it is on the screen. */
+/** Another program's trace, from the command that imports it until all of it is painted. */
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 
@@ -10,7 +10,7 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
 }
 
-/** Start `rankroom timeline`; the run's id as soon as it says it, and the end of the command. */
+/** Start `rankroom timeline`; return promises of the run's id and of the command's end. */
 function importing(): { id: Promise<string>; ended: Promise<unknown> } {
   const python = process.env.RANKROOM_PYTHON ?? 'python3';
   const env = { ...process.env, RANKROOM_HOME: `${process.env.RANKROOM_UI_HOME}/home` };

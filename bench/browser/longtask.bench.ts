@@ -1,6 +1,6 @@
 /**
- * Runs of 400,000 lines and of a million spans: the longest task of the page's main thread while they come, and with
- * all that a reader does to them.
+ * Runs of 400,000 lines and of a million spans: the longest task of the page's main thread while
+ * they load, and in all actions of a reader.
  */
 import type { Locator } from '@playwright/test';
 
@@ -13,7 +13,7 @@ const BATCH = 4_000;
 const SPANS = 100_000;
 const CHUNK = 5_000;
 
-/** Do something, and report the longest task meanwhile. */
+/** Do something, and report the longest task during that. */
 async function measured(page: Page, what: string, act: () => Promise<unknown>): Promise<void> {
   const tasks = await tasksOf(page, act);
   expect(tasks.length).toBeGreaterThan(5);
@@ -21,8 +21,8 @@ async function measured(page: Page, what: string, act: () => Promise<unknown>): 
 }
 
 /**
- * Wait until this is there. In a measured part no expectation may wait: until it is met, Playwright describes the
- * page for its message, in a task of 40 to 60 ms.
+ * Wait until this exists. In measured parts, no `expect` may wait: until it succeeds, Playwright
+ * describes the page for its error message, in a task of 40 to 60 ms.
  */
 function there(what: Locator): Promise<void> {
   return what.first().waitFor({ timeout: 60_000 });
@@ -33,7 +33,7 @@ test('400,000 lines', async ({ page }) => {
   record.print(0, 'first\n');
   const view = await openRuns(page, ['flood']);
   await expect(view.locator('.rr-row')).toHaveText(['0│first']);
-  expect(await rows(view)).toHaveLength(1); // Playwright has put its script into the page by now
+  expect(await rows(view)).toHaveLength(1); // by now, Playwright has injected its script
   const foot = view.locator('.rr-foot');
   await measured(page, 'lines load', async () => {
     for (let first = 0; first < LINES; first += BATCH) {
@@ -46,7 +46,7 @@ test('400,000 lines', async ({ page }) => {
     record.save('done', { lines: 2 * LINES + 1 });
     await there(view.and(page.locator('[data-complete=true]')));
     await there(view.locator('.rr-words', { hasText: '400,001 lines' }));
-    // The list takes so many lines in over many frames.
+    // The list takes many frames to add that many lines.
     await there(foot.filter({ hasText: '300,001 rows' }));
   });
   expect((await rows(view)).pop()).toContain(`line ${LINES - 1} of the flood`);
@@ -57,7 +57,7 @@ test('400,000 lines', async ({ page }) => {
     for (let i = 0; i < 150; i++) {
       await page.mouse.wheel(0, i < 100 ? -3_000 : 1_500);
     }
-    // The browser scrolls on for a moment.
+    // The browser keeps scrolling for a moment.
     await still(page, () => list.evaluate(node => node.scrollTop));
     await page.keyboard.press('Home');
     await there(view.locator('.rr-row').nth(1).filter({ hasText: 'line 0 of the flood' }));

@@ -1,4 +1,4 @@
-/** How soon the timeline of a run is on the screen. */
+/** How soon the timeline of a run is painted. */
 import type { Page } from '../../tests/ui/rankroom';
 import { ASKED } from './page';
 
@@ -7,19 +7,19 @@ interface Lab {
 }
 
 export interface Opened {
-  /** All of the run is seen, as fine as a picture of all of it is, with its waits and transfers. */
+  /** When the whole run is shown at overview resolution, with its waits and transfers. */
   first: number;
-  /** So is each span. */
+  /** When each span is shown exactly. */
   exact: number;
 }
 
-/** Seconds from the command that opens the run to frames that show it. */
+/** Return the seconds from the command that opens the run until frames show it. */
 export async function openTimeline(page: Page, run: string): Promise<Opened> {
   return page.evaluate(async ({ run, ranks, spans }) => {
     const { commands } = (window as unknown as Lab).jupyterapp;
     const begun = performance.now();
     void commands.execute('rankroom:open-run', { id: run, tab: 'timeline' });
-    /** When the first frame was painted of which this holds. */
+    /** Return when the first frame was painted for which `holds` is true. */
     const painted = (holds: (data: DOMStringMap) => boolean): Promise<number> =>
       new Promise((done, fail) => {
         const look = (): void => {

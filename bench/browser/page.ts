@@ -1,9 +1,9 @@
-/** What the browser's benchmarks have in common: results, frames, and the memory of a tab. */
+/** Helpers of the browser's benchmarks: results, frames, and the memory of a tab. */
 import { appendFileSync, readFileSync } from 'node:fs';
 
 import { expect, type Page } from '../../tests/ui/rankroom';
 
-/** What bench/browser.py tells. */
+/** The parameters from bench/browser.py. */
 export const ASKED = {
   out: process.env.RANKROOM_BENCH_OUT ?? '',
   run: process.env.RANKROOM_BENCH_RUN ?? '',
@@ -13,7 +13,7 @@ export const ASKED = {
   pairs: Number(process.env.RANKROOM_BENCH_PAIRS)
 };
 
-/** Hand samples to bench/browser.py: seconds or bytes. */
+/** Report samples to bench/browser.py, in seconds or bytes. */
 export function report(what: string, side: 'ours' | 'peers', samples: number[]): void {
   appendFileSync(ASKED.out, `${JSON.stringify({ what, side, samples })}\n`);
 }
@@ -46,7 +46,7 @@ interface Watched {
   frames?: number[];
 }
 
-/** Note the length of every frame until `framesOf` asks for them. */
+/** Record the duration of each frame until `framesOf` is called. */
 export async function watchFrames(page: Page): Promise<void> {
   await page.evaluate(() => {
     const watched = window as unknown as Watched;
@@ -66,7 +66,7 @@ export async function watchFrames(page: Page): Promise<void> {
   });
 }
 
-/** The frames since `watchFrames`, in seconds. */
+/** Return the durations of the frames since `watchFrames`, in seconds. */
 export async function framesOf(page: Page): Promise<number[]> {
   return page.evaluate(() => {
     const watched = window as unknown as Watched;
@@ -76,7 +76,7 @@ export async function framesOf(page: Page): Promise<number[]> {
   });
 }
 
-/** The frame that 95 % of all frames are shorter than. */
+/** Return the 95th percentile of frame durations. */
 export function percentile95(frames: number[]): number {
   if (frames.length < 20) {
     throw new Error(`only ${frames.length} frames: that is no scrolling`);
@@ -84,9 +84,9 @@ export function percentile95(frames: number[]): number {
   return [...frames].sort((a, b) => a - b)[Math.floor(frames.length * 0.95)];
 }
 
-/** Bytes that belong to the browser's renderers alone, after a collection of garbage. */
+/** Return the private bytes of the browser's renderers after a garbage collection. */
 export async function tabMemory(page: Page): Promise<number> {
-  // Galata's page is a wrapper, which the protocol does not take.
+  // Galata's page is a wrapper, which `newCDPSession` does not accept.
   const session = await page.context().newCDPSession(page.context().pages()[0]);
   for (let i = 0; i < 3; i++) {
     await session.send('HeapProfiler.collectGarbage');

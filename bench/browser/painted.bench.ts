@@ -1,4 +1,4 @@
-/** How long after a cell was started its first line is on the screen. */
+/** How soon the first line of a cell is painted after the cell was started. */
 import { expect, test, type Page } from '../../tests/ui/rankroom';
 import { ASKED, openNotebook, report } from './page';
 
@@ -22,9 +22,9 @@ interface Lab {
   };
 }
 
-/** Seconds from running the cell until its first line has been painted; the cell then goes on. */
+/** Return the seconds until a cell's first line is painted; the cell runs longer than that. */
 async function painted(page: Page, index: number, magic: string, mark: number): Promise<number> {
-  // The text is computed, as the source is on the screen as well.
+  // The text is computed, as the source is visible, too.
   const source = `${magic}\nimport time\nprint("mark", 1000 * ${mark} + rank, flush=True)\ntime.sleep(0.5)`;
   return page.evaluate(async ({ index, source, mark }) => {
     const { commands, shell } = (window as unknown as Lab).jupyterapp;

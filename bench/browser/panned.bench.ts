@@ -1,4 +1,4 @@
-/** Metrics of 64 ranks: what a frame costs while their plots are panned, as a mean and with all of their curves. */
+/** Metrics of 64 ranks: the cost of a frame while plots of their mean, or of all, are panned. */
 import type { Locator } from '@playwright/test';
 
 import { expect, LiveRecord, openRuns, test, whole, type Page } from '../../tests/ui/rankroom';
@@ -29,7 +29,7 @@ test('64 ranks', async ({ page }) => {
   report('all of them', 'ours', [await frameCost(page, tab, plot)]);
 });
 
-/** Seconds of processor time in a frame. */
+/** Return the seconds of processor time per frame. */
 async function frameCost(page: Page, tab: Locator, plot: Locator): Promise<number> {
   await plot.focus();
   await page.keyboard.press('w');

@@ -1,4 +1,4 @@
-/** The browser's benchmarks: started by bench/browser.py, which says where everything is. */
+/** The browser's benchmarks; bench/browser.py starts them, with all paths in variables. */
 import { defineConfig } from '@playwright/test';
 
 import tests from '../../tests/ui/playwright.config';
@@ -7,7 +7,7 @@ export default defineConfig({
   ...tests,
   testDir: __dirname,
   testMatch: '*.bench.ts',
-  // The caller removes what this leaves.
+  // The caller removes everything.
   globalTeardown: undefined,
   outputDir: `${process.env.RANKROOM_UI_HOME ?? ''}/playwright`,
   timeout: 400_000,

@@ -1,4 +1,4 @@
-/** What the page's main thread is busy with, in processor time: other processes run beside the browser. */
+/** Processor time of the page's main thread by task, as other processes run beside the browser. */
 import type { Page } from '../../tests/ui/rankroom';
 
 interface TraceEvent {
@@ -10,7 +10,7 @@ interface TraceEvent {
   args: { name?: string };
 }
 
-/** Seconds that each of the page's tasks takes while something is done. */
+/** Return the processor time (s) of each of the page's tasks while `act` runs. */
 export async function tasksOf(page: Page, act: () => Promise<unknown>): Promise<number[]> {
   const context = page.context();
   const browser = context.browser()!;

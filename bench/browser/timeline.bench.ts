@@ -1,4 +1,4 @@
-/** A run with a million spans or more: how soon it is on the screen, frames while one moves, memory. */
+/** A run with a million spans or more: how soon it is painted, frames of panning, memory. */
 import { expect, test, type Page } from '../../tests/ui/rankroom';
 import { openTimeline, type Opened } from './opened';
 import { ASKED, framesOf, percentile95, report, tabMemory, watchFrames } from './page';
@@ -9,7 +9,10 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string, args: object): Promise<unknown> } };
 }
 
-/** Zoom in and out and pan, a step in each frame, as a mouse and held keys would; or until all spans are read. */
+/**
+ * Zoom and pan, one step per frame, as with a mouse and held keys; `whileReading`, only until all
+ * spans are read. Return how long painting took in each frame.
+ */
 async function move(page: Page, whileReading = false): Promise<number[]> {
   return page.evaluate(async ({ steps, whileReading }) => {
     const body = document.querySelector<HTMLElement>('.rr-tl-body')!;
@@ -26,7 +29,7 @@ async function move(page: Page, whileReading = false): Promise<number[]> {
       } else {
         body.dispatchEvent(new WheelEvent('wheel', { ...at, deltaY: 80, ctrlKey: true }));
       }
-      // The picture is painted in the next frame, before this callback, which was asked for later.
+      // The view paints in the next frame before this callback, which was requested later.
       await new Promise<void>(done =>
         requestAnimationFrame(now => {
           work.push((performance.now() - now) / 1000);
@@ -38,14 +41,14 @@ async function move(page: Page, whileReading = false): Promise<number[]> {
   }, { steps: STEPS, whileReading });
 }
 
-/** Close what is open; a run that no view shows is forgotten. */
+/** Close all tabs, and wait: the page soon forgets a run that no view shows. */
 async function closeAll(page: Page): Promise<void> {
   await page.evaluate(() => (window as unknown as Lab).jupyterapp.commands.execute('application:close-all', {}));
   await expect(page.locator('.rr-view')).toHaveCount(0);
   await page.evaluate(() => new Promise(done => setTimeout(done, 1000)));
 }
 
-/** The frames in which one moves from the first picture on, until all spans are read. */
+/** Return the frames of zooming and panning, from the first picture until all spans are read. */
 async function readingFrames(page: Page): Promise<number[]> {
   await closeAll(page);
   const opened = openTimeline(page, ASKED.run);
@@ -62,7 +65,7 @@ test('timeline', async ({ page }) => {
   const memory: number[] = [];
   await expect(page.locator('#jupyterlab-splash')).toHaveCount(0);
   for (let i = 0; i < ASKED.pairs; i++) {
-    // The first opens in a page that has shown no run before.
+    // The first sample is of a page that has not shown a run before.
     await closeAll(page);
     const before = await tabMemory(page);
     samples.push(await openTimeline(page, ASKED.run));

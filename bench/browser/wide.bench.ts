@@ -1,4 +1,4 @@
-/** The log of many ranks: how soon its view is on the screen, and frames while one scrolls. */
+/** The log of many ranks: how soon its view is painted, and frames while it scrolls. */
 import { expect, test } from '../../tests/ui/rankroom';
 import { ASKED, framesOf, percentile95, report, watchFrames } from './page';
 

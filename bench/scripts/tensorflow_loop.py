@@ -1,6 +1,6 @@
-"""A training loop of TensorFlow: the same text runs as a cell and under horovodrun.
+"""A TensorFlow training loop: the same code runs as a cell and under horovodrun.
 
-KIND is one of eager, function, keras; there are two tensors in a layer.
+KIND is one of eager, function, keras; a layer has two tensors.
 """
 
 import os
@@ -70,7 +70,7 @@ def threads():
 
 
 def is_alike():
-    """Whether the weights are those of all ranks."""
+    """Return whether all ranks have the same weights."""
     mine = sum(float(tf.reduce_sum(tf.cast(each, tf.float64))) for each in model.variables)
     return len({round(each, 6) for each in hvd.allgather_object(mine)}) == 1
 

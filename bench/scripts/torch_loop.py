@@ -1,6 +1,6 @@
-"""A training loop: the same text runs as a cell, under horovodrun, and under torchrun.
+"""A PyTorch training loop: the same code runs as a cell, under horovodrun, and under torchrun.
 
-KIND is one of horovod, ddp, fsdp, deepspeed; there are two tensors in a layer.
+KIND is one of horovod, ddp, fsdp, deepspeed; a layer has two tensors.
 """
 
 import torch
@@ -76,7 +76,7 @@ def threads():
 
 
 def is_alike():
-    """Whether the weights are those of all ranks; of shards each rank has its own."""
+    """Return whether all ranks have the same weights; with FSDP, each has its own shard."""
     if KIND == "fsdp":
         return True
     mine = sum(each.detach().double().sum().item() for each in model.parameters())

@@ -1,4 +1,4 @@
-/** Errors of several ranks that are told together. */
+/** Errors of several ranks that are shown as one. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 

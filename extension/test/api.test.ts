@@ -1,4 +1,4 @@
-/** What is made of the server's answers, before anything is known of what they are about. */
+/** Handling of any answer of the server: logins, timeouts, truncation, the server's clock. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 

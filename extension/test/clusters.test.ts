@@ -1,4 +1,4 @@
-/** What the sidebar asks the server, and when. */
+/** What the sidebar requests from the server, and when. */
 import { strict as assert } from 'node:assert';
 import { test, type TestContext } from 'node:test';
 
@@ -14,14 +14,14 @@ const CARD = { name: 'one', state: 'running', ranks: [{ rank: 0, state: 'ready' 
 
 interface Served {
   clusters: Clusters;
-  /** What is served, to be changed by a test. */
+  /** The server's answers, which a test may change. */
   api: ClustersApi;
   polls: { poll: Poll; looks: Poll };
   asked: () => Promise<void>;
   count: () => number;
 }
 
-/** Clusters at a server that notes when it is asked how busy ranks are; `asked` ends with the next such question. */
+/** Clusters of a server that counts requests for the ranks' load; `asked` waits for the next. */
 function served(t: TestContext): Served {
   let count = 0;
   let told: () => void = () => undefined;
@@ -44,7 +44,7 @@ function served(t: TestContext): Served {
   return { clusters, api: api as unknown as ClustersApi, polls, asked: () => new Promise(resolve => (told = resolve)), count: () => count };
 }
 
-/** What is there is asked for, and has come. */
+/** Request everything, and wait until it has arrived. */
 async function refreshed(clusters: Clusters): Promise<void> {
   const changed = new Promise<void>(resolve => clusters.changed.connect(() => resolve()));
   await clusters.refresh();
@@ -106,7 +106,7 @@ test('a question whose answer does not reach the server is asked again once that
   assert.deepEqual(clusters.questions, []);
   await refreshed(clusters);
   assert.deepEqual(clusters.questions, [question]);
-  // Who is logged out has not asked; who may not answer need not be asked again.
+  // After a logout the question stays open; any other refusal means that no answer is needed.
   for (const [status, isLoggedOut] of [[400, false], [401, true], [403, true], [403, false]] as const) {
     api.answer = () => Promise.reject(new ApiError('no', status, {}, isLoggedOut));
     assert.equal(await clusters.answer(question, 'x'), !isLoggedOut, `${status}`);

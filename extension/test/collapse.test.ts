@@ -38,7 +38,7 @@ function shown(lines: Lines, collapse: Collapse, group: number): string {
 const inTurn = (texts: string[][]): Array<[number, string]> =>
   texts.flatMap((own, rank) => own.map((text): [number, string] => [rank, text]));
 
-/** Numbers that look random, the same every time. */
+/** Pseudorandom numbers, the same every time. */
 function* dice(seed: number): Generator<number> {
   for (let x = seed; ; ) {
     x = (Math.imul(x, 1664525) + 1013904223) >>> 0;
@@ -52,7 +52,7 @@ interface Case extends Options {
   groups: string[];
 }
 
-// As the summary that is saved in the notebook: tests/support/collapse_cases.py makes them.
+// From tests/support/collapse_cases.py, also for the summary that is saved in the notebook.
 const CASES = JSON.parse(
   readFileSync(join(__dirname, '../../../tests/support/collapse.json'), 'utf8')
 ) as Case[];
@@ -109,7 +109,7 @@ test('a hundred thousand equal lines do not slow it down', () => {
   assert.ok(rows.length < 100_000 && rows.length >= 50_000);
 });
 
-/** Milliseconds of processor time that this process has used: others may be busy as well. */
+/** Return this process's CPU time in milliseconds, which other load does not affect. */
 function used(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;

@@ -1,4 +1,4 @@
-/** The golden traces as the view reads them: the collectives that the server tells of are those that should be found. */
+/** The golden traces in the view: the server's answer gives the expected collectives. */
 import { strict as assert } from 'node:assert';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -84,7 +84,7 @@ test('spans that the server does not know, or knows elsewhere, are not mistaken 
   for (const { spans } of fewer) {
     assert.equal(matched(told('straggler'), spans), null);
   }
-  // What comes later is in none of them; what comes before others moves them.
+  // A later span belongs to no collective; an earlier span shifts the indices of the others.
   const model = read('straggler');
   const [rank] = model.spans.ranks;
   const lane = model.spans.columns(rank, 'collective');

@@ -1,4 +1,4 @@
-/** Runs laid over one another: what is asked for, drawn and said of the others. */
+/** Comparison with other runs: what is requested, drawn and displayed of them. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
@@ -13,7 +13,7 @@ import { Look } from '../src/timeline/look';
 
 const SOUGHT: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
 
-/** The curves of a metric, one for each rank, with these values at 0, 1, 2, … */
+/** Return an answer for a metric: a curve per rank, with these values at 0, 1, 2, … */
 function answerOf(name: string, ranks: number[][], state: RunState = 'done'): MetricsAnswer {
   const steps = ranks[0].map((_, i) => i);
   const curves = ranks.map((values, rank) => ({ name, rank, x: steps, mean: values, low: values, high: values, count: values.map(() => 1) }));
@@ -54,7 +54,7 @@ class Server implements RunsServer {
   }
 }
 
-/** Look until all is known that is sought. */
+/** Refresh until everything in SOUGHT is known. */
 async function settled(comparison: Comparison): Promise<void> {
   for (let i = 0; i < 50; i++) {
     comparison.refresh(SOUGHT);

@@ -58,7 +58,7 @@ test('while more comes it is made again after a rest, and at once when it is all
   source.amount = 2;
   derived.refresh();
   derived.refresh();
-  // It rests, and says when it has.
+  // It pauses, and signals the end of the pause.
   await next(derived);
   const rest = performance.now() - begin;
   assert.ok(rest > 500);

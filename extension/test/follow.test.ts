@@ -1,4 +1,4 @@
-/** Following a live run: its lines, and what stands in run.json meanwhile. */
+/** Following a live run: its lines, and changes of its run.json. */
 import { strict as assert } from 'node:assert';
 import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
@@ -17,7 +17,7 @@ function line(text: string): string {
   return `${JSON.stringify({ kind: 'log', rank: 0, seq: 0, t: 0, stream: 'stdout', text: `${text}\n` })}\n`;
 }
 
-/** A server that answers with these, one after the other; runs are taken from what is told. */
+/** A server that answers with these chunks in order; their `run` fields change run.json. */
 function server(chunks: Array<Partial<Chunk> & { run?: Partial<Run> }>): { api: Api; asked: string[] } {
   const asked: string[] = [];
   let told: Run = run;
@@ -38,7 +38,7 @@ function server(chunks: Array<Partial<Chunk> & { run?: Partial<Run> }>): { api: 
   return { api: api as unknown as Api, asked };
 }
 
-/** Let everything go on that waits for no timer. */
+/** Let everything continue that does not wait for a timer. */
 async function turn(): Promise<void> {
   for (let i = 0; i < 20; i++) {
     await Promise.resolve();
@@ -112,7 +112,7 @@ test('the run is fetched again when it changed, and only then', async () => {
   assert.deepEqual(asked, [
     'run',
     'after 0 wait no changed ',
-    'run', // what came first may be older than what is known now
+    'run', // the first answer may be older than this chunk
     `after ${size[0]} wait long changed a`,
     `after ${two} wait long changed a`,
     'run',

@@ -39,7 +39,7 @@ test('stacks that read the same stand once', () => {
   assert.deepEqual(alikeStacks(stacks), [[[0], 'b'], [[1, 2], 'a']]);
 });
 
-/** Routes whose answers a test gives; `calls` are those that were asked. */
+/** Routes whose answers a test gives; `calls` lists the requests. */
 function routes(): { api: Api; calls: string[]; answer: Array<(text: string) => void>; refuse: Array<(error: Error) => void> } {
   const calls: string[] = [];
   const answer: Array<(text: string) => void> = [];

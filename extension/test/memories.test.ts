@@ -1,11 +1,11 @@
-/** How runs are looked at, over a reload of the page. */
+/** The state of a run's views survives a reload of the page. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
 import { filterOf, UNFILTERED } from '../src/log/typedfilter';
 import { Memories } from '../src/run/memories';
 
-/** What lasts as long as the browser's tab. */
+/** Storage that lasts as long as the browser's tab. */
 function storage(room = Infinity): Pick<Storage, 'getItem' | 'setItem'> {
   const items = new Map<string, string>();
   return {

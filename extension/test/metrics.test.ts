@@ -15,7 +15,7 @@ import { Look } from '../src/timeline/look';
 
 const CLOSE = 1e-12;
 
-/** A curve through these values at 0, 1, 2, …; null for a gap. */
+/** Return a curve through these values at 0, 1, 2, …; null is a gap. */
 function curve(values: Array<number | null>, count: number[] = [], x = values.map((_, i) => i)): Curve {
   return curveOf({ x, mean: values, low: values, high: values, count }, []);
 }
@@ -24,7 +24,7 @@ function info(name: string, ranks = [0, 1], points = 100): NameInfo {
   return { name, ranks, points, steps: [0, points - 1], t: [0, points * 1000] };
 }
 
-/** What a server says of curves that fall from 100, one point a step, in as many buckets as are asked for. */
+/** Return curves that fall from 100, a point per step, in at most `points` buckets. */
 function answerTo({ axis, range, points, names }: Question, all: NameInfo[], most = 4000): MetricsAnswer {
   const told = names.length ? all.filter(({ name }) => names.includes(name)) : all.slice(0, 20);
   const room = Math.min(points, most);
@@ -179,7 +179,7 @@ test('the mean of ranks is smoothed as much in a coarse answer as in a fine one'
   };
   const fine = smoothOf(answerOf([0, 1, 2, 3, 4], [1, 2, 2, 2, 2], [1, 1, 1, 1, 1]));
   assert.ok(Math.abs(fine - smoothOf(answerOf([0, 2.5], [1, 2], [1, 4]))) < CLOSE);
-  // Along time each rank has its own places: half a point of each is at one of them.
+  // On the time axis, ranks have points at different places: each place has half a point per rank.
   const halves = answerOf([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 1, 2, 2, 2, 2, 2, 2, 2, 2], Array<number>(10).fill(0.5));
   assert.ok(Math.abs(fine - smoothOf(halves)) < CLOSE);
 });
@@ -201,7 +201,7 @@ test('an answer as it came: gaps, what is bad, and whether a closer look would s
   assert.ok(Number.isNaN(loss.ranks[0].mean[3]));
   assert.equal(loss.isFinest, false);
   assert.equal(readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss')])).get('loss')!.isFinest, true);
-  // Columns that do not fit one another are cut, not believed.
+  // Columns of different lengths are cut or replaced.
   const torn = curveOf({ x: [0, 1, 2], mean: [5, 6], low: [1], high: [], count: [7] }, []);
   assert.deepEqual([[...torn.x], [...torn.low], [...torn.high], [...torn.count]], [[0, 1], [5, 6], [5, 6], [1, 1]]);
 });
@@ -308,7 +308,7 @@ test('what is looked at is asked for once, a part of it when that shows more', a
   await look({ ...all, names, range: { from: 100, to: 200 } });
   assert.deepEqual(server.asked[1].range, { from: 50, to: 250 });
   assert.equal(source.metric('loss', 'step', { from: 100, to: 200 })!.isFinest, true);
-  // Beside it is known, far away only coarsely, and what has few points is known anyway.
+  // Nearby ranges and metrics with few points are known; ranges far away only coarsely.
   await look({ ...all, names, range: { from: 140, to: 240 } });
   await look({ ...all, names: ['few'], range: { from: 3, to: 4 } });
   assert.equal(server.asked.length, 2);
@@ -360,7 +360,7 @@ test('in a wider view curves are asked for with more points', async () => {
   await look(600, null);
   assert.equal(server.asked.length, asked);
   source.dispose();
-  // What the server limits is not asked for again and again.
+  // If the server limits the number of points, the request is not repeated.
   const limited = new Server([info('loss', [0], 10_000)], 300);
   const other = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, limited);
   const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
@@ -385,7 +385,7 @@ test('a live run is asked again when more was reported, after a rest; a failure 
   source.refresh(sought);
   await answered(source);
   assert.equal(server.asked.length, 1);
-  // A timer may be early by a fraction of a millisecond, and is set once more then.
+  // A timer may fire a fraction of a millisecond early; it is then set again.
   for (let i = 0; i < 5 && server.asked.length < 2; i++) {
     source.refresh(sought);
     await answered(source);
@@ -445,7 +445,7 @@ test('as CSV: every point, though the server answers with buckets', async () => 
   assert.equal(new Set(lines).size, 4_001);
   assert.ok(lines.includes("'=loss,1,500,-399,,,1,run"));
   assert.ok(lines.includes("'=loss,1,500,-399,,,1,other"));
-  // Points that cannot be told apart end the asking.
+  // Points with the same step cannot be separated, which ends the requests.
   const same = new Server([{ ...info('same', [0], 1_000), steps: [5, 5] }], 100);
   assert.ok((await metricsCsv(same, ['run'], 'step', ['same'])).split('\n').length > 100);
 });

@@ -1,4 +1,4 @@
-/** The overview of a long run: read, laid out, and painted as what it stands for. */
+/** The overview of a long run: read, laid out, and painted like the spans that it summarizes. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 

@@ -1,4 +1,4 @@
-/** What ranks ask, and the reader's answers. */
+/** Prompts of ranks, and the reader's answers. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
@@ -18,7 +18,7 @@ function run(...prompts: Prompt[]): Run {
   return { version: 1, id: 'r', state: 'running', start: 0, cluster: 'local', size: 4, ranks, prompts };
 }
 
-/** A model whose answers are noted, or refused. */
+/** A model and its prompts; answers are noted in `given`, or refused. `later` moves the clock. */
 function answered(first: Run, refuse = ''): { model: RunModel; prompts: Prompts; given: string[]; later: (ms: number) => void } {
   const given: string[] = [];
   const api = {
@@ -79,7 +79,7 @@ test('what is typed for one prompt is no answer to another that comes up before 
   await prompts.answer('s3cret');
   await prompts.answer('n');
   assert.deepEqual(given, ['r s3cret 3:1', 'r n 0:1']);
-  // What is not asked any more cannot be answered, and an empty line is for the first.
+  // A prompt that is gone cannot be answered, and an empty line belongs to the first prompt.
   model.run = run(ASKS_NAME);
   prompts.typing('A');
   model.run = run(command(0, 2));

@@ -1,4 +1,4 @@
-/** A record in a page of its own: what the view asks of it. */
+/** A record in a page of its own: its answers to the view's requests. */
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 import { gzipSync } from 'node:zlib';

@@ -108,7 +108,7 @@ test('beyond the bound the head and the newest stay, with a gap between', () => 
 const ABSL = 'WARNING: All log messages before absl::InitializeLog() is called are written to STDERR';
 const PORT = 'I0000 00:00:1795636176.28996   1452 port.cc:153] oneDNN custom operations are on.';
 
-/** Rows as they are shown: what stands for lines in brackets, lines below it behind a dash. */
+/** Return the visible rows: the head of a group in brackets, its lines with a dash. */
 function shown({ log, rows }: { log: Log; rows: Rows }): string[] {
   [...rows.update()];
   return Array.from({ length: rows.length }, (_, row) => {
@@ -150,7 +150,7 @@ test('lines that differ in numbers are one row, whose lines are as high as they 
   rows.setFilter({ ...EVERYTHING, byNumbers: true });
   assert.deepEqual(shown(parts), ['0–1 [step 1 loss 0.5|0.51]', '0 step 2 loss 0.4']);
   assert.equal(rows.height, 2);
-  // It is 20 columns wide, and the button takes two.
+  // The row is 20 columns wide, and its button takes two more.
   rows.wrap(21);
   shown(parts);
   assert.equal(rows.height, 3);
@@ -192,7 +192,7 @@ test('beyond the bound, rows of lines that differ are as if the log had come at 
   for (let row = 1; row < rows.length; row++) {
     assert.ok(row === gap || row === gap + 1 || number(row) === number(row - 1) || number(row) === number(row - 1) + 1);
   }
-  // A rank's lines are 1,000 behind the other's; those at the gap's edges have lost theirs.
+  // Ranks write 1,000 lines in turn, so lines at the gap's edges may have lost their counterparts.
   assert.ok(number(gap + 1) - number(gap - 1) < log.lines.gap.to - log.lines.gap.from + 2_000);
 });
 

@@ -43,7 +43,7 @@ test('the time left counts down, and is told in words when it is short', () => {
 });
 
 test('when a job may start, in the reader’s time zone', () => {
-  // 08:00 in UTC.
+  // NOW is 08:00 in UTC.
   const at = (expected: number, zone: string, state: ClusterStatus['state'] = 'pending'): string =>
     expectedAt(card({ state, expected }), NOW, zone);
   assert.equal(at(NOW + 3_600, 'UTC'), 'expected to start at 09:00');
@@ -94,7 +94,7 @@ test('a warning ten minutes and two minutes before the end, each once', () => {
   assert.deepEqual(told(NOW + 880), [120]);
   assert.deepEqual(told(NOW + 950), []);
   assert.deepEqual(told(NOW + 1_001), []);
-  // A later one of the same name.
+  // A later cluster of the same name.
   assert.deepEqual(told(NOW + 1_010, [card({ until: NOW + 1_100 })]), [120]);
   assert.deepEqual(told(NOW + 1_000, [card({ name: 'two', state: 'pending', until: NOW + 1_050 })]), []);
 });

@@ -144,7 +144,7 @@ interface Bars {
   lines: string[];
 }
 
-// As in the summary that is saved in the notebook.
+// The summary that is saved in the notebook is tested with the same cases.
 const BARS = JSON.parse(readFileSync(join(__dirname, '../../../tests/support/bars.json'), 'utf8')) as Bars[];
 
 for (const { name, said, lines } of BARS) {
@@ -155,7 +155,7 @@ for (const { name, said, lines } of BARS) {
   });
 }
 
-/** Milliseconds of processor time that this process has used: others may be busy as well. */
+/** Return this process's CPU time in milliseconds, which other load does not affect. */
 function used(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;

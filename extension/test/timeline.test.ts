@@ -43,7 +43,7 @@ function expected(name: string): Expected {
   return JSON.parse(readFileSync(join(TRACES, name, 'expected.json'), 'utf8')) as Expected;
 }
 
-/** Columns of spans that are given as [start, dur, name]. */
+/** Return columns of spans that are given as [start, dur, name]. */
 function columns(spans: Array<[number, number, number?]>): GrowingColumns {
   const made = new GrowingColumns();
   made.reserve(spans.length);
@@ -51,7 +51,7 @@ function columns(spans: Array<[number, number, number?]>): GrowingColumns {
   return made.sort();
 }
 
-/** A source of numbers that are the same each time. */
+/** Pseudorandom numbers, the same each time. */
 function* random(seed: number): Generator<number, never> {
   for (let x = seed; ; ) {
     x = (x * 1103515245 + 12345) % 2147483648;
@@ -120,7 +120,7 @@ for (const name of names) {
   });
 }
 
-/** What comes of all steps. */
+/** Return the result of all steps. */
 function done<T>(steps: Iterator<void, T>): T {
   const last = runSlice(steps, Infinity);
   assert.ok(last.done);
@@ -270,7 +270,7 @@ test('search keeps to the ranks that are shown', () => {
     }
     assert.equal(seen.size, count);
   }
-  // What was chosen before may be in another rank.
+  // The span to continue from may be in a rank that is not shown.
   assert.equal(search.next({ rank: spans.ranks[0], cat: 'collective', i: 2 }, 0, 1)?.rank, only);
 });
 
@@ -415,7 +415,7 @@ test('what a touch had begun to select is not selected when the browser takes th
   const before = moves;
   send('pointercancel', 60);
   assert.deepEqual([look.part, input.isDragging, moves], [null, false, before + 1]);
-  // What was selected before is left alone by a touch that only moved the picture.
+  // A canceled touch that only panned leaves the earlier selection as it was.
   look.select({ from: 1, to: 2 });
   send('pointerdown', 10, true);
   send('pointermove', 60, true);

@@ -5,7 +5,7 @@ import { Turns } from '../src/view/timeline/turns';
 
 const FRAME = 16;
 
-/** What is done in each of so many frames, while each slice of laying out takes `slice` ms; `isDone` after that frame. */
+/** Return what each frame does: layout takes `slice` ms, and `isDone` says if it is complete. */
 function frames(count: number, slice: number, isDone: (frame: number) => boolean, hasPicture = true): string[] {
   const turns = new Turns();
   const real = performance.now;

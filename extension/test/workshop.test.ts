@@ -29,7 +29,7 @@ function tile(more: Partial<Tile> = {}, of: Partial<Shared> = {}): Tile {
 test('the order is that of need, but not while somebody points at a tile', () => {
   assert.deepEqual(arrange(['a', 'b', 'c'], ['c', 'a', 'b'], false), ['c', 'a', 'b']);
   assert.deepEqual(arrange(['a', 'b', 'c'], ['c', 'a', 'b'], true), ['a', 'b', 'c']);
-  // Who has left goes at once, who has come is at the end.
+  // A learner who has left is removed at once; a new one is added at the end.
   assert.deepEqual(arrange(['a', 'b', 'c'], ['d', 'c', 'a'], true), ['a', 'c', 'd']);
   assert.deepEqual(arrange([], ['b', 'a'], true), ['b', 'a']);
   assert.equal(isStale(['a', 'b'], ['a', 'b']), false);
@@ -90,7 +90,7 @@ test('a learner reads all that is shared, with its values', () => {
   assert.equal(listed.get('State'), 'failed: rank 1: KeyError');
   assert.equal(listed.get('First line of the newest cell on ranks'), 'x = 1 (2 min ago)');
   assert.equal(listed.get('Computer'), 'node01 · job 4711');
-  // Each value that the server is told of is in the list.
+  // Each value that is shared is in the list.
   const told = { ...shared({ why: 'WHY', user: 'USER', host: 'HOST', job: 'JOB', lesson_title: 'LESSON' }), passed: 71 };
   const all = sharedList(told, NOW).map(([, value]) => value).join(' ');
   ['WHY', 'USER', 'HOST', 'JOB', 'LESSON', 'ring.2', '71', '2 of 2'].forEach(value => assert.ok(all.includes(value), value));

@@ -1,4 +1,4 @@
-"""Steps for a live run, on real ranks whose kernel is busy or gone."""
+"""Actions on a run from outside its kernel, on real ranks: interrupt, release, restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_an_interrupt_from_outside_the_kernel_ends_a_real_run(cluster: Cluster):
     run = cluster.run("print('on the way', flush=True)\nimport time\ntime.sleep(600)")
     store = Store()
     until = time.monotonic() + 60
-    # Each rank, as an interrupt ends only a cell that has begun.
+    # Wait for each rank, as an interrupt ends only a cell that has begun.
     while store.read(run.id).data.count(b"on the way") < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -44,7 +44,7 @@ def test_a_run_that_is_over_cannot_be_used_to_end_the_next_one(cluster: Cluster)
     with pytest.raises(RunOverError, match=f"run {over.id} is over"):
         actions.restart_and_wait(cluster.name, [0], over.id)
     assert on.wait(60) and on.state == "done"
-    assert over.interrupt() is False  # when none is on, too
+    assert over.interrupt() is False  # also when no run is in progress
     on = cluster.run("import time\ntime.sleep(600)")
     assert on.interrupt() is True
     assert on.wait(60) and on.state == "interrupted"

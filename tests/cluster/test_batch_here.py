@@ -1,4 +1,4 @@
-"""Notebooks as batch jobs: the scripts they become, and running one on this machine."""
+"""Notebooks as batch jobs: their conversion to scripts, and runs on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START = "%load_ext rankroom\n%cluster start --ranks 2"
 
 
 def notebook(*sources: str | list[str] | tuple[str, str]) -> dict[str, Any]:
-    """A notebook of code cells, and of others as (kind, source)."""
+    """Return a notebook: a source is a code cell, a pair (kind, source) one of another kind."""
     made = []
     for number, each in enumerate(sources):
         kind, source = each if isinstance(each, tuple) else ("code", each)
@@ -51,7 +51,7 @@ def notebook(*sources: str | list[str] | tuple[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def written(tmp_path: Path):
-    """Writes a notebook; its path."""
+    """A function that writes a notebook and returns its path."""
 
     def write(*sources: str | tuple[str, str]) -> Path:
         folder = tmp_path / "it's mine"
@@ -94,7 +94,7 @@ def test_a_scripts_cells_are_the_notebooks():
 
 @pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
 def test_only_a_line_feed_ends_a_line_of_a_script(character: str):
-    """Python takes the others for a part of the text that they are in."""
+    """In Python, these characters do not end a line either: they are part of a string literal."""
     sources = [f"{START}\nx = 'a{character}b'", f"y = 'a{character}# %% [1]'"]
     text = notebook_script.script(notebook(*sources), "a", granted=False)
     assert [cell.source for cell in notebook_script.cells_of(text)] == sources
@@ -288,7 +288,7 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
 
 
 def test_without_a_site_the_python_of_this_command_runs_it(home):
-    """`python` may be another one, or none."""
+    """`python` on PATH may be another interpreter, or missing."""
     local = sites.load("local")
     [*_, last] = batch_script.commands(local, BatchFolder("/s"), "", "")
     assert f" exec {sys.executable} -c " in last
@@ -325,7 +325,7 @@ def test_bringing_what_was_not_submitted_is_refused(home):
 
 
 def run_here(file: Path) -> tuple[int, str, dict[str, Any]]:
-    """Run a notebook as a batch job here: exit status, what was said, and the executed copy."""
+    """Run a notebook as a batch job here; return exit status, output and the executed copy."""
     done = CliRunner().invoke(main, ["batch", str(file)])
     [copy] = file.parent.glob("train-*.ipynb")
     return done.exit_code, done.output, json.loads(copy.read_text())
@@ -373,7 +373,7 @@ def test_the_first_cell_that_fails_is_the_last(home, written):
 
 @pytest.mark.cluster
 def test_a_cell_that_may_fail_ends_nothing_and_is_in_the_notebook_at_once(home, written):
-    """The notebook is written after each cell, so the next one finds there what became of it."""
+    """The executed copy is saved after each cell, so the next cell can read the error in it."""
     file = written("1 / 0", SEEN)
     made = json.loads(file.read_text())
     made["cells"][0]["metadata"] = {"tags": ["raises-exception"]}

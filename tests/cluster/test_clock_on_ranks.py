@@ -1,4 +1,4 @@
-"""A rank whose clock is wrong stands beside the others on the timeline."""
+"""The timeline aligns a rank whose clock is wrong with the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rankroom.analysis.collectives import Collectives
 from rankroom.cluster.local import Cluster
 
 AHEAD = 3_600_000_000  # an hour
-# Rank 1 believes that it is later, and the supervisor that this rank is on another host.
+# Rank 1's clock is ahead, and the supervisor believes that rank 1 is on another host: it compares
+# the clocks of other hosts only.
 ELSEWHERE = """
 import dataclasses, os, sys, time
 if "rankroom.rank.engine" in sys.orig_argv and os.environ["RANK"] == "1":
@@ -43,7 +44,7 @@ while not os.path.exists({compared!r}):
 def cluster(home, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(ELSEWHERE.format(ahead=AHEAD))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("RANKROOM_PRELOAD", "none")  # each rank starts by itself, with its own clock
+    monkeypatch.setenv("RANKROOM_PRELOAD", "none")  # not forked: each has its own clock
     made = Cluster.local(ranks=2)
     try:
         yield made

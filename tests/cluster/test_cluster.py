@@ -1,4 +1,4 @@
-"""Clusters start, fail with their cause, lose ranks, and end without a trace."""
+"""Clusters start, report why a start failed, lose ranks, and leave nothing behind."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
         assert run.wait(60)
         assert run.results == dict.fromkeys(range(3), "3")
         assert processes_of(cluster.paths)
-        # What is encrypted needs no signature, and no warning that it has none.
+        # Connections are encrypted, so there must be no warning about unsigned messages.
         assert "signing is disabled" not in caplog.text
     finally:
         cluster.stop()
@@ -51,7 +51,7 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
 
 
 def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
-    """They would try for ever, and connect to any program that came to listen there."""
+    """A socket would retry a closed port forever, and reach any program that opens it later."""
     cluster = Cluster.local(ranks=1)
     try:
         for file in (cluster.paths.client_file, cluster.paths.engine_file):
@@ -87,7 +87,7 @@ def test_a_start_outlasts_a_controller_that_answers_late(home):
 def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(
     home, monkeypatch, capsys
 ):
-    """Its ranks hear cells over another connection, and its kernel writes the records."""
+    """In version 1, cells were sent over another connection, and the kernel wrote the records."""
     cluster = Cluster.local(ranks=2, name="older")
     about = json.loads(cluster.paths.info.read_text())
     about |= {"desk": "127.0.0.1:9", "secret": "s", "version": 1}
@@ -234,7 +234,7 @@ def test_the_cluster_outlives_the_process_that_started_it(home):
 
 
 def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
-    """A notebook may keep them for days, and somebody else come to listen there."""
+    """A notebook may keep them for days, and another program may reuse the port."""
     cluster = Cluster.local(ranks=1)
     try:
         assert cluster.run("").wait(60)

@@ -77,7 +77,7 @@ def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_t
             assert said_once.startswith("cluster mine was restarted since this notebook's")
             assert f"it has {count_ranks(ranks)} now, and earlier variables are gone" in said_once
             again = attached.run("size")
-            assert again.wait(60) and again.info.notes == []  # it is said once
+            assert again.wait(60) and again.info.notes == []  # the note is given once
             assert run.results == dict.fromkeys(range(ranks), str(ranks))
             assert held(attached.paths.folder / "lease")
     finally:
@@ -99,7 +99,7 @@ def test_a_restart_of_all_ranks_waits_until_they_are_ready(home: Path):
         after = ready()
         assert after.supervisor == before.supervisor and after.restarts == {"0": 1, "1": 1}
         assert not {rank.pid for rank in before.ranks} & {rank.pid for rank in after.ranks}
-        # One that is over is started again, and is waited for as well.
+        # A cluster whose supervisor is gone is started again, and its ranks are waited for, too.
         os.kill(after.supervisor, signal.SIGKILL)
         assert poll_until(lambda: liveness.state(after) == "gone", 60)
         assert "mine was started again: 2 ranks ready" in said("restart", "mine")

@@ -1,4 +1,4 @@
-"""The debugger of a rank: it stops, is answered by any client, and keeps nobody from ending it."""
+"""The debugger of a rank: it stops, takes commands from any client, and can always be ended."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rankroom.text.rank_ranges import name_ranks
 
 pytestmark = pytest.mark.cluster
 
-SOON_S = 30.0  # for a rank to stop, however busy the machine
+SOON_S = 30.0  # for a rank to stop, on a busy machine
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(autouse=True)
 def free(cluster: Cluster) -> Iterator[None]:
-    """A test that failed leaves nobody in the debugger."""
+    """Interrupt ranks that a failed test left in the debugger."""
     yield
     cluster.interrupt()
 
@@ -47,7 +47,7 @@ def until(holds: Callable[[], Any], why: Callable[[], object] = str) -> Any:
 
 
 def asked(run: Run, ranks: tuple[int, ...] = (0, 1)) -> list[Prompt]:
-    """What these ranks ask, and no other does."""
+    """Wait until exactly these ranks are at a prompt, and return the prompts."""
     until(
         lambda: tuple(p.rank for p in run.prompts) == ranks or run.state != "running",
         lambda: f"{run.info}: {log(run, 0)}",
@@ -57,7 +57,7 @@ def asked(run: Run, ranks: tuple[int, ...] = (0, 1)) -> list[Prompt]:
 
 
 def step(run: Run, *commands: str, ranks: tuple[int, ...] = (0, 1)) -> None:
-    """Have ranks do these commands, each once all of them ask for one."""
+    """Send each command to `ranks` once all of them are at a prompt."""
     for command in commands:
         before = {p.rank: p.number for p in asked(run, ranks)}
         assert run.answer(command) == list(ranks)
@@ -84,7 +84,7 @@ def test_step_where_print_and_continue(cluster):
     first = asked(run)
     assert {(p.kind, p.place, p.text) for p in first} == {("debugger", "cell line 2", "ipdb> ")}
     step(run, "p x * 21")
-    step(run, "n")  # one statement of the cell after the other
+    step(run, "n")  # stops at each statement of the cell
     assert [p.place for p in asked(run)] == ["cell line 3"] * 2
     step(run, "n", "s")
     until(lambda: "--Call--" in said(run))
@@ -112,9 +112,9 @@ def test_what_can_follow_is_known_to_the_frame_and_answers_nothing(cluster):
     prompts = {p.rank: p.number for p in asked(run)}
     found = actions.complete(run.info, "p learn", 0, prompts[0])
     assert found == (2, ["learning", "learning_rate"])
-    assert actions.complete(run.info, "p learn", 0, prompts[0] - 1)[1] == []  # answered already
+    assert actions.complete(run.info, "p learn", 0, prompts[0] - 1)[1] == []  # an answered prompt
     assert {p.rank: p.number for p in asked(run)} == prompts
-    step(run, "p learning_rate", "c")  # which looking has not undone
+    step(run, "p learning_rate", "c")  # completion must not undo the assignment
     assert run.wait(SOON_S) and run.state == "done" and "\n2\n" in said(run)
     assert actions.complete(run.info, "p learn", 0, prompts[0])[1] == []
 
@@ -284,7 +284,7 @@ def test_post_mortem(cluster):
 
 
 def test_the_kernel_may_die_and_a_terminal_go_on(cluster, tmp_path):
-    """Who asked for the run is gone; another process answers."""
+    """The process that started the run is gone; another one answers."""
     home = str(cluster.paths.folder.parent.parent)
     source = (
         "import os, sys; from rankroom.cluster.local import Cluster\n"
@@ -302,7 +302,7 @@ def test_the_kernel_may_die_and_a_terminal_go_on(cluster, tmp_path):
         run = other.latest
         assert run is not None and run.id == run_id
         asked(run)
-        # Not a terminal, but what is typed at one.
+        # Standard input is a pipe here, with what a user would type in a terminal.
         typed = "@1\np rank * 7\nc\n@\nc\n"
         command = [sys.executable, "-m", "rankroom", "runs", "debug", run_id]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The debugger of a rank as a notebook's kernel has it."""
+"""The debugger of a rank, used from a notebook's kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kernel(home: Path) -> Iterator[Kernel]:
 
 @pytest.fixture(scope="module")
 def other(kernel: Kernel, home: Path) -> Iterator[Cluster]:
-    """Another client of the same cluster, who answers."""
+    """Another client of the same cluster, which answers the prompts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANKROOM_HOME", str(home))
         attached = Cluster.attach("here")
@@ -49,7 +49,7 @@ def other(kernel: Kernel, home: Path) -> Iterator[Cluster]:
 
 
 def in_debugger(other: Cluster, ranks: tuple[int, ...]) -> Run:
-    """The run that is on, once just these ranks ask for a command."""
+    """Wait until exactly these ranks are at a prompt of the debugger, and return the run."""
     deadline = time.monotonic() + SOON_S
     while True:
         other.follow()
@@ -61,7 +61,7 @@ def in_debugger(other: Cluster, ranks: tuple[int, ...]) -> Run:
 
 
 def attended(kernel: Kernel, cell: str, act: Callable[[], None]) -> Shown:
-    """Run a cell that somebody watches; `act()` goes on beside it."""
+    """Run a cell in a front end that accepts input, with `act()` in a thread beside it."""
     failed: list[BaseException] = []
 
     def guarded() -> None:
@@ -151,6 +151,6 @@ def test_after_a_failure(kernel: Kernel, other: Cluster):
 
     shown = attended(kernel, "%debug --rank 1", look)
     assert not shown.error and "('m is', 0)" in shown.text
-    # Without ranks it is IPython's own.
+    # Without --rank, %debug is IPython's own.
     kernel.run("1 / 0")
     assert "this frontend does not support input requests" in kernel.run("%debug").error

@@ -1,4 +1,4 @@
-"""A rank in JupyterLab's own debugger, as its panel asks a notebook's kernel."""
+"""A rank in JupyterLab's debugger panel, by the requests that it sends to a notebook's kernel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cluster(kernel: Kernel, home: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def panel(kernel: Kernel) -> Iterator[Panel]:
-    """It shows rank 1, and is switched on."""
+    """The debugger panel, switched on and showing rank 1."""
     made = Panel(kernel)
     try:
         assert not kernel.run("%ranks debug 1").error
@@ -80,7 +80,7 @@ def panel(kernel: Kernel) -> Iterator[Panel]:
 
 
 def asking(cluster: Cluster, after: int = 0) -> tuple[Run, Prompt]:
-    """The run that is on, and what it asks, once that is numbered higher than `after`."""
+    """Wait for a prompt with a number above `after`; return its run and the prompt."""
     deadline = time.monotonic() + SOON_S
     while True:
         cluster.follow()
@@ -103,7 +103,7 @@ def test_a_breakpoint_in_the_gutter_stops_that_rank(panel: Panel, cluster: Clust
         [frame, *_] = panel.do("stackTrace", threadId=1)["stackFrames"]
         told = panel.do("evaluate", expression="m * 10", frameId=frame["id"], context="repl")
         assert told["result"] == "30"
-        # What JupyterLab shows of a cell is the text that it has.
+        # JupyterLab shows the source of a cell as it is in the notebook.
         source = panel.do("source", source={"path": frame["source"]["path"]})
         assert source["content"] == HALVES
         panel.go_on()
@@ -227,7 +227,7 @@ def test_a_stop_is_no_stall(panel: Panel, cluster: Cluster):
     panel.click(code, 3)
     with stopped(panel, code) as cell:
         run, _ = asking(cluster)
-        time.sleep(4.0)  # twice as long as the cell may take
+        time.sleep(4.0)  # twice the cell's timeout
         assert run.state == "running"
         panel.go_on()
         assert not cell.over().error
@@ -339,7 +339,7 @@ def test_it_is_switched_off_before_it_shows_another(panel: Panel, kernel: Kernel
     panel.switch_off()
     assert "shows rank 0 now" in kernel.run("%ranks debug 0").stdout
     assert not kernel.run("%ranks debug off").error
-    # The notebook's own is there again, and cannot be taken away while it is on.
+    # The panel debugs the notebook's own kernel again, and cannot switch to a rank while it is on.
     panel.switch_on()
     assert "switch it off first" in kernel.run("%ranks debug 1").error
     panel.switch_off()
@@ -360,7 +360,7 @@ def test_another_notebook_has_to_wait_and_one_that_is_gone_leaves_nothing(
         its.close()
         other.close()
         assert not InCell(kernel, "%%distributed\nrank").over().error
-        cell = InCell(kernel, HALVES)  # where the other had a breakpoint
+        cell = InCell(kernel, HALVES)  # the other notebook had a breakpoint in it
         assert not cell.over().error
         assert not kernel.run("%ranks debug 1").error and not mine.is_on
         mine.switch_on()
@@ -399,7 +399,7 @@ def test_a_cluster_that_is_stopped_gives_the_panel_back(home: Path):
         panel.switch_on()
         assert not made.run("%cluster stop").error
         assert not panel.is_on
-        panel.switch_on()  # the notebook's own
+        panel.switch_on()  # the debugger of the notebook's own kernel
         assert panel.is_on and made.run("%ranks debug off").error
         panel.switch_off()
     finally:

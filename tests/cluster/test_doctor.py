@@ -1,4 +1,4 @@
-"""`rankroom doctor` names what is left over, each with its remedy, and cleans up only that."""
+"""`rankroom doctor` reports leftovers, each with its remedy, and removes nothing else."""
 
 import os
 import signal
@@ -85,7 +85,7 @@ def test_a_dead_cluster_and_its_processes():
 
 
 def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
-    """What tells which job it is must not be removed before that."""
+    """Its folder records which job it is, and is needed until that job must have ended."""
     remote = Remote("there", state="running", job="17", until=time.time() + 600)
     paths = dead_cluster("far", state="running", remote=remote, supervisor=2**22)
     assert doctor("--clean") == [
@@ -93,7 +93,7 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
         "`%cluster attach far` in a notebook attaches to it again",
         f"nothing was left behind in {Store().root}",
     ]
-    remote.until = time.time() - 3600  # an hour is what a clock may be wrong by
+    remote.until = time.time() - 3600  # less than the clock error that is allowed for
     paths.write(ClusterInfo("far", 1, state="running", remote=remote, supervisor=2**22))
     assert "may still be running" in doctor("--clean")[0]
     remote.until = time.time() - 3 * 3600
@@ -106,7 +106,7 @@ def test_processes_of_a_cluster_without_a_folder():
     process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
     try:
         process.stdout.readline()
-        assert doctor()[0].startswith("nothing was left behind")  # all are away: a home not mounted
+        assert doctor()[0].startswith("nothing was left behind")  # home may be unmounted
         ClusterPaths("gone").folder.parent.mkdir(parents=True, mode=0o700)
         [what, remedy] = doctor()
         assert what == f"cluster gone: its folder is gone; process {process.pid} is left"
@@ -145,7 +145,7 @@ def test_records_made_for_runs_that_never_began():
     left = used.with_name(used.name.replace(str(os.getpid()), str(gone.pid)))
     elsewhere = used.with_name(
         f".{gone.pid}-abcdef-0a1b{BLANK_SUFFIX}"
-    )  # of a machine with this home
+    )  # of another machine that shares this home
     for each in (left, elsewhere):
         each.mkdir()
     name = left.name.removeprefix(".").removesuffix(BLANK_SUFFIX)
@@ -186,12 +186,12 @@ def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
     killed = [supervisor, *(p for p in supervisor.children(recursive=True) if p != child)]
     for process in killed:
         process.kill()
-    # Until it is gone, a killed process is one that is left.
+    # A killed process counts as left until it is gone.
     while any(process_tree.running(each) for each in killed):
         time.sleep(0.01)
     cluster.close()
     try:
-        # Its supervisor may have made the files of a next record by then.
+        # The supervisor may already have prepared the files of the next record.
         [what, remedy, *prepared] = doctor()
         assert f"process {child.pid} is left" in what
         assert "ends what is left and removes its folder" in remedy

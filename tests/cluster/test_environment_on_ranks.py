@@ -1,4 +1,4 @@
-"""What a real rank finds in its environment is enough to train alone."""
+"""The environment in which cells run on a real rank: variables, modules, command line."""
 
 import sys
 from importlib.util import find_spec
@@ -33,10 +33,11 @@ def test_one_rank_alone_needs_nobody(home, monkeypatch):
 
 @pytest.mark.cluster
 def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch, tmp_path: Path):
-    """What others put there with the name of a module does not run as ranks start."""
+    """A file in the notebook's folder with the name of a module must not run as ranks start."""
     beside, ran = tmp_path / "project", tmp_path / "ran"
     beside.mkdir()
-    # What this system lacks, packages try to import; a notebook's kernel finds it here, too.
+    # Only modules that exist on this system: packages try to import the others, and a notebook's
+    # kernel would find them in this folder, too.
     here = filter(find_spec, sys.stdlib_module_names)
     for name in (*here, "psutil", "zmq", "ipykernel", "rankroom"):
         (beside / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write('{name} ')")
@@ -45,7 +46,7 @@ def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch,
     cluster = Cluster.local(ranks=1)
     try:
         assert values(cluster, "import mine\nmine.answer") == [42]
-        # As in a notebook's kernel, they do not take the place of the standard library.
+        # As in a notebook's kernel, these files do not shadow the standard library.
         assert values(cluster, "import wave\nhasattr(wave, 'Wave_read')") == [True]
         assert values(cluster, "import sys\nsys.path.count('')") == [1]
         assert not ran.exists(), ran.read_text()
@@ -56,8 +57,8 @@ def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch,
 @pytest.mark.cluster
 @pytest.mark.parametrize("preload", ["", "none"])
 def test_a_cell_that_reads_its_command_line_finds_it_empty_and_no_prompt(home: Path, preload: str):
-    """As scripts do that are pasted into a cell; the engine's own options are not theirs, and where
-    there is a prompt, Lightning does not train on several ranks."""
+    """A script pasted into a cell must not see the engine's options; and if `sys.ps1` exists,
+    Lightning does not train on several ranks."""
     cluster = Cluster.local(ranks=1, preload=preload)
     try:
         source = """

@@ -1,4 +1,4 @@
-"""A real rank that crashes in native code is told with its library."""
+"""A rank that crashes in native code is reported with the library it crashed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real ranks hold back of a flood is never lost, however they end."""
+"""Output that real ranks buffer during a flood is never lost, however they end."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_child_prints_after_what_was_printed_before_it(cluster):
 
 @pytest.mark.cluster
 def test_a_child_of_an_earlier_cell_is_heard_after_a_flood(cluster):
-    """So much that the space of what was read is given back as the next cell begins."""
+    """The flood is large enough that the disk space of what was read is freed afterwards."""
     flood = finish(
         cluster,
         """

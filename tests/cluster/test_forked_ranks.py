@@ -1,4 +1,4 @@
-"""Ranks that are forked from a process that has imported what they need."""
+"""Ranks forked from a node agent that has preloaded modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankroom.system import process_tree
 
 pytestmark = pytest.mark.cluster
 
-AT_ONCE_S = 2.0  # from the command to a rank that has what was preloaded
+AT_ONCE_S = 2.0  # from the restart of a rank until it has the preloaded module
 
 IMPORTED = "import sys; [name in sys.modules for name in ('torch', 'slow_module')]"
 OWN = """
@@ -48,7 +48,7 @@ def agents(cluster: Cluster) -> list[psutil.Process]:
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of modules that Python finds."""
+    """A folder on PYTHONPATH."""
     folder = tmp_path / "modules"
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
@@ -91,7 +91,7 @@ def test_a_module_that_is_named_is_imported_once_for_all_ranks(home: Path, besid
 
 
 def imports(cluster: Cluster, run: str) -> list[str]:
-    """The imports that the timeline of a run shows, of all ranks."""
+    """Return the imports of all ranks in the timeline of a run."""
     found, names = [], defaultdict[int, list[str]](list)
     for event in cluster.store.events(run):
         if event["kind"] == "spans":
@@ -121,7 +121,7 @@ def test_the_next_cluster_begins_with_what_cells_of_this_one_imported(home: Path
         try:
             assert values(cluster, IMPORTED) == {rank: [known, False] for rank in range(2)}
             values(cluster, "import torch; float(torch.ones(2).sum())")
-            time.sleep(0.5)  # for the supervisor to hear of it, and to write it down
+            time.sleep(0.5)  # until the supervisor has saved what was imported
         finally:
             cluster.stop()
 
@@ -134,7 +134,7 @@ def test_each_rank_is_its_own(home: Path):
         cluster.stop()
     assert isinstance(one, tuple) and isinstance(other, tuple)
     assert (one[0], one[3], other[0], other[3]) == (0, 0, 1, 1)
-    assert one[1] == one[2] and other[1] == other[2]  # in a session of its own
+    assert one[1] == one[2] and other[1] == other[2]  # each leads a session of its own
     assert one[4] == other[4] == str(Path.cwd())
     assert one[5] != other[5] and one[6] != other[6]
     assert one[9] != other[9] and one[10] != other[10]
@@ -225,7 +225,7 @@ while counts[0] == before: time.sleep(0.01)
 
 @pytest.mark.alone
 def test_a_restarted_rank_is_back_at_once(home: Path, beside: Path):
-    """Before it could have imported again what was preloaded."""
+    """It is ready before it could have imported the preloaded module again."""
     (beside / "slow_module.py").write_text(f"import time; time.sleep({2 * AT_ONCE_S})")
     cluster = Cluster.local(ranks=2, preload="slow_module")
     try:
@@ -272,7 +272,7 @@ def test_ranks_that_are_not_to_be_forked_are_programs_of_their_own(home: Path):
 
 @pytest.mark.parametrize("preload", ["", "none"])
 def test_a_rank_tidies_up_as_it_ends(home: Path, tmp_path: Path, preload: str):
-    """What libraries register with atexit: files to be removed, logs to be completed."""
+    """Libraries register functions with atexit that remove files or complete logs."""
     cluster = Cluster.local(ranks=2, preload=preload)
     register = f"""
 import atexit, pathlib
@@ -361,7 +361,7 @@ int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE).stdout)
 def test_what_has_left_its_rank_ends_with_it_or_with_the_last(
     home: Path, preload: str, words: str, is_known: bool
 ):
-    """As a server that a cell starts: its shell has ended at once."""
+    """For example, a server that a cell starts in the background of a shell that ends at once."""
     cluster = Cluster.local(ranks=2, preload=preload)
     try:
         before = {rank.rank: rank.pid for rank in cluster.ranks}
@@ -372,7 +372,7 @@ def test_what_has_left_its_rank_ends_with_it_or_with_the_last(
 
         left = begin()
         cluster.restart([1])
-        # What has neither session nor mark may be of the rank that lives.
+        # A process with neither the session nor the mark may belong to the rank that is alive.
         assert {rank: process_tree.running(each) for rank, each in left.items()} == {
             0: True, 1: not is_known,
         }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`bench/gpu.sh` on a machine without GPUs: it says so, and its cells run on the CPU."""
+"""`bench/gpu.sh` without GPUs: it says so in one line, and `--rehearse` runs on the CPU."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""How a cell ends on a rank: by an error of its own, and by nothing else that is shown there."""
+"""How a cell ends on a rank: its own error fails it, and no other error that is shown does."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one rank", "all"])
 def test_what_a_cell_forks_has_process_groups_of_its_own(cluster: Cluster, ranks: list[int]):
-    # As anywhere, a copy of a process that has a group cannot make another one.
+    # In PyTorch, a forked copy of a process that has a process group cannot create another one.
     finish(
         cluster,
         "import torch.distributed as dist\nif dist.is_initialized(): dist.destroy_process_group()",
@@ -162,7 +162,7 @@ def test_a_print_of_the_cells_own_is_mentioned_once(cluster: Cluster):
 
 
 def test_the_traceback_of_an_interrupt_ends_in_the_cell(cluster: Cluster):
-    """As of print() as elsewhere: how an interrupt is handled says nothing about the cell."""
+    """In print(), too: the frames that handle the interrupt say nothing about the cell."""
     for line in ("time.sleep(60)", "for _ in range(10**9):\n    print(_, end='')"):
         run = cluster.run(f"import time\n{line}")
         assert not run.wait(1.0)

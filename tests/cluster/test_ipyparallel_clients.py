@@ -1,4 +1,4 @@
-"""ipyparallel's own client of a cluster: `%%px` and views show what they show of any engine."""
+"""ipyparallel's own client on a cluster: `%%px` and views work as with any other engines."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_what_a_client_runs_shows_it_its_output(client: ipyparallel.Client):
 
 
 def test_a_run_keeps_its_output_for_its_record(cluster: Cluster, client: ipyparallel.Client):
-    """Also that of a logger which was set up in a client's request, and keeps its stream."""
+    """Including that of a logger that a client's request configured: it keeps that stream."""
     setup = "import logging, sys\nlogging.basicConfig(level='INFO', format='%(message)s')"
     client[:].execute(setup, block=True)
     run = finish(cluster, "print('mine', rank)\nlogging.info('logged')\nrank")
@@ -73,7 +73,7 @@ def test_a_rank_that_a_client_kills_answers_first(cluster: Cluster, client: ipyp
     assert after[0] == str(before[0]) and after[1] != str(before[1])
 
 
-@pytest.mark.thorough  # longer than the engines of ipyparallel wait
+@pytest.mark.thorough  # ipyparallel's engines give up earlier
 def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
     cluster = Cluster.local(ranks=2)
     try:
@@ -82,7 +82,7 @@ def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
         supervisor = psutil.Process(cluster.info.supervisor)
         is_controller = "rankroom.supervisor.processes.controller"
         [controller] = [each for each in supervisor.children() if is_controller in each.cmdline()]
-        hearts = controller.children()  # the one that has the ranks' hearts beat is among them
+        hearts = controller.children()  # one of them sends the heartbeats
         for process in hearts:
             process.suspend()
         time.sleep(43)
@@ -97,7 +97,7 @@ def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
 
 
 def test_a_load_balanced_view_is_refused_where_it_is_used(client: ipyparallel.Client):
-    """There is no task queue: what is asked of one would be waited for without end."""
+    """There is no task queue, so a request to it would never be answered."""
     view = client.load_balanced_view()
     with pytest.raises(ipyparallel.RemoteError, match="load-balanced views do not work"):
         view.apply(os.getpid).get(30)

@@ -1,4 +1,4 @@
-"""What runs in the job of a cluster on a site stays as long as the cluster, and ends with it."""
+"""The main process of a site's job runs as long as the cluster, and the cluster ends with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankroom.system.process_tree import lives
 
 pytestmark = pytest.mark.cluster
 
-# It notes each time when its process opens the file of its cluster.
+# Runs the job's main process, and records each time it opens cluster.json.
 NOTING = """
 import sys
 noted = open(sys.argv[1], "a", buffering=1)
@@ -34,7 +34,7 @@ raise SystemExit(job.main(sys.argv[2:]))
 
 
 class Job:
-    """The process, what it says, and how often it has opened cluster.json."""
+    """The job's main process, its output, and how often it has opened cluster.json."""
 
     def __init__(self, folder: Path) -> None:
         self._opened, self._said = folder / "opened", folder / "said"
@@ -60,7 +60,7 @@ class Job:
         return info
 
     def end(self) -> int:
-        """Its exit status, once it has ended."""
+        """Wait for the process to end; return its exit status."""
         return self.process.wait(30)
 
 
@@ -77,11 +77,11 @@ def job(home: Path, tmp_path: Path) -> Iterator[Job]:
 
 
 def test_it_does_not_read_the_file_again_and_again(job: Job):
-    """On the file system of a site, forty of them would open it 200 times a second."""
+    """If they polled it, forty jobs would open files of a shared file system 200 times a second."""
     before = job.opened
     assert before > 0
-    assert not poll_until(lambda: job.process.poll() is not None, 2.0)  # it stays
-    assert job.opened <= before + 1  # by a thread that looks after records, as it begins
+    assert not poll_until(lambda: job.process.poll() is not None, 2.0)  # it keeps running
+    assert job.opened <= before + 1  # by the thread that repairs records, as it starts
     ask(job.info().rpc, job.info().rpc_key, do="stop")
     assert job.end() == 0
     assert "the cluster is over: it was stopped" in job.said

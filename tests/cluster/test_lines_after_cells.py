@@ -1,4 +1,4 @@
-"""What is printed when a cell is over is in the next cell's record, or, without one, in its own."""
+"""Output after a cell's end is in the next cell's record or, if there is none, in its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankroom.record.store import Store
 from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
-# Prints once the cell is over, until its second line is there.
+# A child process prints 0.5 s later, when the cell is over.
 CHILD = """
 import subprocess
 print("cell {cell}")
@@ -32,7 +32,7 @@ def ranks(number: int) -> Iterator[Cluster]:
 
 
 def wait_for(cluster: Cluster, rank: int, words: str) -> None:
-    """Until `words` are in a rank's stream, which nothing but files shows."""
+    """Wait until `words` are in the file of a rank's stdout, the only place that shows them."""
     until = time.monotonic() + 60
     while words not in (cluster.paths.spool(rank) / "stdout").read_text():
         assert time.monotonic() < until
@@ -86,7 +86,7 @@ def test_lines_of_a_rank_that_is_restarted_or_killed_between_cells_are_kept(home
         for rank in range(2):
             wait_for(cluster, rank, f"cell: rank {rank}")
         cluster.restart([1])
-        assert values(cluster, "rank") == [0, 1]  # which takes in what rank 0 has
+        assert values(cluster, "rank") == [0, 1]  # this record takes rank 0's line
         assert log(run, 1) == "cell cell\ncell: rank 1\n"
         assert log(run, 0) == "cell cell\n"
         last = finish(
@@ -99,7 +99,7 @@ def test_lines_of_a_rank_that_is_restarted_or_killed_between_cells_are_kept(home
         while log(last, 0) != "last words\n":
             assert time.monotonic() < until
             time.sleep(0.05)
-    # Once, whatever ends them.
+    # The end of the cluster records nothing twice.
     assert log(last, 0) == "last words\n" and log(last, 1) == ""
 
 

@@ -1,4 +1,4 @@
-"""How busy real ranks are, through their cluster."""
+"""The load of real ranks, as their supervisor reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loops of real runs: what a slow rank costs of a step agrees with what the cell measured."""
+"""The loops of real runs: a slow rank's cost per step agrees with what the cell measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 STEPS = 40
 SLOW = 2
-# One cell, as it is tried first: imports, the model, and a loop in which one rank loads slowly.
+# A typical first cell: imports, the model, and a loop in which one rank loads its data slowly.
 TRAIN = f"""
 import time
 import torch, horovod.torch as hvd
@@ -81,7 +81,7 @@ def test_the_diagnosis_is_of_the_loop_and_not_of_a_cell_diluted_by_its_imports(f
     assert words.startswith(f"{loop.title}: rank {SLOW} arrives last in "), words
     assert " of a step; it spends " in words and " in load, " in words, words
     assert "before that: " in words and "of it imports" in words, words
-    # What the cell itself measured: how much longer the slow rank loaded than the others.
+    # Measured by the cell: how much longer the slow rank loaded than the median of the others.
     loads = {rank: ast.literal_eval(text)[loop.first - 1 :] for rank, text in run.results.items()}
     typical = sorted(sum(times) for rank, times in loads.items() if rank != SLOW)[1]
     cost = (sum(loads[SLOW]) - typical) * 1e6 * loop.steps / len(loads[SLOW])

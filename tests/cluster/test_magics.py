@@ -1,4 +1,4 @@
-"""The magics, typed into a real kernel."""
+"""The magics in a real kernel."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def test_start_again_is_no_error(started):
 
 
 def test_a_cluster_that_another_kernel_has_left_is_named(started):
-    """As after `Restart Kernel and Run All Cells`."""
+    """This is the state after `Restart Kernel and Run All Cells`."""
     started.run("from rankroom.cluster.base import AnyCluster; AnyCluster.current.close()")
     try:
         shown = started.run("%cluster start --ranks 1 --name again").stdout
@@ -162,7 +162,7 @@ def test_a_failing_rank_fails_the_cell_in_one_line(started):
 
 def test_the_stop_button_ends_the_cell_on_all_ranks(started, tmp_path):
     def press():
-        # Not while the notebook still reads the cell, nor before it has begun on each rank.
+        # Interrupt once the cell runs on each rank, not while the notebook still parses it.
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.02)
         started.interrupt()
@@ -216,7 +216,7 @@ def test_who(started):
     head, _, *rows = memory.splitlines()
     assert " ".join(head.split()) == "memory of rank in all unshared in these names"
     assert [row.split()[0] for row in rows] == ["0", "1"]
-    assert rows[0].endswith(" 28 B")  # of net and loss
+    assert rows[0].endswith(" 28 B")  # 24 B of net, 4 B of loss
     assert started.run("%ranks who nothing").error == (
         "%ranks who: no variable 'nothing' on these ranks"
     )
@@ -271,7 +271,7 @@ def test_an_expression_is_the_ranks_own_and_an_option_the_notebooks(started):
 
 
 def completes(kernel, code, word):
-    """Whether a word is offered, in the end: what a rank says too late is left out that time."""
+    """Return whether `word` is offered within a minute: a rank's late reply is left out."""
     deadline = time.monotonic() + 60
     while word not in kernel.complete(code):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The notebooks: as committed, as they run, and what the demo says when they did not train."""
+"""The notebooks as committed and as run, and what the demo reports when they do not train."""
 
 import copy
 import os
@@ -30,14 +30,14 @@ def test_a_notebook_is_committed_as_it_should_be(path):
     assert notebook.metadata.kernelspec.name == "python3"
     exercise = ""
     for cell in notebook.cells:
-        # Hints and the solution are folded: a reader has one of them open at a time.
+        # Hints and the solution are folded, and a reader opens one at a time.
         seen = FOLD.sub("", cell.source).strip()
         assert seen or "<summary>Solution</summary>" in cell.source
         assert len(seen.splitlines()) <= LONGEST_CELL
         for code in FOLDED_CODE.findall(cell.source):
-            is_script = exercise and find(exercise).script  # a file of the reader's, no cell
+            is_script = exercise and find(exercise).script  # a file, not a cell
             assert is_script or len(code.splitlines()) <= LONGEST_CELL
-        # A cell that fails on purpose must not end "run all".
+        # A cell that fails on purpose must not stop "Run All Cells".
         assert cell.metadata in ({}, {"tags": ["raises-exception"]}, {"tags": [TENSORFLOW_TAG]})
         if cell.cell_type == "code":
             exercise = asked[1] if (asked := CHECKED.match(cell.source)) else ""
@@ -64,7 +64,7 @@ def test_what_needs_tensorflow_in_the_quickstart_says_so():
 
 
 def demo(notebook, tmp_path, **environment):
-    """`rankroom demo` on a notebook: exit code, output, and how many processes it left."""
+    """Run `rankroom demo` on a notebook, which must leave no process; return exit code, output."""
     path = tmp_path / "notebook.ipynb"
     nbformat.write(notebook, path)
     temporary = tmp_path / "tmp"
@@ -94,7 +94,7 @@ def sabotaged(old, new):
 
 
 def small(*sources):
-    """A notebook of these cells, on two ranks."""
+    """A notebook that starts two ranks and then runs these cells."""
     cells = [nbformat.v4.new_code_cell(source) for source in (START, *sources)]
     return nbformat.v4.new_notebook(cells=cells)
 

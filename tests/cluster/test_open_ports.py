@@ -1,4 +1,4 @@
-"""What frameworks open in ranks is closed to other users of the machine, and to its network."""
+"""Ports that frameworks open in ranks are closed to other users and to the network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from rankroom.system import network
 
 pytestmark = pytest.mark.cluster
 
-# Connects to each port from an address and says what came back: nothing, where the door is shut.
+# Connects to each port from the given address; "shut" is a port that refuses the connection, or
+# closes it without a reply.
 KNOCK = """
 import socket, sys
 for port in map(int, sys.argv[2:]):
@@ -40,7 +41,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user is neede
 
 
 def listening(cluster: Cluster) -> set[tuple[str, int]]:
-    """Where the ranks and what they have started listen, over IP."""
+    """Return the TCP addresses on which the ranks and their child processes listen."""
     found = set()
     for rank in cluster.ranks:
         process = psutil.Process(rank.pid)
@@ -52,7 +53,7 @@ def listening(cluster: Cluster) -> set[tuple[str, int]]:
 
 
 def own_addresses() -> list[str]:
-    """Those of this machine from which a program may connect to loopback."""
+    """Return the addresses of this machine from which a program can connect to loopback."""
     return sorted({*network.interfaces().values(), "127.0.0.9"})
 
 
@@ -78,7 +79,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 workers = strategy.cluster_resolver.cluster_spec().as_dict()["worker"]
 {int(workers[rank].split(":")[1])}
 """
-# What frameworks do with their ports goes on working when strangers were there.
+# These use the ports again, which must work after another user has tried to connect.
 STORED = """
 for way, store in zip((True, False), stores):
     guest = dist.TCPStore("127.0.0.1", store.port, 1, False, use_libuv=way)
@@ -155,7 +156,6 @@ def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: 
         assert {address for address, _ in found} <= loopback
         ports = sorted({port for _, port in found})
         assert len(ports) > 1
-        # Those of ZeroMQ greet every client, and encrypt all else.
         for address in own_addresses() * 2:
             answers = knock(ports, another_user.UID, address)
             assert [port for port, how in answers.items() if how == "open"] == [], address
@@ -176,7 +176,7 @@ for _ in range(30):
     assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == 3
     hvd.shutdown()
 """
-# Connects to each port on which something begins to listen, stays, and says what it has heard.
+# Connects to each port that the given user opens, stays connected, and prints what it received.
 MEET = """
 import select, socket, sys, threading
 LISTEN = "0A"
@@ -210,7 +210,7 @@ print(len(reached), heard)
 """
 
 
-@pytest.mark.alone  # it knocks at every door of this machine
+@pytest.mark.alone  # it connects to every port that this user opens
 @needs_root
 def test_horovod_meets_whatever_a_stranger_connects_to(home: Path):
     cluster = Cluster.local(ranks=3)
@@ -222,7 +222,7 @@ def test_horovod_meets_whatever_a_stranger_connects_to(home: Path):
             said, _ = stranger.communicate("over\n", timeout=60)
             reached, heard = said.strip().split(" ", 1)
             assert int(reached) > 0
-            # The rendezvous is one of the ports: it closes strangers' connections without a word.
+            # One of the ports is the rendezvous, which closes others' connections without a reply.
             assert heard == "b''"
         finally:
             cluster.stop()
@@ -274,7 +274,7 @@ def test_the_library_is_compiled_once_and_for_its_owner_only(home: Path):
 
 SECRET = "0123456789abcdef"
 KNOWN = (0x564AB9F2FC4B9D6C).to_bytes(8, sys.byteorder).hex()
-# As NCCL's ranks do: each connects to the first one, says where it is, and closes.
+# As in NCCL: each rank connects to the first one, sends its address, and closes the connection.
 TAKES = """
 #include <sys/socket.h>
 int take(int door) { return accept(door, 0, 0); }
@@ -309,9 +309,9 @@ for stays in ("goes", "stays"):
     ("library", "uid", "begin", "said"),
     [
         ("libnccl.so.2", 0, SECRET, "goes here\nstays here\n"),
-        # One of a stranger, who has gone, too: NCCL itself asks for its secret,
+        # A closed connection of another user is accepted, too, as NCCL checks for its secret;
         ("libnccl.so.2", another_user.UID, SECRET, "goes here\nstays refused\n"),
-        # and takes data from all who know what is in its source.
+        # but not if it begins with the number that is in NCCL's source.
         ("libnccl.so.2", another_user.UID, KNOWN, "goes refused\nstays refused\n"),
         ("libnccl.so.2", 0, KNOWN, "goes refused\nstays here\n"),
         ("libother.so", 0, SECRET, "goes refused\nstays here\n"),

@@ -1,4 +1,4 @@
-"""Ranks in a PBS job: what was granted, and the agents that `mpiexec` starts on its nodes."""
+"""Ranks in a PBS job: reading its allocation, and agents that `mpiexec` starts on its nodes."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from rankroom.scheduler import allocation, jobs, pbs_job, step_launcher
 from rankroom.scheduler.site import Container, Site
 
 HERE = socket.gethostname().partition(".")[0]
-# As Polaris has them: the node file says a name for each process, with its domain.
+# As on Polaris: one line per process, with the fully qualified host name.
 NODE_FILE = "".join(f"x3006c0s{n}b0n0.hsn.cm.polaris.alcf.anl.gov\n" for n in (13, 13, 19, 19))
 RUNS = {
     "job_state": "R",
@@ -113,7 +113,7 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
 
 @pytest.mark.cluster
 def test_ranks_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
-    """Two ranks of an agent that mpiexec starts, one of them restarted; the scheduler pretends."""
+    """Two ranks of an agent that mpiexec starts, one of them restarted; PBS is simulated."""
     (tmp_path / "nodes").write_text(f"{HERE}.example.org\n" * 2)
     about = RUNS | {"exec_vnode": f"({HERE}:ncpus=4)"}
     fake.set("42", json.dumps(about)[1:-1])

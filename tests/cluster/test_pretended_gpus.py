@@ -1,4 +1,4 @@
-"""Ranks on a machine that seems to have 8 GPUs: one for each that may be used."""
+"""Ranks on a machine with 8 simulated GPUs: one rank per visible GPU."""
 
 import pytest
 
@@ -17,7 +17,7 @@ NCCL = """
 import os
 os.environ.get("NCCL_HOSTID"), os.environ["NCCL_SOCKET_IFNAME"]
 """
-SAMPLED = "import time; time.sleep(2.5)"  # one sample a second
+SAMPLED = "import time; time.sleep(2.5)"  # there is one sample per second
 
 
 @pytest.fixture

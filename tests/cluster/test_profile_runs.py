@@ -19,7 +19,8 @@ from rankroom.run.run import Run
 pytestmark = pytest.mark.cluster
 
 STEPS = 20
-# Each rank notes when it called the collective and when that was over; the odd ones are late.
+# Each rank records when it calls the collective and when the call returns. Rank 1 always arrives
+# after a delay, rank 0 only in even steps.
 LOOP = f"""
 import time
 def now():
@@ -32,7 +33,7 @@ for step in range({STEPS}):
     ends.append(now())
 arrivals, ends
 """
-# Ranks that meet in the file system, and say so in spans: nothing but the profile is looked at.
+# A barrier in the file system that records its own spans: tests the profile without a framework.
 OWN = """
 import os, time
 from pathlib import Path
@@ -51,7 +52,7 @@ def meet():
         number = recorder.number("meet", lambda: name)
         recorder.add(cat, number, begin, time.time_ns() // 1000 - begin)
 """
-# In place, with the least Python around the collective: no profile counts that.
+# In place, so that little Python code surrounds the collective: its time is in no span.
 HOROVOD = """
 import horovod.torch as hvd, torch
 hvd.init()
@@ -104,7 +105,7 @@ def test_a_profile_agrees_with_what_the_cell_measured(
 ):
     ran(frameworks, setup.format(folder=str(tmp_path)) if setup is OWN else setup)
     for _ in range(4):
-        # On a busy machine something may come between a span's moment and the cell's own.
+        # On a busy machine, a rank may be preempted between a span's time stamp and the cell's.
         off = disagreements(ran(frameworks, LOOP), kind)
         if not off:
             break
@@ -112,12 +113,12 @@ def test_a_profile_agrees_with_what_the_cell_measured(
 
 
 def disagreements(run: Run, kind: tuple[str, str]) -> list[str]:
-    """In what the profile of a loop is off by more than a tenth from what the cell measured."""
+    """Return the values of a loop's profile that are off by over 10 % from the cell's own."""
     profile = run.profile()
     measured = {rank: ast.literal_eval(text) for rank, text in run.results.items()}
     assert [(row.library, row.op, row.calls) for row in profile.kinds] == [(*kind, STEPS)]
     off = []
-    # Rank 1 is late by 0.2 s in all, and a busy machine may hold up rank 0 for longer.
+    # Rank 1 is late by 0.2 s in total; a busy machine may delay rank 0 for longer.
     words = f"–{STEPS}: rank 1 arrives last in "
     if profile.stragglers[0].rank != 1 or words not in profile.diagnosis:
         off.append(f"{words}is not what the profile says\n{profile}")
@@ -130,12 +131,12 @@ def disagreements(run: Run, kind: tuple[str, str]) -> list[str]:
     for row in profile.ranks:
         arrivals, ends = measured[row.rank]
         blocked = sum(end - at for end, at in zip(ends, arrivals, strict=True))
-        # The cell looked at the clock before the collective began and after it ended.
+        # The cell read the clock before the collective began and after it ended.
         assert row.waiting + row.exposed <= blocked
         assert row.compute + row.data >= STEPS * 4_000
         waited = sum(last - at for last, at in zip(lasts, arrivals, strict=True))
         compare(f"waiting of {row.rank}", row.waiting, waited)
-        if kind[0] != "hvd.tensorflow":  # where the call of a graph comes before the collective
+        if kind[0] != "hvd.tensorflow":  # a graph's call starts before the collective
             compare(f"blocked time of {row.rank}", row.waiting + row.exposed, blocked)
     pairs = zip(measured[1][0], measured[0][0], strict=True)
     compare("cost", profile.stragglers[0].cost, sum(max(0, mine - other) for mine, other in pairs))
@@ -152,7 +153,7 @@ def test_a_live_run_has_a_profile_so_far(cluster: Cluster, tmp_path: Any):
     try:
         deadline = time.monotonic() + 120
         while True:
-            # Before the profile: what one rank did may be known when the other's start is not yet.
+            # Read first: a profile may have one rank's spans before the other's start is known.
             said = [log(run, rank) for rank in (0, 1)]
             profile = run.profile()
             if all(said) and profile.kinds and profile.kinds[0].calls >= 2:
@@ -161,7 +162,7 @@ def test_a_live_run_has_a_profile_so_far(cluster: Cluster, tmp_path: Any):
             run.wait(0.1)
         assert run.state == "running"
         assert profile.kinds[0].op == "meet" and profile.wall > 300_000
-        # Neither has ended: it was idle before its first line, if at all.
+        # Neither rank has ended, so it can only have been idle before its first line.
         for row in profile.ranks:
             assert row.idle <= int(said[row.rank]) - run.info.start
     finally:
@@ -175,7 +176,7 @@ def test_the_output_of_a_run_has_its_picture_and_says_where_its_time_went(
     ran(cluster, OWN.format(folder=str(tmp_path)))
     run = ran(cluster, LOOP)
     shown = bundle(run.info, cluster.store)
-    # Who arrives last is up to the machine, too.
+    # Which rank arrives last also depends on the machine, so no wording is expected here.
     words = run.profile().diagnosis
     assert "<svg" in shown["text/html"] and words and words in shown["text/plain"]
     assert Profile.of(run.timeline) == run.profile()

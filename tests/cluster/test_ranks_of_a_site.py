@@ -1,4 +1,4 @@
-"""`%cluster restart` of ranks in a job of a site; the scheduler pretends, and its job runs here."""
+"""`%cluster restart` of ranks in a site's job; PBS is simulated, and the job runs here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT = {
     "Job_Name": "far-job", "job_state": "R", "stime": "Fri Nov 20 12:00:00 2026",
     "Resource_List": {"walltime": "01:00:00"}, "exec_vnode": f"({HERE}:ncpus=4)",
 }  # fmt: skip
-# qsub runs the script at once, as the job 101.
+# A qsub that runs the script at once, as job 101.
 QSUB = """
 cat >"$FAKE_SCHEDULER/scripts/101"
 cat >"$FAKE_SCHEDULER/jobs/101" <<'END'

@@ -1,4 +1,4 @@
-"""The cells and the Python of the README do what it says, on real ranks."""
+"""The README's cells and Python code do what it says, on real ranks."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def test_sixty_seconds_show_what_they_promise(tmp_path):
         kernel.close()
 
     first, *log, last = timeless(shown)
-    # A sentence about its profile may come before the log, and either rank may be the first there.
+    # A diagnosis of the profile may precede the log, and either rank's lines may come first.
     found = [line for line in timeless(text) if line in (first, *log, last)]
     assert (found[0], sorted(found[1:-1]), found[-1]) == (first, log, last)
 

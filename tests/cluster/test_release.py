@@ -1,4 +1,4 @@
-"""A rank that fails lets the others go, in every framework, and the next cell works as before."""
+"""When a rank fails, the others are released in every framework, and the next cell works."""
 
 import time
 from statistics import median
@@ -11,8 +11,8 @@ from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-AT_ONCE_S = 0.1  # from the error to the release of a rank that waits for the one that raised
-BUSY_S = 5.0  # the same, once, whatever runs beside it
+AT_ONCE_S = 0.1  # from a rank's error to the release of the rank that waits for it
+BUSY_S = 5.0  # the same for a single attempt on a busy machine
 
 SETUP = """
 import time
@@ -60,7 +60,7 @@ class FailLate(tf.keras.callbacks.Callback):
             raise ValueError("mine")
 """
 
-# One use of everything, to see that it works: the same on both ranks.
+# Uses every framework once; the result is the same on both ranks.
 ALL = """
 fit(1)
 [kept[0], horovod_step(), ddp_step(), graph_step(tf.constant(1.0)).numpy().item(),
@@ -92,7 +92,7 @@ def ready(frameworks):
 
 
 def let_go(ready: Cluster, blocked: str) -> float:
-    """Seconds from the error of one rank to that of the other, which waits for it."""
+    """Return the seconds from one rank's error to the release of the rank that waits for it."""
     run = finish(
         ready,
         f"""
@@ -135,7 +135,7 @@ def test_a_rank_that_raises_lets_keras_fit_go(ready):
 
 
 def test_ranks_that_stopped_at_different_places_meet_again(ready):
-    """No rank was blocked: they are out of step without knowing it."""
+    """No rank is blocked, but rank 0 has submitted collectives that rank 1 has not."""
     source = """
     handles = [hvd.allreduce_async(ones)] if rank == 0 else []
     work = dist.all_reduce(ones.clone(), async_op=True) if rank == 0 else None
@@ -182,7 +182,7 @@ def test_an_interrupt_ends_ranks_that_wait_for_each_other(ready):
 
 
 def test_ranks_that_are_released_by_hand_may_meet_again_in_the_same_cell(ready):
-    """Nobody has failed: as elastic training goes on."""
+    """No rank has failed: elastic training continues in this way."""
     run = ready.run("""
 from horovod.common.exceptions import HorovodInternalError
 try:
@@ -201,7 +201,7 @@ hvd.allreduce(ones, op=hvd.Sum).tolist()
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-# The supervisor looks at the other ranks before this error has been shown.
+# A deep traceback: the supervisor checks the other ranks before this error is reported.
 SLOW_ERROR = """
 import time
 def through(depth):
@@ -235,7 +235,7 @@ hvd.allreduce(ones)
 
 
 def stuck(run: Run) -> None:
-    """Wait until it is said that the ranks wait for one another."""
+    """Wait until the run is reported as stuck."""
     deadline = time.monotonic() + 60
     while run.info.hang is None:
         assert not run.wait(0.05) and time.monotonic() < deadline

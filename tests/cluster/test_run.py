@@ -210,7 +210,7 @@ def test_ranks_out_of_range_are_refused(cluster):
         cluster.run("1", ranks=[])
 
 
-# Goes on when the file is there.
+# Waits until the file exists.
 GATED = "import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
 
 
@@ -327,7 +327,7 @@ def test_a_run_that_ended_before_it_was_followed_is_told_as_it_ended(cluster):
 
 def test_spools_of_finished_runs_are_cleared(cluster):
     run = finish(cluster, "print('x')")
-    # Its client is answered before that.
+    # The client is told about the end of the run before the spool is removed.
     assert poll_until(lambda: not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists(), 2, 0.01)
 
 

@@ -1,4 +1,4 @@
-"""`%%scaling`: the numbers from made-up times, and the magic on real ranks."""
+"""`%%scaling`: the numbers computed from given times, and the magic on real ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = {"compute": 0, "data": 0, "waiting": 0, "exposed": 0, "idle": 0}
 
 
 def made(times: dict[int, list[int]], weak: bool = False, **causes: dict[int, int]) -> Scaling:
-    """A scaling of made-up times in µs; causes other than compute by number of ranks."""
+    """Return a Scaling of given times in µs; causes other than compute are by number of ranks."""
     scaling = Scaling(weak)
     for ranks, each in times.items():
         for at, run in enumerate(each):
@@ -125,7 +125,8 @@ def test_a_time_is_from_the_last_start_to_the_last_end():
     lines = [*rank(0, 100, 900), *rank(1, 300, 1000)]
     found = Measured.of(Timeline.of(info, lines))
     assert found.time == 700
-    # Of rank 0's 100 µs, nothing is left after the last start; rank 1's are exposed.
+    # Causes are means over ranks. Rank 0's wait ends before the last start and does not count;
+    # rank 1's 150 µs are exposed.
     assert found.causes == {**NOTHING, "exposed": 75, "idle": 50, "compute": 575}
     assert sum(found.causes.values()) == found.time
     assert Measured.of(Timeline.of(info, [])).time == 0
@@ -152,7 +153,7 @@ def test_the_environment_of_a_smaller_world():
 
 
 @pytest.mark.parametrize(
-    ("counts", "size", "expected"),  # of each rank: how many are on its node, and of its place
+    ("counts", "size", "expected"),  # of each rank: LOCAL_WORLD_SIZE, HOROVOD_CROSS_SIZE
     [
         ("2,2", 3, ["2 2", "2 1", "1 2"]),
         ("4,4", 5, ["4 2", "4 1", "4 1", "4 1", "1 2"]),
@@ -208,7 +209,7 @@ class TestSmallerWorld:
         assert value(smaller(frameworks, WORLD)) == of(1)
         assert value(smaller(frameworks, WORLD)) == of(1)
         assert values(frameworks, WORLD) == [of(2), of(2)]
-        # Once more, now that all ranks have set something up together.
+        # Again, after all ranks have initialized the frameworks together.
         assert value(smaller(frameworks, WORLD)) == of(1)
         assert frameworks.rejoin()
         again = WORLD.replace("hvd.init()", "").replace("dist.is_initialized() or dist.init", "#")
@@ -256,7 +257,7 @@ class TestSmallerWorld:
         """
         assert values(frameworks, setup) == [2, 2]
         value(smaller(frameworks, "fit()"))
-        # The callback gives it to all ranks again after the first batch; then they train together.
+        # The callback broadcasts the model again after the first batch; then all ranks average.
         first, second = values(frameworks, "fit()")
         assert first == second
 
@@ -367,7 +368,7 @@ class TestMagic:
         )
 
         def interrupt() -> None:
-            # Both, as an interrupt ends only a cell that has begun.
+            # On both ranks, as an interrupt ends only a cell that has begun.
             while not all(there.with_name(f"there{rank}").exists() for rank in (0, 1)):
                 time.sleep(0.02)
             kernel.interrupt()

@@ -219,7 +219,7 @@ def test_ranks_end_with_the_command(script: Path):
 def test_an_interrupt_ends_it_and_leaves_nothing(script: Path):
     process = started(script, "wait")
     assert process.stdout is not None
-    # What a rank wrote is shown: from then on there is a run to interrupt.
+    # Once output of a rank is shown, there is a run to interrupt.
     shown = next(line for line in process.stdout if "of rank" in line)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Hundreds of simulated ranks under a real supervisor: what it makes of them, and what it costs."""
+"""Hundreds of simulated ranks under a real supervisor: their records, stalls, losses and cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ real = Run.told
 
 
 def demand_all_lines(run: Run, ranks: int, each: int) -> None:
-    """Every line of every rank is in the record, in order and once."""
+    """Check that the record holds every line of every rank once and in order."""
     assert run.state == "done" and run.info.lines == ranks * each, run.info
     found: dict[int, int] = dict.fromkeys(range(ranks), 0)
     for line in lines_of(run._store.events(run.id)):
@@ -53,7 +53,7 @@ def test_every_line_of_many_ranks_is_kept_and_their_profile_made(many: Cluster):
     demand_all_lines(run, RANKS, 200)
     profile = run.profile()
     assert len(profile.ranks) == RANKS
-    assert [kind.calls for kind in profile.kinds] == [200]  # those of all ranks belong together
+    assert [kind.calls for kind in profile.kinds] == [200]  # matched across all ranks
 
 
 def test_a_stall_of_many_ranks_is_one_sentence_and_a_release_ends_it(many: Cluster):
@@ -89,7 +89,7 @@ def test_ranks_that_raise_together_are_told_to_who_follows_the_run_together(
     run = many.run(str(Script(seconds=60, raises=list(range(RANKS)), raises_in=1.0)))
     assert run.wait(60) and run.state == "failed"
     assert {rank.state for rank in run.info.ranks} == {"error"}
-    # Each time run.json is made, sent and read with all its ranks.
+    # Each update writes, sends and reads run.json with all ranks, so updates must be combined.
     assert 0 < len(told) < RANKS / 4
 
 

@@ -147,7 +147,7 @@ ALLOWED = [
 
 @pytest.fixture(scope="module")
 def outcomes(frameworks):
-    """What each call came to, in one cell on rank 1."""
+    """The outcome of each call, in one cell on rank 1."""
     assert values(frameworks, SETUP) == [
         [[2.0, 2.0], [1.0, 1.0], [1.0 + rank, 1.0 + rank]] for rank in range(2)
     ]
@@ -211,7 +211,7 @@ TRAIN = {
 def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
     outcomes, frameworks, how
 ):
-    """Keras counts them, and Horovod's operations are called after them."""
+    """Keras numbers the layers of a process, and Horovod names its operations after them."""
     made = """
     own = tf.keras.Sequential([tf.keras.layers.Dense(2)])
     own.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
@@ -224,7 +224,7 @@ def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
 
 
 def test_what_an_earlier_cell_does_in_a_thread_goes_on(outcomes, frameworks):
-    """As a checkpoint that is saved meanwhile."""
+    """For example, a thread that saves a checkpoint."""
     begun = """
     import threading, time
     sums = []

@@ -1,5 +1,8 @@
-"""Walks a lesson as a reader would: cell by cell in one kernel, with every check tried on the cell
-as it stands, on typical wrong answers, and on the lesson's own solution, which stays."""
+"""Runs lessons as a reader would, cell by cell in one kernel.
+
+Each check is tried on the cell as it is, on typical wrong answers, and last on the lesson's own
+solution, which later cells build on.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ CHECK = re.compile(r"%%check (\S+)\n")
 OWN_RANKS = re.compile(r"horovodrun|rankroom run |^%%check capstone\.[45]", re.M)
 FRAME = re.compile(r"^(?:File )?(Cell In\[\d+\]|/\S+:\d+)(?:, |\()", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-UNTOUCHED_S = 300.0  # for a cell: longer than any takes
-GONE_S = 20.0  # for processes to end that have been told to
+UNTOUCHED_S = 300.0  # per cell; none takes that long
+GONE_S = 20.0  # for processes to end once they were told to
 
 
 @dataclass
 class Played:
-    """What each cell showed, by its id, and what checks said of each answer: a kind, such as
-    `solution`, and the verdict."""
+    """The outputs and errors of a lesson's cells, by cell id, and the verdicts on each exercise's
+    answers, as (kind, message) with kinds such as `wrong` and `solution`."""
 
     ranks: int = 2
     shown: dict[str, Shown] = field(default_factory=dict)
@@ -42,12 +45,12 @@ class Played:
     errors: dict[str, str] = field(default_factory=dict)
 
     def text(self, cell: str) -> str:
-        """All that a cell printed and showed."""
+        """Return everything that a cell printed and displayed."""
         shown = self.shown[cell]
         return f"{shown.stdout}\n{shown.text}"
 
     def complaints(self) -> list[str]:
-        """Cells that failed, and solutions that are not right."""
+        """Return the cells that failed, and the solutions that a check rejected."""
         found = [f"cell {cell}: {error}" for cell, error in self.errors.items()]
         for exercise, said in self.verdicts.items():
             for words in (words for kind, words in said if kind == "solution"):
@@ -61,7 +64,7 @@ def read(name: str) -> nbformat.NotebookNode:
 
 
 def solutions(notebook: nbformat.NotebookNode) -> dict[str, str]:
-    """The folded solution of each exercise: the first one after its cell."""
+    """Return the folded solution of each exercise: the first one after its cell."""
     found: dict[str, str] = {}
     name = ""
     for cell in notebook.cells:
@@ -74,18 +77,18 @@ def solutions(notebook: nbformat.NotebookNode) -> dict[str, str]:
 
 
 def wrong_answers(notebook: str) -> dict[str, list[tuple[str, str]]]:
-    """Typical wrong answers, each with a part of what is to be said of it."""
+    """Return typical wrong answers by exercise, each with a part of the expected message."""
     module = importlib.import_module(f"answers.lesson_{notebook[:2]}")
     return module.WRONG
 
 
 def right_answers(notebook: str) -> dict[str, list[str]]:
-    """Answers that are right, too, beside the lesson's own solution."""
+    """Return other right answers by exercise, besides the lesson's own solutions."""
     return getattr(importlib.import_module(f"answers.lesson_{notebook[:2]}"), "RIGHT", {})
 
 
 def copy(folder: Path) -> None:
-    """The course, where its cells may write beside it."""
+    """Copy the course to a folder in which its cells may write."""
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
 
 
@@ -97,8 +100,9 @@ def walk(
     times: int = 1,
     is_first: bool = True,
 ) -> None:
-    """Run the cells of a lesson, each `times` in a row; `tries(exercise, cell)` says what is
-    checked, and its kind. What starts ranks of its own is run once, and where this `is_first`."""
+    """Run the cells of a lesson, each `times` in a row. `tries(exercise, cell)` returns the
+    answers to check, as (kind, source). Cells that start ranks of their own run once, and only if
+    `is_first`."""
     cells = (cell for cell in read(name).cells if cell.cell_type == "code")
     for cell, turn in ((cell, turn) for cell in cells for turn in range(times)):
         if OWN_RANKS.search(cell.source) and (turn or not is_first):
@@ -120,7 +124,7 @@ def walk(
 
 
 def play(name: str, folder: Path, **env: str) -> Played:
-    """Walk the lesson on two fresh ranks, with all answers that there are; then stop the ranks."""
+    """Run a lesson on two fresh ranks, with all wrong and right answers; then stop the ranks."""
     copy(folder)
     solved = solutions(read(name))
     wrong = wrong_answers(name)
@@ -133,7 +137,7 @@ def play(name: str, folder: Path, **env: str) -> Played:
         return [*said, ("solution", f"%%check {exercise}\n{solved[exercise]}")]
 
     played = Played()
-    kernel = Kernel(**{**os.environ, **env})  # DeepSpeed calls a compiler
+    kernel = Kernel(**{**os.environ, **env})  # with PATH, as DeepSpeed calls a compiler
     try:
         kernel.run(f"%cd -q {folder}")
         walk(kernel, name, played, tries)
@@ -149,8 +153,9 @@ def play(name: str, folder: Path, **env: str) -> Played:
 def read_on(
     names: list[str], folder: Path, ranks: int, times: int = 1, **env: str
 ) -> list[tuple[str, Played]]:
-    """Walk lessons one after the other, each in a notebook of its own, with the lessons' solutions,
-    on the ranks that `%course` finds: `ranks` of them. Each cell is run `times` in a row."""
+    """Run lessons one after the other, each in a notebook of its own, on the same `ranks` ranks,
+    which `%course` finds. Exercises get the lessons' solutions; each cell runs `times` in a
+    row."""
     copy(folder)
     found = []
     try:
@@ -161,7 +166,7 @@ def read_on(
             try:
                 kernel.run(f"%cd -q {folder}")
                 kernel.run(f"%load_ext rankroom\n%course 0 --ranks {ranks}", timeout=300)
-                # How many ranks the course has is nothing to those that a cell starts itself.
+                # Cells that start ranks of their own do not depend on the course's number of ranks.
                 walk(kernel, name, played, solution_of(name), times, is_first=ranks <= 2)
             finally:
                 kernel.close()
@@ -174,8 +179,8 @@ def read_on(
 
 
 def untouched(name: str, folder: Path, ranks: int, **env: str) -> list[str]:
-    """Run all cells of a lesson as they come, with exercises that are not solved, on fresh ranks;
-    the cells that ended in a library's own code, hung, or lost ranks: each with its error."""
+    """Run all cells of a lesson on fresh ranks, with no exercise solved. Return the cells that
+    failed in a library's code or hung, each with its error."""
     copy(folder)
     home, found = Path(env["RANKROOM_HOME"]), []
     kernel = Kernel(**{**os.environ, **env})
@@ -191,7 +196,7 @@ def untouched(name: str, folder: Path, ranks: int, **env: str) -> list[str]:
                 break
             if "raises-exception" in cell.metadata.get("tags", []):
                 continue
-            # Runs of a shell, and those that a check starts, are killed on purpose.
+            # Runs that a shell command or a check starts may be killed on purpose.
             is_run = cell.source.startswith(("%%distributed", "%%scaling"))
             runs = set(home.glob("runs/*")) - before if is_run else set()
             tracebacks = [shown.error, *errors_of(runs)]
@@ -204,7 +209,7 @@ def untouched(name: str, folder: Path, ranks: int, **env: str) -> list[str]:
 
 
 def errors_of(runs: Iterable[Path]) -> list[str]:
-    """The tracebacks of all ranks in these runs."""
+    """Return the tracebacks of all ranks in these runs."""
     logs = (run / "events.jsonl" for run in runs)
     lines = [line for log in logs if log.exists() for line in log.read_text().splitlines()]
     events = [json.loads(line) for line in lines if '"kind":"error"' in line]
@@ -212,32 +217,32 @@ def errors_of(runs: Iterable[Path]) -> list[str]:
 
 
 def from_library(traceback: str) -> str:
-    """Where an error was raised, and its last line, if that was in another package's own code, such
-    as torch's; empty if it was in a cell, or by Rankroom, which says what to do."""
+    """Return a traceback's last line and where the error was raised, if in another package such as
+    torch; empty if it was raised in a cell, or by Rankroom, whose messages say what to do."""
     text = COLOUR.sub("", traceback)
     frames = FRAME.findall(text)
     said = text.strip().rpartition("\n")[2][:300]
     if not frames or frames[-1].startswith("Cell ") or "/rankroom/" in frames[-1]:
         return ""
-    # A check interrupts an answer that hangs, and says so.
+    # A check interrupts an answer that hangs, and reports that itself.
     return "" if said.startswith("KeyboardInterrupt") else f"{said} ({frames[-1]})"
 
 
 def solution_of(name: str) -> Callable[[str, str], list[tuple[str, str]]]:
-    """What to check if it is nothing but the lesson's own solutions."""
+    """Return a `tries` for `walk` that checks only the lesson's own solutions."""
     solved = solutions(read(name))
     return lambda exercise, _: [("solution", f"%%check {exercise}\n{solved[exercise]}")]
 
 
 def tidy(home: str) -> None:
-    """End the clusters of a home: those of a cell that took too long disturb all tests after it."""
+    """Stop the clusters of a home: those of a cell that timed out would disturb later tests."""
     for cluster in Path(home).glob("clusters/*"):
         end(ClusterPaths(cluster.name, cluster.parent))
 
 
 def left_behind(home: str, *but: str) -> list[str]:
-    """The processes of a home that do not belong to the clusters `but`, once those that are about
-    to end have had their time: the number and command of each."""
+    """Return the processes of a home that do not belong to the clusters `but`, each as pid and
+    command. Processes that are about to end get GONE_S to do so."""
     until = time.monotonic() + GONE_S
     while (left := _processes(home, *but)) and time.monotonic() < until:
         time.sleep(0.2)

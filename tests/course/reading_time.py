@@ -6,14 +6,14 @@ import re
 
 import nbformat
 
-WORDS, LINES = 180, 24  # read in a minute
-EXERCISE, SCRIPT = 3, 12  # minutes for one, and for one that is a whole script
+WORDS, LINES = 180, 24  # read per minute
+EXERCISE, SCRIPT = 3, 12  # minutes per exercise, and per exercise that is a whole script
 SCRIPT_LINES = 12
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
 def minutes(notebook: nbformat.NotebookNode) -> float:
-    """Of reading it and solving its exercises; hints are folded, and what goes further is extra."""
+    """Return the minutes for its text and exercises, without folded hints and "Going further"."""
     found = 0.0
     for cell in notebook.cells:
         if cell.id == "stretch":

@@ -1,5 +1,7 @@
-"""Right is right and wrong is wrong whatever numbers an answer is tried on: checks draw other ones
-each time. Those that need no other rank are tried here, on many."""
+"""A check's verdict does not depend on the random numbers that it draws for each try.
+
+The checks that need only one rank are tried here with many seeds.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def lesson_of(exercise: str) -> str:
 
 
 def variables(exercise: str, source: str) -> dict[str, object]:
-    """What there is on a rank once it has run the answer, and the exercises before it."""
+    """Return the variables of a rank that has run the lesson's solutions, then the answer."""
     import torch
 
     found: dict[str, object] = {"torch": torch, "F": torch.nn.functional}

@@ -1,4 +1,4 @@
-"""The data of the lessons: the digits, and the real formats in tiny made-up files."""
+"""The lessons' data: the built-in digits and text, and tiny files in the supported formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def idx(array: numpy.ndarray, kind: int = 0x08) -> bytes:
 
 
 def mnist(folder: Path, packed: bool, counts: tuple[int, int] = (30, 10)) -> Path:
-    """MNIST's four files, tiny."""
+    """Write MNIST's four files with a few random images; return the folder."""
     folder.mkdir(parents=True)
     chance = numpy.random.default_rng(0)
     for which, count in zip(("train", "t10k"), counts, strict=True):
@@ -115,7 +115,7 @@ def test_cifar(tmp_path: Path, files: tuple[str, ...], before: int, classes: int
     for number, name in enumerate(files):
         rows = chance.integers(0, 256, (20, before + 3072), dtype="u1")
         rows[:, before - 1] = (numpy.arange(20) + number) % classes
-        rows[:, before : before + 1024] = 255  # all red
+        rows[:, before : before + 1024] = 255  # the red channel
         rows[-1, before - 1] = classes - 1
         rows.tofile(tmp_path / name)
     found = load_images(tmp_path)

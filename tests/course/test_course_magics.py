@@ -1,4 +1,4 @@
-"""`%course` and `%%check` in a real kernel, also where things are not as a lesson wants them."""
+"""`%course` and `%%check` in a real kernel, also if a lesson's requirements are not met."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_catching_up_puts_solutions_on_all_ranks(kernel: Kernel):
     assert "hello.3" not in words
     shown = said(kernel, "%distributed share(list(range(5)), rank, size), speaks(rank, size)")
     assert "([0, 2, 4], False)" in shown and "([1, 3], True)" in shown
-    # What comes after it is still the learner's own to write.
+    # Later exercises are left to the learner.
     assert "'careful' is not defined" in said(kernel, "%distributed careful(1, 0)")
-    # Twice does no harm; without a name it is all of the lesson.
+    # It may be repeated. Without a name it solves all of the lesson's exercises.
     assert "hello.3: solved on your ranks" in said(kernel, "%course 1 --catch-up")
     assert "inf" in said(kernel, "%distributed careful(1, 0)")
     assert "it has hello.1, hello.2" in said(kernel, "%course 1 --catch-up ring.1")
@@ -180,7 +180,7 @@ def test_too_few_ranks(kernel: Kernel):
 
 @pytest.fixture
 def notebooks(tmp_path) -> Iterator[Callable[[], Kernel]]:
-    """Opens notebooks of one learner, whose ranks are stopped at the end."""
+    """Open notebooks of one learner, and stop the learner's ranks at the end."""
     opened: list[Kernel] = []
 
     def another() -> Kernel:

@@ -1,4 +1,4 @@
-"""Drawings of lessons show what their numbers say, and say it in words, too."""
+"""The lessons' diagrams match their numbers, and also describe themselves in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `%%check capstone.4` does with a capstone.py that is there already."""
+"""What `%%check capstone.4` does with a capstone.py that exists already."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def texts(script: Path) -> list[str]:
-    """Of all scripts beside it, and of itself."""
+    """Return the texts of all files in the script's folder."""
     return sorted(path.read_text() for path in script.parent.iterdir())
 
 

@@ -1,5 +1,5 @@
-"""Every lesson, walked on two ranks: it runs through, its checks tell right from wrong, and what
-its words claim comes out of its cells."""
+"""Every lesson on two ranks: its cells run, its checks tell right from wrong answers, and its
+claims hold for the output of its cells."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rankroom.course.lessons import LESSONS, Lesson
 pytestmark = pytest.mark.cluster
 
 
-# Their claims are about time: nothing runs beside them.
+# These lessons make claims about time, so no other test runs beside them.
 TIMED = (3, 11, 12, 14, 20)
-LONG = (20,)  # which starts scripts on ranks of their own, again and again
-# `make test` walks these, and those that the newest commits changed unless they are long;
-# `make test-all` walks all.
+LONG = (20,)  # starts scripts on ranks of their own many times
+# `make test` runs these, and lessons that the newest commits changed unless they are in LONG;
+# `make test-all` runs all.
 CANARIES = (0, 4, 12)
 NEWEST = 5
 
 
 def changed() -> set[str]:
-    """What differs from some commits ago: the first two letters of lessons and of their answers."""
+    """Return the two digits of each lesson that, or whose answers, changed since HEAD~NEWEST."""
     words = ["git", "-C", str(ROOT), "diff", "--name-only", f"HEAD~{NEWEST}"]
     said = subprocess.run(words, capture_output=True, text=True).stdout
     return set(re.findall(r"^(?:notebooks/|tests/course/answers/lesson_)(\d\d)", said, re.M))

@@ -1,4 +1,4 @@
-"""The quiz before and after: marked once, without ranks, and a class's gain from what it left."""
+"""The quiz before and after a workshop: marked once, without ranks; a class's gain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rankroom.workshop.workshop_plan import Plan
 
 
 def filled(when: quiz.When, right: int, questions: Sequence[Question] = QUESTIONS) -> str:
-    """A sheet with so many right answers, and wrong ones after them."""
+    """Return a sheet whose first `right` answers are right, and the others wrong."""
     letters = []
     for number, each in enumerate(questions):
         correct = quiz.form(each, when).right
@@ -42,7 +42,7 @@ def test_questions_are_two_forms_of_the_same():
         for form in (each.before, each.after):
             assert len({*form.answers}) == len(LETTERS)
             assert form.shown[LETTERS.index(form.right)] == form.answers[0]
-    for when in quiz.WHEN:  # no letter is a good guess
+    for when in quiz.WHEN:  # so that no letter is a good guess
         counts = Counter(quiz.form(each, when).right for each in QUESTIONS)
         assert {*counts} == {*LETTERS} and max(counts.values()) <= len(QUESTIONS) / 2
     assert not {*all_exercises()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
@@ -52,7 +52,7 @@ def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Pa
     magic, _, lines = quiz.answer_cell("before").partition("\n")
     assert magic == "%%check quiz.before"
     with pytest.raises(UsageError, match="you have not answered anything yet"):
-        quiz.answer("before", lines)  # run by mistake, it would be the answers that count
+        quiz.answer("before", lines)  # run by mistake, it would count as the first answers
     wrong = "ab"[QUESTIONS[0].before.right == "a"]
     assert "0 of 10 right" in repr(quiz.answer("before", lines.replace("1 ?", f"1 {wrong}", 1)))
 
@@ -60,7 +60,7 @@ def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Pa
 def test_marks_count_once_and_the_gain_is_said(home: Path):
     first = repr(quiz.answer("before", filled("before", 4)))
     assert "4 of 10 right" in first
-    assert QUESTIONS[2].before.answers[0] not in first  # what is asked again is not given away
+    assert QUESTIONS[2].before.answers[0] not in first  # the same is asked again later
     with pytest.raises(UsageError, match=r"taken the quiz before the workshop already: 4 of 10"):
         quiz.answer("before", filled("before", 10))
     after = quiz.answer("after", filled("after", 9))
@@ -114,7 +114,7 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
         data = json.loads(file.read_text()) | {"user": user}
         (class_folder / f"{user}.json").write_text(json.dumps(data))
     said = CliRunner().invoke(main, ["course", "progress", str(class_folder)]).output
-    assert f"0 of {len(all_exercises())} passed" in said  # questions are no exercises
+    assert f"0 of {len(all_exercises())} passed" in said  # questions do not count as exercises
     assert "2 took it before, 3 took it after" in said
     assert "of 2 who took both: 3.0 right before, 9.0 after" in said
     assert f" 3 {'why ranks get stuck':<25}    50 %  100 %" in said
@@ -128,7 +128,7 @@ def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
     assert [each.lesson for each in hour] == [1, 4, 4, 12]
     assert (
         quiz.questions_about([]) == quiz.questions_about([7, 8, 1]) == QUESTIONS
-    )  # two questions are no quiz
+    )  # too few questions match
     assert quiz.questions_about(range(21)) == [*QUESTIONS]
     shown = quiz.questions_markdown("before", hour)
     assert shown.startswith("**4 questions.**") and "4. In every step, ranks 0, 1 and 3" in shown
@@ -143,7 +143,7 @@ def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
     assert after.words == ["quiz after the workshop: 4 of 4 right; before it: 3"]
     mine = CliRunner().invoke(main, ["course", "progress"]).output
     assert "quiz before: 3 of 4 right" in mine
-    # Kept by the numbers of all, so that workshops with other lessons can be compared.
+    # Stored by number among all questions, to compare workshops on different lessons.
     kept = progress.read()
     assert {*kept.tries} == {f"{when}.{number}" for when in quiz.WHEN for number in (1, 5, 6, 9)}
     lines = quiz.class_results([kept])
@@ -163,7 +163,7 @@ def test_a_quiz_of_another_workshop_is_told_with_its_size(home: Path):
 
 def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeypatch):
     plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=((1, 15),))
-    # pytest's folders are closed to other users, who play no part here.
+    # Other users cannot enter pytest's folders, and do not have to here.
     monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)
     folder = workshop_folder.open_folder(plan)
     quiz.answer("before", filled("before", 3))

@@ -1,10 +1,9 @@
-"""Lessons one after the other, as a learner reads on: each in a notebook of its own, all on the
-course's ranks, of which there are other numbers than two.
+"""Lessons one after the other, each in a notebook of its own, all on the course's ranks.
 
-Fresh ranks, two of them, are those of test_lessons.py, with wrong answers too. Here, with the
-lessons' own solutions: all lessons on 6 ranks; on 2 with every cell run twice in a row, on 3, 4
-and 8 in parts, some of them backwards; and on 1 rank what makes sense there, while the others say
-at every cell that they need two.
+test_lessons.py runs each lesson on two fresh ranks, also with wrong answers. These tests use the
+lessons' own solutions: all lessons on 6 ranks; on 2 ranks with every cell run twice in a row; on
+3, 4 and 8 ranks in parts, some out of order; and on 1 rank those that make sense there. The others
+must say at every cell that they need two ranks.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from rankroom.course.lessons import LESSONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
-TIMED = (3, 12, 14)  # they claim times, and are walked alone
+TIMED = (3, 12, 14)  # make claims about time, so they run alone
 ALL = [each.number for each in LESSONS]
 UNTIMED = [number for number in ALL if number not in TIMED]
-# The same training again and again: what these lessons claim holds on any number of ranks.
+# Lessons that train a network: their claims hold on any number of ranks.
 TRAINING = [4, 5, 6, 7, 8, 10, 11]
 BACKWARDS = [9, 10, 5, 4]
 REST = [number for number in UNTIMED if number not in TRAINING]
@@ -34,7 +33,7 @@ REFUSED = ("%load_ext", "%%distributed", "%%check", "%%scaling")
 
 
 def of(ranks: int, order: list[int], name: str) -> Any:
-    """Lessons in this order. Claims of time, and more than four ranks, bear nothing beside them."""
+    """Return a parameter. Claims about time and more than four ranks need an idle machine."""
     is_alone = ranks > 4 or any(number in TIMED for number in order)
     marks = [pytest.mark.alone] if is_alone else []
     return pytest.param(ranks, order, id=f"{name}-{ranks}", marks=marks)
@@ -71,7 +70,7 @@ def test_every_cell_may_be_run_twice(tmp_path: Path, ranks: int, order: list[int
 def complaints(
     folder: Path, ranks: int, order: list[int], times: int = 1
 ) -> list[tuple[str, list[str]]]:
-    """What is wrong with lessons that are read in this order, by their names."""
+    """Return what is wrong with lessons that are read in this order, by file name."""
     names = [LESSONS[number].file for number in order]
     found = read_on(names, folder / "course", ranks, times, RANKROOM_HOME=str(folder / "home"))
     assert [name for name, _ in found] == names
@@ -80,12 +79,12 @@ def complaints(
 
 
 def broken_claims(name: str, played: Played) -> list[str]:
-    """What a lesson that trains claims, and what did not come true."""
+    """Return the first claim that does not hold, if the lesson is one of TRAINING."""
     if int(name[:2]) not in TRAINING:
         return []
     try:
         importlib.import_module(f"answers.lesson_{name[:2]}").claims(played)
-    except Exception as error:  # such as a number that is nowhere to be found
+    except Exception as error:  # such as a number that is missing in the output
         claim = traceback.extract_tb(error.__traceback__)[-1].line
         return [f"claim: {claim}: {error!r}"]
     return []

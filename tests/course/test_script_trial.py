@@ -1,4 +1,4 @@
-"""How the capstone tries a script: it is started and killed, and what it read is counted."""
+"""How the capstone tries a script: starts it, kills a rank, and counts the images read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Every lesson with "Run All" and no exercise solved, by somebody who only wants to look: later
-cells say that they build on an exercise, and neither hang nor fail within a library."""
+"""Every lesson with "Run All" and no exercise solved, as if somebody only wanted to look.
+
+Later cells must say that they build on an exercise, and neither hang nor fail within a library.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of the course as they are written: alike in form, and complete."""
+"""The text of the course's notebooks: uniform in structure, and complete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_its_paragraphs_are_short(notebook):
 
 
 def links(notebook: nbformat.NotebookNode) -> set[str]:
-    """Where its words lead."""
+    """Return the targets of the links in its text."""
     return {
         target
         for cell in notebook.cells
@@ -58,7 +58,7 @@ def links(notebook: nbformat.NotebookNode) -> set[str]:
 
 
 def test_its_links_lead_somewhere(notebook):
-    """Those to other pages were looked at when they came into the list: no test asks a network."""
+    """Links to other sites were checked by hand when they were listed: tests use no network."""
     known = LINKS.read_text().split()
     for target in links(notebook):
         assert target in known if "://" in target else (NOTEBOOKS / target).exists(), target
@@ -76,7 +76,7 @@ def test_its_cells_are_short(notebook):
 
 
 def test_it_writes_and_removes_only_what_is_its_own(notebook):
-    """A reader's folder may have a train.py."""
+    """A reader's folder may contain a train.py of the reader's own."""
     own = f"lesson-{notebook.file[:2]}", "capstone-runs"
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -135,14 +135,14 @@ def test_its_exercises_have_three_hints_and_a_solution(notebook):
     for place, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and CHECK.match(cell.source):
             after = notebook.cells[place + 1].source
-            # A question, what is needed, the shape of the code; then the solution.
+            # Hints: a question, what is needed, an outline of the code; then the solution.
             question, _, shape, answer = FOLD.findall(after)
             assert "?" in question and "```python" not in question
             code = re.fullmatch(r"```python\n(.*)```", shape.strip(), re.DOTALL)[1]
             ast.parse(code)
             assert "..." in code and SOLUTION.search(after)[1].strip() in answer
             assert SOLUTION.search(after)[1].strip() != code.strip()
-            # The solution is not what the cell says already.
+            # The cell itself does not contain the solution.
             assert SOLUTION.search(after)[1].strip() not in cell.source
 
 
@@ -169,7 +169,7 @@ def test_the_lessons_are_the_notebooks_there_are():
 
 
 def test_nothing_is_said_twice_the_same(notebook):
-    """A sentence that stands in two lessons was copied."""
+    """A long line that is in two lessons was copied."""
     mine = {line for cell in notebook.cells if cell.cell_type == "markdown"
             for line in cell.source.splitlines() if len(line) > 90}  # fmt: skip
     for file in FILES:
@@ -179,7 +179,7 @@ def test_nothing_is_said_twice_the_same(notebook):
 
 
 def test_later_lessons_import_what_earlier_ones_show():
-    """The networks of `rankroom.course.models` are those that stand in cells."""
+    """The networks of `rankroom.course.models` are those that cells define."""
     import torch
 
     from rankroom.course import models
@@ -200,7 +200,7 @@ def test_later_lessons_import_what_earlier_ones_show():
         assert one(given).shape == scores
         assert torch.equal(one(given), other(given))
     changed = text.clone()
-    changed[:, 12:] = 0  # what comes later
+    changed[:, 12:] = 0  # later characters, which must not matter
     assert torch.allclose(gpt[0](text)[:, :12], gpt[0](changed)[:, :12], atol=1e-5)
     begun = shown["clock"]("cpu")
     assert 0 <= models.clock("cpu") - begun < 60

@@ -1,4 +1,4 @@
-"""The documentation as a site: built whole, each link between its pages leading somewhere."""
+"""The documentation site: all of it is built, and a broken link between pages is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the site is made of, so that nothing is written to this checkout."""
+    """Copy the site's sources, so that nothing is written to this checkout; return the tool."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())

@@ -1,4 +1,4 @@
-"""Building for GPUs without one: what there is to say where a compiler is missing."""
+"""Builds for GPUs on a machine without one: what is reported if the compiler is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gpu_build
 
 
 def pip_has(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
-    """Have pip fetch a compiler's wheel with these files."""
+    """Pretend that pip fetches a compiler's wheel with these files."""
 
     def fetch(words: list[str]) -> None:
         folder = next(word.partition("=")[2] for word in words if word.startswith("--dest="))

@@ -1,4 +1,4 @@
-"""What the set-up downloads: which build of torch, and how much is said before."""
+"""What the set-up downloads: which build of torch, and the announcement of its size."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_a_candidate_is_no_release(
 
 
 def files(folder: Path, **sizes: int) -> list[dict[str, object]]:
-    """What pip would fetch: files of these sizes."""
+    """Return what pip would report for packages of these sizes, in bytes."""
     found = []
     for name, size in sizes.items():
-        path = folder / f"{name} 1.whl"  # with a space, which a URL quotes
+        path = folder / f"{name} 1.whl"  # with a space, which is quoted in a URL
         path.write_bytes(b"")
         with path.open("ab") as file:
             file.truncate(size)
@@ -145,7 +145,7 @@ def test_the_table_of_versions_brings_its_heading(tmp_path: Path) -> None:
     versions.write_section(page, [row], ["3.14"])
     assert "## Other versions of the frameworks\n" in page.read_text()
     assert f"{row.row}\n\n3.14\n\n{versions.END}" in page.read_text()
-    # Tried again, a row takes the place of its own; the others stay.
+    # An environment that is tried again replaces its row; other rows stay.
     older = versions.Environment("3.9.1", "2.4.1", "2.16.2", "3.12.0", "trained", False, 60.0, 8.0)
     again = versions.Environment("3.12.1", "2.7.1", "2.19.1", "3.15.1", "trained", False, 90.0, 8.2)
     versions.write_section(page, [older, again], ["3.14"])

@@ -1,4 +1,4 @@
-"""The set-up of a checkout: a step is due when what it is made from has changed, and says so."""
+"""The set-up of a checkout: a step is due when its inputs have changed, and is announced."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ from checkout import TOOLS
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout with nothing in it."""
+    """A checkout with nothing in it but an empty .venv."""
     for name, path in {"ROOT": ".", "VENV": ".venv", "PYTHON": ".venv/bin/python"}.items():
         monkeypatch.setattr(setup, name, tmp_path / path)
     (tmp_path / ".venv").mkdir()
@@ -75,7 +75,7 @@ def test_a_step_that_failed_stays_due(checkout):
 
 
 def side_by_side(checkout, *steps):
-    """Steps with names, what they do and what they wait for; each leaves a file of its name."""
+    """Return steps from (name, work, steps to wait for); each creates a file of its name."""
 
     def do(name, work):
         work()
@@ -178,7 +178,7 @@ def test_an_environment_that_was_moved_is_not_kept(checkout, tmp_path):
     assert setup.here()
     pip.write_text("#!/somewhere/else/.venv/bin/python\n")
     assert not setup.here()
-    # Without pip it is of no use either.
+    # An environment without pip is of no use either.
     assert not setup.works()
 
 
@@ -207,7 +207,7 @@ def test_a_machine_that_lacks_something_says_how_to_get_it(monkeypatch):
 
 
 def test_the_packages_are_those_of_the_python_that_it_is():
-    """Which need not be the distribution's own."""
+    """It need not be the distribution's own Python."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     wanted = ["Python's venv", "Python's headers"]
     assert machine.from_debian(wanted) == [f"{version}-venv", f"{version}-dev"]
@@ -229,7 +229,7 @@ def test_no_package_is_advised_where_debian_has_only_an_older_one(tmp_path, monk
 
 
 def test_the_oldest_node_runs_what_is_locked():
-    """npm only warns of one that is older than a package wants."""
+    """npm only warns about a Node.js that is older than a package requires."""
     lock = json.loads((TOOLS.parent / "extension" / "package-lock.json").read_text())
     wants = {
         name: (package.get("engines") or {}).get("node") or "" if name else ""
@@ -242,7 +242,7 @@ def test_the_oldest_node_runs_what_is_locked():
 
 
 def test_the_extensions_tests_are_named_one_by_one():
-    """From Node.js 21 on, a folder is not looked through."""
+    """From Node.js 21 on, `node --test` does not search a folder."""
     scripts = json.loads((TOOLS.parent / "extension" / "package.json").read_text())["scripts"]
     assert scripts["test"].endswith("node --test lib-test/test/*.test.js")
 
@@ -293,7 +293,7 @@ LOCKED = f"tensorflow-cpu=={setup.locked('tensorflow-cpu')}"
     ("is_locked", "offered", "as_locked", "has_tensorflow"),
     [
         (True, {LOCKED, "tensorflow-cpu>=2.16", "setuptools"}, True, True),
-        (True, {"tensorflow-cpu>=2.16", "setuptools"}, False, True),  # of a mirror that is behind
+        (True, {"tensorflow-cpu>=2.16", "setuptools"}, False, True),  # a mirror that lags behind
         (True, {"setuptools"}, False, False),
         (False, {"tensorflow-cpu>=2.16", "setuptools"}, False, True),
         (False, {"setuptools"}, False, False),
@@ -318,7 +318,7 @@ def test_without_an_index_nothing_is_left_out(monkeypatch):
 
 
 def packages_installed(monkeypatch, is_locked, offered):
-    """What the set-up has pip install where pip is offered this."""
+    """Return what the set-up installs if only `offered` is available to pip."""
     installed = []
     monkeypatch.chdir(TOOLS.parent)
     monkeypatch.setattr(setup, "PYTHON", sys.executable)
@@ -374,7 +374,7 @@ def test_the_test_cluster_is_set_up_where_it_can_be_brought_up():
 
 
 def test_the_lock_is_for_every_python_3_11():
-    """A package that wants a later patch release shuts out Debian 12, whose Python is 3.11.2."""
+    """A package that requires a later patch release excludes Debian 12, whose Python is 3.11.2."""
     lines = (TOOLS.parent / "requirements.lock").read_text().splitlines()
     names = [line.partition("==")[0] for line in lines if "==" in line and line[0] != "#"]
     wants = {name: metadata.metadata(name).get("Requires-Python") or "" for name in names}

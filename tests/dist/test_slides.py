@@ -1,4 +1,4 @@
-"""`make slides`: one file of all lessons, which a browser shows without a network."""
+"""`make slides`: one file with all lessons, which a browser shows without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankroom.course.lessons import LESSONS
 
 
 def titles() -> list[str]:
-    """The first heading of each lesson's notebook."""
+    """Return the first heading of each lesson's notebook."""
     found = []
     for each in LESSONS:
         cells = json.loads((NOTEBOOKS / each.file).read_text("utf-8"))["cells"]
@@ -65,7 +65,7 @@ def test_slides_in_a_browser(tmp_path: Path):
     )  # fmt: skip
     assert made.returncode == 0, made.stdout
     text = file.read_text("utf-8")
-    # What a page loads by itself; reveal.js has texts in which such a thing could be put.
+    # The page must load nothing. Scripts are left out, as reveal.js contains such tags as text.
     text = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=(?![\"']?data:)", text)
     assert "@import" not in text and not re.findall(r"url\((?![\"']?(?:data:|#))", text)

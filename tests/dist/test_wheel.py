@@ -1,7 +1,7 @@
 """The wheel, installed where there is no Node.js, no framework and no checkout.
 
-At both ends of what is supported: the oldest JupyterLab with the oldest Python on this machine, the
-newest JupyterLab with the newest Python.
+Tested with the oldest supported JupyterLab on the oldest Python of this machine, and with the
+newest JupyterLab on the newest Python, among 3.10 to 3.13.
 """
 
 import json
@@ -24,7 +24,7 @@ from rankroom.rank.environment import free_ports
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(1000)]
 ENDS = {"oldest": "jupyterlab==4.2.*", "newest": "jupyterlab>=4.5,<5"}
-# Everything that a cell on ranks needs, and no framework.
+# Uses everything that a cell on ranks needs, without a framework.
 CELL = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
@@ -39,7 +39,7 @@ finally:
 
 
 def python_of(end: str) -> str:
-    """The oldest or newest supported Python that really starts."""
+    """Return the oldest or newest Python from 3.10 to 3.13 that starts and has ensurepip."""
     names = [f"python3.{minor}" for minor in range(10, 14)]
     for name in names if end == "oldest" else reversed(names):
         found = shutil.which(name)
@@ -67,13 +67,13 @@ class Bare:
         return {**kept, **jupyter, **home, "PATH": f"{self.folder}/bin"}
 
     def run(self, command: str, *words: str) -> str:
-        """What a command of this environment says, on both streams."""
+        """Return what a command of this environment prints, on both streams."""
         done = subprocess.run(
             [self.folder / "bin" / command, *words], env=self.environment(), cwd=self.folder,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
-        # `jupyter … list` marks what it says with colours.
+        # `jupyter … list` prints in colours.
         return re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
 
 
@@ -161,7 +161,7 @@ def test_the_demo_finds_the_notebook(bare):
 
 
 def test_jupyterlab_serves_extension_and_routes(bare):
-    # One that the system gives to no one else while the server starts.
+    # A port that the system does not give to another program while the server starts.
     [port] = free_ports(1)
     options = [f"--port={port}", "--no-browser", "--IdentityProvider.token=t", "--allow-root"]
     server = subprocess.Popen(
@@ -183,7 +183,7 @@ def test_jupyterlab_serves_extension_and_routes(bare):
 
 
 def get(port: int, path: str) -> str:
-    """The answer of a server that may still be starting."""
+    """Return the answer of a server that may still be starting."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/{path}", headers={"Authorization": "token t"}
     )
@@ -192,7 +192,7 @@ def get(port: int, path: str) -> str:
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.read().decode()
-        except (ConnectionError, TimeoutError):  # one that listens may not answer yet
+        except (ConnectionError, TimeoutError):  # a server that listens may not answer yet
             assert time.monotonic() < deadline, "JupyterLab does not answer"
         except urllib.error.URLError as error:
             if isinstance(error, urllib.error.HTTPError) or time.monotonic() > deadline:

@@ -1,5 +1,7 @@
-"""What connects to a supervisor and should not, or speaks otherwise than it does: a run that is on
-goes on, and there is one line to read at most."""
+"""Peers that connect to a supervisor without a key, or violate its protocol.
+
+The current run goes on, and error messages are one line at most.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ pytestmark = [
     pytest.mark.fault("{id} at a supervisor's connection", "a run goes on; one line at most"),
 ]
 
-USUAL = 1024  # descriptors that a process may have at first, with most systems
+USUAL = 1024  # a process's default limit on file descriptors, on most systems
 THOUSAND = 1000
-# ZMTP 3.1: who speaks, and that it will by CURVE. A frame of 200 bytes is its first one.
+# ZMTP 3.1: a greeting that announces CURVE, then the first command, of 200 bytes or of 1 GiB.
 GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
 HELLO = b"\x04" + bytes([200]) + b"\x05HELLO" + b"\0" * 194
 GIANT = b"\x06" + struct.pack(">Q", 1 << 30) + b"\x05HELLO"
@@ -40,7 +42,7 @@ GIANT = b"\x06" + struct.pack(">Q", 1 << 30) + b"\x05HELLO"
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two ranks whose supervisor began with as few descriptors as is usual."""
+    """Two ranks whose supervisor started with the usual limit on file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))
@@ -64,7 +66,7 @@ def reach(cluster: Cluster) -> socket.socket:
 
 
 def say(*parts: bytes) -> Callable[[Cluster], None]:
-    """Say it, and wait until the supervisor hangs up."""
+    """A peer that sends these parts, and waits until the supervisor closes the connection."""
 
     def peer(cluster: Cluster) -> None:
         with reach(cluster) as stranger, contextlib.suppress(ConnectionError):
@@ -143,7 +145,7 @@ def test_a_run_goes_on_beside(usual: Cluster, peer: Callable[[Cluster], None], t
     assert usual.refresh().supervisor == process.pid and process.is_running()
     assert process.memory_info().rss < before + 2 * MAX_PART_BYTES
     said = usual.paths.supervisor_log.read_text().removeprefix(log)
-    # What a question failed with is told to who asked, and where is in the log.
+    # The client gets the error of a failed request; its traceback is in the log.
     assert len([line for line in said.splitlines() if not line.startswith(" ")]) <= 3, said
 
 
@@ -187,7 +189,7 @@ def stopped(cluster: Cluster) -> Iterator[None]:
     tasks = Path(f"/proc/{supervisor}/task")
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        # On a busy machine, what is asked at once may be heard before that.
+        # On a busy machine, a request could be received before the process stops.
         assert poll_until(lambda: all(_stands(each) for each in tasks.iterdir()), 30, 0.01)
         yield
     finally:

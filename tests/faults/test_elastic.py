@@ -1,5 +1,4 @@
-"""A rank dies within `hvd.elastic.run`: it is started again, and training goes on from the last
-commit."""
+"""A rank dies in `hvd.elastic.run`: it is restarted, and training goes on from the last commit."""
 
 import subprocess
 import sys
@@ -65,13 +64,13 @@ weights = [round(float(each), 5) for each in model.state_dict().values()]
 
 
 def training(folder, trouble="pass", first="", restored="pass"):
-    """A cell of eight steps, of which every second is a commit."""
+    """A cell of eight training steps, with a commit after every second one."""
     names = {"folder": str(folder), "trouble": trouble, "first": first, "restored": restored}
     return BEGIN.format(**names) + SHOWN
 
 
 def trained(cluster, source):
-    """Steps that each rank took, and the run; all came to the end with the same weights."""
+    """The steps that each rank took, and the run; all ranks must end with the expected weights."""
     run = finish(cluster, source)
     assert run.state == "done", failure(run)
     ranks = [eval(run.results[rank]) for rank in sorted(run.results)]
@@ -81,7 +80,7 @@ def trained(cluster, source):
 
 
 def went_on(run):
-    """What the record notes of ranks that came back."""
+    """The record's notes about ranks that rejoined."""
     return [
         note
         for note in run.info.notes
@@ -89,7 +88,7 @@ def went_on(run):
     ]
 
 
-WEIGHTS: list[float] = []  # after a training in which no rank dies
+WEIGHTS: list[float] = []  # after training without a failure
 
 
 def cluster_of(ranks, factory, **how):
@@ -113,7 +112,7 @@ def pair(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other_pair(tmp_path_factory):
-    """A rank is brought back three times a minute only."""
+    """A second pair, as a rank is restarted automatically only three times a minute."""
     yield from cluster_of(2, tmp_path_factory, auto_restart=True)
 
 
@@ -134,7 +133,7 @@ def new_three(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Two ranks that nobody starts again unless asked."""
+    """Two ranks that are restarted only on request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANKROOM_ELASTIC_SECONDS", "4")
         yield from cluster_of(2, tmp_path_factory)
@@ -152,7 +151,7 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
     assert seen[rank] == [*range(goes_on, 8)]
     assert pair.ranks[rank].pid != before[rank]
     assert pair.ranks[1 - rank].pid == before[1 - rank]
-    # Both processes are in the record, and what happened.
+    # The record has the events of both processes, and says what happened.
     said = log(run, rank, "stderr")
     assert f"rank {rank} was killed by SIGKILL" in said
     assert f"it has rejoined and continues from the last commit (batch={goes_on})" in said
@@ -163,10 +162,10 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
     assert [e["kind"] for e in events if e.get("state") == "running"] == ["status"] * 2
     all_events = [each["seq"] for each in pair.store.events(run.id) if each["rank"] == rank]
     assert all_events == list(range(len(all_events)))
-    # Collectives after the reset belong together, on whichever process.
+    # The profile counts the rank as idle while it was away.
     profile = run.profile()
     assert profile.ranks[rank].idle > 0
-    # The next cell finds Horovod as it was left, and says nothing about a restart.
+    # In the next cell, Horovod still works, and no note mentions a restart.
     after = finish(pair, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()")
     assert set(after.results.values()) == {"2.0"}
     assert after.info.notes == []
@@ -183,7 +182,7 @@ def test_collectives_are_matched_after_a_rank_came_back(three, tmp_path):
         and each.key.op == "allreduce"
     ]  # fmt: skip
     whole = [each.ranks for each in gradients if len(each.ranks) == 3]
-    assert len(whole) > 4  # what the rank did in its last second is not known
+    assert len(whole) > 4  # the rank's last second before its death is not recorded
     last = gradients[-4:]
     assert [each.ranks for each in last] == [[0, 1, 2]] * 4
     assert max(each.spread for each in last) < 5_000_000
@@ -240,12 +239,12 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     seen, run = trained(other_pair, training(tmp_path, die, first=dies))
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
-    assert run.duration < 25  # Horovod itself would look for it for 30 s
+    assert run.duration < 25  # Horovod alone would try to connect for 30 s
 
 
 @pytest.mark.thorough
 def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, tmp_path):
-    # All three have met; the last one asks where to connect to when another has died of it.
+    # All three ranks have met. Rank 2 dies as it connects, 3 s before rank 0 asks for addresses.
     ways = """
         from rankroom.rank.world import World
         meet = World.open_store
@@ -265,12 +264,12 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, t
     )
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert len(went_on(run)) == 2
-    assert run.duration < 25  # Horovod itself would look for it for 30 s
+    assert run.duration < 25  # Horovod alone would try to connect for 30 s
 
 
 @pytest.mark.thorough
 def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three, tmp_path):
-    # Of two ranks, the one with the lower address listens; rank 2 gives the highest there is.
+    # Of two ranks, the one with the lower address listens; rank 2 announces the highest of all.
     ways = """
         import socket, urllib.error, urllib.request
         from rankroom.rank.world import World
@@ -300,7 +299,7 @@ def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three
     )
     assert seen[0] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
     assert len(went_on(run)) == 2
-    assert run.duration < 25  # Horovod itself would listen for 30 s
+    assert run.duration < 25  # Horovod alone would listen for 30 s
 
 
 def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
@@ -413,7 +412,7 @@ def test_one_that_nobody_restarts_ends_the_run(alone, tmp_path):
     assert "was not restarted within 4 s" in failure(run)
     assert "`%cluster start --auto-restart`" in failure(run)
     alone.restart([1])
-    # What a new process imports for its first optimizer must not keep the other waiting.
+    # The imports for the new process's first optimizer must not keep the other rank waiting.
     made = "import torch; torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())"
     assert finish(alone, made, ranks=[1]).state == "done"
     assert trained(alone, training(tmp_path))[1].info.notes == []

@@ -1,4 +1,4 @@
-"""A machine that starts no more processes and threads for a while: who lives goes on living."""
+"""A machine cannot start processes or threads for a while: those already running go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
-# Root is not held by a limit of its own (RLIMIT_NPROC), but by a control group's.
+# RLIMIT_NPROC does not apply to root; the limit of a control group does.
 GROUPS = next(
     (each for each in map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")) if each.is_dir()), None
 )
@@ -25,7 +25,7 @@ GROUPS = next(
 
 @contextlib.contextmanager
 def no_more(pid: int) -> Iterator[None]:
-    """The process can start no thread and no process."""
+    """Keep a process from starting any thread or process."""
     if GROUPS is None:
         pytest.skip("there are no control groups here")
     own = GROUPS / f"rankroom-{pid}"

@@ -1,4 +1,4 @@
-"""A disk gets full in mid-run: the run goes on, says so, and loses no line."""
+"""A disk fills up during a run: the run goes on, says so, and loses no line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankroom.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-# Prints whenever the test makes the next step, so that it decides what is full meanwhile.
+# Prints in steps that the test starts, so that the test decides which disk is full during each.
 STEPS = """
 import os, signal, time
 from pathlib import Path
@@ -144,7 +144,7 @@ def test_a_rank_killed_on_a_full_disk(ranks, disk, tmp_path):
 
 
 def spooled(ranks: Cluster, run: Run, rank: int) -> list[str]:
-    """The lines that a rank's own copy of its events holds."""
+    """The lines of the log events in a rank's spool."""
     events = (ranks.paths.spool(rank) / f"{run.id}.jsonl").read_bytes().splitlines()
     return "".join(json.loads(event).get("text", "") for event in events).splitlines()
 
@@ -203,7 +203,7 @@ def test_a_rank_that_ends_while_the_disk_is_full(ranks, disk):
     gone = psutil.Process(ranks.info.ranks[1].pid)
     gone.kill()
     wait_for(lambda: not gone.is_running())
-    time.sleep(0.5)  # the supervisor looks ten times a second, and cannot write what it sees
+    time.sleep(0.5)  # the supervisor checks ten times a second, and cannot write what it finds
     assert "1" not in ranks.paths.read().exits and ranks.running
     disk.free()
     wait_for(lambda: "1" in ranks.paths.read().exits)

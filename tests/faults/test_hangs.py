@@ -1,4 +1,4 @@
-"""Cells that hang, for real: explained within seconds, let go, and the next cell works."""
+"""Cells that really hang: explained within seconds, released, and the next cell works."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ OWN_LOCK = "a deadlock of the user's"
 
 
 def either_first(one: str, other: str) -> str:
-    """Both, with how long that which came first has stood."""
+    """A pattern for both waits, with the duration of whichever began first."""
     return rf"(?:{one} for \d+ s; {other}|{one}; {other} for \d+ s)"
 
 
@@ -139,9 +139,9 @@ def ready(frameworks):
 
 
 def hang_of(cluster, run, words, seconds=60):
-    """What the record says of the hang, once it does so in these words.
+    """The hang in the record, once its explanation matches `words`.
 
-    A rank that is slow to get there, or to answer, is told of in other words before.
+    While a rank is still on its way to where it hangs, or slow to reply, the explanation differs.
     """
     until = time.monotonic() + seconds
     said = None
@@ -161,14 +161,14 @@ def free(cluster, run):
 
 
 # From the cell's start to the explanation in the record.
-PATIENCE_S = 4.0  # as users have it, who set no RANKROOM_HANG_SECONDS
-EXPLAINED_S = 10.0  # of each kind
-USUALLY_S = 6.0
+PATIENCE_S = 4.0  # the default of RANKROOM_HANG_SECONDS
+EXPLAINED_S = 10.0  # the limit for each kind
+USUALLY_S = 6.0  # the limit for the median
 
 
 @pytest.fixture(scope="module")
 def explained() -> Iterator[list[float]]:
-    """After how many seconds each kind was explained; at the end their median must be short."""
+    """How many seconds each explanation took; at the end, their median must be short."""
     taken: list[float] = []
     yield taken
     assert median(taken) < USUALLY_S, taken
@@ -177,7 +177,7 @@ def explained() -> Iterator[list[float]]:
 THOROUGH = {"different libraries", "uneven batches", "TensorFlow, eager"}
 
 
-@pytest.mark.alone  # it is about seconds
+@pytest.mark.alone  # it measures time
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -198,7 +198,7 @@ def test_it_is_explained_and_let_go(ready, explained, source, words, record_prop
     assert sorted(rank for place in hang.places for rank in place.ranks) == [0, 1]
     after = ready.store.load(run.id)
     assert after.hang is None
-    # As it was before it was let go, not where ranks stood meanwhile.
+    # The note describes the hang before the release, not where the ranks were during it.
     stuck = f"the run was stuck: {words}"
     assert any(re.fullmatch(stuck, note) for note in after.notes), after.notes
     assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
@@ -216,7 +216,7 @@ def test_a_wait_may_last_as_long_as_the_environment_says(home, monkeypatch):
         cluster.stop()
 
 
-@pytest.mark.alone  # it is about seconds
+@pytest.mark.alone  # it measures time
 def test_a_slow_rank_is_only_told_of(ready, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     run = ready.run(
@@ -229,9 +229,9 @@ def test_a_slow_rank_is_only_told_of(ready, tmp_path):
     assert ready.store.load(run.id).hang is None
 
 
-@pytest.mark.alone  # it is about seconds
+@pytest.mark.alone  # it measures time
 def test_steps_that_wait_a_little_are_not_hangs(ready):
-    """All of them together wait longer than a run may stand."""
+    """The waits add up to more than the time after which a run counts as stuck."""
     source = "for i in range(6):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
     run = finish(ready, source)
     assert run.state == "done" and run.info.notes == []
@@ -241,7 +241,7 @@ def test_steps_that_wait_a_little_are_not_hangs(ready):
     "source",
     [
         COMPILER.format(7),
-        # As frameworks do, whose threads work for the main one.
+        # As in frameworks whose threads compute for the main one.
         "done = threading.Event()\n"
         "def work(until=time.time() + 7):\n"
         "    while time.time() < until:\n"
@@ -259,7 +259,7 @@ def test_what_computes_for_the_cell_is_no_hang(ready, source):
 
 
 def stacks(cluster, ranks, words, seconds=60):
-    """The stacks of ranks once all are like that: one that is slow to answer has others."""
+    """The ranks' stacks, once all match `words`; those of a slow rank differ at first."""
     until = time.monotonic() + seconds
     while True:
         texts = list(cluster.stacks(ranks).values())
@@ -302,7 +302,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
         assert [place.state for place in hang.places if 1 in place.ranks] == ["silent"]
         stacks(ready, [1], ".*line 2 in inner.*line 4 in <module>.*")
     finally:
-        # Held open until the run is over, so that the rank gets on whenever it comes there.
+        # Kept open until the run is over, so that the rank's open() returns whenever it is called.
         opened = os.open(gate, os.O_RDWR)
         over = run.wait(60)
         os.close(opened)
@@ -310,7 +310,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
 
 
 def test_a_release_from_outside_leaves_the_ranks_usable(ready, tmp_path):
-    """The run ends well in spite of it: the next cell must set Horovod up again all the same."""
+    """Although the run succeeds after it, the next cell must set Horovod up again."""
     gate = tmp_path / "gate"
     run = ready.run(f"print(1)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n1")
     while not all(log(run, rank) for rank in (0, 1)):

@@ -1,4 +1,4 @@
-"""An interrupt ends a cell on all ranks within 2 s, whatever they are in, and keeps their state."""
+"""An interrupt ends any cell on all ranks within 2 s, and the ranks keep their state."""
 
 import os
 import signal
@@ -19,13 +19,13 @@ from rankroom.record.store import Store
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.alone,  # it is about seconds
+    pytest.mark.alone,  # it measures time
     pytest.mark.fault(
         "an interrupt: {id}", "the cell ends on all ranks in 2 s, the ranks keep their state"
     ),
 ]
 
-SECONDS = 2.0  # the promise, for each kind of cell
+SECONDS = 2.0  # the promised limit, for each kind of cell
 SETUP = """
 import asyncio, concurrent.futures, ctypes, gc, os, queue, select, socket, subprocess, sys
 import threading, time
@@ -53,7 +53,7 @@ def step():
     model(ones).sum().backward()
     optimizer.step()
 """
-# What a traceback still holds goes now: a loader would wait 5 s for its workers in a later cell.
+# Frees what the last traceback refers to: a DataLoader freed in a later cell would wait 5 s there.
 AFTER = """
 sys.last_type = sys.last_value = sys.last_traceback = sys.last_exc = None
 gc.collect()
@@ -62,7 +62,7 @@ dist.all_reduce(sent := ones.clone()); step()
  graph_step(tf.constant(1.0)).numpy().item()]
 """
 
-# What both ranks are in when the interrupt comes.
+# What both ranks are executing when they are interrupted.
 INSIDE = {
     "Python": "while True: pass",
     "Python that catches exceptions": """
@@ -76,7 +76,7 @@ INSIDE = {
     "printing": "while True: print('x' * 100)",
     "time.sleep": "time.sleep(60)",
     "sleep of the C library": "ctypes.CDLL(None).sleep(60)",
-    # Which keeps the lock from the thread that would send what was printed, too.
+    # PyDLL keeps the GIL: the sleep before it lets the thread that sends output run.
     "sleep of the C library with the interpreter's lock": """
         time.sleep(0.3)
         ctypes.PyDLL(None).sleep(60)
@@ -141,7 +141,7 @@ INSIDE = {
         """,
 }
 
-# What looks as if it waited for somebody to type: no one sits at a rank, so it ends by itself.
+# These would wait for user input, but a rank's stdin is empty, so they end by themselves.
 READING = {
     "sys.stdin.read": ("sys.stdin.read()", ""),
     "sys.stdin.readline": ("sys.stdin.readline()", ""),
@@ -170,7 +170,7 @@ def until(condition, seconds: float = 60.0) -> None:
 
 
 def inside(cluster: Cluster, source: str):
-    """A run whose ranks are where `source` blocks, as far as they can say."""
+    """Start a run, and wait until each rank is about to execute `source`."""
     run = cluster.run("print('here', flush=True)\n" + dedent(source))
     try:
         until(lambda: all(log(run, rank) for rank in (0, 1)))
@@ -182,7 +182,7 @@ def inside(cluster: Cluster, source: str):
 
 
 def demand_in_time(once: Callable[[], float], limit: float = SECONDS) -> float:
-    """Do it until two of at most three took less than the limit, so that their median does."""
+    """Repeat it until two of at most three times are below the limit, so that the median is."""
     taken = [once()]
     while len(taken) < 3 and sum(each < limit for each in taken) < 2:
         taken.append(once())
@@ -190,7 +190,7 @@ def demand_in_time(once: Callable[[], float], limit: float = SECONDS) -> float:
     return taken[-1]
 
 
-# One of each kind; the others are variations of them.
+# One of each kind; the others are variations, and run only with `--repeat`.
 ALWAYS = {
     "Python", "time.sleep", "sleep of the C library",
     "sleep of the C library with the interpreter's lock", "await", "Python in a cell that awaits",
@@ -214,7 +214,7 @@ def test_an_interrupt_ends_the_cell_on_all_ranks(ready, source, record_property)
         run.interrupt()
         if not run.wait(SECONDS):
             print("\n".join(["late:", *ready.stacks(run.running).values()]))
-        # Cells that would end by themselves do so after a minute.
+        # Less than the minute after which some cells would end by themselves.
         assert run.wait(30)
         took = time.monotonic() - begun
         assert run.state == "interrupted", failure(run)
@@ -274,7 +274,7 @@ def test_an_interrupt_twice_and_after_the_end(ready):
 
 
 def test_a_rank_that_finishes_its_own_way_is_let_do_so(ready):
-    """Code between `finally` and the end is run; what it sets is kept."""
+    """The cell's `finally` block runs, and the variables that it sets are kept."""
     run = inside(ready, "tidied = False\ntry:\n    time.sleep(60)\nfinally:\n    tidied = True")
     run.interrupt()
     assert run.wait(60)
@@ -304,7 +304,7 @@ KERNEL = {
 
 
 def texts(store: Store, before: set[str]) -> set[int]:
-    """The ranks that have said something in the run that is new."""
+    """The ranks that have printed something in a run that is not in `before`."""
     new = [each for each in store.ids() if each not in before]
     return {e["rank"] for each in new for e in store.events(each) if e["kind"] == "log"}
 
@@ -323,7 +323,7 @@ def test_the_stop_button_gives_the_prompt_back(kernel, source):
             pressed.append(time.monotonic())
             kernel.interrupt()
 
-        # As soon as the cell is there, which may be before the notebook follows it.
+        # Pressed as soon as both ranks print, which may be before the notebook follows the run.
         presser = threading.Thread(target=press)
         shown = kernel.run(cell, after=presser.start)
         took = time.monotonic() - pressed[0]
@@ -391,17 +391,17 @@ def test_an_interrupt_without_a_run(ready):
 
 
 def test_many_between_two_cells(ready):
-    """As if somebody sat on the button: none of them may stop a rank in the middle of a write."""
+    """Hundreds of interrupts of idle ranks: none may stop a rank in the middle of a write."""
     for _ in range(500):
         for rank in ready.info.ranks:
             os.kill(rank.pid, signal.SIGINT)
     assert values(ready, AFTER) == expected()
-    for rank in ready.info.ranks:  # nothing was written at all: a writer may wait for itself
+    for rank in ready.info.ranks:  # no handler wrote anything: it could deadlock
         assert "SIGINT" not in ready.paths.rank_log(rank.rank).read_text()
 
 
 def test_two_at_once(ready):
-    """Two threads of one kernel press at the same moment."""
+    """Two threads of one kernel interrupt at the same moment."""
     run = inside(ready, "hvd.barrier() if rank == 0 else forever()")
     errors = []
 
@@ -448,7 +448,7 @@ def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaiting"])
 def test_a_cell_that_ends_early_by_its_own_hand_saves_in_peace(ready, awaits):
-    """One interrupt is one: what the cell does after it has caught it is not interrupted."""
+    """An interrupt is delivered once: what the cell does after catching it is not interrupted."""
     source = """
     began = saved = heard = 0
     try:

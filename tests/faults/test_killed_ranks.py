@@ -1,4 +1,4 @@
-"""A rank is killed while it prints: what it said is in the record, to its last line."""
+"""A rank is killed while it prints: its output is in the record, up to the last line."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_a_rank_that_kills_itself(ranks, how, pause):
     racy=True,
 )
 def test_a_rank_that_is_killed(ranks, tmp_path):
-    # What the rank knows to have printed it says in a file of its own.
+    # The rank counts the lines that it has printed in a file of its own.
     told = tmp_path / "told"
     run = ranks.run(COUNTING.format(told=str(told)))
     while not told.exists() or int.from_bytes(told.read_bytes()[:8], "little") < 20_000:
@@ -69,7 +69,7 @@ def test_a_rank_that_is_killed(ranks, tmp_path):
     os.kill(ranks.ranks[1].pid, signal.SIGKILL)
     assert run.wait(60)
     printed = int.from_bytes(told.read_bytes()[:8], "little")
-    # One more line may have been written whole before it was counted.
+    # One more line may have been written completely, but not counted.
     lines = written(ranks.store, run.id, 1).split("\n")
     assert lines[:printed] == [f"line {i}" for i in range(printed)]
     assert "\n".join(lines[printed:]) in ("", f"line {printed}\n")

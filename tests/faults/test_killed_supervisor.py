@@ -1,5 +1,7 @@
-"""A supervisor is killed at each step of a run: all that ranks printed is in the record once it is
-repaired, and nothing is left over."""
+"""A supervisor is killed at each step of a run.
+
+The repaired record has everything that ranks printed, and no process or folder is left.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.cluster
 KILLED_AT = Path(__file__).parents[1] / "support" / "killed_at"
 RANKS, RECORDER = "rankroom.supervisor.rank_connections:", "rankroom.supervisor.recorder:"
 STORE, RUNS = "rankroom.record.store:", "rankroom.supervisor.runs:"
-# It goes on for ever where it is killed while it runs, and has a span that a profile is made of.
+# Endless where the supervisor is killed during the run; the span gives it a profile.
 SOURCE = """
 import time
 from rankroom import span
@@ -39,8 +41,8 @@ with span("a step"):
 WRITER = "rankroom.record.patient_writer:PatientWriter."
 CLEAR = "rankroom.supervisor.assembly:Assembly.clear"
 PROFILE = "rankroom.analysis.profile.of_run:write_profile"
-# Where, and what its record may say once it is repaired. Without a rank that has the cell there is
-# nothing to repair it from.
+# Where the supervisor is killed, and the states that the repaired record may have. It is repaired
+# from the ranks' spools, so as long as no rank has the cell, the run stays lost.
 STEPS = {
     "submitted": (f"before {STORE}Store.create 1", ()),
     "its record is made": (f"after {STORE}Store.create 1", ("lost",)),
@@ -61,7 +63,7 @@ STEPS = {
 OFTEN = ("its record is made", "lines are written", "its end is to be written")
 
 
-# At a statement, and not at some moment: once is as good as twenty times.
+# Not `racy`: it is killed at a certain statement, so there is no need to repeat the test.
 @pytest.mark.fault(
     "the supervisor is killed when {id}", "all that was printed is there, and nothing else"
 )
@@ -93,7 +95,7 @@ def test_killed_when(home: Path, monkeypatch: pytest.MonkeyPatch, at: str, state
     complete_all(store)
     assert_all_is_there(store, printed, states)
     assert cluster.paths.unfinished() == []
-    # Its name is free, and what was kept of it goes.
+    # The name can be used again, and the old cluster's files are removed.
     again = Cluster.local(ranks=1, name="killed")
     try:
         assert poll_until(
@@ -112,5 +114,5 @@ def assert_all_is_there(store: Store, printed: dict[int, str], states: tuple[str
         for rank, text in printed.items():
             assert_numbered(store, run.id, rank)
             assert written(store, run.id, rank) == text
-        # Its profile is there, or follows from its events.
+        # The profile is stored, or can be computed from the events.
         assert profile_of(store, run).to_json()

@@ -1,4 +1,4 @@
-"""A kernel dies during a run: nothing changes, and any other kernel follows the run."""
+"""A kernel dies during a run: the run goes on, and any other kernel can follow it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.cluster
 
 FLOOD = "for i in range(150_000):\n    print('line', i)"
 SLOW = "import time\nfor i in range(150):\n    print('line', i)\n    time.sleep(0.01)"
-# A run must not be over before its kernel is killed.
+# Keeps a run from ending before its kernel is killed.
 GATE = "\nimport os, time\nwhile not os.path.exists({gate!r}):\n    time.sleep(0.005)"
 
 
@@ -45,29 +45,29 @@ class Lab:
         return Store(self.home)
 
     def begin(self, source: str) -> str:
-        """Run a cell as a user would, detached from its prompt; returns the run's id."""
+        """Run a cell with `--detach`, as a user would; return the run's id."""
         shown = self.kernel.run(f"%%distributed --detach\n{source}")
         assert not shown.error, shown.error
         return str(shown.run["id"])
 
     def kill_kernel(self) -> None:
-        """As an out-of-memory killer does; the restarted kernel knows nothing."""
+        """Kill the kernel, as the out-of-memory killer does; the new one starts without state."""
         os.kill(self.kernel.manager.provisioner.pid, signal.SIGKILL)
         self.kernel.restart()
         self.kernel.run("%load_ext rankroom")
 
     def shut_down(self) -> None:
-        """As a user does who closes the notebook for the day."""
+        """Shut the kernel down, as a user does at the end of the day."""
         self.kernel.client.stop_channels()
         self.kernel.manager.shutdown_kernel()
 
     def open_again(self) -> None:
-        """Another kernel, which has loaded Rankroom and nothing else."""
+        """Start another kernel, and only load Rankroom in it."""
         self.kernel = Kernel(**{**os.environ, "RANKROOM_HOME": str(self.home)})
         self.kernel.run("%load_ext rankroom")
 
     def await_end(self, run_id: str) -> RunInfo:
-        """No one may have to come for that, and the run is never taken for lost."""
+        """Wait for the run's end, which needs no client; meanwhile it must never count as lost."""
         states = set()
         wait_for(lambda: states.add(found := self.store.load(run_id).state) or found != "running")
         assert "lost" not in states
@@ -305,7 +305,7 @@ def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
         f"if rank == 1: Path({str(told)!r}).write_text(str(os.getpid()))\n"
         + GATED.format(gate=str(tmp_path / "gate"))
     )
-    # Of the rank that will be killed, not of the other one only.
+    # Wait for lines of the rank that will be killed.
     wait_for(lambda: written(lab.store, run_id, 1).count("\n") >= 10)
     lab.kill_kernel()
     os.kill(int(told.read_text()), signal.SIGKILL)
@@ -328,7 +328,7 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
     store = Store(tmp_path)
     pid = os.fork()
-    if pid == 0:  # a kernel that ends like a light
+    if pid == 0:  # a kernel that ends without cleaning up
         try:
             run = Cluster.local(ranks=2, name="gone").run(GATED.format(gate="/nonexistent"))
             wait_for(lambda: all(written(store, run.id, rank) for rank in (0, 1)))
@@ -345,7 +345,7 @@ def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
     wait_for(lambda: not any(psutil.pid_exists(rank.pid) for rank in info.ranks))
     assert store.load(run_id).state == "lost"
     spooled = [(ClusterPaths("gone").spool(rank) / "stdout").read_text() for rank in (0, 1)]
-    # As when a new cluster of this name is started.
+    # As the start of a new cluster of this name does.
     aside = ClusterPaths("gone").folder.rename(ClusterPaths("gone.1").folder)
     assert complete_all(store) == [run_id]
     assert not aside.exists()

@@ -1,4 +1,4 @@
-"""Clients come and go while a run is on: each follows it, and its record loses nothing."""
+"""Clients attach and leave during a run: each follows it, and its record stays complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankroom.system.polling import poll_until
 pytestmark = pytest.mark.cluster
 
 CLIENTS, AT_ONCE = 20, 5
-# What a kernel does when its notebook is opened, and how it may end.
+# Attaches as a kernel does when its notebook is opened, then ends in one of three ways.
 CLIENT = """
 import os, signal, sys
 from rankroom.cluster.local import Cluster
@@ -45,7 +45,7 @@ ENDS = {"closes": 0, "exits": 0, "is killed": -signal.SIGKILL}
 
 @pytest.fixture
 def clients(cluster: Cluster) -> Iterator[ExitStack]:
-    """Ends what a test has started, whatever happens in it."""
+    """Ends what a test has started, even if the test fails."""
     with ExitStack() as stack:
         yield stack
 
@@ -77,7 +77,7 @@ def test_twenty_clients_open_and_close_during_a_run(
         for client, _ in group:
             assert client.stdout is not None and client.stderr is not None
             assert client.stdout.readline() == "follows\n", client.stderr.read()
-        # All of these leave at once.
+        # All clients of the group leave at once.
         together = threading.Barrier(len(group))
         leaving = [threading.Thread(target=leave, args=(each, together)) for each, _ in group]
         for thread in leaving:
@@ -92,7 +92,7 @@ def test_twenty_clients_open_and_close_during_a_run(
         assert_numbered(cluster.store, run.id, rank, int(text.strip("'").split()[0]))
     assert run.info.notes == []
     assert supervisor.is_running() and cluster.refresh().supervisor == supervisor.pid
-    # It has some files of a record open, or has not; each client had more connections than one.
+    # The margin allows for open files of a record; each client had more than one connection.
     enough = before + CLIENTS // 2
     assert poll_until(lambda: supervisor.num_fds() < enough, 60, 0.1), "it keeps connections"
     assert finish(cluster, "rank").results == {0: "0", 1: "1"}

@@ -1,5 +1,7 @@
-"""A group of NCCL's, pretended: what it carries runs on the GPU, and ends by an abort only, without
-an error. What a real one does is checked by `bench/gpu.sh`."""
+"""A simulated NCCL group: collectives run on the GPU, and end only by an abort, without an error.
+
+Real NCCL is tested by `bench/gpu.sh`.
+"""
 
 import re
 import time
@@ -16,8 +18,8 @@ pytestmark = [
     pytest.mark.fault("NCCL's collectives are aborted", "the cell ends there, and the next works"),
 ]
 
-# A GPU's work is a thread's; `synchronize()` waits for it as the driver does, using the processor.
-# Kernels of the cell's own keep the GPU busy all the time.
+# A simulated GPU: `synchronize()` polls until its collectives have ended, as the driver does.
+# `is_busy` always holds, as if the cell's own kernels kept the GPU busy.
 PRETEND = """
 import threading, time
 import torch, torch.distributed as dist
@@ -135,7 +137,7 @@ def test_an_abort_that_does_not_end_keeps_nobody_waiting_for_ever(ranks):
     assert values(ranks, "rank") == [0, 1]
 
 
-# Of a GPU of whose two events one is done: it waits for the others.
+# The first of a collective's two events is complete: the GPU waits in it for its peers.
 WAITS = """
 import hashlib
 from types import SimpleNamespace
@@ -157,7 +159,7 @@ def test_a_hang_on_the_gpu_is_explained_though_the_rank_uses_the_processor(ranks
         r"rank 0 waits in dist.all_reduce #1 on its GPU \(cell line 3\) for \d+ s; "
         r"rank 1 has finished the cell"
     )
-    # It computes in C without a step of Python's, as the driver does that spins.
+    # pbkdf2_hmac computes in C without executing Python, like a driver that spins.
     run = ranks.run("if rank == 0:\n    all_reduce()\n    synchronize(50_000_000)")
     try:
         hang = hang_of(ranks, run, words, seconds=20)
@@ -183,7 +185,7 @@ def test_a_gpu_that_computes_is_no_hang(ranks):
     assert run.duration > 5
 
 
-# A model whose gradients are averaged on the GPU: events are done once the rank has come to them.
+# A model whose gradients are averaged on a simulated GPU: events complete as they are recorded.
 MODEL = """
 import threading, time
 import torch, torch.distributed as dist
@@ -231,11 +233,11 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
         order, [each.what for each in torch_device._followed], net.weight.grad.tolist()
     """
     for order, followed, gradient in values(ranks, source):
-        # As the pass begins, when all gradients are there, and when they are averaged.
+        # Events: the pass begins, all gradients are ready, all gradients are averaged.
         assert order == ["event", "gradient", "event", "event"]
         assert followed == ["dist.all_reduce of DistributedDataParallel"]
         assert gradient == [[2.0] * 4]
-    # It takes as long as it waits for the other: a span in the timeline, and what is said of it.
+    # Its span in the timeline includes the wait for the other rank, and has the number of bytes.
     run = finish(ranks, "step()\nif rank == 1:\n    time.sleep(1.0)\nstep()")
     first, second = (
         [each for each in spans(run, rank, "collective") if each.name == "all_reduce gradients"]
@@ -244,16 +246,14 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
     assert len(first) == len(second) == 2
     assert first[1].end - first[1].start > 900_000 > 300_000 > second[1].end - second[1].start
     assert first[1].about["bytes"] == 20 == 4 * (4 + 1)
-    finish(
-        ranks, "step()"
-    )  # the second step is when DDP has all ranks put gradients together alike
-    # It stands in the reducer, whose turn came after the second event.
+    finish(ranks, "step()")  # in the second step, all ranks agree on DDP's new gradient buckets
+    # Rank 0 is stuck in DDP's reducer, which runs after the second event.
     run = ranks.run("del order[:]\nif rank == 1:\n    threading.Event().wait(60)\nstep()")
     try:
         hang_of(ranks, run, ".*rank 1 is stuck at cell line 3.*")
     finally:
         free(ranks, run)
-    # The last one came with the interrupt, which has ended the pass.
+    # The last event was recorded when the interrupt ended the pass.
     assert values(ranks, "order")[0] == ["event", "gradient", "event", "event"]
 
 
@@ -283,5 +283,5 @@ def test_collectives_have_spans_of_the_gpu(ranks):
     assert [each.name for each in second] == ["all_reduce #1", "all_reduce #2"]
     took = [[each.end - each.start for each in every] for every in (first, second)]
     assert took[0][0] > 400_000 > 200_000 > took[1][0]
-    # What goes on beside other work is no wait.
+    # The asynchronous collective's span excludes the 0.5 s before rank 0 waits for it.
     assert took[0][1] < 200_000 > took[1][1]

@@ -1,4 +1,4 @@
-"""A rank that is killed while Horovod has process sets: the others must not go down with it."""
+"""A rank is killed while Horovod has process sets: the other ranks must survive."""
 
 import pytest
 
@@ -43,8 +43,8 @@ def test_the_survivor_keeps_its_variables(cluster, tmp_path):
 
 
 def test_a_rank_that_is_started_again_has_the_sets_of_the_others(cluster):
-    """Horovod refuses to start where ranks name different sets, and waits for ever then."""
-    if 1 not in cluster.alive:  # as the test before leaves it
+    """Horovod does not initialize if ranks name different process sets, and then waits forever."""
+    if 1 not in cluster.alive:  # after the previous test
         cluster.restart([1])
     source = """
     import torch, horovod.torch as hvd

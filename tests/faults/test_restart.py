@@ -1,4 +1,4 @@
-"""A rank is restarted, or dies and comes back, and the others keep what they have."""
+"""A rank is restarted, on request or after it died, and the others keep their state."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ hvd.init(); dist.init_process_group("gloo")
 
 
 def hold_starts(folder, patch):
-    """The gate of clusters that are started from now on: while it is there, no rank starts."""
+    """Return the gate of clusters started from now on: while the file exists, no rank starts."""
     gate = folder / "gate"
     (folder / "sitecustomize.py").write_text(
         "import os, sys, time\n"
@@ -61,14 +61,14 @@ def three(tmp_path_factory):
 
 @pytest.fixture
 def wired(three):
-    """All three ranks connected by both libraries, each with something of its own."""
+    """The three ranks, connected by both libraries, each with a value of its own in `kept`."""
     finish(three, SETUP)
     assert values(three, f"kept = [rank]\n{BOTH}") == [[[3.0] * 2] * 2] * 3
     return three
 
 
 def until(met, seconds=120):
-    """Wait for a condition; AssertionError if it does not come."""
+    """Wait until a condition is met; AssertionError if it is not met in time."""
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline
@@ -76,7 +76,7 @@ def until(met, seconds=120):
 
 
 def lives(pid):
-    """True if there is such a process; one that no one has reaped yet does not live."""
+    """True if the process is running; a zombie is not."""
     try:
         return process_tree.running(psutil.Process(pid))
     except psutil.NoSuchProcess:
@@ -90,12 +90,12 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
     after = {each.rank: each.pid for each in wired.ranks}
     assert {r for r in before if before[r] != after[r]} == {rank}
     assert not lives(before[rank])
-    # The names of every rank are there, and nothing else is.
+    # The names that every rank has are defined, but no variables of earlier cells.
     assert values(wired, "[rank, size, 'kept' in globals()]", ranks=[rank]) == [[rank, 3, False]]
     finish(wired, SETUP, ranks=[rank])
     kept = values(wired, "globals().get('kept', [])")
     assert kept == [[] if r == rank else [r] for r in range(3)]
-    # No one has initialised anything again: that cell did it for all.
+    # No cell has initialized the libraries again: Rankroom has done so on all ranks.
     assert values(wired, "hvd.allreduce(ones, op=hvd.Sum).tolist()") == [[3.0] * 2] * 3
     source = "dist.all_reduce(sent := ones.clone()); sent.tolist()"
     assert values(wired, source) == [[3.0] * 2] * 3
@@ -107,7 +107,7 @@ def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
     until(lambda: all(log(run, rank) for rank in (0, 1, 2)))
     wired.restart([1])
     assert run.wait(60)
-    # They feel the broken connection before, or after, they are told to let go.
+    # The peers may notice the broken connection before they are released.
     assert states(run)[1] == "lost"
     assert {states(run)[0], states(run)[2]} <= {"released", "error"}
     assert failure(run) == "rank 1: RankLost: rank 1 was restarted"
@@ -131,7 +131,7 @@ def test_all_that_a_rank_started_ends_with_it(three):
     three.restart([2])
     assert [lives(pid) for pid in pids] == [False, False]
     assert [lives(pid) for pid in other] == [True, True]
-    # Its grandchild is no one's child now, and goes all the same.
+    # The grandchild is orphaned, and ends with the rank all the same.
     os.kill(other[0], signal.SIGKILL)
     three.restart([1])
     assert not lives(other[1])
@@ -142,8 +142,8 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     finish(three, hold, ranks=[1])
     pid = three.ranks[1].pid
     assert psutil.Process(pid).memory_info().rss > 400 << 20
-    # The supervisor looks once a second, and tells no one when: the rank lives on for some of its
-    # turns after that.
+    # The node agent samples memory once a second, and the rank cannot tell when. So the rank lives
+    # on for more than a second, and for 20 wakeups of the supervisor.
     source = f"""
     import psutil, time
     time.sleep(1.1)
@@ -176,7 +176,7 @@ def test_every_attached_process_knows(three):
         assert run.results == {0: "0", 1: "1", 2: "2"}
         assert run.info.notes == ["rank 2 was restarted: its variables are gone"]
         assert finish(other, "rank").info.notes == []
-        # The command said so to the client that asked.
+        # No note: the command itself informed the client that asked for the restart.
         assert finish(three, "rank").info.notes == []
     finally:
         other.close()
@@ -196,7 +196,7 @@ def test_bad_restarts_get_one_line(three):
         with pytest.raises(UsageError, match=r"rank 1 is already being restarted: wait"):
             other.restart([1])
         three.gate.unlink()
-        # A cell waits for a rank that is coming.
+        # A cell waits for a rank that is starting.
         assert values(other, "rank") == [0, 1, 2]
         first.join()
     finally:
@@ -248,7 +248,7 @@ def test_a_rank_that_dies_comes_back_by_itself_but_not_for_ever(home):
             assert note.startswith("rank 1 was restarted after it was killed by SIGKILL")
             assert note.endswith(": its variables are gone")
         with pytest.raises(NoClusterError, match=r"3 times within 60 s, so it stays down"):
-            # More than once where those before took longer than a minute.
+            # Several times, in case the first restarts took longer than a minute.
             for _ in range(5):
                 finish(cluster, die)
                 finish(cluster, "1")

@@ -1,4 +1,4 @@
-"""The Jupyter server goes down in mid-run and takes its kernels along; the run does not end."""
+"""The Jupyter server goes down during a run, and its kernels with it; the run goes on."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Jupyter:
             return reply.status, dict(reply.headers), reply.read()
 
     def open_kernel(self) -> BlockingKernelClient:
-        """A kernel as a notebook gets it, which ends with the server."""
+        """Start a kernel as a notebook does; it ends with the server."""
         made = json.loads(self.ask("api/kernels", "POST")[2])
         file = self.folder / "runtime" / f"kernel-{made['id']}.json"
         client = BlockingKernelClient(connection_file=str(file))
@@ -93,7 +93,7 @@ class Jupyter:
 
 
 def is_ready(client: BlockingKernelClient) -> bool:
-    """While a kernel starts on a busy machine, its heart may miss a beat."""
+    """False if it missed a heartbeat, as it may while it starts on a busy machine."""
     try:
         client.wait_for_ready(timeout=60)
     except RuntimeError:
@@ -109,7 +109,7 @@ def wait_for(condition: Callable[[], bool], why: Callable[[], str] = str) -> Non
 
 
 def run(client: BlockingKernelClient, code: str) -> str:
-    """What the code prints; it must not fail."""
+    """Run code that must not fail; return what it prints."""
     said: list[str] = []
 
     def take(message: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def jupyter(home, tmp_path) -> Iterator[Jupyter]:
     finally:
         made.end(signal.SIGTERM)
         for client in made.clients:
-            # One that is collected with its sockets open waits for them, and hangs a later test.
+            # Garbage collection of a client with open sockets would hang a later test.
             client.stop_channels()
         for info in running_clusters():
             Cluster.attach(info.name).stop()
@@ -159,7 +159,7 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
         read, after = read + piece, int(headers["X-Rankroom-Next"])
     mine = psutil.Process(int(run(kernel, "import os; print(os.getpid())")))
     jupyter.end(signal_)
-    # Kernels end with their server, by themselves if it could not tell them.
+    # Kernels end with their server; if it was killed, they end by themselves.
     wait_for(lambda: not process_tree.running(mine))
     store = Store(home)
     there = len(written(store, run_id, 0))
@@ -171,7 +171,7 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     wait_for(lambda: all(written(store, run_id, r).count("\n") > 100 for r in (0, 1)))
     gate.touch()
     state, size = "running", after
-    while state == "running" or after < size:  # an answer holds a piece of what there is
+    while state == "running" or after < size:  # a reply holds only part of the events
         _, headers, piece = jupyter.ask(f"rankroom/runs/{run_id}/events?after={after}&wait=5")
         read, after = read + piece, int(headers["X-Rankroom-Next"])
         state, size = headers["X-Rankroom-State"], int(headers["X-Rankroom-Size"])
@@ -199,7 +199,7 @@ def test_a_run_that_nobody_attends(jupyter, home, tmp_path):
     _, headers, _ = jupyter.ask(events)
     assert headers["X-Rankroom-State"] == "running"
     after = headers["X-Rankroom-Next"]
-    # And it goes on live.
+    # New events still arrive.
     assert jupyter.ask(f"{events}?after={after}&wait=30")[2]
     gate.touch()
     wait_for(lambda: jupyter.ask(events)[1]["X-Rankroom-State"] == "done")

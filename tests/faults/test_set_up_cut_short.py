@@ -1,4 +1,4 @@
-"""A rank that fails while ranks set up together, or before another began, keeps nobody waiting."""
+"""A rank fails while ranks set up a library, or before a peer begins: no rank is left waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.system.polling import poll_until
 
 pytestmark = pytest.mark.cluster
 
-BUSY_S = 15.0  # whatever runs beside it; by itself Gloo waits for 30 s, and torch for many minutes
+BUSY_S = 15.0  # even on a busy machine; Gloo alone would wait for 30 s, and torch for many minutes
 SETUP = """
 import os, time
 import torch, torch.distributed as dist
@@ -26,7 +26,8 @@ from rankroom.rank.frameworks.torch import torch_adapter
 from rankroom.rank.world import World
 ones = torch.ones(2)
 """
-# What is called once all ranks have said that they set it up, before they connect.
+# The function that a rank calls when all have announced the setup, before they connect; and code
+# that sets the library up and uses it.
 POINTS = {
     "hvd.init()": ("World.open_store", "hvd.init(); hvd.allreduce(ones, op=hvd.Sum).tolist()"),
     "init_process_group()": (
@@ -80,7 +81,7 @@ if rank == 1:
 def test_a_rank_that_was_busy_when_the_others_failed_waits_for_nobody(
     ranks: Cluster, tmp_path: Path
 ):
-    """As with a request of another notebook's: it begins the cell when they are long out of it."""
+    """A request, such as another notebook's, keeps rank 1 busy until rank 0 has long failed."""
     finish(ranks, SETUP)
     asked = ["sh", "-c", f"touch {tmp_path}/begun; sleep 3"]
     busy = threading.Thread(target=ranks.apply, args=(1, subprocess.run, asked))

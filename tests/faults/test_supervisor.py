@@ -1,4 +1,4 @@
-"""What keeps a cluster dies, or has no one left to keep it for: words, records, and no orphans."""
+"""A cluster loses its supervisor, controller or clients: errors, records, and no orphans."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ for i in itertools.count():
 
 
 def until(met, seconds=120):
-    """Wait for a condition; AssertionError if it does not come."""
+    """Wait until a condition is met; AssertionError if it is not met in time."""
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline
@@ -59,7 +59,7 @@ def controller_of(cluster):
 
 
 def printed(cluster, run, rank):
-    """The numbers that `rank` printed, as the record has them."""
+    """The numbers that `rank` printed, according to the record."""
     text = "".join(
         event["text"]
         for event in cluster.store.events(run.id)
@@ -87,7 +87,7 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
     assert failure(run) in [
         f"rank {rank}: RankLost: rank {rank} ended with its cluster: {words}" for rank in (0, 1)
     ]
-    # No one stays: not the ranks, nor those beside them, nor the controller's own children.
+    # No process of the cluster is left, nor any child of its ranks or its controller.
     until(lambda: own_processes(two.paths) == [])
     whole = spool.read_text().splitlines()
     assert printed(two, run, 1) == [int(line) for line in whole] == list(range(len(whole)))
@@ -133,7 +133,7 @@ def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home)
 
 
 def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):
-    """No one is there when the supervisor is killed; then its name is used again."""
+    """No client is left when the supervisor is killed; then the cluster's name is used again."""
     kernel = subprocess.Popen(
         [
             sys.executable,
@@ -154,7 +154,7 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
     again = Cluster.local(ranks=1, name="kept")
     try:
         assert again.paths.unfinished() == []
-        # What was set aside completes the record.
+        # The record is completed from the spool files that were set aside.
         until(lambda: again.store.load(run).state == "failed")
         until(lambda: [each.name for each in clusters_folder().iterdir()] == ["kept"])
     finally:
@@ -190,16 +190,16 @@ def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp
     other = Cluster.attach(cluster.name)
     cluster.close()
     assert cluster.paths.read().lease == pytest.approx(2 / 3600)
-    # Held by another process's object: it stays beyond its lease.
+    # `other` still holds the cluster, which therefore outlives its lease.
     with pytest.raises(psutil.TimeoutExpired):
         supervisor.wait(4)
     assert cluster.paths.read().state == "running"
     gate = tmp_path / "gate"
     run = other.run(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.1)")
-    # What the rank keeps of a run says that it is on.
+    # The run's spool file shows that the rank has begun the cell.
     until(lambda: (other.paths.spool(0) / f"{run.id}.jsonl").exists())
     other.close()
-    # A run that is on keeps it, too.
+    # A run in progress keeps the cluster alive, too.
     with pytest.raises(psutil.TimeoutExpired):
         supervisor.wait(4)
     assert cluster.paths.read().state == "running"

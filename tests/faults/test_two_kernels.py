@@ -1,4 +1,4 @@
-"""Two kernels on one cluster: both may interrupt, at once and too late, and nothing breaks."""
+"""Two kernels on one cluster: interrupts at the same time, or too late, break nothing."""
 
 import threading
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture
 def other(cluster, monkeypatch):
-    """A second connection to the same ranks, as another kernel has it."""
+    """A second client of the same cluster, as in another kernel."""
     monkeypatch.setattr(Cluster, "current", None)
     monkeypatch.setenv("RANKROOM_HOME", str(cluster.store.root))
     made = Cluster.attach(cluster.name)
@@ -26,7 +26,7 @@ def other(cluster, monkeypatch):
 
 
 def begin(cluster, source):
-    """A run that both ranks are in: an interrupt before is not for it."""
+    """Start a run, and wait until both ranks execute it, so that an interrupt is meant for it."""
     run = cluster.run(f"print('here', flush=True)\n{source}")
     while not all(log(run, rank) for rank in (0, 1)):
         assert not run.wait(0.05)
@@ -71,7 +71,7 @@ def test_both_and_a_browser_interrupt_at_once(cluster, other, tmp_path):
             for thread in threads:
                 thread.join()
             assert states(run) == {0: "interrupted", 1: "interrupted"}
-            # Who came too late is told so in one line.
+            # A request that came too late is refused in one line.
             for reply in told:
                 assert reply.status == 200 or "is over" in reply.json["message"], reply
                 assert "\n" not in reply.json["message"]

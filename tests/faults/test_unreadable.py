@@ -1,5 +1,7 @@
-"""Files that cannot be read for a while, and processes without descriptors: nothing is taken for
-gone because of that, nothing is ended, and no line is lost."""
+"""Files that cannot be read for a while, and processes out of file descriptors.
+
+Nothing is taken for gone or ended because of that, and no line is lost.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ from unreadable import broken, hidden
 pytestmark = pytest.mark.cluster
 
 AWHILE_S = 2.0
-FEW = 256  # descriptors
+FEW = 256  # file descriptors
 
 
 @contextlib.contextmanager
 def home_away(info: Path) -> Iterator[None]:
-    """The whole home is another, empty one, as where it is not mounted."""
+    """Replace the whole home by an empty one, as if it were not mounted."""
     home = info.parents[2]
     aside = home.with_name("aside")
     home.rename(aside)
@@ -49,7 +51,7 @@ def home_away(info: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_descriptors(pid: int = 0) -> Iterator[None]:
-    """A process can open nothing; what is open stays so."""
+    """Keep a process from opening any file or socket; those already open stay open."""
     before = resource.prlimit(
         pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
@@ -81,7 +83,7 @@ def assert_whole(cluster: Cluster, run: Run) -> None:
     assert run.state == "done", run.info
     for rank, text in run.results.items():
         assert_numbered(cluster.store, run.id, rank, int(text.strip("'").split()[0]))
-    # Whose end could not be written down in time is written later, as with a full disk.
+    # If the run's end could not be written in time, it is written later, as with a full disk.
     poll_until(lambda: cluster.store.load(run.id).state == "done", 10, 0.05)
     assert cluster.store.load(run.id).state == "done"
     again = cluster.run("rank")
@@ -174,7 +176,7 @@ def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
         time.sleep(AWHILE_S)
         assert run.state == "running"
         if ends == "meanwhile":
-            # A file cannot be made here now; a link can.
+            # Creating a file needs a descriptor, creating a symlink does not.
             gate.symlink_to("/")
             time.sleep(AWHILE_S)
     if ends == "afterwards":
@@ -203,7 +205,7 @@ def test_a_run_goes_on_while_a_home_is_away(
     tmp_path: Path,
     away: Callable[[Path], contextlib.AbstractContextManager[None]],
 ):
-    """Not even the folder says anything then."""
+    """With `home_away`, not even the cluster's folder is there."""
     run = begin(cluster, tmp_path / "gate")
     before = cluster.paths.read()
     with away(cluster.paths.info):
@@ -226,7 +228,7 @@ def test_a_client_out_of_descriptors_says_so_and_takes_nothing_for_gone(
     supervisor = cluster.refresh().supervisor
     run = begin(cluster, tmp_path / "gate")
     other = Cluster.attach(cluster.name)
-    monkeypatch.setattr(Cluster, "current", None)  # which attaching again would return
+    monkeypatch.setattr(Cluster, "current", None)  # else attach() would return `other`
     deeds: dict[str, Callable[[], object]] = {
         "attach": lambda: Cluster.attach(cluster.name),
         "run": lambda: fresh(other).run("1"),
@@ -252,19 +254,19 @@ def test_a_client_out_of_descriptors_says_so_and_takes_nothing_for_gone(
 
 
 def fresh(cluster: Cluster) -> Cluster:
-    """Without the connections that it had."""
+    """Close the cluster's connections, so that it needs new ones."""
     cluster._supervisor.close()
     return cluster
 
 
 def in_words(error: BaseException) -> str:
-    """As magics and commands show it."""
+    """The error's text, as magics and commands show it."""
     return str((file_error(error) if isinstance(error, OSError) else None) or error)
 
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two ranks on a machine where no process of theirs may have many descriptors, ever."""
+    """Two ranks in a cluster whose processes are all limited to FEW file descriptors."""
     start = "from rankroom.cluster.local import Cluster; Cluster.local(ranks=2, name='few')"
     limited = ["sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh"]
     with pytest.MonkeyPatch.context() as patch:
@@ -297,13 +299,13 @@ def test_a_supervisor_without_descriptors_for_those_who_connect_puts_them_off(
         with pytest.raises(OSError) as put_off:
             ask(where, key, 1.0, do="alive")
         assert not isinstance(put_off.value, ConnectionRefusedError), "it would be taken for gone"
-        # Who was connected before is answered, and what the run writes is taken.
+        # Clients that were connected before get replies, and the run's output is recorded.
         size = len(written(few.store, run.id, 0))
         assert poll_until(lambda: len(written(few.store, run.id, 0)) > size, 30, 0.02)
         assert few._ask("follow")["run"]["id"] == run.id
         assert run.state == "running" and few.running
         assert [each.name for each in lookup.running_clusters()] == ["few"]
-    # Connections that were put off are still being taken in and found closed.
+    # The supervisor is still accepting pending connections, and finding them closed.
     assert poll_until(lambda: answers(where, key), 60, 0.1)
     (tmp_path / "gate").touch()
     assert_whole(few, run)
@@ -316,7 +318,7 @@ def test_who_never_read_it_leaves_a_cluster_alone(
     monkeypatch: pytest.MonkeyPatch,
     away: Callable[[Path], contextlib.AbstractContextManager[None]],
 ):
-    """Another process: it cleans up, starts one of the same name, or asks for this one."""
+    """As in a new process that cleans up, starts a cluster of this name, or looks it up."""
     monkeypatch.setattr(cluster_file, "_read_last", {})
     with away(two.paths.info):
         found = cleanup.findings(two.store)

@@ -1,4 +1,4 @@
-"""Odd machines and shared homes, made for real; without root these tests are skipped."""
+"""Fixtures for tests on simulated machines; the tests are skipped where these cannot be made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def odd_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """odd.c, compiled."""
+    """The shared library compiled from odd.c."""
     made = tmp_path_factory.mktemp("odd") / "odd.so"
     words = ["-shared", "-fPIC", "-O1", "-o", str(made), str(HERE / "odd.c"), "-ldl"]
     subprocess.run(["cc", *words], check=True)
@@ -35,5 +35,5 @@ def odd_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def odd(odd_library: Path, tmp_path: Path) -> Odd:
-    """What is odd about files and clock, for processes that are started with its environment."""
+    """File errors and a clock offset for processes that are started with its environment."""
     return Odd(odd_library, tmp_path / "is-odd")

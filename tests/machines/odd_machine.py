@@ -1,6 +1,6 @@
-"""Machines of their own for tests: each is a process 1 in namespaces, with its own name, processes
-and mounts, and all of this machine's files. One ends, with all that was started on it and mounted
-there, when it is taken down, and with the process that made it, however that ends."""
+"""Simulated machines for tests: each is a process 1 in namespaces, with its own hostname, processes
+and mounts, and all of this machine's files. It ends, with everything started or mounted on it, when
+it is taken down or when the process that created it ends, however that happens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(json.dumps(done))
 
 
 class Odd:
-    """What is odd about files and clock, as odd.c has it, for processes with this `environment`."""
+    """The file errors and clock offset that odd.c applies to processes with this `environment`."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.folder = folder
@@ -40,15 +40,15 @@ class Odd:
         self.environment = {"LD_PRELOAD": str(library), "ODD": str(folder)}
 
     def fail(self, operation: str, error: int, prefix: Path | str = "") -> None:
-        """From now on this operation fails so on files whose path begins with `prefix`."""
+        """Make this operation fail with `error` on files whose path begins with `prefix`."""
         self._say(operation, f"{error}:{prefix}")
 
     def clock_ahead(self, seconds: int) -> None:
-        """Set the clock."""
+        """Set the clock this far ahead of the real time, or behind it if negative."""
         self._say("clock", str(seconds))
 
     def end(self) -> None:
-        """Nothing is odd any more."""
+        """Remove all file errors and the clock offset."""
         for each in self.folder.iterdir():
             each.unlink()
 
@@ -59,7 +59,7 @@ class Odd:
 
 
 def missing() -> str:
-    """Why there can be no such machines here; empty if there can."""
+    """Why such machines cannot be made here; empty if they can."""
     if os.geteuid() != 0:
         return "tests/machines need root"
     if shutil.which("cc") is None:
@@ -69,10 +69,10 @@ def missing() -> str:
 
 
 class Machine:
-    """One machine. `boot` is when it was booted, as another one than this; `setup` are shell
-    commands, run as its root before anything else is, and `first` are some that precede each of its
-    commands, whose `environment` is given. Process 1 `reaps` what others leave, or does not; with
-    `network` it has one of its own, of which nothing is up.
+    """One machine. `boot` is its boot id, where that differs from this machine's. `setup` is shell
+    code that runs as root while the machine starts, and `first` is shell code that runs before each
+    of its commands, whose `environment` is given. Process 1 `reaps` orphans or does not. With
+    `network`, the machine has its own network, in which no interface is up.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ echo up
 {loop}
 """
         self._process = subprocess.Popen(
-            # Each of them dies with the one before, down to process 1, and all others with that.
+            # Each process dies with its parent, down to process 1, which takes all others with it.
             ["setpriv", "--pdeathsig", "KILL", "unshare", *self._spaces, "-f", "--kill-child",
              "bash", "-c", script],
             env={**os.environ, **about}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ echo up
     def run(
         self, *argv: str | Path, timeout: float = 120, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command there, to its end; what it writes on stdout and stderr."""
+        """Run a command there until it ends; `stdout` also has what it wrote on stderr."""
         return subprocess.run(
             self._words(argv), env=self.environment | environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
@@ -129,19 +129,19 @@ echo up
         )  # fmt: skip
 
     def rankroom(self, *words: str, **environment: str) -> str:
-        """What `rankroom WORDS` writes there; it must end well."""
+        """The output of `rankroom WORDS` there, which must succeed."""
         done = self.run(sys.executable, "-m", "rankroom", *words, **environment)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def refused(self, *words: str) -> str:
-        """The words with which `rankroom WORDS` fails there; no traceback."""
+        """The output of `rankroom WORDS` there, which must fail without a traceback."""
         done = self.run(sys.executable, "-m", "rankroom", *words)
         assert done.returncode == 1 and "Traceback" not in done.stdout, done.stdout
         return done.stdout
 
     def each(self, *lines: str, **environment: str) -> list[tuple[int, str]]:
-        """The same of several, in one process: exit status and output of each; no tracebacks."""
+        """The exit status and output of each command, all run in one process; no tracebacks."""
         found = self.do(EACH.format(lines=lines), **environment)
         assert isinstance(found, list)
         for line, (_, said) in zip(lines, found, strict=True):
@@ -149,18 +149,18 @@ echo up
         return [(status, said) for status, said in found]
 
     def do(self, source: str, **environment: str) -> object:
-        """What the last line of a Python program prints there, as JSON."""
+        """The last line that a Python program prints there, decoded from JSON."""
         done = self.run(sys.executable, "-c", source, **environment)
         assert done.returncode == 0, done.stdout
         return json.loads(done.stdout.splitlines()[-1])
 
     def processes(self, word: str) -> list[str]:
-        """The command lines there with this word in them."""
+        """The command lines of the machine's processes that contain this word."""
         found = self.run("ps", "-eww", "-o", "args=").stdout.splitlines()
         return [line for line in found if word in line and "ps -eww" not in line]
 
     def crash(self) -> None:
-        """Everything on it is gone at once."""
+        """Kill everything on the machine at once."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
@@ -174,7 +174,7 @@ echo up
 
 @contextlib.contextmanager
 def machines(folder: Path, *names: str, **how: str) -> Iterator[list[Machine]]:
-    """Several, which are taken down at the end whatever happens."""
+    """Several machines, which are taken down at the end whatever happens."""
     made: list[Machine] = []
     try:
         for name in names:

@@ -1,6 +1,6 @@
-"""A machine whose name leads to 127.0.1.1, on a network with another machine.
+"""A machine whose name resolves to 127.0.1.1, on a network with another machine.
 
-Its own ranks find one another by each of its addresses, and others find none of them."""
+Its ranks reach each other at any of its addresses; other users and machines reach none of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def named(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def other(named: Machine, tmp_path: Path) -> Iterator[Machine]:
-    """Another machine on its network."""
+    """Another machine on the same network."""
     made = Machine("other", tmp_path, setup="ip link set lo up", network=True)
     enter = ["nsenter", "-t", named._first, "-n"]
     try:
@@ -55,14 +55,11 @@ def other(named: Machine, tmp_path: Path) -> Iterator[Machine]:
         made.crash()
 
 
-# Without inet_diag: whose sockets are is then in the tables in /proc, or with HIDDEN nowhere.
+# Hides inet_diag, so that socket owners are read from /proc/net.
 UNTOLD = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 int socket(int family, int kind, int protocol) {
     int (*real)(int, int, int) = (int (*)(int, int, int))dlsym(RTLD_NEXT, "socket");
     if (family == 16 && protocol == 4) {
@@ -71,21 +68,12 @@ int socket(int family, int kind, int protocol) {
     }
     return real(family, kind, protocol);
 }
-FILE *fopen(const char *name, const char *how) {
-    FILE *(*real)(const char *, const char *) =
-        (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen");
-    if (getenv("HIDDEN") && !strncmp(name, "/proc/net/", 10)) {
-        errno = ENOENT;
-        return NULL;
-    }
-    return real(name, how);
-}
 """
 
 
 @pytest.fixture
 def guard(home: Path) -> dict[str, str]:
-    """As a rank of one machine has it."""
+    """The port guard's environment in the ranks of a cluster on one machine."""
     env = port_guard.environment({})
     assert "LD_PRELOAD" in env
     return env | {port_guard.BIND: "127.0.0.1", port_guard.PEERS: ""}
@@ -100,7 +88,8 @@ def without_diag(guard: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return guard | {"LD_PRELOAD": f"{guard['LD_PRELOAD']}:{made}"}
 
 
-# Listens on all addresses, and says by which it is reached, by what waits and by what does not.
+# Prints the addresses at which each listener is reached. Blocking and non-blocking connects must
+# agree.
 REACH = """
 import errno, json, select, socket, struct, sys
 def door(family, every, only=0, port=0):
@@ -136,7 +125,7 @@ for name, made in {
         assert found[name] == [each for each in sys.argv[1:] if reach(made, each, False)]
 print(json.dumps(found))
 """
-ELSEWHERE = "198.51.100.99"  # no machine has it
+ELSEWHERE = "198.51.100.99"  # no machine has this address
 
 
 @pytest.mark.parametrize("how", ["guard", "without_diag"])
@@ -151,7 +140,7 @@ def test_what_listens_everywhere_is_reached_by_all_addresses(
     assert found["one"] == []
 
 
-# What listens on one address only is not what was looked for on another; nor is a stranger's.
+# A listener on the exact address is preferred, but not if it belongs to another user.
 PREFERS = """
 import socket, sys
 def door(address, port=0):
@@ -231,7 +220,7 @@ if rank == 0:
     assert done.returncode == 0, done.stderr
 totals
 """
-# One of torch's that is on the address of the host's name by itself, and two that a cell opens.
+# torch.distributed.rpc listens on the host name's address; each rank opens one more socket.
 OPEN = f"""
 import contextlib, os, socket, threading
 import psutil, torch.distributed.rpc as rpc
@@ -269,7 +258,7 @@ def run_cell(machine: Machine, source: str) -> tuple[str, dict[str, str], str, l
 
 
 def knock(machine: Machine, uid: int, port: int, *sources: str) -> list[str]:
-    """What came of connections to the address of the network, from each of these."""
+    """Whether a connection to the machine's network address is open or shut, for each source."""
     become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     argv = [*become, "/usr/bin/python3", "-c", KNOCK, OUTER, port, *sources]
     return [line.split()[1] for line in machine.run(*map(str, argv)).stdout.splitlines()]
@@ -288,7 +277,7 @@ def test_ranks_meet_by_the_name_of_their_machine_and_no_one_else_meets_them(
     for found in results.values():
         assert found != "[]" and OUTER not in found and "127.0.1.1" not in found
     for port in (24000, 24001):
-        # A stranger may come from any address of the machine, also from another one than its own.
+        # Another user of the machine may connect from any of its addresses.
         own = ["127.0.0.1", "127.0.0.9", OUTER]
         assert knock(named, another_user.UID, port, *own) == ["shut"] * 3
         assert knock(other, 0, port, OTHER) == ["shut"]

@@ -1,4 +1,4 @@
-"""The clock is set by an hour, either way, while ranks train: nothing ends, and nothing is lost."""
+"""The clock is set an hour ahead or back while ranks train: nothing ends, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def test_a_clock_that_is_set(set_up: tuple[Machine, Odd, Path], seconds: int):
     assert run.end is not None and 0 < (run.end - run.start) / 1e6 < took
     [note] = run.notes
     assert note.startswith(f"the system clock was changed by {seconds:+d} s")
-    # A later process sees the same cluster, which is used and stopped as ever.
+    # With the clock restored, a new process still sees the cluster.
     assert "2 ranks ready" in there.rankroom("cluster", "list")

@@ -1,4 +1,4 @@
-"""File systems without locks, and those that refuse what is asked: said in a line, nothing lost."""
+"""File systems without locks, and file operations that fail: one line says so, nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def there(home: Path, tmp_path: Path, odd: Odd) -> Iterator[Machine]:
-    """A machine on which files are odd, if they are."""
+    """A machine on which file operations fail as `odd` says."""
     made = Machine("there", tmp_path, environment=odd.environment)
     try:
         yield made
@@ -61,7 +61,7 @@ SAYS = {
     errno.EACCES: "Permission denied; check its permissions",
     errno.EDQUOT: "Disk quota exceeded; your quota is used up",
 }
-# Which operations each command needs; it works without the others.
+# The operations whose failure each command reports.
 NEEDS = {
     "cluster start --ranks 1 --name new": {"open", "write", "make", "rename", "stat", "close"},
     "cluster list": {"open", "read", "list", "close"},
@@ -130,7 +130,7 @@ def test_whatever_fails_is_said_in_a_line_and_leaves_nothing(usual: Usual, error
     assert usual.there.processes("rankroom") == before
 
 
-# Prints until it is told to stop.
+# Prints until the gate exists.
 PRINTS = """
 import json, pathlib, time
 import rankroom
@@ -175,7 +175,7 @@ def test_a_run_goes_on_and_no_line_is_lost(usual: Usual, error: int):
 
 
 def test_a_quota_that_a_server_tells_of_at_the_end_is_in_the_record(usual: Usual):
-    """What was written is not known to be kept then; the ranks' own copies are."""
+    """A failed close means that the record may be incomplete, so the ranks' spools are kept."""
     gate = usual.folder / "gate-quota"
     client = usual.there.start(sys.executable, "-c", PRINTS.format(gate=str(gate)))
     assert client.stdout

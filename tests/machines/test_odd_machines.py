@@ -1,4 +1,4 @@
-"""Odd homes and odd machines: ranks start, train and end on them, or one line says why not."""
+"""Unusual homes and machines: ranks start, train and end there, or one line says why not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ hvd.allreduce(torch.tensor([1.0]), op=hvd.Sum).item()
 run.wait(120)
 print(json.dumps([run.state, run.results, str(run.info.failure), run.info.notes]))
 """
-# Of 200 characters and more; the space is one that LD_PRELOAD and ssh would end a name at.
+# More than 200 characters; LD_PRELOAD and ssh would split the path at its spaces.
 LONG = "Eigene Dateien/Ünïcödé/" + "x" * 90 + "/" + "y z" * 40
 HOMELESS = (
     "grep -v ^root: /etc/passwd > $FOLDER/passwd; mount --bind $FOLDER/passwd /etc/passwd; "
@@ -45,7 +45,7 @@ ONLY_V6 = (
 
 @dataclass
 class Oddity:
-    """What a machine is like: the folder of its home, how it is set up, and its shell's words."""
+    """How a machine differs: its home, setup script, shell prefix, environment and options."""
 
     home: str = "home"
     setup: str = ""
@@ -64,7 +64,7 @@ ODDITIES = {
     "256-files": Oddity(first="ulimit -n 256; "),
     "no-reaper": Oddity(how={"reaps": False}),
     "only-IPv6": Oddity(setup=ONLY_V6, how={"network": True}),
-    # The name of none of these machines resolves.
+    # None of these machines' names resolves.
     "all": Oddity(
         LONG, HOMELESS + FULL + ONLY_V6, "umask 000; ulimit -n 256; ", {"TMPDIR": "/mnt"},
         {"reaps": False, "network": True},
@@ -74,7 +74,7 @@ ODDITIES = {
 
 @contextlib.contextmanager
 def machine(odd: Oddity, folder: Path) -> Iterator[Machine]:
-    """One with this oddity, whose HOME is not set; all is kept where RANKROOM_HOME says."""
+    """A machine with this oddity, on which only RANKROOM_HOME is set, and HOME is not."""
     about = odd.about | {"RANKROOM_HOME": str(folder / odd.home / "rankroom")}
     setup = f"FOLDER={folder}; {odd.setup}"
     made = Machine(
@@ -100,8 +100,8 @@ def test_ranks_start_train_and_end_there(tmp_path: Path, name: str):
     home.parent.mkdir(parents=True)
     with machine(odd, tmp_path) as there:
         there.rankroom("cluster", "start", "--ranks", "2")
+        # No note says that the ports are unguarded: the port guard was loaded from each home.
         assert there.do(TRAINS) == ["done", {"0": "2.0", "1": "2.0"}, "None", []]
-        # What is closed to others stays so, and the guard of ports is found wherever it must lie.
         assert home.stat().st_mode & 0o777 == 0o700
         [stopped] = there.each("cluster stop")
         assert stopped[0] == 0, stopped
@@ -187,7 +187,7 @@ def test_shared_memory_that_is_too_small_is_named(tmp_path: Path):
 
 @pytest.fixture
 def half_a_core(tmp_path: Path) -> Iterator[Path]:
-    """A control group that is given half of a core's time, of version 1 or 2, as there is."""
+    """A control group with a quota of half a core, of cgroup version 1 or 2."""
     for root in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
         group = root / f"rankroom-test-{os.getpid()}"
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Two homes with one path: a container's own, of whose processes this machine sees all."""
+"""Two homes at one path: this machine's, and a container's whose processes are visible here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(json.dumps(run.results))
 
 @pytest.fixture
 def container(home: Path, tmp_path: Path) -> Iterator[Machine]:
-    """A container with files of its own where this machine has its home, and a cluster there."""
+    """A container that has its own home at the path of this machine's, and runs a cluster."""
     own = f"mkdir -p '{home}' && mount -t tmpfs -o mode=700 none '{home}'"
     made = Machine("box", tmp_path, setup=own)
     try:
@@ -69,8 +69,8 @@ def test_a_container_with_a_home_of_the_same_path_is_left_alone(container: Machi
 
 
 def test_a_mark_counts_where_the_home_is_the_same(home: Path, tmp_path: Path):
-    """A container with this machine's home has what belongs here; a folder that is there for one
-    side only says nothing."""
+    """A container with this machine's home: its marked process belongs here, although the folder
+    that the mark names exists on neither side."""
     (home / "clusters").mkdir(parents=True)
     box = Machine("box", tmp_path, environment={process_tree.CLUSTER_MARK: f"{home}/clusters/x"})
     marked = box.start("sh", "-c", "echo up; sleep 1000")

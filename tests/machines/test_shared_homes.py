@@ -1,4 +1,4 @@
-"""Two machines with one home: what runs on one of them is left alone by the other."""
+"""Two machines with one home: each leaves alone what runs on the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ run = cluster.run("rank * 10")
 run.wait(60)
 print(json.dumps(run.results))
 """
-# A run that goes on while its client is gone.
+# A run that continues after its client has exited.
 BEGIN = """
 import json, rankroom
 cluster = rankroom.Cluster.attach("mine")
@@ -67,7 +67,7 @@ def other(tmp_path: Path, name: str = "login2", boot: str = "b2") -> Machine:
 def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
     login1: Machine, home: Path, tmp_path: Path, odd: Odd, boot: str, says: str
 ):
-    """What the other knows of it depends on how locks are shared; nothing else does."""
+    """Only what the other node can say about the cluster depends on how locks are shared."""
     gate = tmp_path / "gate"
     run = login1.do(BEGIN.format(gate=str(gate)))
     login2 = other(tmp_path, boot=boot)
@@ -86,7 +86,7 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
         assert rest.startswith("nothing was left behind")
         assert all(status == 1 and "on login1" in said for status, said in refused), refused
         assert login2.do(LOOK) == [["running"], [], []]
-        # There is room for another one.
+        # The other node can run a cluster of its own.
         started, listed, stopped = login2.each(
             "cluster start --ranks 1 --name other", "cluster list", "cluster stop other"
         )
@@ -107,7 +107,7 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
 @pytest.mark.parametrize(
     ("name", "boot", "known"),
     [
-        ("login2", "", True),  # the same kernel took its locks back
+        ("login2", "", True),  # the same kernel has released the locks
         ("login2", "b2", False),
         ("login1", "b3", True),  # the same machine, booted again
     ],

@@ -1,4 +1,4 @@
-"""The test cluster, brought up again for each file; without root or Slurm they are skipped."""
+"""A Slurm test cluster for each test file; without root or Slurm the tests are skipped."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +26,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"tests/slurm were skipped: {WHY}")
 
 
-# What a file leaves behind (a node that is down, a job that ends slowly) is no other's trouble.
+# For each file, so that a node left down or a job that ends slowly does not affect another file.
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    """A laptop, a login node and four compute nodes with two (pretended) GPUs each."""
+    """A laptop, a login node and four compute nodes with two simulated GPUs each."""
     made = Machines()
     try:
         made.up()
@@ -40,7 +40,7 @@ def machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def gate(machines: Machines) -> Iterator[Path]:
-    """Where it is, a run of `remote.begin` comes to its end."""
+    """The path of the file that ends a run of `remote.begin` when it is created."""
     file = machines.home("alice") / "gate"
     yield file
     machines.plug("laptop", "campus")

@@ -18,7 +18,7 @@ LISTENER = Path(__file__).with_name("listener.py")
 
 
 class Elsewhere:
-    """Python on `machine` as `user`; `go` and `wait` there take coroutines."""
+    """Python on `machine` as `user`; its functions `go` and `wait` take coroutines."""
 
     def __init__(
         self, machines: Machines, machine: str, user: str, environment: Mapping[str, str]
@@ -32,7 +32,7 @@ class Elsewhere:
         threading.Thread(target=self._read, daemon=True).start()
 
     def do(self, source: str, seconds: float = 120) -> Any:
-        """Run code there; the value of its last expression. Fails with its traceback."""
+        """Run code there; return the value of its last expression. Fails with its traceback."""
         assert self._process.stdin is not None
         print(json.dumps(source), file=self._process.stdin, flush=True)
         answer = json.loads(self._answers.get(timeout=seconds) or '{"error": "it has ended"}')
@@ -41,11 +41,11 @@ class Elsewhere:
         return answer["value"]
 
     def until(self, expression: str, seconds: float = 90) -> Any:
-        """Wait there until an expression is true; its value."""
+        """Wait there until an expression is true; return its value."""
         return self.do(
             "import time\n"
             f"_end = time.monotonic() + {seconds}\n"
-            # Once a round: what was true may be otherwise when it is looked at again.
+            # Evaluated once per round, as its value may change between two evaluations.
             "while True:\n"
             "    _last = time.monotonic() > _end\n"
             f"    if _found := ({expression}): break\n"

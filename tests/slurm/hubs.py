@@ -1,4 +1,4 @@
-"""A real JupyterHub on the test cluster's login node, and learners who come in by its proxy."""
+"""A real JupyterHub on the test cluster's login node, and learners who use it through its proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hub_packages import HubPackages
 from labs import PYTHON, Opened, make_home, profile
 from machines import CHECKOUT, FILES, Machines
 
-BASE = "http://127.0.0.1:8000"  # of the proxy, as the site's TLS server reaches it
+BASE = "http://127.0.0.1:8000"  # the proxy, to which a site's TLS server forwards
 EXAMPLE = CHECKOUT / "slurm" / "workshop" / "jupyterhub_config.py"
 PASSWORD = "open sesame, for tests"
 TEACHER = "teach"
@@ -54,7 +54,7 @@ def ask(method, url, token="", body=None):
 
 
 class Hub:
-    """The hub as root on the login node, with the example's configuration."""
+    """The hub, run by root on the login node with the example configuration."""
 
     def __init__(self, machines: Machines, learners: list[str]) -> None:
         self.machines, self.learners = machines, learners
@@ -76,7 +76,7 @@ class Hub:
             time.sleep(0.2)
 
     def words(self, **other: str) -> list[str]:
-        """The command that starts it, as systemd would; `other` are variables that differ."""
+        """The command that starts the hub, as systemd would; `other` variables override its own."""
         given = {
             "PYTHONPATH": self.tools.python_path,
             "PATH": self.tools.path,
@@ -93,11 +93,11 @@ class Hub:
 
     def _profile(self) -> str:
         setup = [f"export PYTHONPATH={self.tools.python_path}", f"export PATH={self.tools.path}"]
-        # The table of the environment stands last.
+        # The profile ends with the [environment] table, so `setup` becomes a part of it.
         return profile(login="", nodes=1) + f"setup = {json.dumps(setup)}\n"
 
     def _open_workshop(self) -> Path:
-        """The teacher's folder, made with a plan; and the sysadmin's copy of that."""
+        """Open the workshop as its teacher; return the sysadmin's copy of the plan."""
         machines = self.machines
         shared = machines.root / "home" / FOLDER.parent.name
         shared.mkdir()
@@ -113,7 +113,7 @@ class Hub:
         return copy
 
     def _reserve(self) -> None:
-        """As the centre's page has it, but now."""
+        """Create the reservation with the command in docs/workshop-centre.md, but starting now."""
         page = (CHECKOUT / "docs" / "workshop-centre.md").read_text("utf-8")
         [line] = re.findall(r"^scontrol create reservation .+$", page, re.MULTILINE)
         other = {"StartTime": "now", "Nodes": "ALL", "Users": ",".join(self.learners)}
@@ -125,19 +125,19 @@ class Hub:
         assert "Reservation created: workshop" in said, said
 
     def ask(self, method: str, path: str, token: str = "", body: Any = None) -> Any:
-        """The status of a request through the proxy, and what it answers."""
+        """The status and answer of a request through the proxy."""
         url = path if "://" in path else BASE + path
         return self._outside.do(f"ask({method!r}, {url!r}, {token!r}, {body!r})")
 
     def learner(self, user: str) -> Learner:
-        """A learner who logs in, and asks for a token."""
+        """Log a learner in, by requesting a token."""
         who = {"auth": {"username": user, "password": PASSWORD}}
         status, answer = self.ask("POST", f"/hub/api/users/{user}/tokens", body=who)
         assert status == 201, (status, answer, self.said())
         return Learner(self, user, answer["token"])
 
     def said(self) -> str:
-        """The end of its log."""
+        """The end of the hub's log."""
         return self.log.read_text(errors="replace")[-6000:]
 
     def close(self) -> None:
@@ -151,23 +151,23 @@ class Hub:
 
 
 class Learner:
-    """Somebody with a token of the hub, and a server in a job."""
+    """A learner with a token of the hub, whose server runs in a job."""
 
     def __init__(self, hub: Hub, user: str, token: str) -> None:
         self.hub, self.user, self.token = hub, user, token
         self.opened = Opened(hub.machines, f"{BASE}/user/{user}", token)
 
     def kernel(self, *cells: str) -> str:
-        """What cells print in a new kernel of the server, asked through the proxy."""
+        """What cells print in a new kernel of the server, reached through the proxy."""
         return self.opened.kernel(*cells, machine="login")
 
     def start(self) -> None:
-        """Ask for the server, without waiting for it."""
+        """Request the server, without waiting for it."""
         status, answer = self.hub.ask("POST", f"/hub/api/users/{self.user}/server", self.token)
         assert status in (201, 202), (status, answer, self.hub.said())
 
     def server(self) -> Any:
-        """What the hub says of the server; None without one."""
+        """The hub's description of the server; None if there is no server."""
         _, about = self.hub.ask("GET", f"/hub/api/users/{self.user}", self.token)
         return about["servers"].get("")
 
@@ -178,12 +178,12 @@ class Learner:
             time.sleep(0.5)
 
     def logs(self) -> str:
-        """What the learner's jobs wrote that have failed, or run."""
+        """The output of the learner's jobs that run or have failed."""
         home = self.hub.machines.home(self.user)
         return "\n".join(each.read_text(errors="replace") for each in home.glob("workshop-*.log"))
 
     def stop(self) -> None:
-        """Ask for the server's end, and wait for it."""
+        """Stop the server, and wait until it has ended."""
         self.hub.ask("DELETE", f"/hub/api/users/{self.user}/server", self.token)
         deadline = time.monotonic() + 90
         while self.server():

@@ -28,7 +28,7 @@ class Inside:
             pipe = home / f"{name}.{time.monotonic_ns()}"
             os.mkfifo(pipe, 0o600)
             os.chown(pipe, int(machines.id(user)), int(machines.id(user)))
-            # Both ways, so that opening waits for no one.
+            # For reading and writing, so that opening does not block.
             self._pipes.append(os.open(pipe, os.O_RDWR))
             ends.append(f"/home/{user}/{pipe.name}")
         lines = [f"#SBATCH {each}" for each in ("--time=10", "--output=job-%j.log", *options)]
@@ -41,7 +41,7 @@ class Inside:
         self.log = home / f"job-{self.job}.log"
 
     def do(self, source: str, seconds: float = 180) -> Any:
-        """Run code there; the value of its last expression. Fails with its traceback."""
+        """Run code there; return the value of its last expression. Fails with its traceback."""
         os.write(self._pipes[0], json.dumps(source).encode() + b"\n")
         deadline = time.monotonic() + seconds
         while b"\n" not in self._read:
@@ -57,12 +57,11 @@ class Inside:
         return answer["value"]
 
     def processes(self) -> dict[str, list[str]]:
-        """What the user's processes on all nodes are, but for the job's own script."""
+        """The user's processes, by node, other than those of the job itself."""
         found = {}
         for node in self.machines.nodes:
             words = self.machines.processes(node, self.user)
-            # Its script, itself, and a supervisor that has ended and whose status it will never
-            # ask.
+            # The job script, the listener, and an ended supervisor that is never reaped.
             own = ("slurm_script", LISTENER.name, "<defunct>")
             kept = [line for line in words if not any(each in line for each in own)]
             if kept:
@@ -70,7 +69,7 @@ class Inside:
         return found
 
     def until_gone(self, seconds: float = 60) -> float:
-        """Wait until nothing of it runs on any node; how long that took."""
+        """Wait until no such process is left on any node; return how long that took (s)."""
         begun = time.monotonic()
         while left := self.processes():
             assert time.monotonic() - begun < seconds, left
@@ -95,6 +94,6 @@ class Inside:
 
 
 def cluster_folder(machines: Machines, user: str, name: str = "*") -> Path:
-    """Where the user's one cluster (of that name) is, as seen from here."""
+    """The folder of the user's only cluster (of that name), as seen from here."""
     [folder] = (machines.home(user) / ".local/share/rankroom/clusters").glob(name)
     return folder

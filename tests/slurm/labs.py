@@ -1,4 +1,4 @@
-"""`rankroom lab` as somebody types it in a terminal, and what can be asked of what it opens."""
+"""`rankroom lab` typed in a terminal, and requests to the server that it opens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ON_TERMINAL = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
 CTRL_C = "\x03"
 ADDRESS = re.compile(r"(http://127\.0\.0\.1:(\d+)/lab\?token=(\S+))")
 
-# On the machine where the tunnel begins: what the server answers, with a token or without.
+# Runs where the tunnel begins; prints the server's answer to a request with or without a token.
 REQUEST = """
 import sys, urllib.request, urllib.error
 address, token = sys.argv[1:]
@@ -35,7 +35,7 @@ except Exception as error:
     print(type(error).__name__)
 """
 
-# A kernel of that server, over its websocket as a browser does: cells go in, what they print out.
+# Runs cells in a new kernel, over a websocket as a browser does; prints their output.
 KERNEL = """
 import json, sys, urllib.request, uuid, websocket
 address, token, *cells = sys.argv[1:]
@@ -65,8 +65,8 @@ print("".join(said))
 
 
 class Typed:
-    """`rankroom lab ARGUMENTS` under a terminal of a machine, or another `command` of Rankroom's;
-    what it has written is `text`."""
+    """`rankroom lab ARGUMENTS`, or another Rankroom `command`, in a terminal on a machine; `text`
+    is what it has written since the last match."""
 
     def __init__(
         self, machines: Machines, machine: str, user: str, home: Path, arguments: list[str],
@@ -82,7 +82,7 @@ class Typed:
         )  # fmt: skip
 
     def until(self, pattern: str, seconds: float = 120) -> re.Match[str]:
-        """Wait until something new that it writes matches; what was written before is forgotten."""
+        """Wait until `text` matches, and drop everything up to the end of the match."""
         deadline = time.monotonic() + seconds
         while (found := re.search(pattern, self.text)) is None:
             if not self._read(deadline - time.monotonic()):
@@ -91,7 +91,7 @@ class Typed:
         return found
 
     def opened(self) -> Opened:
-        """Wait for the address; what it leads to."""
+        """Wait for the address; return the server at it."""
         found = self.until(ADDRESS.pattern)
         return Opened(self.machines, f"http://127.0.0.1:{found[2]}", found[3])
 
@@ -101,7 +101,7 @@ class Typed:
         self._process.stdin.flush()
 
     def ended(self, seconds: float = 120) -> int:
-        """Its exit status, once it has ended; `text` has the rest of what it wrote."""
+        """Wait for its end; return its exit status. `text` then has the rest of its output."""
         deadline = time.monotonic() + seconds
         while self._read(deadline - time.monotonic()):
             pass
@@ -133,7 +133,7 @@ class Typed:
 
 
 class Opened:
-    """A lab's server as a machine reaches it."""
+    """A JupyterLab server, at the address where a machine reaches it."""
 
     def __init__(self, machines: Machines, address: str, token: str) -> None:
         self.machines, self.address, self.token = machines, address, token
@@ -143,25 +143,25 @@ class Opened:
         return int(self.address.rpartition(":")[2])
 
     def answers(self, token: str | None = None, machine: str = "laptop", user: str = "root") -> str:
-        """The status of a request, or the name of the error instead."""
+        """The status of a request, or the name of the error that it raised."""
         token = self.token if token is None else token
         words = [PYTHON, "-c", REQUEST, self.address, token]
         return self.machines.run(machine, words, user, timeout=120).strip()
 
     def kernel(self, *cells: str, machine: str = "laptop") -> str:
-        """What cells print in a new kernel of it."""
+        """What cells print in a new kernel of the server."""
         words = [PYTHON, "-c", KERNEL, self.address, self.token, *cells]
         return self.machines.run(machine, words, timeout=240)
 
 
 def end_lines(machines: Machines, home: Path) -> None:
-    """End the ssh connections of the laptop's user, which stay for a while after the last use."""
+    """End the ssh connections of the laptop's user, which stay open for a while after their use."""
     each = f"for each in {home}/data/ssh/*; do ssh -F none -S $each -O exit x; done"
     machines.run("laptop", ["sh", "-c", each])
 
 
 def settings(home: Path) -> list[str]:
-    """Where Rankroom finds what belongs to a user, as words for `env`."""
+    """The variables that lead Rankroom to a user's folders, as arguments for `env`."""
     return [
         f"RANKROOM_HOME={home}/data", f"XDG_CONFIG_HOME={home}",
         f"RANKROOM_SSH=ssh -F {home}/ssh_config",
@@ -169,7 +169,7 @@ def settings(home: Path) -> list[str]:
 
 
 def make_home(machines: Machines, folder: Path, user: str, **sites: str) -> Path:
-    """A folder of a user's own with ssh's configuration, and a profile for each of `sites`."""
+    """Create a user's folder with an ssh configuration and a profile for each of `sites`."""
     profiles = folder / "rankroom" / "sites"
     profiles.mkdir(parents=True)
     config = (machines.root / "client" / "ssh_config").read_text()
@@ -190,7 +190,7 @@ def jobs(machines: Machines, user: str = "alice") -> list[str]:
 
 
 def until_no_job(machines: Machines, job: str = "", seconds: float = 60) -> None:
-    """Wait until alice has no job, or not this one: one that is over is listed a little longer."""
+    """Wait until alice has no job, or not this one: an ended job is listed a little longer."""
     deadline = time.monotonic() + seconds
     while left := [each for each in jobs(machines) if not job or each == job]:
         assert time.monotonic() < deadline, left
@@ -198,7 +198,7 @@ def until_no_job(machines: Machines, job: str = "", seconds: float = 60) -> None
 
 
 def ports(machines: Machines, node: str, user: str) -> list[tuple[str, int]]:
-    """Where the user's processes listen on a node."""
+    """The addresses and ports at which the user's processes listen on a node."""
     found = machines.run(node, ["ss", "-Hltne"]).splitlines()
     places = [line.split()[3] for line in found if f"uid:{machines.id(user)}" in line]
     split = [place.rpartition(":") for place in places]

@@ -1,10 +1,10 @@
-"""A learner at work, as a browser has it: cells of a real notebook go to a kernel of the learner's
-server, over its websocket.
+"""Plays a learner: runs a notebook's cells on the learner's server, over a websocket as a browser
+does.
 
 `lesson_player.py ADDRESS TOKEN NOTEBOOK OPTIONS`, where ADDRESS is http://HOST:PORT and OPTIONS are
-JSON: `solved` exercises are answered with the course's solutions, `hang` adds a cell that hangs,
-which is interrupted once the file `go-on` is at home. Prints a line of JSON for each cell: its id,
-what it printed, and whether it raised.
+JSON: `solved` exercises are answered with the course's solutions, and `hang` adds a cell that hangs
+and is interrupted once the file `go-on` exists in the home folder. Prints a line of JSON for each
+cell: its id, what it printed, and whether it raised.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rankroom.course.lessons import LESSONS
 from rankroom.course.solutions import solutions
 
 CELL_S = 300.0
-# A learner looks at what a cell has shown, and for longer where something went wrong.
+# How long a learner reads the output of a cell, and of a cell that failed.
 READS_S, WONDERS_S = 0.2, 5.0
-# The server takes requests for itself only: in real life they come through a tunnel.
+# The server only accepts requests for a local host, as they arrive through a user's tunnel.
 HOST = "localhost"
 HANG = """%%distributed
 import time
@@ -38,7 +38,7 @@ dist.barrier() if rank == 0 else time.sleep(600)
 
 
 class Page:
-    """A notebook that is open in a browser."""
+    """A notebook that is open in a browser, with its kernel."""
 
     def __init__(self, address: str, token: str) -> None:
         self._address = address
@@ -51,7 +51,7 @@ class Page:
         )
 
     def send(self, source: str) -> str:
-        """Run a cell; the number to wait for."""
+        """Send a cell; return the message id to wait for."""
         number = uuid.uuid4().hex
         head = {"msg_id": number, "msg_type": "execute_request", "session": "s", "username": "u",
                 "version": "5.3"}  # fmt: skip
@@ -76,7 +76,7 @@ class Page:
                 return "".join(said), raised
 
     def interrupt(self) -> None:
-        """Press the stop button."""
+        """Interrupt the kernel, as the stop button does."""
         self._post(f"/api/kernels/{self._kernel}/interrupt", b"")
 
     def _post(self, path: str, data: bytes) -> Any:
@@ -87,7 +87,7 @@ class Page:
 
 
 def cells(notebook: Path, solved: list[str]) -> list[tuple[str, str]]:
-    """The code cells, by their ids; exercises that are solved have their solution."""
+    """The ids and sources of the code cells; solved exercises have the course's solution."""
     lesson = next(each for each in LESSONS if each.file == notebook.name)
     answers = {each.exercise: each.source for each in solutions(lesson) if each.exercise in solved}
     found = []

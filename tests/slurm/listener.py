@@ -1,7 +1,7 @@
-"""Python that does what it is told, a line of JSON at a time: code comes in, values go out.
+"""Runs Python code that arrives in lines of JSON, and answers each with a line of JSON.
 
-`listener.py [ASKED SAID]`: from and to these files, or the standard streams. `go` and `wait` take
-coroutines to an event loop that runs all the while.
+`listener.py [ASKED SAID]` reads the one file and writes the other, or uses the standard streams.
+The code can pass coroutines to `go` and `wait`, which use an event loop in a thread.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ if __name__ == "__main__":
         with Path(sys.argv[1]).open() as asked, Path(sys.argv[2]).open("w") as said:
             main(asked, said)
     else:
-        said, sys.stdout = sys.stdout, sys.stderr  # what is printed is for the log
+        said, sys.stdout = sys.stdout, sys.stderr  # what the code prints goes to the log
         main(sys.stdin, said)

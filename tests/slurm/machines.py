@@ -1,8 +1,8 @@
 """A real Slurm cluster on this machine: laptop, login node, controller and compute nodes.
 
-Each is a process in namespaces of its own, with its own name, address, /tmp and processes; /home
-is shared by all but the laptop. All of it ends with the process that made it, however that ends,
-and the host's own accounts, services and files stay as they are.
+Each is a process in its own namespaces, with its own hostname, address, /tmp and processes; all but
+the laptop share /home. Everything ends with the process that created it, however that happens, and
+the host's own accounts, services and files are not changed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FILES = Path(__file__).parent / "testbed"
 CHECKOUT = Path(__file__).parents[2]
 PREFIX = "rankroom-slurm-"
 UP_S = 120.0
-PREFERRED = -10  # niceness: ten times the processor time of any other process
-AGAIN_S = 15.0  # for a node to be idle, before Slurm is told that it was down
+PREFERRED = -10  # niceness: about ten times the processor time of other processes
+AGAIN_S = 15.0  # for a node to become idle, before Slurm is told that it was down
 
 
 def missing() -> str:
-    """Why there can be no test cluster here; empty if there can."""
+    """Why no test cluster can be made here; empty if one can."""
     if os.geteuid() != 0:
         return "the Slurm test cluster needs root"
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -42,7 +42,7 @@ def missing() -> str:
     return "" if done.returncode == 0 else "the Slurm test cluster needs to make namespaces"
 
 
-# A Python of a site's own, which does not import the package that is tested.
+# A site's own Python, which cannot import the package under test.
 BARE = """#!/bin/sh
 unset PYTHONPATH
 exec /usr/bin/python3 "$@"
@@ -62,10 +62,10 @@ class Machines:
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self._was_idle = False
 
-    # -- up and down
+    # -- start and end
 
     def up(self) -> None:
-        """Start it, and wait until all nodes are idle."""
+        """Start the cluster, and wait until all nodes are idle."""
         self._write_files()
         names = ["switch", "laptop", "ctl", "login", *self.nodes]
         for name in names:
@@ -88,10 +88,10 @@ class Machines:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def until_idle(self, *nodes: str) -> None:
-        """Wait until these nodes are free, or all.
+        """Wait until these nodes are idle, or all.
 
-        Slurm takes minutes to try again with a node that did not answer as its job ended, unless
-        it is told that the node was down.
+        Slurm waits for minutes before it retries a node that did not answer when its job ended,
+        unless it is told that the node was down.
         """
         ask = ["sinfo", "-h", "-N", "-t", "idle", "-p", "gpu", "-o", "%N"]
         asked = time.monotonic()
@@ -103,7 +103,7 @@ class Machines:
                 self._was_idle = True
                 return True
             if not self._was_idle:
-                return False  # they are just coming up
+                return False  # they are still starting
             jobs = ["squeue", "-h", "-t", "R", "-w", ",".join(taken), "-o", "%i"]
             if time.monotonic() - asked > AGAIN_S and not self.run("ctl", jobs).split():
                 asked = time.monotonic()
@@ -120,7 +120,7 @@ class Machines:
             raise TimeoutError(f"{jobs}\n{nodes}\n{error}") from None
 
     def resume(self, node: str) -> None:
-        """Take a node that was drained back into service; again if Slurm does not follow."""
+        """Return a drained node to service; the command is repeated until Slurm has done so."""
         ask = ["sinfo", "-h", "-N", "-n", node, "-p", "gpu", "-o", "%T"]
 
         def serves() -> bool:
@@ -129,7 +129,7 @@ class Machines:
 
         self.until(serves, f"{node} in service")
 
-    # -- using it
+    # -- commands, files and processes
 
     def words(self, machine: str, command: Sequence[str | Path], user: str = "root") -> list[str]:
         """The command line that runs `command` on a machine, in the user's home."""
@@ -139,7 +139,7 @@ class Machines:
             str(self._first(machine)),
             *["-m", "-u", "-i", "-n", "-p", "-w", "--"],
         ]
-        # It would outlive its caller, being in another process tree.
+        # In the machine's process tree, the command would otherwise outlive its caller.
         enter += ["setpriv", "--pdeathsig", "TERM"]
         home = "/root"
         if user != "root":
@@ -195,17 +195,17 @@ class Machines:
         return [line for line in found.splitlines() if line.strip()]
 
     def prefer(self, machine: str, user: str) -> None:
-        """Let a user's processes on a machine, in sessions of their own, come before all others of
-        this one, as if that machine had processors of its own."""
+        """Give a user's processes on a machine, in sessions of their own, priority over all others
+        on the host, as if the machine had its own processors."""
         space, uid = _space_of(Path(f"/proc/{self._first(machine)}")), int(self.id(user))
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended, or this kernel has no such groups
+            with contextlib.suppress(OSError):  # it has ended, or the kernel has no autogroups
                 if process.stat().st_uid == uid and _space_of(process) == space:
                     os.setpriority(os.PRIO_PROCESS, int(process.name), PREFERRED)
                     (process / "autogroup").write_text(str(PREFERRED))
 
     def queue(self, machine: str, command: Sequence[str], user: str = "root") -> str:
-        """What squeue answers; asked again while the controller is too slow for it."""
+        """The answer of squeue, which is repeated while the controller is too slow to answer."""
         said = [""]
 
         def answers() -> bool:
@@ -223,7 +223,7 @@ class Machines:
     # -- faults
 
     def crash(self, machine: str) -> None:
-        """Pull the plug: everything on it is gone at once."""
+        """Kill everything on a machine at once, as a power failure does."""
         process = self._machines.pop(machine)
         process.kill()
         process.wait()
@@ -232,7 +232,7 @@ class Machines:
 
     def boot(self, machine: str) -> None:
         """Start a machine that crashed."""
-        # Its cable has the new one's name, and goes some time after its last process.
+        # The old cable has the same name, and is removed some time after the last process ended.
         self.until(lambda: not self._is_plugged(machine), f"end of {machine}")
         self._start(machine)
         self.until(lambda: self._is(machine, "up"), machine)
@@ -245,7 +245,7 @@ class Machines:
     def plug(self, machine: str, network: str = "cluster") -> None:
         self._switch(f"link set {machine}-{network[:3]} up")
 
-    # -- how it is made
+    # -- construction
 
     def _start(self, name: str) -> None:
         (self.root / "spool" / name).mkdir(exist_ok=True)
@@ -256,7 +256,7 @@ class Machines:
         }  # fmt: skip
         with (self.root / "log" / f"machine-{name}.log").open("ab") as log:
             self._machines[name] = subprocess.Popen(
-                # In this order each of them dies with the one before, down to process 1.
+                # Each process dies with its parent, down to process 1.
                 ["setpriv", "--pdeathsig", "KILL", "unshare", *UNSHARED,
                  "/bin/bash", str(FILES / "machine.sh"), name],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -264,7 +264,7 @@ class Machines:
             )  # fmt: skip
 
     def _first(self, machine: str) -> int:
-        """The id, here, of a machine's process 1."""
+        """The process id, on the host, of a machine's process 1."""
         pid = self._machines[machine].pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
@@ -300,7 +300,7 @@ class Machines:
         return (self.root / "run" / f"{name}.{state}").exists()
 
     def _left(self) -> list[int]:
-        """The processes that are in a machine of this cluster, or were."""
+        """The host's ids of processes that have the cluster's folder in their environment."""
         found = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -335,7 +335,7 @@ class Machines:
         self._write_names()
         self._write_keys()
         for number in range(self.gpus):
-            # Only a device is believed to be a GPU; there is nothing behind it.
+            # Slurm only accepts device files as GPUs; no hardware is behind these.
             os.mknod(root / "dev" / f"nvidia{number}", 0o020666, os.makedev(195, number))
         values = {
             "ROOT": root,
@@ -356,7 +356,7 @@ class Machines:
         (root / "ssh" / "sshd_config").write_text(filled("sshd_config", values))
 
     def _write_accounts(self) -> None:
-        """The host's accounts and our users, who exist only inside."""
+        """Write the host's accounts and the test users, who exist only on the machines."""
         own = re.compile(f"^({'|'.join(self.users)}):")
         lines: dict[str, list[str]] = {}
         for name in ("passwd", "group", "shadow"):
@@ -422,7 +422,7 @@ def _space_of(process: Path) -> Path:
 
 
 def sweep() -> None:
-    """Remove the folders of clusters whose makers were killed; their processes are gone then."""
+    """Remove the folders of clusters whose creators were killed, which ended all processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -437,7 +437,7 @@ def filled(name: str, values: dict[str, Any]) -> str:
 
 
 def visible() -> tuple[list[str], list[str]]:
-    """Folders that the machines' users must see, and those on the way that only root may enter."""
+    """Folders that the machines' users must see, and their outermost parents closed to users."""
     shown = {CHECKOUT, Path(sys.prefix), Path(sys.base_prefix).resolve()}
     private = (Path("/tmp"), Path("/run"), Path("/dev/shm"))
     closed = set()

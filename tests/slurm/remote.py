@@ -1,4 +1,4 @@
-"""A user at a laptop whose notebook's ranks are on the test cluster."""
+"""A laptop whose notebook's ranks run on the test cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(call):
 
 
 class Laptop:
-    """The laptop (or the login node, for `machine`) with profiles of `sites`; `do` runs Python."""
+    """Python on the laptop (or another `machine`), with profiles of `sites`; `do` runs code."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Laptop:
         **environment: str,
     ) -> None:
         self.machines, self.machine, self.user = machines, machine, user
-        self.there = "alice" if user == "root" else user  # who they are on the site
+        self.there = "alice" if user == "root" else user  # the user's account on the site
         folder = machines.root / f"home-{time.monotonic_ns()}"
         self.home = make_home(machines, folder, user, **sites)
         given = dict(each.split("=", 1) for each in settings(self.home))
@@ -64,21 +64,21 @@ class Laptop:
         return self.home / "data" / "clusters"
 
     def agents(self) -> list[str]:
-        """The processes that keep clusters from here."""
+        """The local agents of clusters, each as a process id and a command line."""
         found = self.machines.run(self.machine, ["ps", "axo", "pid=,args="]).splitlines()
         return [line for line in found if "rankroom.remote.agent" in line]
 
     def until_unkept(self, seconds: float = 60) -> None:
-        """Wait until no process keeps anything from here any more."""
+        """Wait until no local agent is left."""
         deadline = time.monotonic() + seconds
         while left := self.agents():
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End what a test left, as far as it is its own; what agents said is shown if it fails."""
+        """End what this laptop's test left, and print the agents' logs, shown if the test fails."""
         for log in self.clusters.glob("*/log/supervisor.log"):
-            with contextlib.suppress(FileNotFoundError):  # it goes with an agent that ends
+            with contextlib.suppress(FileNotFoundError):  # an agent that ends removes it
                 print(f"{log}:\n{log.read_text()}")
         for line in self.agents():
             if str(self.home) in line:
@@ -97,7 +97,7 @@ class Laptop:
 
 
 def begin(laptop: Laptop) -> None:
-    """Have numbered lines come."""
+    """Start a run that prints numbered lines, and wait for the first ones."""
     laptop.do(f"run = cluster.run({NUMBERED!r})")
     laptop.until("len(written(store, run.id, 1)) > 1000")
 
@@ -107,7 +107,7 @@ def until(laptop: Laptop, wanted: str) -> None:
 
 
 def assert_whole(laptop: Laptop) -> None:
-    """The run ended well, and its copy has each line once and is what is there."""
+    """The run succeeded, and its record has each line once and equals the one on the site."""
     assert laptop.do("run.wait(90) and run.state", 120) == "done"
     counts = laptop.do(
         """
@@ -122,10 +122,10 @@ ends = {rank: int(text.split()[0].strip("'")) for rank, text in run.results.item
 
 
 def running(machines: Machines, user: str = "alice") -> dict[str, Any]:
-    """What a user has on the machines of the site: jobs, and processes on login and compute nodes.
+    """A user's jobs on the site, and processes on its login and compute nodes.
 
-    The end of an ssh connection is not theirs, and a `Laptop` on the login node is the test's; nor
-    is what has ended, and whose status no one has asked for.
+    Without sshd, the listener of a `Laptop` on the login node, and processes that have ended but
+    are not reaped.
     """
     found: dict[str, Any] = {}
     if left := jobs(machines, user):
@@ -138,7 +138,7 @@ def running(machines: Machines, user: str = "alice") -> dict[str, Any]:
 
 
 def until_nothing_runs(machines: Machines, seconds: float = 90, user: str = "alice") -> None:
-    """Wait until no process and no job of the user's is left."""
+    """Wait until no process and no job of the user is left."""
     deadline = time.monotonic() + seconds
     while left := running(machines, user):
         assert time.monotonic() < deadline, left
@@ -146,7 +146,7 @@ def until_nothing_runs(machines: Machines, seconds: float = 90, user: str = "ali
 
 
 def files(machines: Machines) -> list[str]:
-    """What Rankroom has left in alice's home on the site, but for records and empty folders."""
+    """The files that Rankroom left in alice's home on the site, other than records and caches."""
     home = machines.home("alice")
     found = []
     for folder in (home / ".rankroom", home / ".local/share/rankroom"):

@@ -1,4 +1,4 @@
-"""`Cluster.local` inside a job: ranks on all of its nodes, as sound as those of one machine."""
+"""`Cluster.local` inside a job: ranks on all of its nodes work like those on one machine."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ called
 """
     )
     assert called == [[0], [1], [2], [3]]
-    # It has ten minutes in all: the first run was told.
+    # Ten minutes are left at most, so the first warning was due: one run has the note.
     notes = job.do(
         """
 from rankroom.record.store import Store
@@ -270,7 +270,7 @@ def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
         time.sleep(0.2)
 
 
-@pytest.mark.thorough  # Slurm takes up to a minute to call the node idle again
+@pytest.mark.thorough  # Slurm takes up to a minute to report the node idle again
 def test_a_node_that_is_cut_off_is_named_and_what_its_ranks_wrote_joins_the_record(
     machines: Machines,
 ):
@@ -300,7 +300,7 @@ while states(run)[1] == "running" and time.monotonic() < deadline:
 """
             )
             assert first[0] == {"0": "running", "1": "lost"}
-            # Its step's srun has heard that from Slurm, or the supervisor has.
+            # Slurm reported that to the step's srun or to the supervisor.
             assert first[1] == "rank 1: RankLost: rank 1 was given up: its node c4 has failed"
             known = job.do("run.interrupt(); run.wait(20); log(run, 1)")
         finally:
@@ -355,7 +355,7 @@ run.wait(90)
             assert why.startswith("rank 1: RankLost: rank 1 ")
             assert "c4" in why
             assert said == ["last words of 0\n", "last words of 1\n"]
-            # The other one goes on with what it has.
+            # The other rank still runs cells, with its variables kept.
             assert job.do("values(cluster, '[kept]', ranks=[0])") == [[0]]
         finally:
             machines.boot("c4")
@@ -374,7 +374,7 @@ def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machin
         job.until_gone(60)
         machines.run("login", ["scancel", job.job], "alice")
         deadline = time.monotonic() + 60
-        while folder.exists():  # until all of the record is on disk
+        while folder.exists():  # it is removed once the whole record is on disk
             assert time.monotonic() < deadline
             time.sleep(0.2)
         about = json.loads(record.read_text())

@@ -60,7 +60,7 @@ def notebook_of(*cells: str) -> str:
 
 
 class Alice:
-    """Who runs notebooks as batch jobs on the login node; a home of her own for each test."""
+    """A user who submits notebooks as batch jobs on the login node; each test has its own home."""
 
     def __init__(self, machines: Machines, name: str) -> None:
         self.machines = machines
@@ -77,7 +77,7 @@ class Alice:
         self.machines.put("alice", str((self.folder / name).relative_to(home)), text)
 
     def notebook(self, *cells: str) -> str:
-        """Write a notebook; its path there."""
+        """Write a notebook; return its path on the machines."""
         self.put("train.ipynb", notebook_of(*cells))
         return f"{self.there}/train.ipynb"
 
@@ -130,7 +130,7 @@ def test_a_notebook_runs_on_the_ranks_of_its_job(alice: Alice):
     said = alice.batch(alice.notebook(START, "x = 3", WHERE, "x + 1"), "--wait")
     assert "all 4 cells have run" in said, said
     start, _, where, last = alice.executed()["cells"]
-    # The job's own nodes, whatever the notebook says of another site.
+    # The ranks use the job's own nodes, although the notebook names another site.
     assert start["source"][-1] == "%cluster start"
     shown = "".join(where["outputs"][0]["data"]["text/plain"])
     assert "4 ranks" in shown
@@ -160,7 +160,7 @@ def test_the_first_cell_that_fails_ends_the_job(alice: Alice):
 
 
 def running_cell(alice: Alice, number: int) -> None:
-    """Wait until the job runs a cell, and each of its four ranks has said that it has begun."""
+    """Wait until the job runs this cell and each of its four ranks has begun it."""
 
     def runs() -> bool:
         states = list(alice.folder.glob("scratch/batch/*/state.json"))
@@ -179,7 +179,7 @@ LONG = "%%distributed\nimport time\nprint('begun', rank, flush=True)\ntime.sleep
     [
         (["scancel"], "was cancelled"),
         pytest.param(["scontrol", "update", "EndTime=now+5"], "is over",
-                     marks=pytest.mark.thorough),  # Slurm looks every half minute
+                     marks=pytest.mark.thorough),  # Slurm checks the time every 30 s
     ],
 )  # fmt: skip
 def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
@@ -196,7 +196,7 @@ def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
     assert progress["state"] == "failed"
     assert words in progress["why"], progress
     assert ": in cell 2 of 3, import time" in progress["why"]
-    # At once if there was time, or by the next reader when the kernel has been silent for a minute.
+    # If the job had no time to complete the record, `records` does, a minute after the last write.
     alice.until(lambda: alice.records()[0][0] != "running")
     [[ended, failure, lines]] = alice.records()
     assert ended == "failed"
@@ -232,11 +232,11 @@ def test_from_a_laptop_the_notebook_goes_there_and_comes_back_with_its_records(
         [copy] = home.glob("my-notebook-*.ipynb")
         where, cwd = json.loads(copy.read_text())["cells"][1:]
         assert "('c2', 4, 'cuda:1')" in "".join(where["outputs"][0]["data"]["text/plain"])
-        # The laptop's folder is not there: the cells run in the job's own.
+        # The laptop's folder does not exist on the site, so the cells run in the job's own.
         assert copy.stem in cwd["outputs"][0]["data"]["text/plain"][0]
         shown = machines.run("laptop", [*python, "runs", "show", "last"])
         assert "here is 3" in shown, shown
-        # Brought again, nothing is there twice.
+        # A second collection adds nothing.
         job = submitted(said)
         again = machines.run(
             "laptop", [*python, "batch", "--collect", job, "-o", home / "again.ipynb"]
@@ -256,7 +256,7 @@ while True:
     hvd.allreduce(torch.ones(1))"""
 
 
-@pytest.mark.thorough  # Slurm takes its time to call the node idle again
+@pytest.mark.thorough  # Slurm takes a while to report the node idle again
 def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, alice: Alice):
     job = submitted(alice.batch(alice.notebook(START, TOGETHER, "1")))
     running_cell(alice, 2)
@@ -272,8 +272,8 @@ def test_a_node_that_fails_is_named_and_the_cell_with_it(machines: Machines, ali
         [[ended, failure, lines]] = alice.records()
         assert ended == "failed"
         assert "c2" in failure
-        assert begun <= set(lines)  # beside what Horovod says of it
-        # It ran once: no one started it again on other nodes.
+        assert begun <= set(lines)  # Horovod may add lines of its own
+        # The job ran once: Slurm did not requeue it on other nodes.
         assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
         assert len(alice.records()) == 1
     finally:

@@ -1,4 +1,4 @@
-"""Ranks in a container, on two nodes of a real Slurm job; all else is outside of it."""
+"""Ranks in a container, on two nodes of a real Slurm job; everything else runs outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankroom.scheduler import jobs, step_launcher
 from rankroom.scheduler.site import Container, Site
 
 pytestmark = pytest.mark.skipif(not shutil.which("ch-run"), reason="needs charliecloud")
-# An image that is a folder: the machine's own programs in another root.
+# Makes a folder for use as an image: a root in which the machine's own folders are mounted.
 MAKE = """
 mkdir -p "$1" && cd "$1"
 mkdir -p usr etc proc sys dev tmp home run var opt mnt root
@@ -50,7 +50,7 @@ def test_ranks_of_two_nodes_are_in_the_container(machines: Machines, site: Site)
         seen = "(rank, __import__('os').path.exists('/in-the-container'))"
         assert job.do(f"values(cluster, {seen!r})") == [[0, True], [1, True]]
         assert job.do("os.path.exists('/in-the-container')") is False
-        # Where the notebook is, as without a container.
+        # The notebook's working directory, as without a container.
         assert job.do("values(cluster, '__import__(\"os\").getcwd()')") == ["/home/alice"] * 2
         job.do("cluster.restart([1])")
         assert job.do(f"values(cluster, {seen!r})") == [[0, True], [1, True]]

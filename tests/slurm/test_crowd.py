@@ -17,7 +17,7 @@ from remote import Laptop, until_nothing_runs
 
 USERS = [f"user{number:02}" for number in range(20)]
 POLL_S = 5.0
-# What of Slurm's requests is a look at the queue, as `sdiag` calls them.
+# The requests in `sdiag` that query the queue.
 LOOKS = re.compile(r"^\s*REQUEST_JOB_INFO(?:_SINGLE)?\s.*?count:(\d+)", re.M)
 CELL = """
 import os, torch, torch.distributed as dist
@@ -43,7 +43,7 @@ def machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
-    """The users at the login node, where each has a notebook's Python."""
+    """The users on the login node, each with the Python of a notebook."""
     site = {"here": profile(login="", nodes=1, ranks_per_node=2)}
     with contextlib.ExitStack() as stack:
         made = [Laptop(machines, site, "login", user) for user in USERS[:number]]
@@ -67,17 +67,17 @@ def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop]
         mine = f"[{uid}, {total}, 'of {laptop.user}']"
         assert said["results"] == {"0": mine, "1": mine}, said
         assert said["lines"] == [f"a line of {laptop.user}\n"] * 2
-        assert said["runs"] == 1  # and of no one else
+        assert said["runs"] == 1  # and no other user's
         assert len(jobs(machines, laptop.user)) == 1
     time.sleep(3 * POLL_S)
-    # In this order: what is asked meanwhile would have had no time.
+    # The requests are counted before the clock is read, so that each falls in the measured time.
     asked = looks(machines) - looked
     seconds = time.monotonic() - begun
     print(
         f"{number} users: all ready after {started:.0f} s, all first cells done after "
         f"{first:.0f} s; {asked} looks at the queue in {seconds:.0f} s"
     )
-    # Each user's supervisor looks as it begins, then once in five seconds at most.
+    # Each user's supervisor queries the queue at the start, then at most once every five seconds.
     assert asked <= number * (seconds / POLL_S + 2)
     at_once(crowd, lambda each: each.do("cluster.stop()", 180))
     for laptop in crowd:
@@ -99,7 +99,7 @@ assert run.wait(240), (run.info, list(store.events(run.id)), cluster.stacks())
 
 
 def looks(machines: Machines) -> int:
-    """How often anybody has looked at the queue since Slurm's controller began."""
+    """The number of queue queries, by all users, since Slurm's controller started."""
     return sum(int(count) for count in LOOKS.findall(machines.run("ctl", ["sdiag"])))
 
 

@@ -1,5 +1,5 @@
-"""JupyterHub with batchspawner, as slurm/workshop has it: real hub, proxy and Slurm, two learners
-who come in, and what neither reaches of the other's."""
+"""JupyterHub with batchspawner, configured as in slurm/workshop: a real hub, proxy and Slurm, and
+two learners, neither of whom can reach the other's server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hub(machines: Machines) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def learners(hub: Hub) -> dict[str, Learner]:
-    """Both, logged in at once, their servers up."""
+    """Both learners, logged in, with servers that were started at the same time."""
     found = {user: hub.learner(user) for user in LEARNERS}
     for each in found.values():
         each.start()
@@ -110,16 +110,16 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
         ("GET", "/hub/api/proxy"),
     ):
         status, answer = hub.ask(method, path, alice.token)
-        # A page leads to the login, which is for another account.
+        # A page redirects to the login.
         assert status in (302, 403, 404), (method, path, status, answer)
     assert "bob" not in json.dumps(hub.ask("GET", "/hub/api/users", alice.token))
     assert bob.server()["ready"]
-    # On the nodes themselves, with a token and without one.
+    # Directly on the nodes, with and without a token.
     asked = [
         [f"http://{address}:{port}/user/bob/api/contents", token]
         for node in machines.nodes
         for address, port in ports(machines, node, "bob")
-        if not address.startswith("127.")  # others are tried in test_strangers.py
+        if not address.startswith("127.")  # loopback ports are tested in test_strangers.py
         for token in ("", alice.token)
     ]
     assert asked
@@ -129,7 +129,7 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
 
 
 def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, learners):
-    """Batchspawner's route takes what a job tells of itself; that is its port only."""
+    """Batchspawner's route uses only the port in a job's report, and runs no command from it."""
     alice = learners["alice"]
     own = alice.kernel("import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
     mark = machines.root / "home" / "planted"
@@ -140,7 +140,7 @@ def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, lea
     bad = hub.ask("POST", "/hub/api/batchspawner", own, {"exec_prefix": evil})
     assert bad[0] == 400, bad
     options = {"username": "root", "cmd": evil, "prologue": evil}
-    alice.stop()  # by commands that the token could have changed
+    alice.stop()  # with commands that the report tried to replace
     status, _ = hub.ask("POST", "/hub/api/users/alice/server", alice.token, options)
     assert status in (201, 202)
     alice.until_ready()
@@ -152,7 +152,7 @@ def test_nothing_listens_for_everybody_and_no_secret_is_shown(machines: Machines
     places = {}
     for node in machines.nodes:
         lines = machines.run(node, ["ss", "-Hltnpe"]).splitlines()
-        # Slurm's own `srun` listens on all addresses, and asks its peers for munge's word.
+        # Slurm's own `srun` listens on all addresses, and authenticates its peers with munge.
         mine = [line for line in lines if any(uid in line for uid in uids) and "srun" not in line]
         places[node] = {line.split()[3].rpartition(":")[0] for line in mine}
     assert any(machines.address(node) in found for node, found in places.items())

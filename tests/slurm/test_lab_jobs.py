@@ -1,4 +1,4 @@
-"""`rankroom lab` from a laptop, over a login node, to a compute node: the whole way, and back."""
+"""`rankroom lab` from a laptop through a login node to a compute node: start, leave, attach."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from machines import Machines
 
 @pytest.fixture(scope="module")
 def home(machines: Machines) -> Iterator[Path]:
-    """The laptop user's, with profiles of the test cluster."""
+    """The laptop user's folder, with profiles of the test cluster."""
     folder = make_home(
         machines, machines.root / "laptop-home", "root",
         test=profile(nodes=2, ranks_per_node=1),
@@ -42,7 +42,7 @@ def home(machines: Machines) -> Iterator[Path]:
 
 @pytest.fixture
 def lab(machines: Machines, home: Path) -> Iterator[object]:
-    """Type `rankroom lab …` on the laptop; whatever it started is over at the end."""
+    """A function that types `rankroom lab …` on the laptop; its jobs are cancelled at the end."""
     with ExitStack() as stack:
         yield lambda *words: stack.enter_context(
             Typed(machines, "laptop", "root", home, list(words))
@@ -69,7 +69,7 @@ def test_the_whole_way_and_back_again(machines: Machines, lab):
     )
     assert "rank 0 of 2 on c1" in said and "rank 1 of 2 on c2" in said, said
 
-    # Leave it: the tunnel closes, and the job goes on.
+    # Leaving closes the tunnel, and the job continues.
     typed.type(CTRL_C)
     typed.until(r"leave it running, or cancel it\?")
     typed.type("l\n")
@@ -78,7 +78,7 @@ def test_the_whole_way_and_back_again(machines: Machines, lab):
     assert opened.answers() == "URLError"
     assert jobs(machines) == [job]
 
-    # Come back, by what is kept here: the same address.
+    # Attaching again opens the same address.
     again = lab("--attach")
     found = again.opened()
     assert (found.address, found.token) == (opened.address, opened.token)
@@ -122,12 +122,12 @@ def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, ho
         with Typed(machines, "laptop", "root", other, ["--site", "test", "--attach"]) as attached:
             found = attached.opened()
             assert found.token == opened.token
-            # That one's port is taken here, so this has another.
+            # The first tunnel occupies that port of the laptop, so this one has another.
             assert found.port != opened.port
             assert found.answers() == "200"
             attached.type(CTRL_C)
             attached.until(r"leave it running, or cancel it\?")
-            attached.type(CTRL_C)  # the second one leaves
+            attached.type(CTRL_C)  # a second Ctrl-C leaves the job running
             assert attached.ended() == 0
         assert opened.answers() == "200"
     finally:
@@ -199,7 +199,7 @@ def test_a_job_that_fails_shows_its_log(machines: Machines, lab):
     assert "pip install" in typed.text
     until_no_job(machines)
     assert "was cancelled" not in typed.text
-    # What has failed can be read again.
+    # The log of a failed job is kept.
     [log] = (machines.home("alice") / ".rankroom/labs").iterdir()
     assert "no-python" in log.read_text()
     log.unlink()

@@ -1,4 +1,4 @@
-"""The other ways to a lab: from the login node, by plain sbatch; and no way in for strangers."""
+"""Other ways to a lab, from the login node and by plain sbatch; and none for strangers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from labs import (
 from machines import Machines
 
 TUNNEL = re.compile(r"ssh -N -L \S+ .*")
-PROJECT = "/home/project"  # where everybody may write
+PROJECT = "/home/project"  # a folder to which every user may write
 PLANTED = "c.ServerApp.ip = ''\nopen('/home/project/ran', 'w')\n"
-# A Python that begins when it may, so that a job stands still at its first use of it.
+# A Python that starts only once a file exists, so that a job pauses at its first use of Python.
 WAITS = """#!/bin/sh
 [ -e ~/go ] || echo waits
 until [ -e ~/go ]; do sleep 0.1; done
@@ -55,7 +55,7 @@ def own(machines: Machines) -> Path:
     text = profile(nodes=1, ranks_per_node=1)
     folder = machines.home("alice") / "own"
     shared = profile(nodes=1, ranks_per_node=1, scratch=PROJECT)
-    # The lines of a site's set-up are its own shell's, whatever options they set there.
+    # Shell options that a site's `setup` sets, such as noclobber, must not affect the job script.
     make_home(
         machines,
         folder,
@@ -69,7 +69,7 @@ def own(machines: Machines) -> Path:
 
 @contextmanager
 def pasted(machines: Machines, line: str) -> Iterator[None]:
-    """The line that was printed, typed on the laptop."""
+    """Run a printed ssh command on the laptop."""
     words = shlex.split(line)
     assert words[0] == "ssh"
     words[1:1] = ["-F", str(machines.root / "client" / "ssh_config")]
@@ -82,7 +82,7 @@ def pasted(machines: Machines, line: str) -> Iterator[None]:
 
 
 def until(holds, seconds: float = 90):
-    """What it gives as soon as that is true."""
+    """Wait until `holds` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline, holds
@@ -91,7 +91,7 @@ def until(holds, seconds: float = 90):
 
 
 def submitted(machines: Machines, *options: str, **environment: str) -> tuple[str, Path]:
-    """slurm/lab.sbatch as alice submits it; the job and its output file."""
+    """Submit slurm/lab.sbatch as alice; return the job and its output file."""
     machines.put("alice", "lab.sbatch", SBATCH.read_text())
     given = [f"{name}={value}" for name, value in {"PYTHON": PYTHON, **environment}.items()]
     words = ["env", *given, "sbatch", "--parsable", *options, "lab.sbatch"]
@@ -101,7 +101,7 @@ def submitted(machines: Machines, *options: str, **environment: str) -> tuple[st
 
 
 def told(machines: Machines, output: Path) -> tuple[str, Opened]:
-    """The ssh line and the address that the job prints."""
+    """The ssh command and the address that the job prints."""
     text = until(lambda: output.exists() and ADDRESS.search(output.read_text()))
     line = TUNNEL.search(output.read_text())
     assert line is not None
@@ -141,7 +141,7 @@ def test_plain_sbatch_says_how_to_reach_it(machines: Machines):
             "cluster.stop()",
         )
         assert "c1" in said and "c2" in said, said
-        # "Shut Down" in the menu.
+        # As the menu item "Shut Down" does.
         code = "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1] + '/api/shutdown',"
         code += " b'', {'Authorization': 'token ' + sys.argv[2]}))"
         machines.run("laptop", [PYTHON, "-c", code, opened.address, opened.token])
@@ -165,7 +165,7 @@ def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
 
 
 def test_settings_of_ones_own_let_nobody_in(machines: Machines):
-    # What tutorials tell one to write, for a server on one's own machine.
+    # Tutorials recommend these settings for a server on the user's own machine.
     folder = machines.home("alice") / ".jupyter"
     folder.mkdir(exist_ok=True)
     loose = (
@@ -221,7 +221,7 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
     gate = home / "go"
     waits = machines.put("alice", "waits", WAITS.format(python=PYTHON))
     job, output = submitted(machines, PYTHON=str(waits))
-    # He has the job's output open from the first moment on, while everybody may read it.
+    # bob opens the job's output as soon as it exists, while everybody may still read it.
     until(output.exists)
     path = f"/home/alice/{output.name}"
     early = machines.start(
@@ -240,26 +240,26 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
                 "about = json.load(open(ipykernel.get_connection_file()))\n"
                 "print(about['transport'], about['ip'])"
             )
-        # Kernels have no ports, at which anybody on the node could listen to what they say.
+        # Kernels use no TCP ports, at which any user of the node could listen to their messages.
         transport, _, sockets = said.strip().partition(" ")
         assert transport == "ipc"
         for words in (["ls", str(Path(sockets).parent)], ["cat", sockets]):
             assert "Permission denied" in machines.run("c1", words, "bob")
         address = f"http://{machines.address('c1')}:{opened.port}"
         server = Opened(machines, address, opened.token)
-        # A door, not a wall: with the token it opens.
+        # With the token, bob does get an answer.
         assert server.answers(machine="c2", user="bob") == "200"
         for place in ("c1", "c2", "login"):
             for token in ("", "0" * 43, "alice"):
                 assert server.answers(token, place, "bob") == "403"
-        # Files: his own output, and all that the server keeps.
+        # bob cannot read the job's output or any file of the server.
         folder = f"/home/alice/.rankroom/labs/{job}"
         names = [each.name for each in (home / ".rankroom/labs" / job).iterdir()]
         assert "server.json" in names
         for path in (f"/home/alice/lab-{job}.out", folder, *(f"{folder}/{name}" for name in names)):
             said = machines.run("c1", ["sh", "-c", 'cat "$0" || ls "$0"', path], "bob")
             assert "Permission denied" in said, said
-        # Everything that he is shown of processes and jobs.
+        # What bob can see of processes and jobs has no token in it.
         shown = ""
         for place in ("c1", "login"):
             shown += machines.run(place, ["ps", "axeww", "-o", "pid,args"], "bob")
@@ -272,12 +272,12 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
         for name in ("environ", "fd/1", "cwd"):
             said = machines.run("c1", ["cat", f"/proc/{pid[1]}/{name}"], "bob")
             assert "denied" in said or "No such" in said, said
-        # Nor is it in what only root could look at: a command line or an environment.
+        # The token is in no command line or environment, not even in those that only root can read.
         whole = machines.run("c1", ["ps", "axeww", "-o", "args"], "root")
         assert f"SLURM_JOB_ID={job}" in whole
         assert opened.token not in whole
         assert opened.token not in machines.run("login", ["scontrol", "show", "job", job], "root")
-        # All that he could read is what was there before.
+        # Through the output that he opened early, bob reads no token.
         assert early.poll() is None
         early.kill()
         assert opened.token not in early.stdout.read()
@@ -290,14 +290,14 @@ def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
 
 @pytest.fixture
 def project(machines: Machines) -> Iterator[str]:
-    """A folder that all write to, and in which anybody may move what is another's."""
+    """A folder to which all users may write, and in which they may move each other's files."""
     machines.run("login", ["mkdir", "-m", "777", PROJECT])
     yield PROJECT
     machines.run("login", ["rm", "-rf", PROJECT])
 
 
 def plant(machines: Machines, folder: str, *jobs: str) -> None:
-    """Bob's folder in the place of alice's, with what JupyterLab would run."""
+    """Create a folder of bob's in place of alice's, with code that JupyterLab would run."""
     for job in jobs:
         words = ["sh", "-c", 'mkdir -p -m 777 "$0" && cat >"$0/config.py"', f"{folder}/{job}"]
         subprocess.run(machines.words("login", words, "bob"), input=PLANTED, text=True, check=True)
@@ -320,7 +320,7 @@ def test_what_a_stranger_planted_is_not_used(machines: Machines, own: Path, proj
 
 
 def test_what_a_stranger_puts_in_its_place_is_not_run(machines: Machines, own: Path, project: str):
-    """The folder was alice's when she submitted the job; it is bob's when that begins."""
+    """The folder belongs to alice when the job is submitted, and to bob when it starts."""
     with Typed(
         machines, "login", "alice", own, ["--site", "shared", "--time", "00:20:00"]
     ) as typed:

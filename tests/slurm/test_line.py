@@ -1,4 +1,4 @@
-"""The line from a laptop to a login node, over real ssh: asked, shared, cut and opened again."""
+"""The ssh connection from a laptop to a login node: questions, sharing, cuts and reconnection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PORT = 2222
 
 @pytest.fixture
 def home(machines: Machines) -> Iterator[Path]:
-    """A folder of the laptop's user, seen alike from here, with an ssh configuration to change."""
+    """A folder of the laptop's user, at the same path here, with an ssh configuration to change."""
     folder = machines.root / f"laptop-{time.monotonic_ns()}"
     folder.mkdir(mode=0o700)
     config = (machines.root / "client" / "ssh_config").read_text()
@@ -46,14 +46,14 @@ def laptop(machines: Machines, home: Path) -> Iterator[Elsewhere]:
 
 
 def prepend(home: Path, text: str) -> None:
-    """What stands first holds."""
+    """Put `text` first in the ssh configuration, where it takes precedence."""
     config = home / "config"
     config.write_text(text + config.read_text())
 
 
 @contextlib.contextmanager
 def another_sshd(machines: Machines, home: Path, options: str) -> Iterator[Path]:
-    """A second server on the login node, known as `strict`; the file it logs to."""
+    """A second sshd on the login node, with the alias `strict`; yields its log file."""
     base = (machines.root / "ssh" / "sshd_config").read_text()
     lines = [line for line in base.splitlines() if line.split()[0] not in options + "PortPidFile"]
     file = home / "sshd_config"
@@ -69,18 +69,18 @@ def another_sshd(machines: Machines, home: Path, options: str) -> Iterator[Path]
             time.sleep(0.02)
         yield log
     finally:
-        # Those it has let in would stay, and their lines with them.
+        # The processes of accepted connections would outlive the server, and keep these open.
         for inner in _inner(server):
             machines.run("login", ["pkill", "-KILL", "-P", inner])
         server.kill()
         server.wait()
-        # What runs there ends a little after what has started it, and the next one needs its port.
+        # The server ends a little later than its parent, and the next one needs the port.
         listens = ["ss", "-Hltn", f"sport = :{PORT}"]
         machines.until(lambda: not machines.run("login", listens), "end of the server")
 
 
 def _inner(server: subprocess.Popen[str]) -> list[str]:
-    """The server's id as its machine has it; none if it has ended. Here it has a parent."""
+    """The machine's process id of the server under `server`; empty if it has ended."""
     if server.poll() is not None:
         return []
     found = []
@@ -91,7 +91,7 @@ def _inner(server: subprocess.Popen[str]) -> list[str]:
 
 
 def trouble(python: Elsewhere, what: str) -> tuple[str, str]:
-    """Why it failed, and the message."""
+    """Why an ssh operation failed, and the error message."""
     why, message = python.do(
         f"why = message = ''\ntry:\n    wait({what})\nexcept SshError as error:\n"
         "    why, message = error.why, str(error)\n[why, message]"
@@ -100,11 +100,11 @@ def trouble(python: Elsewhere, what: str) -> tuple[str, str]:
 
 
 def logins(machines: Machines) -> int:
-    """How many connections the login node's own server has let in."""
+    """The number of connections that the login node's own sshd has accepted."""
     return (machines.root / "log" / "sshd-login.log").read_text().count("Accepted publickey")
 
 
-# -- one line for all
+# -- one shared connection
 
 
 def test_a_command_runs_there_as_it_was_written(laptop: Elsewhere):
@@ -127,7 +127,7 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
             python.do("line = SshConnection('login')\nfirst = go(line.run(['hostname']))")
         for python in (laptop, other):
             assert python.do("first.result(60).output.strip()") == "login"
-    # One has ended, the line is still there for the other.
+    # One process has ended, and the connection stays open for the other.
     assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
     assert logins(machines) == before + 1
     laptop.do("wait(line.end())")
@@ -188,7 +188,7 @@ def test_more_commands_at_once_than_a_connection_takes(
         assert log.read_text().count("Accepted") == 1
 
 
-# -- forwards, and a link that is cut
+# -- forwards, and cut links
 
 SERVER = (
     "import http.server, sys\n"
@@ -216,7 +216,7 @@ GET = (
 
 @pytest.fixture
 def there(machines: Machines) -> Iterator[int]:
-    """The port of a web server on c1, which the laptop does not reach by itself."""
+    """The port of a web server on c1, which the laptop cannot reach directly."""
     words = [sys.executable, "-c", SERVER, machines.address("c1")]
     server = machines.start("c1", words, "alice", stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -236,7 +236,7 @@ def test_ports_and_sockets_lead_there(
     )
     laptop.do(f"wait(line.forward(port, 'c1', {there}))")
     assert laptop.do("get(port)") == "it is c1"
-    # Only on loopback.
+    # The port is open on loopback only.
     port = laptop.do("port")
     listening = machines.run("laptop", ["ss", "-Hltn", f"sport = :{port}"]).split()
     assert f"127.0.0.1:{port}" in listening and len(listening) == 5
@@ -249,7 +249,7 @@ def test_ports_and_sockets_lead_there(
     laptop.do("wait(line.close())")
     assert laptop.do("get(port)") == "" and not path.exists()
     assert laptop.do("wait(line.alive())")
-    # Closed by hand, it says what to do.
+    # After the connection was ended on purpose, the error says what to do.
     laptop.do("wait(line.end())")
     why, message = trouble(laptop, f"line.forward(port, 'c1', {there})")
     assert why == "closed" and "open it first" in message
@@ -267,7 +267,7 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
     machines.unplug("login", "campus")
     try:
         assert laptop.until("told[1:]")[0][0] == "lost"
-        # What ran over it says so, and what comes now does not wait.
+        # The running command fails with this reason, and a new command fails without waiting.
         message = laptop.do(
             "try: hanging.result(60)\nexcept SshError as error: said = str(error)\nsaid"
         )
@@ -283,7 +283,7 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
     assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
     states = [state for state, _ in laptop.do("told")]
     assert [states[0], states[-1]] == ["open", "open"] and set(states[1:-1]) == {"lost"}
-    # The same is never told twice.
+    # No state is reported twice in a row.
     assert laptop.do("all(a != b for a, b in zip(told, told[1:]))")
 
 
@@ -300,16 +300,16 @@ def test_a_line_that_another_process_opened_again_is_taken(
         assert laptop.until("get(port)") == "it is c1"
 
 
-# -- trouble
+# -- failures
 
 
 @pytest.mark.thorough
 def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path, laptop: Elsewhere):
     with another_sshd(machines, home, "MaxStartups 1:100:1\nLoginGraceTime 0") as log:
-        # One that says nothing holds the only place, until it is let go.
+        # A silent connection occupies the only place until it is closed.
         hold = (
             "import socket\ngreeting = b''\n"
-            # A process that was there before may not have ended yet.
+            # The server's process for an earlier connection may still occupy the place.
             "while not greeting.startswith(b'SSH'):\n"
             "    held = socket.create_connection(('10.88.0.10', 2222))\n"
             "    try: greeting = held.recv(99)\n"
@@ -328,7 +328,7 @@ def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path,
 
 
 def until_refused(log: Path) -> None:
-    """Wait until the server has refused somebody for having too many at once."""
+    """Wait until the server has refused a connection because there are too many at once."""
     deadline = time.monotonic() + 60
     while "MaxStartups" not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
@@ -338,7 +338,7 @@ def until_refused(log: Path) -> None:
 @pytest.mark.thorough
 def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere):
     names = [f"user{n}" for n in range(20)]
-    # As sshd has it by default, but that it begins to refuse at a quarter of it.
+    # The default is 10:30:100; this server starts to refuse connections at three.
     with another_sshd(machines, home, "MaxStartups 3:30:100") as log:
         for name in names:
             hosts = f"Host {name}\n  HostName login\n  Port {PORT}\n  HostKeyAlias login\n"
@@ -351,7 +351,7 @@ def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere
             "    await asyncio.gather(*(line.end() for line in lines))\n"
             "    return [each.output.strip() for each in done]\n"
         )
-        # However slowly they come: three that say nothing stand before them.
+        # Three silent connections come first, so that logins are refused even if they are slow.
         laptop.do(
             "import socket\n"
             f"held = [socket.create_connection(('10.88.0.10', {PORT})) for _ in range(3)]\n"
@@ -360,7 +360,7 @@ def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere
         )
         until_refused(log)
         laptop.do("for each in held: each.close()")
-        # It has refused some, and they were let in later.
+        # Refused logins were tried again and accepted.
         assert laptop.do("everybody.result(90)") == ["alice"] * 20
         assert log.read_text().count("Accepted") == 20
 
@@ -383,7 +383,7 @@ def test_a_wrong_key_and_a_wrong_name(machines: Machines, laptop: Elsewhere):
     assert trouble(laptop, "SshConnection('no.such.machine').open()")[0] == "unknown host"
     why, message = trouble(laptop, f"SshConnection('{machines.address('c3')}').open()")
     assert why == "unreachable" and "VPN" in message
-    # No option, whatever a profile says.
+    # A host name in a profile is never taken for an option of ssh.
     trouble(laptop, "SshConnection('-oProxyCommand=touch /tmp/fooled').open()")
     assert laptop.do("import os\nos.path.exists('/tmp/fooled')") is False
 
@@ -393,7 +393,7 @@ def test_a_wrong_key_and_a_wrong_name(machines: Machines, laptop: Elsewhere):
 
 @pytest.fixture
 def locked(home: Path) -> None:
-    """The laptop's key has a passphrase, and its host keys are to be asked for."""
+    """The laptop's key has a passphrase, and ssh asks about unknown host keys."""
     key = home / "locked"
     words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "open sesame", "-f", str(key)]
     key.write_bytes((home.parent / "client" / "id_ed25519").read_bytes())
@@ -432,7 +432,7 @@ def test_what_ssh_asks_is_answered_from_another_process(
         assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
         assert laptop.do("[state for state, _ in told]") == ["asks", "asks"]
         assert "passphrase" in laptop.do("told[-1][1]")
-        # Over: nothing is left of it, nowhere is the answer.
+        # No question is left, and no file has the answer.
         assert list((home / "questions").iterdir()) == []
         with pytest.raises(AssertionError, match="no longer open"):
             lab.do("questions.answer(id, 'again')")
@@ -444,7 +444,7 @@ def test_what_ssh_asks_is_answered_from_another_process(
 def test_what_a_jump_asks_is_waited_for(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
-    """For longer than it takes a host to say a first word."""
+    """Time that a question takes does not count towards the connection timeout."""
     laptop.do(ASKED + "opening = go(SshConnection('c2').open())")
     laptop.until("asked('authenticity')")
     time.sleep(CONNECT_TIMEOUT_S + 3)
@@ -486,7 +486,7 @@ def test_nobody_answers(machines: Machines, home: Path, locked: None):
         laptop.do(LINE)
         why, message = trouble(laptop, "SshConnection('login').open()")
         assert why == "unanswered" and "what ssh asked was not answered (The authent" in message
-        # Kept, it is not asked again and again.
+        # A connection that is kept open does not repeat the question.
         laptop.do(
             ASKED + "told = []\ngo(SshConnection('login').keep(lambda *words: told.append(words)))"
         )

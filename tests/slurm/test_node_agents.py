@@ -1,4 +1,4 @@
-"""The agents of a real job's two nodes: each imports once, forks its ranks, and ends with them."""
+"""The node agents of a real job: each imports once, forks its ranks, and ends with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(machines: Machines) -> Iterator[Inside]:
 
 
 def agents(job: Inside) -> dict[str, int]:
-    """The agent of each node, by what ps says there."""
+    """The process id of each node's agent, found as the parent of its ranks."""
     found = {}
     for node in ("c1", "c2"):
         lines = job.machines.run(node, ["ps", "-u", "alice", "-o", "pid=,ppid=,comm=,args="])
@@ -107,7 +107,7 @@ run.wait(60)
 
 
 def test_a_node_that_is_silent_keeps_its_ranks_and_no_run(job: Inside):
-    """Its agent stands still. Slurm hears of the node, and of the step, so neither is over."""
+    """The agent is stopped, but Slurm still hears from the node and the step: neither has ended."""
     before = agents(job)
     job.do(
         """
@@ -133,10 +133,10 @@ while not all(log(run, rank) for rank in range(4)): time.sleep(0.05)
         assert exits == {}
     finally:
         job.machines.run("c2", ["kill", "-CONT", str(before["c2"])])
-    # They are interrupted now, and run cells with what they had.
+    # The ranks are interrupted now, and run cells with their variables kept.
     assert job.do("values(cluster, 'kept')") == [0, 1, 2, 3]
     assert agents(job) == before
-    # What they wrote in between joins the record.
+    # What they wrote in the meantime is added to the record.
     joined = job.do(
         """
 from numbered import assert_numbered
@@ -150,9 +150,9 @@ while late() != {2, 3} and time.monotonic() < deadline: time.sleep(0.2)
     assert min(joined[2:]) >= min(joined[:2]), "they went on until they heard of it"
 
 
-@pytest.mark.thorough  # the agent waits for a minute before it has a look
+@pytest.mark.thorough  # the agent checks on its supervisor after a minute of silence
 def test_ranks_outlive_a_minute_without_a_word_in_either_direction(job: Inside):
-    """What passes words between supervisor and agent stands still."""
+    """The srun that connects supervisor and agent is stopped."""
     before = agents(job)
     job.do("values(cluster, 'kept = rank')")
     lines = job.machines.run("c1", ["ps", "-u", "alice", "-o", "pid=,args="]).splitlines()

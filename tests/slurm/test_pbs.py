@@ -1,4 +1,4 @@
-"""Ranks on two machines in what looks like a PBS job: only qstat and mpiexec pretend."""
+"""Ranks on two machines in a simulated PBS job, with fakes of qstat and mpiexec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inside import Inside
 from machines import CHECKOUT, Machines
 
 FAKES = CHECKOUT / "tests" / "support" / "fakes" / "pbs"
-# Slurm gives the nodes, and is not seen after that.
+# Slurm allocates the nodes; its variables are then removed.
 BECOME_PBS = f"""
 import os
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_ranks_on_two_nodes_of_a_pbs_job(machines: Machines):
             "t = torch.ones(1); d.all_reduce(t); t.item()"
         )
         assert job.do(f"values(cluster, {together!r})") == [3.0] * 3
-        # One that is killed is told as such, and comes back.
+        # A restarted rank returns to its place.
         job.do("cluster.restart([2])")
         assert job.do(f"values(cluster, {where!r})")[2] == [2, 3, 1, "c2"]
         job.do("cluster.stop()")

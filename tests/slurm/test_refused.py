@@ -1,4 +1,4 @@
-"""What a scheduler refuses, or accepts and never starts, as the user at a laptop hears it."""
+"""Jobs that the scheduler refuses, or accepts but never starts, as a laptop's user is told."""
 
 from __future__ import annotations
 

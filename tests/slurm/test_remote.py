@@ -1,5 +1,4 @@
-"""Lab here, ranks there: a cluster on a site, from a laptop over its login node, as a notebook has
-it."""
+"""A cluster on a site, used from a notebook on a laptop through the site's login node."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from remote import Laptop, files, until_nothing_runs
 
 @pytest.fixture(scope="module")
 def laptop(machines: Machines) -> Iterator[Laptop]:
-    """With one cluster of two ranks on two nodes, and a kernel that uses it."""
+    """A laptop with a cluster of two ranks on two nodes, and a kernel that uses it."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
         made.do("from kernel import Kernel\nkernel = Kernel(**os.environ)")
         made.do('kernel.run("%load_ext rankroom")')

@@ -1,5 +1,5 @@
-"""What ssh asks on the way to a site is asked of the user who starts a cluster there: a dialog in
-JupyterLab, by way of the questions that the server shows."""
+"""Questions that ssh asks on the way to a site are passed on to the user who starts a cluster
+there; JupyterLab shows them in a dialog."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def far():
 
 @pytest.fixture
 def laptop(machines: Machines) -> Iterator[Laptop]:
-    """Whose key has a passphrase, and who has never seen the login node."""
+    """A laptop whose key has a passphrase, and to which the login node's host key is unknown."""
     with Laptop(machines, {"test": profile(ranks_per_node=1)}) as made:
         key = made.home / "locked"
         key.write_bytes((machines.root / "client" / "id_ed25519").read_bytes())
@@ -50,7 +50,7 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     laptop.until("asked('passphrase')")
     assert laptop.do("[each.secret for each in questions.pending()]") == [True]
     laptop.do("id = asked('passphrase')[0].id\nquestions.answer(id, 'a wrong one')")
-    # In one look: the first question may go between two.
+    # In one evaluation: the first question may disappear between two.
     laptop.until("[each.id for each in asked('passphrase') if each.id != id]")
     assert jobs(machines) == []
     laptop.do("questions.answer(asked('passphrase')[0].id, 'open sesame')")
@@ -58,7 +58,7 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
     assert laptop.do("questions.pending()") == []
     for file in laptop.home.rglob("*"):
-        # What an agent writes has another name for a moment.
+        # A file that an agent writes is renamed once it is complete.
         with contextlib.suppress(FileNotFoundError):
             assert not file.is_file() or b"open sesame" not in file.read_bytes(), file
     laptop.do("cluster.stop()", 120)

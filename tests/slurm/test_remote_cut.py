@@ -1,6 +1,6 @@
-"""What a cluster on a site outlives: a cut connection, a sleeping laptop, the death of its agent.
+"""A cluster on a site survives a cut connection, a sleeping laptop, and the end of its local agent.
 
-Every line of a run is here in the end, and none twice.
+In the end, the local record has every line of a run exactly once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from remote import Laptop, assert_whole, begin, until, until_nothing_runs
 
 AWHILE_S = 3.0
 SLEEP_S = 15.0
-SILENT_S = 35.0  # longer than it is waited for
+SILENT_S = 35.0  # longer than the local agent waits for the supervisor's reports
 SUPERVISOR = "rankroom.supervisor.supervisor"
 RAW = ["--raw", "--noheadings", "--output=SOFT,HARD"]
 
 
 @pytest.fixture(scope="module")
 def laptop(machines: Machines) -> Iterator[Laptop]:
-    """With one cluster of two ranks on two nodes."""
+    """A laptop with a cluster of two ranks on two nodes."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
         made.do("from numbered import assert_numbered, written")
         made.do("cluster = RemoteCluster.start(site.load('test'), 'far'); store = Store()")
@@ -80,7 +80,7 @@ def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, 
 
 
 def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
-    """By ssh itself, whose process here is killed: nothing tells the supervisor of that."""
+    """The local ssh process is killed, and nothing reports that to the local agent."""
     begin(laptop)
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
     laptop.machines.run("laptop", ["kill", f"-{signal.SIGKILL.value}", *ssh])
@@ -91,7 +91,7 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
 
 
 def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
-    """All that is the user's on it stands still for longer than a connection may be silent."""
+    """The agent and ssh are stopped for longer than a connection may be silent."""
     begin(laptop)
     agent = laptop.do("cluster.refresh().supervisor")
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()

@@ -1,4 +1,4 @@
-"""A laptop's disk that is full as the line to a site comes back: no job is ended for that."""
+"""A laptop's disk is full when the site is reached again, or when a cell starts: no job ends."""
 
 from __future__ import annotations
 

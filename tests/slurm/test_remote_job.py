@@ -1,5 +1,5 @@
-"""The job under a cluster on a site: it waits, is cancelled, ends in the middle of a
-cell; and where the notebook is on the login node itself."""
+"""The job of a cluster on a site: it waits, is cancelled, or fails during a cell; and a notebook on
+the login node itself."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 
 
 def begin(laptop: Laptop, name: str = "test") -> None:
-    """A cluster whose ranks print numbered lines."""
+    """Start a cluster, and a run that prints numbered lines."""
     laptop.do(f"cluster = RemoteCluster.start(site.load({name!r}), 'far').until_ready()", 300)
     laptop.do(f"run = cluster.run({PRINTS!r})")
     laptop.until("min(len(written(store, run.id, rank)) for rank in (0, 1)) > 1000")
 
 
 def assert_over(laptop: Laptop, said: str) -> None:
-    """The run failed with these words, and its record is sound as far as it goes."""
+    """The run failed with this message; its record has no gaps and equals the site's."""
     assert laptop.do("run.wait(120) and run.state", 150) == "failed"
     assert said in laptop.do("run.info.failure.evalue"), laptop.do("run.info.failure.evalue")
     assert min(laptop.do("[assert_numbered(store, run.id, rank) for rank in (0, 1)]")) > 50
@@ -76,7 +76,7 @@ def test_a_node_that_fails_in_mid_cell_is_named(laptop: Laptop):
 
 
 def test_waiting_is_told_and_can_be_left_and_gone_on_with(laptop: Laptop):
-    """In a notebook: interrupted while it waits, attached again, stopped while it waits."""
+    """In a notebook: the start is interrupted in the queue, then attached until it is ready."""
     hold = laptop.machines.run(
         "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
     ).strip()
@@ -124,7 +124,7 @@ def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
     text = left.read_text()
     laptop.do("cluster.stop()")
     until_nothing_runs(laptop.machines)
-    # As written by a process there that was killed before it could tidy up.
+    # As left by a process on the site that was killed before it could clean up.
     stale = json.dumps({**json.loads(text), "state": "stopped", "message": "was stopped"})
     folder = ".local/share/rankroom/clusters/far"
     laptop.machines.run("login", ["mkdir", "-p", folder], "alice")
@@ -135,7 +135,7 @@ def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
     assert laptop.do("run.wait(60) and run.state") == "done"
     time.sleep(
         JOB_END_TIMEOUT_S + 5
-    )  # a cluster that is over is given up when the scheduler has had its time
+    )  # by then, a cluster that seemed to be over would have been given up
     assert laptop.do("cluster.running")
     laptop.do("cluster.stop()")
     until_nothing_runs(laptop.machines)
@@ -164,7 +164,7 @@ def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
 def test_a_cluster_of_the_same_name_outlives_one_that_only_waited(
     machines: Machines, laptop: Laptop
 ):
-    """Started from two computers: what the second one takes away is its own."""
+    """Two computers start clusters of this name: stopping the second removes only its own files."""
     laptop.do("cluster = RemoteCluster.start(site.load('one'), 'far').until_ready()", 300)
     with Laptop(machines, SITES) as other:
         other.do("cluster = RemoteCluster.start(site.load('all'), 'far')")
@@ -177,7 +177,7 @@ def test_a_cluster_of_the_same_name_outlives_one_that_only_waited(
 
 
 def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
-    """Lab on the login node: ranks in a job, on one node, in the notebook's folder."""
+    """A notebook on the login node: its ranks run in a job, in the notebook's folder."""
     sites = {"here": profile(login="", nodes=1, ranks_per_node=2)}
     with Laptop(machines, sites, "login", "alice") as login:
         login.do("cluster = RemoteCluster.start(site.load('here')).until_ready()", 300)

@@ -1,5 +1,5 @@
-"""What can be wrong with a cluster on a site: each is a sentence with the command that failed, what
-it said and what to do, and nothing is left running."""
+"""Starts on a site that fail: the message has the failed command, its output and a remedy, and
+nothing is left running."""
 
 from __future__ import annotations
 

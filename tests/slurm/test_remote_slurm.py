@@ -1,5 +1,5 @@
-"""Slurm's own troubles under a cluster on a site: its controller down, a node taken out of service.
-Ranks that run go on, and clients get an answer."""
+"""A cluster on a site while Slurm's controller is down or a node is drained: running ranks go on,
+and clients get an answer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
     finally:
         machines.boot("ctl")
     assert laptop.do("run = cluster.run('rank'); run.wait(60); run.results") == {"0": "0"}
-    # What a cell has started prints when the cell is over, and there is no other cell.
+    # A process that the cell started prints after the cell has ended, with no later cell.
     cell = "import subprocess\nsubprocess.Popen('sleep 1; echo later; sleep 600', shell=True)"
     assert laptop.do(f"run = cluster.run({cell!r}); run.wait(60) and run.state") == "done"
     spools = machines.home("alice") / ".local/share/rankroom/clusters"
@@ -64,7 +64,7 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
 
 @pytest.mark.thorough
 def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, laptop: Laptop):
-    """Its job is cancelled as soon as there is somebody who can."""
+    """Its job is cancelled as soon as the controller is back."""
     laptop.do("cluster = RemoteCluster.start(site.load('test')).until_ready()", 300)
     machines.crash("ctl")
     try:
@@ -84,7 +84,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
     machines.run("ctl", drain)
     try:
         laptop.do("cluster = RemoteCluster.start(site.load('all'))")
-        # Slurm names the same reason in one way or the other, perhaps after another one.
+        # Slurm gives this reason in either form, perhaps after a different one.
         ways = "ReqNodeNotAvail: nodes that it needs are down", "Nodes required for job are DOWN"
         told = [f"is waiting in the queue ({way}" for way in ways]
         laptop.until(f"any(each in cluster.refresh().remote.words for each in {told})")
@@ -92,7 +92,7 @@ def test_a_drained_node_is_named_while_a_job_waits_for_it(machines: Machines, la
         machines.resume("c3")
     laptop.do("cluster.until_ready()", 300)
     assert laptop.do("cluster.size") == 4
-    machines.run("ctl", drain)  # a node that is drained ends its jobs first
+    machines.run("ctl", drain)  # a draining node lets its jobs finish
     try:
         run = "run = cluster.run('rank'); run.wait(60); run.results"
         assert laptop.do(run) == {str(rank): str(rank) for rank in range(4)}

@@ -1,5 +1,5 @@
-"""Files of a cluster on a site that cannot be read for a while, here or there, at every point of
-its life: nothing is cancelled, lost or left over."""
+"""A cluster's file, on its site or on the laptop, cannot be read for a while at each stage of the
+cluster's life: nothing is cancelled, lost or left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 
 @contextlib.contextmanager
 def away_for(seconds: float, away: Away, file: Path) -> Iterator[None]:
-    """It is away for so long, whatever happens meanwhile."""
+    """Keep the file away for exactly this time, however long the block takes."""
 
     def be_away() -> None:
         with away(file):
@@ -57,10 +57,10 @@ def test_a_cluster_whose_file_cannot_be_read(
 ):
     there = laptop.machines.home("alice") / ".local/share/rankroom/clusters"
     file = (there if where == "there" else laptop.clusters) / "away" / "cluster.json"
-    with away_for(seconds, away, file):  # as it is submitted and starts
+    with away_for(seconds, away, file):  # while it is submitted and starts
         laptop.do("cluster = RemoteCluster.start(site.load('test'), 'away').until_ready()", 300)
     job = laptop.do("cluster.refresh().remote.job")
-    with away(file):  # idle
+    with away(file):  # while it is idle
         time.sleep(seconds)
         assert laptop.do(ALIVE) == [True, "running", [0, 1]]
         assert laptop.do("run = cluster.run('rank'); run.wait(60) and run.state") == "done"

@@ -1,5 +1,5 @@
-"""What a notebook does with ranks beside running cells, on ranks of a site: measure scaling, make a
-profile, show a timeline, change how many there are."""
+"""What a notebook does with a site's ranks other than running cells: timelines, scaling, profiles,
+resizing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for step in range(20):
 
 @pytest.fixture(scope="module")
 def laptop(machines: Machines) -> Iterator[Laptop]:
-    """With a cluster of two ranks on two nodes, and a kernel that uses it."""
+    """A laptop with a cluster of two ranks on two nodes, and a kernel that uses it."""
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as made:
         made.do("from kernel import Kernel\nkernel = Kernel(**os.environ)")
         made.do('kernel.run("%load_ext rankroom")')
@@ -52,7 +52,7 @@ def test_a_timeline_has_the_collectives_of_both_nodes(laptop: Laptop):
     assert re.search(r"^dist all_reduce +20 +4\.0 kB", shown, re.M), shown
     found = laptop.do("[vars(each) for each in Store().load(Store().ids()[0]).ranks]")
     assert [each["host"] for each in found] == ["c1", "c2"]
-    # Compared with that of the host where the supervisor is.
+    # Only clocks of other hosts are compared with that of the supervisor's host, c1.
     assert [bool(each["clock"]) for each in found] == [False, True]
 
 

@@ -1,4 +1,4 @@
-"""slurm.py's words on a real Slurm: scripts of profiles, states, reasons, time left, cancel."""
+"""`scheduler.slurm` on a real Slurm: scripts of profiles, states, reasons, time left, cancel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SITE = Site("test", scheduler="slurm", job=Job(partition="gpu", time="00:05:00")
 
 
 class Scheduler:
-    """The three calls, as alice types them on the login node."""
+    """Submits, queries and cancels jobs as alice on the login node."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
@@ -79,7 +79,7 @@ def test_a_running_job_says_where_and_how_long_yet(scheduler: Scheduler):
     job = scheduler.submit(asking(nodes=2), "sleep 280")
     status = scheduler.until(job, lambda status: status.state == "running")
     assert status.words == "runs on c[1-2]"
-    # Five minutes from its start, which Slurm knows in whole seconds.
+    # Five minutes from its start, which Slurm reports in whole seconds.
     assert begun + 299 <= status.until <= time.time() + 301
     scheduler.cancel(job)
     ended = scheduler.until(job, lambda status: status.state in ("ended", "gone"))
@@ -100,7 +100,7 @@ def test_what_slurm_accepts_and_never_starts_is_called_so(
     job = scheduler.submit(site, "true")
     status = scheduler.until(job, lambda status: bool(status.reason))
     assert status.state == "pending"
-    # From the first answer on, though Slurm names the limit itself some seconds later.
+    # This is known from the first answer, although Slurm names the limit some seconds later.
     assert status.never
     scheduler.until(job, lambda status: words in status.words)
 
@@ -151,7 +151,7 @@ def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines
     job = scheduler.submit(
         SITE, "trap 'echo warned; exit 0' USR1", "echo ready", "sleep 280 & wait"
     )
-    # What comes before the shell has its trap is lost; so it has less time only then.
+    # A warning before the shell has set its trap would be lost, so the limit is lowered only now.
     scheduler.until(job, lambda status: status.state == "running")
     logs = machines.home("alice")
     machines.until(
@@ -160,5 +160,5 @@ def test_the_batch_shell_is_warned_before_the_end(scheduler: Scheduler, machines
     shorter = ["scontrol", "update", f"JobId={job}", "TimeLimit=2"]
     assert machines.run("login", shorter, "alice") == ""
     scheduler.until(job, lambda status: status.state in ("ended", "gone"))
-    # Slurm may add that the shell was gone before it heard of the end, too.
+    # Slurm may add a line of its own about the end.
     assert scheduler.log(job).splitlines()[:2] == ["ready", "warned"]

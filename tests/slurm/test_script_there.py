@@ -1,4 +1,4 @@
-"""`rankroom run` from a laptop, in a job of a site; and in a job, on the nodes it was granted."""
+"""`rankroom run` from a laptop in a job on a site, and inside a job on the nodes granted to it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Terminal:
         self.home = make_home(machines, machines.root / "home-run", "root", **SITES)
 
     def typed(self, *words: str) -> Typed:
-        """`rankroom run WORDS`, left running on a terminal."""
+        """`rankroom run WORDS`, left running in a terminal."""
         return Typed(self.machines, "laptop", "root", self.home, [*words], command=("run",))
 
     def run(self, *words: str) -> tuple[int, str, str]:
-        """The exit status of `rankroom WORDS`, what it printed, and what it said beside that."""
+        """The exit status, stdout and stderr of `rankroom WORDS`."""
         argv = ["env", *settings(self.home), sys.executable, "-m", "rankroom", *words]
         process = self.machines.start(
             "laptop", argv, "root", stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -13,14 +13,14 @@ from labs import profile, settings
 from machines import Machines
 from remote import Laptop, until_nothing_runs
 
-# A second job waits for nodes then.
+# A second job then has to wait for nodes.
 SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
 
 
 @pytest.mark.thorough
 @pytest.mark.ui
 def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
-    """From the form to ranks on two nodes, a job that waits, one that is refused, and back."""
+    """The form starts ranks on two nodes, a job that waits, and one that is refused; all end."""
     assert PLAYWRIGHT.exists() and CHROMIUM.exists(), "`make test` sets up Playwright and Chromium"
     with Laptop(machines, {"test": SHARED_WITH_NOBODY}) as laptop:
         own = [

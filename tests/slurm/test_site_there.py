@@ -1,4 +1,4 @@
-"""`rankroom site check` from a laptop through the login node: a site that works, each fault."""
+"""`rankroom site check` from a laptop through the login node: a site that works, and each fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Say = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def laptop(machines: Machines) -> Iterator[Path]:
-    """The folder of the laptop's user, whose one line to the login node all tests here share."""
+    """The folder of the laptop's user, whose connection to the login node all tests here share."""
     folder = machines.root / "laptop-site"
     (folder / "rankroom" / "sites").mkdir(mode=0o700, parents=True)
     yield folder
@@ -34,7 +34,7 @@ echo 'rankroom-probe {"python": "3.11.2", "executable": "/pretended", "host": "%
 
 @pytest.fixture
 def check(machines: Machines, laptop: Path) -> Say:
-    """Write a profile and check it; what is said, without colours."""
+    """A function that writes a profile and returns the output of its check, without colours."""
     made = machines.put("alice", "python", PRETENDED % ("login", rankroom.__version__))
 
     def run(
@@ -93,7 +93,7 @@ def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remed
     assert "✗ account and partition: test: `sbatch --test-only` on login failed" in found
     assert said in found
     assert remedy in found
-    # What has nothing to do with it is known all the same.
+    # Steps that do not depend on it are still checked.
     assert "✓ Python with Rankroom" in found
 
 
@@ -111,7 +111,7 @@ def test_what_slurm_accepts_and_never_starts(check: Say, job: str, said: str):
 
 
 def test_a_wrong_account(machines: Machines, check: Say):
-    # Without a database of accounts Slurm notices only when it should start.
+    # Without an accounting database, Slurm notices only when the job should start.
     said = check("--job", job='account = "other"\npartition = "closed"\ntime = "00:05:00"')
     assert "✗ test job: job" in said
     assert "account not known" in said
@@ -167,7 +167,7 @@ def test_a_login_node_with_another_name(check: Say):
 def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
     machines.unplug("login", "campus")
     try:
-        # With no line that is open yet.
+        # With another home, no connection is open yet.
         said = check(home="another-home")
     finally:
         machines.plug("login", "campus")
@@ -177,10 +177,10 @@ def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
 
 @pytest.mark.thorough
 def test_slurm_that_is_down(machines: Machines, check: Say):
-    # By name, but within the machine's own processes.
+    # By name, but only among the machine's own processes.
     machines.run("ctl", ["pkill", "-x", "slurmctld"])
     try:
-        # It saves its state first, and answers meanwhile.
+        # It saves its state first, and still answers meanwhile.
         machines.until(lambda: not machines.run("ctl", ["pgrep", "-x", "slurmctld"]), "its end")
         said = check()
     finally:

@@ -1,4 +1,4 @@
-"""A login node that forwards nothing: ranks are reached by ssh to their node."""
+"""A login node without TCP forwarding: ranks are reached by ssh to their node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SILENT_S = 10.0
 
 @pytest.fixture(scope="module")
 def laptop(machines: Machines) -> Iterator[Laptop]:
-    """With profiles that do and do not say that one may ssh to the nodes."""
+    """A laptop with a profile that allows ssh to the nodes, and one that does not."""
     file = machines.root / "ssh" / "sshd_config"
     file.write_text(file.read_text().replace("AllowTcpForwarding yes", "AllowTcpForwarding no"))
-    # Of all that have read it only the login node's reads it again.
+    # Only the login node's sshd reads the configuration again.
     machines.run("login", ["sh", "-c", "kill -HUP $(cat /run/sshd.pid)"])
     restarted = "Server listening"
     log = machines.root / "log" / "sshd-login.log"
@@ -56,7 +56,7 @@ def test_a_run_outlives_cuts_and_nothing_is_left(laptop: Laptop, gate: Path):
     finally:
         machines.plug("laptop", "campus")
     until(laptop, "running")
-    # Only what leads on from the login node: the connection to that stays as it is.
+    # Cuts the connection from the login node to the node; the one to the login node stays open.
     machines.run(node, ["pkill", "-KILL", "-u", "alice", "sshd"])
     until(laptop, "lost")
     until(laptop, "running")
@@ -69,7 +69,7 @@ def test_a_run_outlives_cuts_and_nothing_is_left(laptop: Laptop, gate: Path):
 
 
 def sessions(machines: Machines, node: str) -> list[str]:
-    """The ssh connections that are open on a node."""
+    """The ssh connections to a node that are still open after `SILENT_S`."""
     until = time.monotonic() + SILENT_S
     while found := machines.run(node, ["ss", "-Htn", "sport = :22"]).splitlines():
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Another user of the same machines tries to get in, from the same node, another, and outside."""
+"""Another user tries to get in, from a node of the job, another node, and the login node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inside import Inside, cluster_folder
 from machines import Machines
 
 PYTHON = sys.executable
-# What a stranger can try at a port without knowing anything: to speak ZMQ, ipyparallel and HTTP.
+# Tries at each port what needs no secret: ZMQ, ipyparallel and HTTP requests.
 TRY = """
 import contextlib, json, sys, threading, urllib.request
 import zmq
@@ -53,7 +53,7 @@ threads = [threading.Thread(target=attempt, args=(place,)) for place in sys.argv
 [each.join() for each in threads]
 print(json.dumps(answers))
 """
-# Listens at ports as a subscriber does, without a word, and tells what it has heard.
+# Subscribes at ports without sending anything, and prints what it has received.
 LISTEN = """
 import sys, zmq
 poller, heard = zmq.Poller(), b""
@@ -80,7 +80,7 @@ dist.all_reduce(torch.ones(1))
 hvd.init()
 hvd.allreduce(torch.ones(1))
 """
-# Speaks gRPC's first words: torch's store waits for more, and a closed port hangs up.
+# Sends what a gRPC client sends first: torch's store waits for more, a guarded port hangs up.
 KNOCK = """
 import json, socket, sys
 answers = {}
@@ -103,8 +103,8 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def job(machines: Machines) -> Iterator[Inside]:
-    """Two ranks of alice's on two nodes, with all that frameworks open, and a home that all may
-    enter."""
+    """Two ranks of alice's on two nodes, with the ports that frameworks open, and a home that all
+    may enter."""
     machines.home("alice").chmod(0o755)
     with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
         job.do(
@@ -120,9 +120,9 @@ def job(machines: Machines) -> Iterator[Inside]:
 
 
 def ports(machines: Machines, node: str, user: str) -> list[tuple[str, str]]:
-    """Where the user's processes listen on a node.
+    """The addresses and ports at which the user's processes listen on a node.
 
-    srun does as well, for the nodes, and with credentials of Slurm's own: not ours to judge.
+    Without srun, which listens for the nodes and has Slurm's own authentication.
     """
     found = []
     for line in machines.run(node, ["ss", "-Hltnep"]).splitlines():
@@ -133,7 +133,7 @@ def ports(machines: Machines, node: str, user: str) -> list[tuple[str, str]]:
 
 
 def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
-    """Where alice's ranks listen on a node, and not what ipyparallel and Rankroom open."""
+    """Where alice's ranks listen on a node, without the ports of ipyparallel and Rankroom."""
     pids = machines.run(node, ["pgrep", "-u", "alice", "-f", "rankroom.agent.node_agent"]).split()
     found = []
     for line in machines.run(node, ["ss", "-Hltnp"]).splitlines():
@@ -168,7 +168,7 @@ def test_ports_of_frameworks_are_shut_to_who_is_not_on_the_other_nodes(
     said = machines.run(place, [PYTHON, script, *tried], "bob")
     assert json.loads(said.splitlines()[-1]) == dict.fromkeys(tried, False)
     if place in reached:
-        # They are doors: alice gets in.
+        # These are the right ports: root, whom the guard admits, is answered.
         said = machines.run(place, [PYTHON, script.with_name("knock.py"), *reached[place]], "root")
         assert True in json.loads(said.splitlines()[-1]).values()
 
@@ -188,7 +188,7 @@ def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str)
         for node in ("c1", "c2")
         for address, port in ports(machines, node, "alice")
         if node == place or address != "127.0.0.1"
-        # These are open between the nodes of the job, and what comes there can end a rank.
+        # These are open between the nodes of the job, and data sent there can end a rank.
         if {node, place} != {"c1", "c2"} or (address, port) not in rank_ports(machines, node)
     ]
     assert len(reached) > 3
@@ -206,14 +206,14 @@ def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
         )
         places = [":".join(each) for each in ports(machines, "c3", "alice")]
-        # On one node nothing need be reached from elsewhere; but bob is on the node.
+        # On one node, loopback is enough; but bob is on the node, too.
         assert len(places) > 5 and all(each.startswith("127.0.0.1:") for each in places)
         with machines.start(
             "c3", [PYTHON, script, *places], "bob", stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as listener:
             assert listener.stdout is not None
             assert listener.stdout.readline() == "listening\n"
-            # A subscription takes effect a little later, and no one says when.
+            # A subscription takes effect after an unknown delay.
             for _ in range(20):
                 job.do("cluster.run('print(\"a secret\"); import time; time.sleep(0.1)').wait(60)")
             heard = bytes.fromhex(listener.communicate("\n", timeout=60)[0])
@@ -222,7 +222,7 @@ def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
 
 
 def test_its_own_user_gets_in_where_the_stranger_does_not(machines: Machines, job: Inside):
-    # The same port answers who has the files: what was tried is a door, not a wall.
+    # The ports answer a user who can read the connection files, so a refusal means something.
     file = "/home/alice/.local/share/rankroom/clusters/*/ipp/security/ipcontroller-client.json"
     code = (
         f"import glob, ipyparallel; [file] = glob.glob({file!r}); "

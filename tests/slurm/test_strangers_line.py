@@ -1,4 +1,4 @@
-"""Another user of the login node tries the lines, forwards and questions of his neighbour."""
+"""Another user of the login node tries to use alice's ssh connections, forwards and questions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ opened = pytest.fixture(open_home)
 
 
 def alice(machines: Machines, key: str = "id_ed25519", home: str = "/home/alice/r") -> Elsewhere:
-    """A process of alice's on the login node, with a line to c1 to be opened."""
+    """A process of alice's on the login node that can open an ssh connection to c1."""
     config = machines.put("alice", f"ssh_config_{key}", SSH_CONFIG.format(key=key))
     own = {"RANKROOM_SSH": f"ssh -F {config}", "RANKROOM_HOME": home}
     python = Elsewhere(machines, "login", "alice", own)
@@ -52,7 +52,7 @@ def alice(machines: Machines, key: str = "id_ed25519", home: str = "/home/alice/
 
 
 def tries(machines: Machines, *places: str, machine: str = "login") -> list[str]:
-    """What comes of it when bob connects to places."""
+    """The result of bob's attempt to connect to each place."""
     script = machines.put("bob", "connect.py", CONNECT)
     return machines.run(machine, [PYTHON, script, *places], "bob").split()
 
@@ -128,8 +128,8 @@ def test_a_forwarded_port_is_on_loopback_and_a_forwarded_socket_is_its_users(
             )
             port = python.do("port")
             assert tries(machines, "/home/alice/door") == ["PermissionError"]
-            # From another machine it is not there at all. On this one it is a port like any
-            # other: what is behind it must ask who comes, as JupyterLab does for its token.
+            # Other machines cannot reach the port. On this one every user can, so the server
+            # behind it must authenticate its clients, as JupyterLab does with its token.
             outside = f"{machines.address('login')}:{port}"
             assert tries(machines, outside, machine="c2") == ["ConnectionRefusedError"]
             assert tries(machines, f"127.0.0.1:{port}") == ["in"]

@@ -1,6 +1,6 @@
-"""Another user of the machines tries a neighbour's cluster on a site, as it is seen from a laptop.
+"""Another user tries to get into a cluster on a site that alice has started from a laptop.
 
-He has an account on all of them: laptop, login node and compute nodes.
+bob has an account on all machines: laptop, login node and compute nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from elsewhere import Elsewhere
 from machines import Machines
 from test_strangers import LISTEN, PYTHON, TRY, ports
 
-USER = "root"  # as alice is called on her laptop
+USER = "root"  # alice's account on her laptop
 BEGIN = (
     "import sys; sys.path.insert(0, TESTS)\n"
     "from cells import values\nfrom rankroom.scheduler import site\n"
@@ -30,7 +30,7 @@ BEGIN = (
 
 @pytest.fixture(scope="module")
 def here(machines: Machines) -> Iterator[Path]:
-    """Alice's folder on the laptop, where all may look around outside of it."""
+    """Alice's folder on the laptop, in a folder that all users may enter."""
     profile = labs.profile(nodes=2, ranks_per_node=1, nodelist="")
     profile = profile.replace('nodelist = ""\n', "")
     yield labs.make_home(machines, machines.root / "strangers", USER, test=profile)
@@ -39,7 +39,7 @@ def here(machines: Machines) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(machines: Machines, here: Path) -> Iterator[Elsewhere]:
-    """Two ranks on two nodes, and a home there that all may enter."""
+    """Two ranks on two nodes, and a home on the site that all may enter."""
     machines.home("alice").chmod(0o755)
     environment = dict(word.split("=", 1) for word in labs.settings(here))
     with Elsewhere(machines, "laptop", USER, environment) as python:
@@ -52,7 +52,7 @@ def cluster(machines: Machines, here: Path) -> Iterator[Elsewhere]:
 
 
 def listening(machines: Machines) -> dict[str, list[str]]:
-    """Where processes of alice's listen, by machine."""
+    """The addresses and ports at which alice's processes listen, by machine."""
     found = {
         machine: [":".join(each) for each in ports(machines, machine, "alice")]
         for machine in ("login", *machines.nodes)
@@ -64,8 +64,8 @@ def listening(machines: Machines) -> dict[str, list[str]]:
 
 def test_nothing_listens_for_everybody(machines: Machines, cluster: Elsewhere):
     found = listening(machines)
-    # Of the login node nothing is needed but ssh, and on the laptop no port at all. On a node that
-    # has neither the controller nor the supervisor, ranks only connect.
+    # The login node needs only ssh, and the laptop no port at all. On a node that has neither the
+    # controller nor the supervisor, ranks only connect.
     assert set(found) == {"c1"}
     assert {place.rpartition(":")[0] for place in found["c1"]} == {machines.address("c1")}
 
@@ -119,7 +119,7 @@ def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
             about = json.loads(file.read_text())
             secrets |= {about["key"], about["curve_serverkey"]}
     secrets.discard("")
-    assert len(secrets) >= 3  # of the supervisors here and there, and of the connections
+    assert len(secrets) >= 3  # of the local agent, the supervisor and the connections
     shown = ""
     for machine in ("laptop", "login", *machines.nodes):
         shown += machines.run(machine, ["ps", "axeww", "-o", "pid,args"], "bob")

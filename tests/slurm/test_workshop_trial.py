@@ -1,5 +1,5 @@
-"""What `make workshop` makes of what it saw: who failed, how late the console was, and what was too
-much."""
+"""How `make workshop` judges its measurements: failed learners, the console's delay, and exceeded
+limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workshop_trial import Result, Trial, View
 
 
 class Home:
-    """Learners' homes, as the trial reads their records."""
+    """Learners' homes, with the records that the trial reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A workshop on the test cluster, by each way in: opened, joined, watched and ended."""
+"""Workshops on the test cluster, opened, joined in each way, watched and ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAB = re.compile(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/\S+\?token=(\
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    """Two nodes, a teacher, learners, and one who is not invited."""
+    """Two nodes, a teacher, learners, and a user who is not invited."""
     made = Machines(nodes=2, users=[*LEARNERS, TEACHER, "eve"])
     try:
         made.up()
@@ -41,7 +41,7 @@ def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: W
     found = trial.run()
     print("\n".join(found.lines))
     assert found.failed == []
-    # Who hangs is seen to, and so is the failure that the lesson has on purpose.
+    # The console showed the hanging learner as stuck, and the lesson's intended failure.
     assert found.stuck == [LEARNERS[1]]
     assert sorted(found.broken) == LEARNERS
     stuck = [
@@ -51,7 +51,7 @@ def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: W
     assert re.search(r"rank 0 waits in .*; rank 1 ", stuck[0]), stuck
     said = [json.loads(line) for line in trial.players["cay"].lines]
     assert [each["cell"] for each in said if each["raised"]] == ["fail"]
-    # Two of the four know how to share out work (they answered with solutions).
+    # The four learners solved 0, 1, 2 and 3 exercises.
     head, *lines = trial.collected.splitlines()
     assert len(lines) == 4 and "hello.1" in head
     rows = {line.split(",")[0]: dict(zip(head.split(","), line.split(","), strict=True))
@@ -76,18 +76,18 @@ def test_a_learner_joins_twice_and_has_one_job(machines: Machines, workshop: Wor
     copies = machines.home("ada") / "Trial"
     assert sorted(each.name for each in copies.iterdir()) == [each.file for each in LESSONS]
     assert "Permission denied" in machines.run("login", ["ls", "/home/ada/Trial"], "bob")
-    # From a terminal: the hand, and what is shared.
+    # In a terminal, learners can raise a hand and stop sharing.
     workshop.typed("ada", "hand")
     workshop.until_tile("ada", lambda tile: tile["needs"] == "hand")
     workshop.typed("ada", "share", "--off")
     tile = workshop.until_tile("ada", lambda tile: not tile["status"]["shares"])
     assert (tile["status"]["job"], tile["status"]["host"]) == ("", "")
-    # Nobody else is a teacher.
+    # Only the teacher can watch.
     assert "who alone sees its learners" in workshop.typed("bob", "watch", FOLDER, "--once")
 
 
 def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
-    # The laptop's key leads to the account of the first user.
+    # The laptop's key logs in to the account of the first user.
     assert machines.users[0] == "ada"
     workshop.open()
     laptop = machines.root / "laptop-home"
@@ -112,8 +112,8 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
 
 @pytest.mark.thorough
 def test_one_large_node(machines: Machines, workshop: Workshop):
-    """Each has a JupyterLab on the same machine, without a scheduler: it stays when one logs out,
-    is found again, and is reached by its own token only."""
+    """Each learner has a JupyterLab on one machine, without a scheduler: it outlives the command
+    that started it, is found again, and accepts only its own token."""
     workshop.open(way="node")
     servers = {}
     for user in ("ada", "bob"):
@@ -130,7 +130,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
         for token, status in ((found[3], "200"), ("", "403"), (servers["bob"][3], None)):
             said = machines.run("login", [PYTHON, "-c", ASK, found[2], token], "eve").strip()
             assert said == (status or ("200" if user == "bob" else "403"))
-    # Nobody reads it from a command line, the environment or a file.
+    # No other user can read the token from a command line, an environment or a file.
     shown = machines.run("login", ["ps", "axeww", "-o", "args"], "eve")
     assert servers["ada"][3] not in shown
     searched = machines.run(
@@ -149,7 +149,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
     workshop.until_nothing_runs()
 
 
-# -- what cannot be
+# -- refusals
 
 
 def test_what_cannot_be_joined_is_said_and_starts_no_job(machines: Machines, workshop: Workshop):
@@ -242,7 +242,7 @@ def test_a_job_that_starts_too_late_ends_by_itself(machines: Machines, workshop:
         machines.until_idle()
 
 
-# Over the tunnel, or on the machine itself.
+# Sends a request to a server on loopback: through the tunnel, or on the server's machine.
 ASK = """
 import sys, urllib.request, urllib.error
 request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/api/contents",

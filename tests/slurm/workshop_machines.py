@@ -1,4 +1,4 @@
-"""A workshop on the test cluster: its teacher, its learners, and what each of them types."""
+"""A workshop on the test cluster: its teacher, its learners, and the commands that they type."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ TEACHER = "teacher"
 FOLDER = "/home/course/trial"
 PLAYER = Path(__file__).with_name("lesson_player.py")
 SOLVED = ["hello.1", "hello.2", "hello.3"]
-PIPE_BYTES = 1 << 20  # printed by a console, and not read yet
-# What `join` says on a login node: the way to the server, and what opens it.
+PIPE_BYTES = 1 << 20  # of a console's output that may be unread
+# What `join` prints on a login node: the ssh command, and the address with the token.
 WAY = re.compile(
     r"ssh -N -L \d+:([\d.]+):(\d+) .*?"
     r"(http://127\.0\.0\.1:\d+/lab/tree/\S+\?token=(\S+))",
     re.DOTALL,
 )
 SUPPORT = CHECKOUT / "tests" / "support"
-# A teacher's profile; learners have none.
+# The teacher's profile; learners have none.
 PROFILE = profile(nodes=1)
 PLAN = """\
 name = "Trial"
@@ -52,7 +52,7 @@ time = "01:00:00"
 
 @dataclass
 class Played:
-    """What a program has printed so far, line by line, and the processor time it took (s)."""
+    """A program, the lines that it has printed so far, and the processor time it took (s)."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
@@ -69,13 +69,13 @@ class Played:
         return "\n".join(self.lines)
 
     def new_lines(self) -> list[str]:
-        """What it has printed since this was last called."""
+        """The lines printed since the last call."""
         new = self.lines[self._taken :]
         self._taken += len(new)
         return new
 
     def until(self, holds: Callable[[str], Any], seconds: float = 600) -> Any:
-        """Wait for what it prints; fails if it ends before."""
+        """Wait until `holds` is true of the output; return its value. Fails if the program ends."""
         deadline = time.monotonic() + seconds
         while not (found := holds(self.text)):
             alive = self._reader.is_alive() and time.monotonic() < deadline
@@ -87,28 +87,28 @@ class Played:
         return found
 
     def ended(self, seconds: float = 400) -> int:
-        """Its exit status."""
+        """Wait for the program to end; return its exit status."""
         self._reader.join(seconds)
         assert self.status is not None, f"it goes on: {self.text}"
         return self.status
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGTERM)  # Popen's own would take its status
+            os.kill(self.process.pid, signal.SIGTERM)  # Popen's method may reap the process
         self._reader.join(30)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
-        # Of itself and all that it started and waited for, also in the machine's own processes.
+        # The usage includes all descendants that were waited for, also those on the machine.
         _, status, usage = os.wait4(self.process.pid, 0)
         self.cpu_s = usage.ru_utime + usage.ru_stime
         self.status = self.process.returncode = os.waitstatus_to_exitcode(status)
 
 
 class Workshop:
-    """The machines of a workshop, and who is at them; `close` ends all that was started."""
+    """The machines and users of a workshop; `close` ends everything that was started."""
 
     def __init__(self, machines: Machines, learners: Sequence[str]) -> None:
         self.machines = machines
@@ -141,8 +141,8 @@ class Workshop:
     def start(
         self, user: str, *words: str | Path, machine: str = "login", session: bool = False
     ) -> Played:
-        """Start Python with these words as a user, and leave it running; in a `session` of its
-        own."""
+        """Start Python with these arguments as a user, and leave it running, with `session` in a
+        session of its own."""
         return self._begin(user, self.words(user, *words), machine, session)
 
     def _begin(
@@ -158,7 +158,7 @@ class Workshop:
         return made
 
     def open(self, way: str = "ssh", more: str = "", learners: Sequence[str] | None = None) -> str:
-        """Open the workshop; what the teacher reads."""
+        """Open the workshop; return what the teacher reads."""
         listed = self.learners if learners is None else learners
         text = PLAN.format(folder=FOLDER, way=way, learners=json.dumps(listed), more=more)
         return self.typed(TEACHER, "open", str(self.machines.put(TEACHER, "plan.toml", text)))
@@ -168,7 +168,7 @@ class Workshop:
         return self.start(user, "-m", "rankroom", "workshop", "join", "--no-browser", FOLDER)
 
     def play(self, user: str, joined: Played, **options: Any) -> Played:
-        """Work through lesson 1 in the JupyterLab that was joined."""
+        """Start to work through lesson 1 in the JupyterLab that was joined."""
         found = joined.until(WAY.search)
         address, token = f"http://{found[1]}:{found[2]}", found[4]
         return self.play_at(user, address, token, **options)
@@ -176,7 +176,7 @@ class Workshop:
     def play_at(
         self, user: str, address: str, token: str, machine: str = "login", **options: Any
     ) -> Played:
-        """The same at an address."""
+        """Start to work through lesson 1 in the JupyterLab at an address."""
         notebook = f"/home/{user}/Trial/01_hello_ranks.ipynb"
         words = ["-u", str(PLAYER), address, token, notebook, json.dumps(options)]
         return self.start(user, *words, machine=machine)
@@ -187,8 +187,8 @@ class Workshop:
         return self._shown(self.start(TEACHER, *words, session=True))
 
     def browse(self) -> Played:
-        """Open the teacher's console in a browser until the workshop is over: a line of JSON each
-        time that it shows something new."""
+        """Open the teacher's console in a browser until the workshop is over: a line of JSON
+        whenever it shows something new."""
         folder = self.machines.home(TEACHER) / "browser"
         folder.mkdir()
         os.chown(folder, int(self.machines.id(TEACHER)), int(self.machines.id(TEACHER)))
@@ -202,11 +202,11 @@ class Workshop:
         return self._shown(self._begin(TEACHER, command, session=True))
 
     def _shown(self, console: Played) -> Played:
-        """Wait for a console's first line.
+        """Wait for a console's first line, and give its processes priority.
 
-        A teacher's terminal and browser are on machines of their own; here they share processors
-        with all learners' ranks, fifty processes for each. So they come before those, and need not
-        wait for the reader of what they print.
+        A real teacher's terminal and browser have their own machines; here they share processors
+        with all learners' ranks, fifty processes for each. For the same reason, the pipe is large
+        enough that a console need not wait for its reader.
         """
         assert console.process.stdout is not None
         fcntl.fcntl(console.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -222,7 +222,7 @@ class Workshop:
     def until_tile(
         self, user: str, holds: Callable[[dict[str, Any]], Any], seconds: float = 120
     ) -> dict[str, Any]:
-        """Wait until what the teacher sees of a learner holds."""
+        """Wait until `holds` is true of the learner's tile at the teacher; return the tile."""
         deadline = time.monotonic() + seconds
         while not holds(tile := self.tiles()[user]):
             assert time.monotonic() < deadline, tile
@@ -235,7 +235,7 @@ class Workshop:
         return [job for user in self.learners for job in jobs(self.machines, user)]
 
     def processes(self) -> list[str]:
-        """What learners have on all machines, but for what has ended."""
+        """The learners' processes on all machines, without those that wait to be reaped."""
         found = []
         for machine in ("login", *self.machines.nodes):
             for user in self.learners:
@@ -243,14 +243,14 @@ class Workshop:
         return [line for line in found if "<defunct>" not in line]
 
     def until_nothing_runs(self, seconds: float = 120) -> None:
-        """Wait until no job and no process of a learner's is left."""
+        """Wait until no job and no process of a learner is left."""
         deadline = time.monotonic() + seconds
         while left := (self.jobs() or self.processes()):
             assert time.monotonic() < deadline, left
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End what was started; learners' jobs, too."""
+        """End everything that was started, including the learners' jobs."""
         for each in self._started:
             if each.status is None:
                 each.close()
@@ -266,5 +266,5 @@ class Workshop:
 
 
 def seats(machines: Machines) -> Path:
-    """Where the seats are, as seen from here."""
+    """The folder of the seats, as seen from here."""
     return machines.root / FOLDER.lstrip("/") / "seats"

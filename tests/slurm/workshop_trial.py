@@ -1,11 +1,11 @@
-"""A workshop with many learners on the test cluster: how soon all have their seats, how late the
-teacher sees what happens, and what that costs.
+"""A workshop with many learners on the test cluster: how soon all have seats, how late the teacher
+sees what happens, and what that costs.
 
-`make workshop`, or `workshop_trial.py [LEARNERS]` (40). It needs root and Slurm, as these tests do.
-Each learner has an account and a job, joins from the one login node, and works through lesson 1,
-with its failure, in a JupyterLab of their own; one of ten has ranks that hang. It ends with 1 where
-something failed, or took longer or cost more than it may. The small form is a test,
-test_workshops.py, which looks at failures only: other tests run beside it.
+`make workshop` runs `workshop_trial.py [LEARNERS]` (40), which needs root and Slurm. Each learner
+has an account and a job, joins from the login node, and works through lesson 1, with its intended
+failure, in a JupyterLab of their own; the ranks of one in ten hang. The exit status is 1 if
+something failed or exceeded a limit. test_workshops.py runs a small trial, but ignores the limits,
+because other tests run at the same time.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ for folder in ("tests/support", "lab"):
 from machines import Machines, missing  # noqa: E402
 from workshop_machines import FOLDER, SOLVED, TEACHER, Played, Workshop  # noqa: E402
 
-A_NODE = 4  # seats: eight processors, two ranks each
-HANGS = 10  # one learner of so many has ranks that hang
-LOOKS = 60  # of a seat's writer that is measured
+A_NODE = 4  # seats per node: eight processors, two ranks each
+HANGS = 10  # one learner in this many has ranks that hang
+LOOKS = 60  # of a seat's writer, while it is measured
 PLAYED_S = 1500.0
-# What a workshop may take and cost, as docs/promises.md has it.
-MOST_LATE_S = 3.0  # the console, for each start and end of a run
+# Limits for the times and costs of a workshop, as promised in docs/promises.md.
+MOST_LATE_S = 3.0  # delay of the console, for each start and end of a run
 MOST_SEATS_S = 120.0  # from the first seat to the last
 MOST_OF_A_CORE = 0.01  # for the writer of a seat
-MOST_REQUESTS = 50  # of a learner to slurmctld, for the job, its steps and its end
-MOST_A_MINUTE = 12  # and while the workshop lasts: `join` asks each 20 s, with three of them
-# What `sdiag` says of each kind of request.
+MOST_REQUESTS = 50  # per learner to slurmctld, for the job, its steps and its end
+MOST_A_MINUTE = 12  # more per minute of the workshop: every 20 s, `join` sends three
+# The line of `sdiag` about one kind of request.
 REQUESTS = re.compile(r"^\s*([A-Z_]+)\s+\(\s*\d+\)\s+count:(\d+)", re.M)
-# A seat's writer, in an account whose lesson is on: its processor time for so many looks.
+# Runs a seat's writer in an account with an open lesson; prints the share of a core it takes.
 WRITER = """
 import sys, time
 from rankroom.workshop.sharing import ROUND_INTERVAL_S, Sharing
@@ -66,7 +66,7 @@ class View:
 
 @dataclass
 class Result:
-    """What was measured. Times in seconds; `late` from each thing that happened to the console."""
+    """What was measured, in seconds; `late` has a console delay per start or end of a run."""
 
     learners: int
     seats_s: float = 0.0  # from the first seat to the last
@@ -75,24 +75,24 @@ class Result:
     late_in_browser: list[float] = field(default_factory=list)
     join_cpu_s: list[float] = field(default_factory=list)
     watch_cpu_s: float = 0.0
-    console_s: float = 0.0  # that it was open
+    console_s: float = 0.0  # for which the console was open
     requests: dict[str, int] = field(default_factory=dict)
     writer_share: float = 0.0  # of a core
-    apart_s: float = 0.0  # the least time between two writes of a seat
-    writes: float = 0.0  # a second, of the busiest seat
+    apart_s: float = 0.0  # shortest time between two writes of a seat
+    writes: float = 0.0  # per second, of the busiest seat
     failed: list[str] = field(default_factory=list)
-    stuck: list[str] = field(default_factory=list)  # learners whom the console showed stuck
-    broken: list[str] = field(default_factory=list)  # and failed
-    end_s: float = 0.0  # from the word to the last job's end
+    stuck: list[str] = field(default_factory=list)  # learners that the console showed as stuck
+    broken: list[str] = field(default_factory=list)  # and as failed
+    end_s: float = 0.0  # from the teacher's `collect` to the last job's end
 
     @property
     def asked(self) -> int:
-        """Requests to slurmctld in all."""
+        """The number of all requests to slurmctld."""
         return sum(self.requests.values())
 
     @property
     def missed(self) -> list[str]:
-        """What took longer, or cost more, than it may."""
+        """A message for each limit that was exceeded."""
         most = self.learners * (MOST_REQUESTS + MOST_A_MINUTE * self.console_s / 60)
         late, share = max(self.late, default=0.0), self.writer_share
         in_browser = max(self.late_in_browser, default=0.0)
@@ -118,7 +118,7 @@ class Result:
 
     @property
     def lines(self) -> list[str]:
-        """What was measured, for people."""
+        """The measurements, in lines to print."""
         most = sorted(self.requests.items(), key=lambda item: -item[1])[:5]
         named = ", ".join(f"{count} {name}" for name, count in most)
         late = sorted(self.late) or [0.0]
@@ -153,8 +153,8 @@ class Result:
 
 
 class Trial:
-    """One run of it, step by step; `say` hears how far it is. The teacher has the console open in a
-    terminal and, if `in_browser`, in a browser as well."""
+    """One trial, step by step; `say` is called with its progress. The teacher has the console open
+    in a terminal and, if `in_browser`, in a browser as well."""
 
     def __init__(
         self, workshop: Workshop, say: Callable[[str], None], in_browser: bool = False
@@ -173,7 +173,7 @@ class Trial:
         self._alone = float("inf")  # until when each seat had one writer (epoch s)
 
     def run(self) -> Result:
-        """The whole of it."""
+        """Run the whole trial."""
         self.workshop.open()
         before, begun = requests(self.machines), time.time()
         if self.in_browser:
@@ -197,7 +197,7 @@ class Trial:
         self.result.requests = {name: count for name, count in grown.items() if count}
 
     def join_all(self) -> None:
-        """All type `join` at once, and have their lesson open."""
+        """Let all learners type `join` at the same time, and start on their lessons."""
         for user in self.workshop.learners:
             self.joined[user] = self.workshop.join(user)
         self.at_once(self.begin)
@@ -210,7 +210,7 @@ class Trial:
         )
 
     def play_all(self) -> None:
-        """Wait until all have worked through the lesson; those who hang are let go once seen."""
+        """Wait until all have finished the lesson; interrupt hangs that the console has shown."""
         deadline = time.monotonic() + PLAYED_S
         hanging = set(self.workshop.learners[1::HANGS])
         while waiting := [u for u in self.workshop.learners if not self.has_ended(u)]:
@@ -225,11 +225,11 @@ class Trial:
         self.say("all have worked through the lesson")
 
     def has_ended(self, user: str) -> bool:
-        player = self.players.get(user)  # none of one who never had a lesson: that is told
+        player = self.players.get(user)  # none without a lesson, which is reported elsewhere
         return not player or '"cell": "end"' in player.text or player.status is not None
 
     def look(self) -> None:
-        """Take in what the consoles have printed."""
+        """Read what the consoles have printed, and note who is shown as stuck or failed."""
         assert self._watch is not None
         for view in self._new_views(self._watch, self.views):
             for user, tile in view.tiles.items():
@@ -240,7 +240,7 @@ class Trial:
             self._new_views(self._page, self.pages)
 
     def _new_views(self, console: Played, views: list[View]) -> list[View]:
-        """Add what a console has shown since the last look to its views, and return that."""
+        """Add what a console has shown since the last call to its views; return what is new."""
         seen = len(views)
         for line in console.new_lines():
             if line.startswith("{"):
@@ -253,7 +253,7 @@ class Trial:
         return views[seen:]
 
     def measure_writer(self) -> None:
-        """The processor time of a second writer in one learner's account, whose ranks live."""
+        """Measure a second writer's processor time in the account of a learner with live ranks."""
         self._alone = time.time()
         words = ["-c", WRITER, FOLDER, str(LOOKS)]
         command = self.workshop.words(self.workshop.learners[0], *words)
@@ -272,7 +272,7 @@ class Trial:
         said = self.workshop.typed(TEACHER, "end", FOLDER)
         if "no job of it is left" not in said:
             self.result.failed.append(f"end: {said}")
-        self.count_requests(before)  # what is asked from here on is the trial's own
+        self.count_requests(before)  # later requests are the trial's own
         self.workshop.until_nothing_runs(300)
         self.result.end_s = time.time() - begun
         if self._page is not None and self._page.ended() != 0:
@@ -283,7 +283,7 @@ class Trial:
         self.result.join_cpu_s = [each.cpu_s for each in self.joined.values()]
 
     def judge(self) -> None:
-        """What the console showed, against what the learners' records say."""
+        """Compare what the console showed with the learners' records."""
         first: dict[str, float] = {}
         heard: dict[str, list[float]] = {}
         for view in self.views:
@@ -295,7 +295,7 @@ class Trial:
         for user in self.workshop.learners:
             if user not in first:
                 self.result.failed.append(f"{user} never had a seat")
-            elif user not in self.result.broken:  # the lesson has a failure
+            elif user not in self.result.broken:  # the lesson has an intended failure
                 self.result.failed.append(f"{user} was never seen to fail: no ranks?")
             self.result.late += self.lateness(user, self.views)
             if self.in_browser:
@@ -307,8 +307,8 @@ class Trial:
         self.result.writes = max(rates, default=0.0)
 
     def lateness(self, user: str, views: list[View]) -> list[float]:
-        """For each start and end of a run: how long a console took to show it, or what came after
-        it."""
+        """The time that a console took to show each start and end of a run, or something later in
+        its place."""
         found = []
         shown = [(v.at, v.tiles[user]["status"]["run"]) for v in views if user in v.tiles]
         last = views[-1].at if views else 0.0

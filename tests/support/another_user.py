@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-UID = 54321  # a uid that no one has
+UID = 54321  # of no account
 
 
 def run(script: str, *arguments: str, uid: int = UID) -> str:
-    """What a script prints that another user runs; the test is skipped where that cannot be."""
+    """Run a script as another user, return what it prints; skips the test if that is impossible."""
     with start(script, *arguments, uid=uid) as running:
         said, complaints = running.communicate(timeout=120)
     assert not complaints, complaints
@@ -22,10 +22,10 @@ def run(script: str, *arguments: str, uid: int = UID) -> str:
 
 
 def start(script: str, *arguments: str, uid: int = UID) -> subprocess.Popen[str]:
-    """A script that another user runs, with its streams; skipped as above."""
+    """Start a script as another user, with pipes; skips the test if that is impossible."""
     if os.geteuid() != 0:
         pytest.skip("another user is needed")
-    # One that they may run: this checkout's may be in a home that is closed.
+    # The system's, as this checkout's may be in a home that other users cannot enter.
     python = shutil.which("python3", path="/usr/bin:/bin")
     if python is None:
         pytest.skip("no Python for another user")
@@ -36,9 +36,9 @@ def start(script: str, *arguments: str, uid: int = UID) -> subprocess.Popen[str]
 
 
 def call(act: Callable[[], Any], uid: int = UID) -> Any:
-    """What `act` returns, as JSON has it, when a fork of this process runs it as another user.
+    """Call `act` as another user, in a fork of this process; return its result, passed as JSON.
 
-    Fails with its traceback; skipped as above.
+    If it raises, the test fails with its traceback. Skips the test if this process is not root.
     """
     if os.geteuid() != 0:
         pytest.skip("another user is needed")

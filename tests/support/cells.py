@@ -1,4 +1,4 @@
-"""Run a cell in a test, and read what came of it."""
+"""Run cells in tests, and read their results."""
 
 import ast
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def values(
 
 
 def log(run: Run, rank: int, stream: str = "stdout") -> str:
-    """What a rank wrote."""
+    """What a rank wrote to a stream."""
     return "".join(
         event["text"]
         for event in run._store.events(run.id)
@@ -46,6 +46,6 @@ def states(run: Run) -> dict[int, str | None]:
 
 
 def failure(run: Run) -> str:
-    """The first failure in words."""
+    """The first failure as text, or the run's state if there is none."""
     first = run.info.failure
     return f"rank {first.rank}: {first.ename}: {first.evalue}" if first else run.state

@@ -1,8 +1,7 @@
-"""What ranks printed, and the groups it must collapse to, for Python and for the view alike.
+"""Output of ranks, and the groups that it must collapse to, both in Python and in the view.
 
-`python tests/support/collapse_cases.py` writes collapse.json beside it. The first cases are few
-enough to be read; the others are dice. What must hold for any of them is in test_lines.py and in
-collapse.test.ts.
+`python tests/support/collapse_cases.py` writes collapse.json beside it. The first cases are written
+by hand; the others are random. test_lines.py and collapse.test.ts check what must hold for all.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rankroom.display.lines import Line, collapse
 from rankroom.text.rank_ranges import format_ranks
 
 FILE = Path(__file__).with_name("collapse.json")
-# What ranks print, one rank after the other.
+# What ranks print, in order of rank.
 IN_TURN = {
     "one after the other": [["hello", f"I am rank {rank}", "done"] for rank in range(4)],
     "one alone": [["a", "b", "a"]],
@@ -51,7 +50,7 @@ FLAGS = (
 )
 XLA = "external/local_xla/xla"
 AGAIN = "Attempting to register factory for plugin when one has already been registered"
-# What TensorFlow prints on stderr as it starts: 2.21 without GPUs, 2.17 to 2.19 built for them.
+# What TensorFlow prints to stderr at its start: 2.21 without GPU support, 2.17 to 2.19 with it.
 STARTUP = {
     "TensorFlow starts": [
         [
@@ -143,7 +142,7 @@ Said = list[tuple[int, str]]
 
 
 class Case(NamedTuple):
-    """The lines are in the order they came in; `options` are the stream, and how to collapse."""
+    """Lines in order of arrival, all of one stream, and whether to collapse them by numbers."""
 
     name: str
     said: Said
@@ -152,7 +151,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """The ones that can be read, then dice."""
+    """The cases written by hand, then random ones."""
     for name, texts in IN_TURN.items():
         yield Case(name, _in_turn(texts))
     for name, texts in STARTUP.items():
@@ -183,14 +182,14 @@ def _dice(
 
 
 def groups(case: Case) -> list[str]:
-    """As `0–1 done`, in order."""
+    """The groups of a case in order, each as `0–1 done`."""
     lines = (Line(rank, case.stream, text) for rank, text in case.said)
     found = collapse(lines, by_numbers=case.by_numbers)
     return [f"{format_ranks(group.ranks)} {group.text}" for group in found]
 
 
 def text() -> str:
-    """collapse.json."""
+    """The content of collapse.json."""
     made = [{**case._asdict(), "groups": groups(case)} for case in cases()]
     return "[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in made) + "\n]\n"
 

@@ -1,4 +1,4 @@
-"""A machine with 8 GPUs, pretended: for this process and for all that it starts."""
+"""A simulated machine with 8 GPUs, for this process and all that it starts."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, visible: str | None = None) ->
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "pynvml", module)
-    monkeypatch.setattr(samples, "_visible", {})  # what another test has seen as a rank began
+    monkeypatch.setattr(samples, "_visible", {})  # values cached by earlier tests
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(FOLDER), before))))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -1,6 +1,6 @@
-"""A scheduler that pretends: its commands are first on PATH, its state is a folder a test writes.
+"""A fake scheduler: its commands are first on PATH, its state is a folder that the test writes.
 
-A test asks for the fixture `fake` (see `fakes/README.md` for what the commands do).
+Tests use the fixture `fake`; `fakes/README.md` describes the commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failu
 
 
 class FakeScheduler:
-    """What the pretended commands answer, and how often they were called."""
+    """What the fake commands answer, and when they were called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,7 +26,7 @@ class FakeScheduler:
         (folder / "jobs").mkdir()
 
     def set(self, job: str, line: str) -> None:
-        """What is answered of a job: squeue's line, or the inside of qstat's object."""
+        """Set the answer about a job: squeue's line, or the inside of qstat's JSON object."""
         fresh = self.folder / f"fresh-{job}"
         fresh.write_text(f"{line}\n")
         fresh.replace(self.folder / "jobs" / job)
@@ -36,22 +36,22 @@ class FakeScheduler:
         (self.folder / "jobs" / job).unlink()
 
     def instead(self, command: str, script: str) -> None:
-        """Run lines of shell in place of a command, from now on."""
-        # In one step, as the command may just be called.
+        """From now on, run a shell script in place of a command."""
+        # Atomically, as the command may be called at the same moment.
         fresh = self.folder / f"fresh-{command}"
         fresh.write_text(f"{script}\n")
         fresh.replace(self.folder / "instead" / command)
 
     def again(self, command: str) -> None:
-        """Let a command do its own work again."""
+        """End the effect of `instead` on a command."""
         (self.folder / "instead" / command).unlink()
 
     def fails(self, command: str, said: str, code: int = 1) -> None:
-        """Let a command say something and fail, from now on."""
+        """From now on, let a command print an error and fail."""
         self.instead(command, f"cat >&2 <<'END'\n{said}\nEND\nexit {code}")
 
     def script(self, job: str) -> str:
-        """The script that was submitted."""
+        """The script that was submitted for a job."""
         return (self.folder / "scripts" / job).read_text()
 
     def calls(self, command: str) -> list[float]:

@@ -1,12 +1,13 @@
-"""A pytest plugin for tests/faults: repeats racy faults, and tells at the end what came of each;
-of those injected once it lists what did not hold.
+"""A pytest plugin for tests/faults: repeats racy faults, and ends with a table of outcomes.
+
+Without `--repeat`, the table leaves out the promises that held.
 
     @pytest.mark.fault("a rank is killed while it prints", "its last line is in the record")
     @pytest.mark.fault("…", "…", racy=True)     # injected `--repeat N` times
     @pytest.mark.thorough                       # only with `--repeat`, as in `make faults`
 
 `{name}` in a text is the value of the test's parameter of that name, `{id}` the name of the case.
-What a test gives to `record_property("ms", …)` appears as median and maximum of all its turns.
+Times that tests give to `record_property("ms", …)` appear as median and maximum over all turns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FOLDER = "faults"
 
 @dataclass
 class Row:
-    """One fault, and what came of it each time."""
+    """One fault, and the outcomes of its test."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     times_ms: list[float] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """`held`, or how often it was not, or why it was not tried."""
+        """`held`, or how often it was not held, or why the fault was not tried."""
         if self.outcomes["failed"]:
             return f"NOT HELD, {self.outcomes['failed']} of {self.count}"
         if not self.outcomes["passed"]:
@@ -90,7 +91,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 
 def texts_of(item: pytest.Item) -> tuple[str, str]:
-    """The fault and the promise; a test without the marker says the fault by its name."""
+    """The fault and the promise; without the marker, the test's name describes the fault."""
     mark = item.get_closest_marker("fault")
     words = item.name.partition("[")[0].removeprefix("test_").replace("_", " ")
     if mark is None:
@@ -109,7 +110,7 @@ def pytest_terminal_summary(
         return
     terminalreporter.section("faults")
     if config.getoption("--repeat") == 1:
-        # Beside all other tests: readers of these look for what went wrong.
+        # Usually a run of all tests, whose readers look for failures.
         held = [texts for texts, row in rows.items() if row.words.startswith("held")]
         terminalreporter.write_line(f"{len(held)} of {len(rows)} held")
         rows = {texts: row for texts, row in rows.items() if texts not in held}
@@ -121,7 +122,7 @@ def pytest_terminal_summary(
 
 
 def table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """Rows in columns no wider than their share of `width`, a line under the first one."""
+    """Rows in columns no wider than their share of `width`, with a rule under the first row."""
     shares = [0.34, 0.36, 0.22, 0.08]
     widths = [
         min(int(width * share), max(len(row[i]) for row in rows)) for i, share in enumerate(shares)

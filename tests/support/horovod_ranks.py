@@ -1,6 +1,6 @@
 """Runs a script of horovod_scripts/ on a few real ranks, for the tests of Horovod itself.
 
-A script prints its findings with `RESULT {json}`; it fails by raising, as any script does.
+A script prints its findings as `RESULT {json}`, and fails by raising.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def on_ranks(
     env: Mapping[str, str] | None = None,
     timeout: float = 400.0,
 ) -> list[dict[str, Any]]:
-    """What each rank found. With `worlds` > 1 the ranks can initialise Horovod that many times.
+    """Run a script; return what each rank found. Ranks can initialise Horovod `worlds` times.
 
-    The ports of the further meeting points are in the ranks' MORE_PORTS.
+    The ports of the further rendezvous are in the ranks' MORE_PORTS.
     """
     with contextlib.ExitStack() as stack:
         more = [stack.enter_context(rendezvous(size)) for _ in range(worlds - 1)]

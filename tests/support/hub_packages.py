@@ -1,7 +1,7 @@
-"""JupyterHub, batchspawner and npm's configurable-http-proxy, in folders of their own in .cache.
+"""JupyterHub, batchspawner and npm's configurable-http-proxy, installed into folders of .cache.
 
-Nothing of them belongs to this project's environment, which they are put beside: Python finds what
-they share with it there.
+They are not part of this project's environment, but Python finds the packages that they share with
+it there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROXY = "configurable-http-proxy@5.3.0"
 
 
 class HubPackages:
-    """Where they are; installed when they are first asked for, and when the lock has changed."""
+    """Where the packages are; installs them on first use, and when the lock file has changed."""
 
     def __init__(self) -> None:
         self.folder = CACHE / "hub"
@@ -28,7 +28,7 @@ class HubPackages:
         self.node = self.folder / "node"
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # other workers want them, too
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other test workers may install them, too
             self._install()
 
     def _install(self) -> None:
@@ -46,14 +46,14 @@ class HubPackages:
 
     @property
     def path(self) -> str:
-        """PATH with their commands before the environment's own."""
+        """PATH with the packages' commands before the environment's own."""
         mine = [self.packages / "bin", self.node / "node_modules" / ".bin"]
         rest = [Path(sys.executable).parent, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
         return ":".join(map(str, [*mine, *rest]))
 
     @property
     def python_path(self) -> str:
-        """PYTHONPATH with them and the package that is tested."""
+        """PYTHONPATH with the packages and Rankroom itself."""
         return f"{self.packages}:{ROOT / 'lab'}"
 
 

@@ -1,4 +1,4 @@
-"""A real kernel for tests: run code, get what a notebook would show."""
+"""A real kernel for tests: run code, and get what a notebook would show."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ MIME = "application/vnd.rankroom.run+json"
 
 @dataclass
 class Shown:
-    """What a cell showed: text, rich outputs (updates applied), the error in one line and how often
-    one was shown, bytes."""
+    """What a cell showed; updates of rich outputs are applied.
+
+    `error` is the last one, `errors` their number, `iopub_bytes` the size of all messages.
+    """
 
     stdout: str = ""
     outputs: list[dict[str, Any]] = field(default_factory=list)
@@ -46,13 +48,15 @@ class Kernel:
     def __init__(self, **env: str) -> None:
         self.manager, self.client = start_new_kernel(startup_timeout=120, env=env)
         self._home = Path(env.get("RANKROOM_HOME") or config.home())
-        self.shown = Shown()  # of the newest cell, as it comes
+        self.shown = Shown()  # of the newest cell, updated while it runs
 
     def run(
         self, code: str, timeout: float = 120, after: Any = None, attended: bool = False
     ) -> Shown:
-        """Execute `code`, as a front end does that can ask its user if `attended`; `after()` is
-        called once the kernel has begun."""
+        """Execute `code`; call `after()` once the kernel has begun.
+
+        If `attended`, the code may request input, as in a front end that can ask its user.
+        """
         request = self.client.execute(code, allow_stdin=attended)
         shown = self.shown = Shown()
         places: dict[str, int] = {}
@@ -84,7 +88,7 @@ class Kernel:
                 return shown
 
     def complete(self, code: str) -> list[str]:
-        """The last line of `code` as each completion at its end would make it."""
+        """The last line of `code` with each of the completions offered at its end."""
         reply = self.client.complete(code, len(code), reply=True, timeout=120)
         start = reply["content"]["cursor_start"]
         return [(code[:start] + match).split("\n")[-1] for match in reply["content"]["matches"]]
@@ -99,12 +103,12 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
-        # Where that is left to the garbage collector, pyzmq may wait for its sockets for ever.
+        # If this is left to the garbage collector, pyzmq may wait for open sockets forever.
         self.manager.context.destroy(linger=0)
 
 
 def rank_stacks(home: Path) -> str:
-    """Where the ranks of all clusters of `home` are, for the report of a test that waited."""
+    """The stacks of all ranks in `home`'s clusters, for the error of a test that timed out."""
     found = []
     for folder in home.glob("clusters/*"):
         paths = ClusterPaths(folder.name, folder.parent)

@@ -1,6 +1,6 @@
-"""A Jupyter server for tests, and beside it a supervisor of clusters that do what their names say.
+"""A Jupyter server for tests, and a supervisor of clusters that behave as their names say.
 
-What they were asked to do is noted in the file `acted` at home.
+The file `acted` in RANKROOM_HOME lists what they were asked to do.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Learners of a workshop for tests: forty seats, each in a state of its own, of accounts that the
-machine does not have. Only root can give a file to another account.
+"""Seats of forty made-up learners of a workshop, in various states, for tests.
+
+Their accounts do not exist on this machine. Only root can give a file to another account.
 
     made_up_seats.py open FOLDER [COUNT]    open a workshop, and fill its seats
-    made_up_seats.py hand FOLDER NAME       one of them raises the hand
-    made_up_seats.py pass FOLDER NAME       one of them passes the exercise
-    made_up_seats.py give FOLDER            somebody else's it is
+    made_up_seats.py hand FOLDER NAME       a learner raises a hand
+    made_up_seats.py pass FOLDER NAME       a learner passes the exercise
+    made_up_seats.py give FOLDER            give the workshop to a teacher's account
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from rankroom.workshop.workshop_plan import Plan
 FIRST_UID = 61_001
 COUNT = 40
 TEACHER_UID = 61_000
-FRESH_S = 3600.0  # as if they were written in an hour: they do not grow old in a test
+FRESH_S = 3600.0  # files are dated ahead, so that none becomes stale during a test
 known = pwd.getpwuid
 
 
 def name_accounts() -> None:
-    """Have this process know the learners' accounts by their names."""
+    """Let this process resolve the uids of learners and teacher to names."""
 
     def getpwuid(uid: int) -> Any:
         if FIRST_UID <= uid < FIRST_UID + COUNT:
@@ -47,7 +48,7 @@ def name_of(number: int) -> str:
 
 
 def plan(folder: Path) -> Plan:
-    """Two lessons are over by the clock, and the third has begun."""
+    """A plan by which two lessons are over, and the third has begun."""
     starts = datetime.now().astimezone() - timedelta(minutes=40)
     lessons = ((1, 15), (2, 20), (3, 20))
     return Plan(
@@ -64,7 +65,7 @@ RING_1 = {"hello.1": 1, "hello.2": 1, "hello.3": 2, "collectives.1": 1}
 
 
 def status(number: int, now: float) -> SeatStatus:
-    """One of each kind that needs help, and the others well on their way."""
+    """The status of a seat: one of each kind that needs help, the others making progress."""
     tries = {**RING_1, "ring.1": 1 + number % 3, "ring.2": 1 + number % 4}
     passed = [name for name in tries if name != "ring.2" or number % 5 < 3]
     run = {"id": "r", "title": "reduce_scatter(chunks)", "state": "done", "since": now - 30}
@@ -113,13 +114,13 @@ def put(folder: Folder, number: int, seat: SeatStatus, heard: float) -> None:
 def fill(folder: Folder, count: int = COUNT) -> None:
     now = time.time()
     for number in range(count):
-        # One has closed the lid.
+        # One learner's server is silent, as with a closed laptop.
         heard = now - 190 if number == 27 else now + FRESH_S
         put(folder, number, status(number, now), heard)
 
 
 def make(place: Path, count: int = COUNT) -> Folder:
-    """Open a workshop with so many learners in it."""
+    """Open a workshop with `count` learners."""
     folder = open_folder(plan(place))
     fill(folder, count)
     return folder

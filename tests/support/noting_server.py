@@ -1,5 +1,7 @@
-"""A Jupyter server for tests that notes, in the file `late` at home, by how many seconds its event
-loop is late each time that it should go round."""
+"""A Jupyter server for tests that measures the delays of its event loop.
+
+It writes them, in seconds, to the file `late` in RANKROOM_HOME.
+"""
 
 from __future__ import annotations
 

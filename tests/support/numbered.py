@@ -1,10 +1,10 @@
-"""Numbered lines, to see that a record holds each line once, in the order a rank wrote them."""
+"""Numbered lines, to check that a record has each line once, in the order of writing."""
 
 from __future__ import annotations
 
 from rankroom.record.store import Store
 
-# Goes on until the file is there, so that a test decides what happens meanwhile.
+# Runs until the file exists, so that a test decides what happens during the run.
 GATED = """
 import time
 from pathlib import Path
@@ -18,7 +18,7 @@ f"{{i}} lines"
 
 
 def written(store: Store, run_id: str, rank: int, stream: str = "stdout") -> str:
-    """All that a record holds of one stream of a rank."""
+    """Everything in a record that a rank wrote to one stream."""
     return "".join(
         event["text"]
         for event in store.events(run_id)
@@ -27,9 +27,9 @@ def written(store: Store, run_id: str, rank: int, stream: str = "stdout") -> str
 
 
 def assert_numbered(store: Store, run_id: str, rank: int, count: int | None = None) -> int:
-    """`line 0`, `line 1`, … and nothing else: none missing, none twice. Returns how many.
+    """Assert that the lines are `line 0`, `line 1`, …, none missing, none twice; return how many.
 
-    Without `count` the rank was stopped at a line no one knows, perhaps in the middle of it.
+    Without `count`, the rank was stopped at an unknown line, perhaps in the middle of it.
     """
     text = written(store, run_id, rank)
     lines = text.splitlines()

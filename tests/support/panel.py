@@ -1,4 +1,4 @@
-"""JupyterLab's debugger panel for tests: what it asks a notebook's kernel, and what it hears."""
+"""JupyterLab's debugger panel for tests: its requests to a kernel, and the events it receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_S = 30.0
 
 
 class Panel:
-    """Asks as JupyterLab does: everything about thread 1, one request at a time."""
+    """Sends requests as JupyterLab does: always about thread 1, one at a time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -40,7 +40,7 @@ class Panel:
         self._client.stop_channels()
 
     def ask(self, command: str, **arguments: Any) -> Message:
-        """The answer, as it is."""
+        """Send a request; return the reply."""
         content = {
             "type": "request", "seq": next(self._numbers), "command": command,
             "arguments": arguments,
@@ -54,7 +54,7 @@ class Panel:
                 return answer
 
     def do(self, command: str, **arguments: Any) -> Any:
-        """The body of the answer, which must be that it is done."""
+        """Send a request that must succeed; return the body of the reply."""
         answer = self.ask(command, **arguments)
         assert answer.get("success"), answer
         return answer.get("body")
@@ -72,7 +72,7 @@ class Panel:
         self.do("disconnect", restart=False, terminateDebuggee=False)
 
     def click(self, code: str, *lines: int) -> list[int]:
-        """Click beside these lines of a cell; the lines that have a breakpoint then."""
+        """Click beside these lines of a cell; return the lines that then have a breakpoint."""
         path = self.do("dumpCell", code=code)["sourcePath"]
         return self.click_in(path, *lines)
 
@@ -82,30 +82,30 @@ class Panel:
         return [each["line"] for each in body["breakpoints"]]
 
     def stops(self) -> int:
-        """How often it has heard of a stop."""
+        """How many `stopped` events have been received."""
         return sum(each["event"] == "stopped" for each in self.events)
 
     def heard(self, event: str, more_than: int = 0) -> None:
-        """Wait until it has heard of this."""
+        """Wait until an event has been received more than `more_than` times."""
         deadline = time.monotonic() + SOON_S
         while sum(each["event"] == event for each in self.events) <= more_than:
             assert time.monotonic() < deadline, f"no {event}: {self.events}"
             time.sleep(0.02)
 
     def frames(self) -> list[tuple[str, int]]:
-        """Where it stands, innermost first: names and lines."""
+        """The names and lines of the stack's frames, innermost first."""
         found = self.do("stackTrace", threadId=1)["stackFrames"]
         return [(each["name"], each["line"]) for each in found]
 
     def variables(self) -> dict[str, str]:
-        """Names and values of the innermost frame."""
+        """Names and values of the innermost frame's variables."""
         [frame, *_] = self.do("stackTrace", threadId=1)["stackFrames"]
         [scope, *_] = self.do("scopes", frameId=frame["id"])["scopes"]
         found = self.do("variables", variablesReference=scope["variablesReference"])["variables"]
         return {each["name"]: each["value"] for each in found}
 
     def step(self, command: str = "next") -> list[tuple[str, int]]:
-        """Go a step; where it stands then."""
+        """Step, and return the frames at the next stop."""
         before = self.stops()
         self.do(command, threadId=1)
         self.heard("stopped", before)
@@ -124,7 +124,7 @@ class Panel:
 
 
 class InCell:
-    """A cell that runs beside the test; `shown` is there once it is over."""
+    """A cell that runs in a thread; `shown` is set when it has ended."""
 
     def __init__(self, kernel: Kernel, code: str, attended: bool = True) -> None:
         self._kernel, self._code, self._attended = kernel, code, attended
@@ -140,7 +140,7 @@ class InCell:
         return not self._thread.is_alive()
 
     def over(self, seconds: float = SOON_S) -> Shown:
-        """What it has shown; it must end."""
+        """Wait for the cell's end; return what it has shown."""
         self._thread.join(seconds)
         assert self.is_over, "the cell is still running"
         return self.shown
@@ -148,7 +148,7 @@ class InCell:
 
 @contextlib.contextmanager
 def stopped(panel: Panel, code: str, attended: bool = True) -> Iterator[InCell]:
-    """A cell, from its first stop on; it is interrupted at the end if it still runs."""
+    """Run a cell to its first stop; at the end, interrupt it if it is still running."""
     before = panel.stops()
     cell = InCell(panel.kernel, code, attended)
     try:

@@ -1,8 +1,8 @@
-"""What Perfetto's importer of Chrome JSON asks of a file, so that it shows all of it.
+"""What Perfetto's importer of Chrome JSON requires of a file in order to show all of it.
 
-From the source of its trace_processor (importers/json, slice_tracker, trace_sorter; August 2026),
-in our own words: what breaks the first set of rules ends the import, what breaks the others drops
-or moves an event and is counted among the errors that its UI shows.
+Restated from the source of its trace_processor (importers/json, slice_tracker, trace_sorter; August
+2026). A breach of the rules in `_ending` ends the import. A breach of any other drops or moves an
+event, and is counted among the errors that the UI shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.S)
 
 
 def breaches(data: bytes) -> list[str]:
-    """All rules that the file breaks, each with an example; none is what one wants."""
+    """All rules that the file breaks, each with an example; empty for a valid file."""
     try:
         trace = json.loads(data.decode("utf-8"), parse_constant=_refuse)
     except ValueError as error:
@@ -36,7 +36,7 @@ def _refuse(text: str) -> Any:
 
 
 def _ending(data: bytes, trace: Any) -> Iterator[str]:
-    """What ends the import."""
+    """The problems that end the import."""
     if _SURROGATE.search(data):
         yield "a surrogate as an escape"
     if isinstance(trace, dict):
@@ -62,7 +62,7 @@ def _events(events: list[Any]) -> Iterator[str]:
         args = event.get("args")
         yield from _fields(event, phase)
         if phase in "XiBE" and event.get("s", "t") == "t":
-            # Names of threads and the like were found by the thread's number alone once.
+            # Perfetto used to look up names of threads and the like by the thread's number alone.
             if processes.setdefault(tid, pid) != pid:
                 yield f"thread {tid} in two processes"
             tracks.setdefault((pid, tid), []).append(event)
@@ -119,7 +119,7 @@ def _has_numbers(args: Any) -> bool:
 
 
 def _nesting(where: Any, track: list[dict[str, Any]]) -> Iterator[str]:
-    """Spans of one thread, in order of time and then of the file, lie in one another or apart."""
+    """Spans of one thread, in order of time and then of the file, must be nested or disjoint."""
     open_ends: list[tuple[float, bool]] = []
     spans = [event for event in track if event["ph"] == "X" and "dur" in event]
     for event in sorted(spans, key=lambda event: event["ts"]):

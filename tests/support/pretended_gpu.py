@@ -1,4 +1,4 @@
-"""A GPU and its driver, pretended: events are done when the GPU has come to them, as told."""
+"""A simulated GPU and driver: an event is complete once the test has let the GPU reach it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rankroom.rank.frameworks.torch import torch_device
 
 
 class Event:
-    """Done once the GPU has come to where it was recorded."""
+    """Complete once the GPU has reached the place where it was recorded."""
 
-    at = 0  # how far the GPU has come
+    at = 0  # the place that the GPU has reached
     recorded = 0
     asked = 0
 
@@ -42,13 +42,13 @@ class Event:
         return self.place <= Event.at
 
     def elapsed_time(self, other: Event) -> float:
-        """Milliseconds: the GPU takes two for each place."""
+        """In milliseconds: the GPU takes two per place."""
         assert self.query() and other.query()
         return 2.0 * (other.place - self.place)
 
 
 class Stream:
-    """One of the pool that NCCL's are of, too."""
+    """A stream of the pool that NCCL uses, too."""
 
     busy = False
 
@@ -61,7 +61,7 @@ class Stream:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`torch.cuda`, as far as it is used; `added` are the spans and notes that come of it."""
+    """`torch.cuda`, as far as it is used; `added` has the spans and notes that were recorded."""
     Event.at = Event.recorded = Event.asked = 0
     monkeypatch.setattr(Stream, "busy", False)
     cuda = SimpleNamespace(

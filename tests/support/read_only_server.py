@@ -1,4 +1,4 @@
-"""A server with made-up clusters, on which collaborators may look and do nothing else."""
+"""A server with made-up clusters, to which collaborators have read-only access."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jupyter_server.auth import Authorizer
 import made_up_clusters
 from rankroom import config
 
-ASKED = "asked"  # a file beside the home: what the authorizer was asked about us
+ASKED = "asked"  # a file beside the home: what the authorizer was asked about Rankroom
 
 
 class ReadOnly(Authorizer):
-    """Lets everybody in, to read."""
+    """Allows everybody to read, and nobody anything else."""
 
     def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
         if "/rankroom/" in handler.request.path:

@@ -44,7 +44,7 @@ def finished_record(root: Path, *lines: bytes, **fields: Any) -> tuple[Store, Ru
 
 
 def lost_record(root: Path, *lines: bytes, pid: int, name: str = "local") -> RunInfo:
-    """A record of one rank without its writer; its spool has all lines, the record the first.
+    """A record of one rank whose writer is gone; the spool has all lines, the record the first.
 
     `pid` is the rank's process, `name` the folder of its cluster.
     """
@@ -66,19 +66,19 @@ def log(rank: int, text: str, seq: int = 1, t: int = 1000, stream: str = "stdout
 
 
 def gone_process() -> Owner:
-    """The owner of a record that was left alone."""
+    """An owner whose process has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return Owner(socket.gethostname(), process.pid, str(pid_space.here()), 1)
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder."""
+    """The names of a folder's entries, sorted."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file and folder under `root`: which it is, its size, when it was written to."""
+    """Inode, size and modification time of every file and folder under `root`."""
     found = {}
     for path in [root, *root.rglob("*")]:
         about = path.stat()

@@ -1,6 +1,6 @@
-"""What a run of the tests says at once: what failed, and what has been running for long.
+"""Report at once which tests have failed, and which have been running for long.
 
-A run that is cut off prints no summary; its log then still names what hung.
+A test run that is cut off prints no summary; its log then still names the tests that hung.
 """
 
 import os
@@ -17,10 +17,10 @@ LONG = 240.0  # seconds; most tests take less than one
 
 
 class RunningTests:
-    """Prints into the terminal; under xdist, that of the process that all workers report to."""
+    """Prints to the terminal; under xdist, to that of the process to which all workers report."""
 
     def __init__(self) -> None:
-        # Nothing is captured yet, as it is while a test runs.
+        # Duplicated now, as output is captured while a test runs.
         self.terminal = os.fdopen(os.dup(sys.__stdout__.fileno()), "w", buffering=1)
         self.start = time.monotonic()
         self.begun: dict[str, float] = {}
@@ -40,7 +40,7 @@ class RunningTests:
             looking.join()
 
     def end(self, number: int, frame: object) -> None:
-        """Whoever ends the run learns what it was at."""
+        """On SIGTERM, name the tests that are running, and end."""
         self.say(f"ended after {time.monotonic() - self.start:.0f} s")
         for nodeid, begun in list(self.begun.items()):
             self.say(f"running for {time.monotonic() - begun:.0f} s: {nodeid}")
@@ -57,7 +57,7 @@ class RunningTests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.say(f"{report.when or 'test'} failed: {report.nodeid}{reason(report)}")
-            # A test whose worker died is reported, and does not finish.
+            # A test whose worker died is reported, but does not finish.
             self.begun.pop(report.nodeid, None)
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""A real Jupyter server with this extension, and what tests ask it over HTTP."""
+"""A real Jupyter server with this extension, and requests to it over HTTP."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Server:
 
 @contextlib.contextmanager
 def serve(folder: Path, script: str, **more: str) -> Iterator[Server]:
-    """A server run by `script` of this folder, at home in `folder`, until the end."""
+    """Run `script` of this folder as a server whose home is in `folder`, until the end."""
     [port] = free_ports(1)
-    # Nothing of the user's own configuration, and only this extension.
+    # Without the user's own configuration, and with no other extension.
     env = {
         **os.environ,
         "HOME": str(folder),

@@ -1,7 +1,7 @@
-"""A node's agent whose ranks are simulated: `python -m simulated_agent FOLDER` in its place.
+"""A node agent whose ranks are simulated: `python -m simulated_agent FOLDER` in its place.
 
-It starts processes that speak as EACH ranks, and tells of each rank what an agent does; ending one
-rank ends all of its process.
+It starts processes that simulate EACH ranks, and reports each rank as a real agent does. A signal
+to one rank reaches all ranks in its process.
 """
 
 from __future__ import annotations

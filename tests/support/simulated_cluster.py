@@ -1,7 +1,7 @@
 """A cluster of simulated ranks: a real supervisor, with an agent whose ranks are simulated.
 
-`cluster(ranks)` starts one. This module is also the supervisor's program, with other processes in
-the place of controller and agent.
+`cluster(ranks)` starts one. This module is also the supervisor's program, which replaces the
+controller and the agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rankroom.supervisor.processes.cluster_processes import Processes
 
 
 class SimulatedProcesses(Processes):
-    """No controller, and an agent whose ranks are simulated."""
+    """Starts a placeholder instead of the controller."""
 
     def start_controller(self) -> None:
         self.controller = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
@@ -32,7 +32,7 @@ class SimulatedProcesses(Processes):
 
 @contextlib.contextmanager
 def cluster(ranks: int) -> Iterator[Cluster]:
-    """A cluster of so many simulated ranks, in RANKROOM_HOME."""
+    """A cluster of `ranks` simulated ranks, in RANKROOM_HOME."""
     with pytest.MonkeyPatch.context() as patch:
         path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
@@ -47,7 +47,7 @@ def cluster(ranks: int) -> Iterator[Cluster]:
 
 
 def supervisor_of(cluster: Cluster) -> psutil.Process:
-    """The process that is measured."""
+    """The supervisor's process, whose work is measured."""
     return psutil.Process(cluster.refresh().supervisor)
 
 

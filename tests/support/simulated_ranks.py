@@ -1,8 +1,8 @@
-"""Simulated ranks: many of them in a process, each with a connection and a spool of its own.
+"""Simulated ranks: many of them in a process, each with its own connection and spool.
 
-`python -m simulated_ranks FOLDER FIRST COUNT` speaks as that many ranks of the cluster in FOLDER.
-What a rank does in a run is said by its cell's source, a `Script` as JSON. To the supervisor they
-are ranks as any others, so what it makes of hundreds of them can be tested and measured.
+`python -m simulated_ranks FOLDER FIRST COUNT` simulates COUNT ranks of the cluster in FOLDER. The
+source of a cell is a `Script` as JSON: what each rank does in the run. The supervisor treats them
+like any other ranks, so its work for hundreds of ranks can be tested and measured.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from rankroom.record.model import event_line, spans_line
 from rankroom.reporting.reporter import REPORT_INTERVAL_S, batch_s
 from rankroom.rpc.client import connected, packed
 
-NOTICE_S = 1.0  # after which a rank that waits says so
+NOTICE_S = 1.0  # until a rank that waits or is stuck reports it
 BATCH = 4096  # spans in one event
-DESCRIPTORS = 6  # of a rank, with ZeroMQ's own
-TENSORS = 8  # whose allreduce is called in turn
+DESCRIPTORS = 6  # per rank, including ZeroMQ's
+TENSORS = 8  # reduced in turn
 BUSY = {"state": "busy", "what": None, "seconds": 0, "cell_line": 1, "code": "train()"}
 ALLREDUCE = {"name": "allreduce", "library": "hvd.torch", "op": "allreduce"}
 
 
 @dataclasses.dataclass
 class Script:
-    """What ranks do in a run: for some seconds each writes `rate` lines a second and then reports
-    `spans` collectives, one every `apart` microseconds. Then those in `waits_for` stand in its line
-    of the cell, and all others wait in `waits` for them; those in `raises` raise, by `raises_in`.
+    """What ranks do in a run.
+
+    For `seconds`, each writes `rate` lines a second and reports `spans` collectives in all, one
+    every `apart` microseconds. Then the ranks in `waits_for` are stuck in `line` of the cell, and
+    all others wait for them in `waits`. The ranks in `raises` raise after `raises_in` seconds.
     """
 
     seconds: float = 0.0
@@ -57,28 +59,28 @@ class Script:
 
 
 class Timers:
-    """What is due when, in a thread that does nothing else."""
+    """Calls to be made at given times, all by the thread that runs `do()`."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
     def at(self, moment: float, call: Callable[[], None]) -> None:
-        """Have `call()` called at `moment`, of time.monotonic()."""
+        """Schedule `call()` for `moment`, by time.monotonic()."""
         heapq.heappush(self._due, (moment, next(self._numbers), call))
 
     def pause_ms(self) -> int:
-        """Until the next one."""
+        """Milliseconds until the next call is due."""
         return max(0, round(1000 * (self._due[0][0] - time.monotonic()))) if self._due else 1000
 
     def do(self) -> None:
-        """Call what is due."""
+        """Make the calls that are due."""
         while self._due and self._due[0][0] <= time.monotonic():
             heapq.heappop(self._due)[2]()
 
 
 class SimulatedRank:
-    """One rank: what it is asked, what it says."""
+    """One rank: the requests that it handles, the events that it sends."""
 
     def __init__(self, rank: int, paths: ClusterPaths, size: int, timers: Timers) -> None:
         info = paths.read()
@@ -94,12 +96,12 @@ class SimulatedRank:
         self._tell(do="ready", rank=rank, start=1)
 
     def interrupt(self) -> None:
-        """As SIGINT does it."""
+        """End the run, as SIGINT does."""
         if self._run:
             self._end("interrupted")
 
     def take(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        """What the supervisor asks or tells."""
+        """Handle a message from the supervisor."""
         number = content["number"]
         if content["do"] == "execute":
             self._begin(content | json.loads(buffers[0]))
@@ -144,7 +146,7 @@ class SimulatedRank:
         return lambda: call() if self._run is run else None
 
     def _write(self) -> None:
-        """The lines that have been printed since the last batch, each with its own time."""
+        """Write the lines due since the last batch, each with its own time."""
         script, now = self._script, time.monotonic()
         seconds = min(now - self._begun, script.seconds)
         count = round(seconds * script.rate)
@@ -192,13 +194,13 @@ class SimulatedRank:
         self._spanned = max(until, self._spanned)
 
     def _late(self, number: int) -> int:
-        """How long after the first this rank comes to a collective; the last one rotates."""
+        """How late this rank arrives at a collective, in microseconds; the straggler rotates."""
         if number % 64 == self.rank % 64:
             return 300
         return 20 + (number * 7 + self.rank * 13) % 60
 
     def _done(self) -> None:
-        """The lines are written: wait for others, stand, or end."""
+        """After the last line: wait for other ranks, be stuck, or end."""
         script = self._script
         if script.spans and not script.rate:
             self._add_spans(script.spans, 0)
@@ -239,7 +241,7 @@ class SimulatedRank:
         number, self._run, self._stands = self._run["number"], {}, {"state": "ended"}
         self._tell(do="answered", number=number, answer={})
 
-    # -- what it says
+    # -- messages to the supervisor
 
     def _t(self) -> int:
         return time.time_ns() // 1000 - int(self._run["start"])
@@ -261,13 +263,13 @@ class SimulatedRank:
 
 
 def speak(folder: Path, ranks: Collection[int]) -> None:
-    """Be these ranks until the process is ended."""
+    """Simulate these ranks until the process is killed."""
     paths = ClusterPaths(folder.name, folder.parent)
     info = paths.read()
     assert info is not None
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1000 + DESCRIPTORS * len(ranks)), hard))
-    # One context for all of them, with room for their sockets.
+    # All ranks share one ZeroMQ context, which needs room for their sockets.
     zmq.Context.instance().set(zmq.MAX_SOCKETS, 2 * len(ranks) + 100)
     timers = Timers()
     made = {}

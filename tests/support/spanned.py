@@ -1,4 +1,4 @@
-"""What a run's record says each rank did, for tests: spans with their names resolved."""
+"""The spans of a run's record, for tests, with their names resolved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankroom.run.run import Run
 
 @dataclass
 class Span:
-    """One span: times in microseconds since the run's start, `about` is its name's description."""
+    """One span: times in microseconds since the run's start; `about` is its name's definition."""
 
     cat: str
     start: int

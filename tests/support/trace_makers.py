@@ -1,7 +1,7 @@
-"""Golden traces: records with spans, made so that it is known what must be derived from them.
+"""Golden traces: records with spans, and the results that must be derived from them.
 
-`python tests/support/trace_makers.py` writes traces/<name>/ beside it. What must come of them is
-found in trace_truth.py.
+`python tests/support/trace_makers.py` writes them to traces/<name>/ beside it. The expected results
+are computed by trace_truth.py.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Trace(Plan):
     ends: dict[int, str] = field(default_factory=dict)
     raw: list[str] = field(default_factory=list)
     names: dict[int, dict[str, int]] = field(default_factory=dict)
-    by_hand: int = 0  # how many of the spans, the last ones, stand in lines of `raw`
+    by_hand: int = 0  # the number of last spans that are in lines of `raw`
 
     def add(self, rank: int, cat: str, name: str | Json, start: int, dur: int) -> int:
-        """Plan a sound span; returns its end."""
+        """Plan a valid span; return its end."""
         named = {"name": name} if isinstance(name, str) else name
         self.spans.append(Made(rank, cat, named, start, start + dur))
         return start + dur
 
     def active(self, rank: int, begin: int, end: int | None, state: str = "ok") -> None:
-        """When a rank ran the cell."""
+        """Set when a rank ran the cell, and how it ended."""
         self.begun[rank] = begin
         if end is not None:
             self.ended[rank] = end
@@ -51,7 +51,7 @@ class Trace(Plan):
                 self.failed.add(rank)
 
     def event(self, line: str, **dropped: int) -> None:
-        """A line of events.jsonl as it is, and how many of its spans must be dropped, and why."""
+        """Add a raw line of events.jsonl; `dropped` counts its dropped spans, by cause."""
         self.raw.append(line)
         for why, count in dropped.items():
             self.dropped[why] = self.dropped.get(why, 0) + count
@@ -87,7 +87,7 @@ class Trace(Plan):
         }
 
     def lines(self, batch: int = 64) -> list[str]:
-        """The events, as ranks report them: each rank's in order, spans as they end."""
+        """The events as ranks report them: each rank's in order, spans when they end."""
         out: list[tuple[int, int, str]] = []
         for rank in range(self.size):
             ahead = self.offsets.get(rank, 0)
@@ -108,7 +108,7 @@ class Trace(Plan):
                     seq += 1
             if rank in self.ended:
                 state = self.ends[rank]
-                # A rank that is lost cannot say so: the run's writer does, by its own clock.
+                # The end of a lost rank is reported by the run's writer, by its own clock.
                 t = self.ended[rank] + (0 if state == "lost" else ahead)
                 out.append((t, rank, _line("status", rank, seq, t, state=state)))
         out.sort(key=lambda item: item[0])
@@ -143,7 +143,7 @@ def _line(kind: str, rank: int, seq: int, t: int, **fields: Any) -> str:
 def collective(
     op: str, tensor: str, library: str = "hvd.torch", size: int | None = 4096, **more: Any
 ) -> Json:
-    """The name of a collective's spans."""
+    """The definition of a name for a collective's spans."""
     named: Json = {"name": f"{op} {tensor}", "op": op, "tensor": tensor, "library": library}
     if size is not None:
         named |= {"bytes": size, "dtype": "float32", "shape": [size // 4]}
@@ -161,7 +161,7 @@ def loop(
     blocked: bool = True,
     noise: random.Random | None = None,
 ) -> None:
-    """Steps that end in one collective; `before(rank, step)` loads and computes so long."""
+    """Add steps that end in a collective; `before(rank, step)`: times to load and to compute."""
     dice = noise or random.Random(1)
     clock = {rank: 20_000 + 150 * rank for rank in range(trace.size)}
     begun = {rank: 1_000 + 300 * rank for rank in range(trace.size)}
@@ -239,7 +239,7 @@ def own_span() -> Trace:
 
 
 def own_spans() -> Trace:
-    """Six ranks; two of them alone spend time in `validate`."""
+    """Six ranks; only two of them spend time in `validate`."""
     trace = Trace(6)
     loop(trace, 12, lambda rank, step: (0, 18_000 if rank in (2, 4) else 6_000))
     for rank in (2, 4):
@@ -249,14 +249,14 @@ def own_spans() -> Trace:
 
 
 def few_milliseconds() -> Trace:
-    """A rank that costs 5 % of a cell, which are 9 ms: no one is named for that."""
+    """A rank that costs 5 % of a cell, but only 9 ms: no rank is named."""
     trace = Trace(2)
     loop(trace, 3, lambda rank, step: (0, 40_000 + 2_700 * rank))
     return trace
 
 
 def short() -> Trace:
-    """A cell of 80 ms, of which a rank costs half: nothing is said of so short a time."""
+    """A cell of 80 ms, half of which a rank costs: it is too short for a diagnosis."""
     trace = Trace(2)
     loop(trace, 2, lambda rank, step: (0, 5_000 + 18_000 * rank))
     return trace
@@ -274,7 +274,7 @@ def broken() -> Trace:
     for rank in (1, 2):
         trace.add(rank, "collective", collective("allreduce", "g"), 75_000 + rank, 150_000)
         trace.add(rank, "wait", "hvd.allreduce g", 75_000 + rank, 150_000)
-    # In a graph no one sees it wait.
+    # In graph mode, its wait is not recorded.
     named = collective("allreduce", "h", "hvd.tensorflow")
     trace.add(3, "collective", named, 80_000, 145_000)
     for rank, state in enumerate(("error", "released", "interrupted", "released")):
@@ -283,7 +283,7 @@ def broken() -> Trace:
 
 
 def killed() -> Trace:
-    """Rank 1 is killed, and what it had not reported goes with it; rank 0 waits in two at last."""
+    """Rank 1 is killed, and its unreported spans are lost; rank 0 ends up in two collectives."""
     trace = Trace(2)
     for rank in range(2):
         for n in range(20 if rank == 0 else 12):
@@ -299,7 +299,7 @@ def killed() -> Trace:
 
 
 def early() -> Trace:
-    """Broadcasts that ranks leave before the last one comes: by their clocks, or for certain."""
+    """Broadcasts that ranks leave before the last one arrives, certainly or within clock errors."""
     trace = Trace(3, offsets={1: 5_000, 2: -7_000}, errors={1: 400, 2: 100})
     for rank in range(3):
         trace.active(rank, 0, 200_000)
@@ -319,14 +319,14 @@ def slow_loader() -> Trace:
 
 
 def even() -> Trace:
-    """Four ranks alike, whose transfers take most of the time."""
+    """Four similar ranks, whose transfers take most of the time."""
     trace = Trace(4)
     loop(trace, 30, lambda rank, step: (500, 5_000), transfer=9_000)
     return trace
 
 
 def turns() -> Trace:
-    """Two ranks that take turns at being late: no one stands out, but waiting is large."""
+    """Two ranks that take turns at being late: no rank stands out, but both wait a lot."""
     trace = Trace(2)
     loop(trace, 40, lambda rank, step: (0, 25_000 if step % 2 == rank else 5_000))
     return trace
@@ -352,14 +352,14 @@ def uneven() -> Trace:
             trace.add(rank, "wait", "hvd.allreduce loss", t, max(10, end + 3_010 - t))
             t = max(t + 10, end + 3_010)
         if rank == 0:
-            # Only there: a collective on its own, and one with a name no one else has.
+            # A collective that no other rank calls.
             trace.add(rank, "collective", collective("broadcast", "only.here"), t + 100, 500)
         trace.active(rank, 0, 60_000 - 9_000 * (rank == 1), "error" if rank == 1 else "ok")
     return trace
 
 
 def groups() -> Trace:
-    """Process sets: ranks 0, 1 and ranks 2, 3 reduce the same tensor apart, then all together."""
+    """Process sets: ranks 0, 1 and ranks 2, 3 reduce a tensor apart; then all gather another."""
     trace = Trace(4)
     for rank in range(4):
         trace.active(rank, 0, 100_000)
@@ -378,7 +378,7 @@ def groups() -> Trace:
             end = base + 9_500 + rank
             trace.add(rank, "collective", named, arrival, end - arrival)
             trace.add(rank, "wait", "hvd.allgather stats", arrival, end - arrival)
-        # A group that was opened for three, of which one never comes.
+        # A group of three ranks, one of which never arrives.
         if n == 7:
             named = collective("barrier", "#1", "dist", None, group="trio", ranks=[0, 1, 3])
             for rank in (0, 1):
@@ -387,7 +387,7 @@ def groups() -> Trace:
 
 
 def overlap() -> Trace:
-    """Asynchronous collectives behind the computing; rank 1 issues each of them 3 ms later."""
+    """Asynchronous collectives that overlap computing; rank 1 issues each of them 3 ms later."""
     trace = Trace(2)
     for rank in range(2):
         trace.active(rank, 0, 320_000)
@@ -409,13 +409,13 @@ def overlap() -> Trace:
 
 
 def graph_mode() -> Trace:
-    """TensorFlow in graph mode: collectives of which no one sees the main thread wait."""
+    """TensorFlow in graph mode: the main thread's waits for collectives are not recorded."""
     trace = Trace(2)
     loop(
         trace, 20, lambda rank, step: (1_000, 4_000 + 7_000 * (rank == 0)),
         library="hvd.tensorflow", blocked=False,
     )  # fmt: skip
-    # One wait elsewhere, so that this is not a record without any.
+    # One other wait, as other rules apply to a record without any.
     trace.add(0, "wait", "dist.barrier", 2_000, 300)
     return trace
 
@@ -433,7 +433,7 @@ def alone() -> Trace:
 
 
 def clocks() -> Trace:
-    """The straggler again, but the ranks' clocks are an hour and 20 ms apart."""
+    """A straggler, and ranks whose clocks are an hour ahead and 20 ms behind."""
     trace = Trace(3, offsets={1: 3_600_000_000, 2: -20_000}, errors={1: 180, 2: 75})
     loop(trace, 12, lambda rank, step: (0, 5_000 + 10_000 * (rank == 1)))
     trace.ends[2] = "lost"
@@ -442,7 +442,7 @@ def clocks() -> Trace:
 
 
 def live() -> Trace:
-    """A run that goes on: rank 1 has not ended, rank 2 has not begun."""
+    """A live run: rank 1 has not ended, rank 2 has not begun."""
     trace = Trace(3)
     for rank in range(2):
         for n in range(4):
@@ -459,7 +459,7 @@ def live() -> Trace:
 
 
 def imported() -> Trace:
-    """Another program's spans: no status, no waits, categories no one knows, names without args."""
+    """Another program's spans: no status, no waits, unknown categories, names without arguments."""
     trace = Trace(2)
     for rank in range(2):
         t = 1_000_000
@@ -474,19 +474,19 @@ def imported() -> Trace:
 
 
 def one_rank() -> Trace:
-    """A single rank: collectives with no one to wait for."""
+    """A single rank: its collectives wait for no other."""
     trace = Trace(1)
     loop(trace, 5, lambda rank, step: (0, 4_000))
     return trace
 
 
 def empty() -> Trace:
-    """Nothing at all."""
+    """No events."""
     return Trace(2)
 
 
 def no_spans() -> Trace:
-    """Ranks that ran, and reported no span."""
+    """Ranks that ran, but reported no spans."""
     trace = Trace(2)
     trace.active(0, 0, 5_000)
     trace.active(1, 100, 4_000, "interrupted")
@@ -511,7 +511,7 @@ def nested() -> Trace:
 
 
 def many_names() -> Trace:
-    """A name of its own for each of 3,000 spans, some of them long or strange."""
+    """3,000 spans, each with its own name, some of them long or strange."""
     trace = Trace(2)
     strange = [
         "",
@@ -536,7 +536,7 @@ def many_names() -> Trace:
 
 
 def jumping() -> Trace:
-    """Clocks that jump: ends before begins, a cell that ended before it began, far-off moments."""
+    """Clocks that jump: a cell ends before it begins, spans are an hour early or a year late."""
     trace = Trace(3)
     trace.active(0, 10_000, 60_000)
     trace.active(1, 50_000, 20_000)
@@ -553,7 +553,7 @@ def jumping() -> Trace:
 
 
 def hostile() -> Trace:
-    """Events that no one should write; what is sound in them must come through."""
+    """Malformed events, whose valid spans must still be read."""
     trace = Trace(2)
     for rank in range(2):
         trace.active(rank, 0, 50_000)
@@ -569,7 +569,7 @@ def hostile() -> Trace:
         kept.append(Made(rank, cat, {"name": name}, start, start + dur))
 
     kept: list[Made] = []
-    # Negative, and not whole.
+    # Negative durations, and times that are not whole numbers.
     trace.event(spans(0, 10, [0, 0, 0], [1_000, 100, 100], [10, -5, 20]), negative=1)
     keep(0, "op", "sound", 1_000, 10)
     keep(0, "op", "sound", 1_200, 20)
@@ -579,7 +579,7 @@ def hostile() -> Trace:
     keep(0, "op", "sound", 3_000, 10)
     trace.event(spans(0, 13, [0, 0, 0], [4_000.0, 100, 0.5], [True, 10.0, 10]), number=2)
     keep(0, "op", "sound", 4_100, 10)
-    # Too far away: of one, or of all that follow.
+    # Times out of range: one span is dropped, or all that follow, too.
     far = TEN_YEARS
     trace.event(spans(0, 14, [0, 0, 0], [far + 1, -far + 4_999, 0], [0, 10, far]), far=2)
     keep(0, "op", "sound", 5_000, 10)
@@ -592,7 +592,7 @@ def hostile() -> Trace:
     trace.event(spans(0, 18, [0, 0, 0], [8_000, 100], [10, 10, 10, 10]), length=4)
     trace.event(spans(0, 19, [], [8_000], []), length=1)
     trace.event(spans(0, 20, [], [], []))
-    # Names: none, undefined, defined by nonsense, defined later, defined far away.
+    # Names: missing, undefined, with an invalid definition, defined later, with a huge number.
     trace.event(spans(1, 10, [0, 0.5, None, "0"], [1_000, 100, 100, 100], [10] * 4), name=3)
     keep(1, "op", "sound", 1_000, 10)
     trace.event(spans(1, 11, [77, -1, 10**20], [2_000, 100, 100], [10] * 3))
@@ -622,7 +622,7 @@ def hostile() -> Trace:
     trace.event(spans(1, 17, [9], [6_100], [10], **{"from": "0", "define": {"9": "never"}}))
     keep(1, "op", "?", 6_000, 10)
     keep(1, "op", "?", 6_100, 10)
-    # Arguments of the wrong kind count as left out.
+    # Arguments of the wrong type count as left out.
     odd = {
         "name": "odd",
         "op": 7,
@@ -636,7 +636,7 @@ def hostile() -> Trace:
         table = {"from": 30, "define": [odd]}
         trace.event(spans(rank, 18, [30], [20_000 + 500 * rank], [2_000], "collective", **table))
         keep(rank, "collective", "odd", 20_000 + 500 * rank, 2_000)
-    # Not a span at all: another shape, another rank, no JSON.
+    # Not spans: columns of the wrong type, an unknown rank, invalid JSON.
     trace.event(_line("spans", 0, 30, 40_000, cat="op", name=0, start=[1], dur=[1]))
     trace.event(_line("spans", 0, 31, 40_000, cat=None, name=[0], start=[1], dur=[1]))
     trace.event(spans(9, 0, [0, 0], [1_000, 100], [10, 10]), rank=2)
@@ -647,7 +647,7 @@ def hostile() -> Trace:
 
 
 def nan() -> Trace:
-    """NaN and Infinity, which JSON does not have but Python writes: only they are lost."""
+    """NaN and Infinity, which Python writes although JSON has neither: they are read as null."""
     trace = Trace(2)
     for rank in range(2):
         trace.active(rank, 0, 50_000)
@@ -673,7 +673,7 @@ def train(
     optimizer: str = "SGD.step",
     samples: int | None = None,
 ) -> None:
-    """Steps from the ranks' `clock` on, which moves: load, compute, collectives, optimizer."""
+    """Add steps from `clock` on, which they advance: load, compute, collectives, optimizer."""
     for step in range(steps):
         for rank in clock:
             end = trace.add(rank, "user", "load", clock[rank], load(rank, step))
@@ -696,8 +696,10 @@ def train(
 
 
 def imports() -> Trace:
-    """Four ranks import for ten seconds; then rank 2 loads five times as long in each step, and
-    the first two steps take longer."""
+    """Four ranks import for ten seconds, then train.
+
+    Rank 2 loads five times as long in each step, and the first two steps take longer.
+    """
     trace = Trace(4)
     clock = {}
     for rank in range(4):
@@ -719,8 +721,10 @@ def imports() -> Trace:
 
 
 def validation() -> Trace:
-    """Three ranks train in two loops: in one of them all validate after each ten steps, and rank 1
-    does a step less; one of them was set up again before."""
+    """Three ranks train in two loops, after frameworks were set up again.
+
+    In the first loop, all validate after every ten steps, and rank 1 makes one step less.
+    """
     trace = Trace(3)
     clock = {rank: trace.add(rank, "setup", "set up again", 1_000, 400_000) for rank in range(3)}
     gradients = [collective("allreduce", f"#{n}", size=4096) for n in range(100)]
@@ -745,7 +749,7 @@ def validation() -> Trace:
 
 
 def patterns() -> Trace:
-    """Another program's spans of a loop: what repeats are three collectives of two kinds."""
+    """Another program's spans of a loop, in which three collectives of two kinds repeat."""
     trace = Trace(2)
     clock = {0: 5_000_000, 1: 5_000_200}
     for rank in range(2):

@@ -1,7 +1,7 @@
-"""What must be derived from a trace, found by looking at every instant between two changes.
+"""What must be derived from a trace: an independent implementation of docs/profile-rules.md.
 
-Span by span, slowly, and unlike how the package and the extension do it, so that the three check
-each other. The rules are in docs/profile-rules.md.
+It is slow, and works unlike the package, so that the two check each other: it classifies every
+interval between two changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Made:
-    """One sound span as it was planned, on the clock of the run's writer."""
+    """A valid span as it was planned, on the clock of the run's writer."""
 
     rank: int
     cat: str
@@ -32,7 +32,7 @@ class Made:
 
 @dataclass
 class Plan:
-    """A record of `size` ranks: its sound spans, when each rank ran, and what must be dropped."""
+    """A record of `size` ranks: its valid spans, when each rank ran, and what must be dropped."""
 
     size: int
     spans: list[Made] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Plan:
     begun: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)  # ranks on which the cell did not end by itself
-    errors: dict[int, int] = field(default_factory=dict)  # of clocks, each of a host of its own
-    last_words: int = -(10**15)  # the latest time in the record, for runs that go on
+    errors: dict[int, int] = field(default_factory=dict)  # of clocks; each rank has its own host
+    last_words: int = -(10**15)  # the latest time in the record, for live runs
 
     def doubt(self, rank: int) -> int:
-        """How far its times may be off those of another rank."""
+        """How far a rank's times may be off relative to those of another rank."""
         others = [self.errors.get(each, 0) for each in range(self.size) if each != rank]
         return self.errors.get(rank, 0) + max(others) if others else 0
 
@@ -136,7 +136,7 @@ def _wall(plan: Plan) -> tuple[int, int]:
     return begin, max(begin, *ends)
 
 
-Window = list[tuple[int, int]]  # moments, in order
+Window = list[tuple[int, int]]  # intervals, in order
 
 
 def _profile(plan: Plan, collectives: list[Json]) -> Json:
@@ -208,7 +208,7 @@ def _profile(plan: Plan, collectives: list[Json]) -> Json:
 
 
 def _loops(plan: Plan, collectives: list[Json]) -> list[Json]:
-    """The loops in the order in which they are believed."""
+    """The loops, in order of precedence."""
     w0, w1 = _wall(plan)
     marks: dict[tuple[int, str, int | None], dict[int, list[int]]] = {}
     for rank in range(plan.size):
@@ -284,7 +284,7 @@ def _loops(plan: Plan, collectives: list[Json]) -> list[Json]:
 def _part(
     plan: Plan, collectives: list[Json], window: Window
 ) -> tuple[Json, dict[str, dict[int, int]]]:
-    """The rows of those moments, and how long each rank spent in spans of the user's own."""
+    """The profile's rows for a window, and each rank's time in the user's own spans, by name."""
     w0, w1 = _wall(plan)
     is_run = window == ([(w0, w1)] if w0 < w1 else [])
     any_wait = any(s.cat == "wait" for s in plan.spans)
@@ -400,7 +400,7 @@ def _stragglers(
     of = sum(len(c["ranks"]) > 1 for c in belong)
     for rank in range(plan.size):
         mine = [c for c in collectives if len(c["ranks"]) > 1 and c["straggler"] == rank]
-        sure = plan.doubt(rank)  # only what is more than that is known to be late
+        sure = plan.doubt(rank)  # a delay of at most that may be an error of clocks
         costs = [(c["last"] - max(0, c["cost"] - sure), c["last"]) for c in mine]
         others = [w for other, found in waiting.items() if other != rank for w in found]
         cost = sum(
@@ -427,7 +427,7 @@ def diagnosis(
     given_up: bool,
     steps: int = 0,
 ) -> str:
-    """The sentence, by the rules of docs/profile-rules.md."""
+    """The diagnosis in one sentence, by the rules of docs/profile-rules.md."""
     if len(ranks) < 2 or not ops or wall < 100_000:
         return ""
     whole = "a step" if steps else "the run"
@@ -517,14 +517,14 @@ def _times(mine: int, rest: int) -> str:
 
 
 def _instants(w0: int, w1: int, *sets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pieces of [w0, w1] between which nothing of `sets` begins or ends."""
+    """Split [w0, w1] wherever an interval in `sets` begins or ends."""
     cuts = {w0, w1, *(edge for spans in sets for span in spans for edge in span if w0 < edge < w1)}
     places = sorted(cuts)
     return list(itertools.pairwise(places))
 
 
 def _pieces(window: Window, *sets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pieces of all moments of the window between which nothing of `sets` begins or ends."""
+    """Split the window wherever an interval in `sets` begins or ends."""
     every = [list(each) for each in sets]
     return [piece for a, b in window for piece in _instants(a, b, *every)]
 

@@ -12,26 +12,26 @@ LOOK_S = 0.001
 
 @contextlib.contextmanager
 def hidden(path: Path) -> Iterator[None]:
-    """As on a network's file system that does not show it for a moment."""
+    """Hide a file, as a network file system may do for a moment."""
     with _away(path, broken=False):
         yield
 
 
 @contextlib.contextmanager
 def broken(path: Path) -> Iterator[None]:
-    """Reading fails with an error, as with a ticket that has expired; also for root."""
+    """Make reading a file fail, as with an expired ticket; also for root."""
     with _away(path, broken=True):
         yield
 
 
 @contextlib.contextmanager
 def _away(path: Path, broken: bool) -> Iterator[None]:
-    """What is written meanwhile is put aside as soon as it is there, and is back at the end."""
+    """Move the file aside, and any written in its place; at the end, move the last one back."""
     aside = path.with_name("aside")
     over = threading.Event()
 
     def put_aside() -> None:
-        with contextlib.suppress(OSError):  # there is none now, or its folder is gone
+        with contextlib.suppress(OSError):  # neither the file nor its folder need exist
             if not path.is_symlink():
                 path.replace(aside)
                 if broken:

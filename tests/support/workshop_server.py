@@ -1,4 +1,4 @@
-"""A Jupyter server for tests that knows the accounts of made-up learners by their names."""
+"""A Jupyter server for tests that resolves the uids of made-up learners to names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Workshops for tests: a folder that other users can reach, a plan, and seats as learners make
-them."""
+"""Workshops for tests: a folder that other users can enter, a plan, and learners' seats."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ NOON = datetime(2026, 5, 14, 12, 0, tzinfo=timezone.utc)
 
 @contextmanager
 def reachable() -> Iterator[Path]:
-    """A folder below /tmp, which all users may enter: pytest's own are closed."""
+    """A folder below /tmp that all users may enter, unlike pytest's own."""
     folder = Path(tempfile.mkdtemp(prefix="rankroom-test-", dir="/tmp"))
     folder.chmod(0o755)
     try:
@@ -31,7 +30,7 @@ def reachable() -> Iterator[Path]:
 
 
 def plan(folder: Path, **more: Any) -> Plan:
-    """A plan of an hour, which began now, for whoever comes."""
+    """A plan for one hour, starting now, for any learner."""
     now = datetime.now(timezone.utc)
     known: dict[str, Any] = {
         "name": "Test workshop", "folder": str(folder), "way": "node",
@@ -46,6 +45,6 @@ def opened(folder: Path, **more: Any) -> Folder:
 
 
 def seat(user: str, heard: float | None = None, **status: Any) -> Seat:
-    """A seat as the teacher finds it."""
+    """A seat as the teacher sees it."""
     now = time.time() if heard is None else heard
     return Seat(hash(user) % 1000, user, now, f"{user}-0", SeatStatus(user=user, at=now, **status))

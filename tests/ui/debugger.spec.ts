@@ -16,7 +16,7 @@ function command(rank: number, number = 1): Json {
   return { rank, number, kind: 'debugger', text: 'ipdb> ', since: 0, place: 'cell line 5' };
 }
 
-/** Return the answers that are sent to a run, as they come; the server accepts them, or refuses with a reason. */
+/** Return the answers that are sent to a run; the server accepts them, or gives a `refusal`. */
 async function answers(page: Page, id: string, refusal = ''): Promise<string[]> {
   const given: string[] = [];
   await page.route(new RegExp(`/rankroom/runs/${id}/answer`), route => {

@@ -9,7 +9,7 @@ function hang(seconds: number): Json {
   return { ...golden, text: String(golden.text).replace('for 6 s', `for ${seconds} s`) };
 }
 
-/** Answer a route of the run; return the requests for it, as they come. */
+/** Answer a route of the run; return the requests for it, as they are sent. */
 async function answer(page: Page, path: string, status: number, body: Json): Promise<string[]> {
   const asked: string[] = [];
   await page.route(new RegExp(`/rankroom/runs/${path}`), route => {

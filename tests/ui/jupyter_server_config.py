@@ -1,4 +1,4 @@
-"""A JupyterLab for the browser tests: golden records at home, Rankroom from this checkout."""
+"""A JupyterLab for the browser tests, with golden records, and Rankroom from this checkout."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(os.environ["RANKROOM_HOME"])
 ENABLED = bool(os.environ["RANKROOM_UI_ENABLED"])
 
-# Kernels that the tests start find the package as well.
+# Kernels that the tests start must find the package as well.
 sys.path[:0] = [str(ROOT / "lab"), str(ROOT / "tests" / "support")]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(ROOT / "lab"), os.environ.get("PYTHONPATH")])
@@ -24,11 +24,11 @@ configure_jupyter_server(c)
 c.ServerApp.ip = "127.0.0.1"
 c.ServerApp.port = int(os.environ["RANKROOM_TEST_PORT"])
 c.ServerApp.allow_root = True
-# Each page would have Node look whether JupyterLab needs a build.
+# Otherwise, each page starts Node to check whether JupyterLab needs a build.
 c.ServerApp.tornado_settings = {"page_config_data": {"buildAvailable": False, "buildCheck": False}}
 c.ServerApp.jpserver_extensions = {"jupyterlab": True, "rankroom": ENABLED}
 
-# The built extension, installed or not; Jupyter wants it in a folder of its own name.
+# The built extension, whether installed or not. Jupyter requires a folder with its name.
 extensions = HOME.parent / ("with" if ENABLED else "without")
 extensions.mkdir(parents=True, exist_ok=True)
 link = extensions / "rankroom"
@@ -40,10 +40,10 @@ c.LabServerApp.extra_labextensions_path = [
 ]
 
 if ENABLED:
-    # Seats of a workshop are of accounts that the machine does not have.
+    # Workshop seats belong to accounts that do not exist on this machine.
     made_up_seats = importlib.import_module("made_up_seats")
     made_up_seats.name_accounts()
-# A learner's begins with nothing.
+# A learner's server starts without records.
 if ENABLED and "RANKROOM_WORKSHOP" not in os.environ:
     for folder in ("records", "traces"):
         for record in (ROOT / "tests" / "support" / folder).iterdir():

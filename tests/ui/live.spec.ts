@@ -68,7 +68,7 @@ viewTest('the end stays in sight, until the reader scrolls up', async ({ page })
   print(200, 1_000);
   await expect(view.locator('.rr-words')).toContainText('1,200 lines');
   expect((await rows(view))[0]).toBe(top);
-  // As slow as a finger: frames pass before the button is released.
+  // Like a person's click: frames pass before the button is released.
   await view.getByRole('button', { name: 'to the end' }).click({ delay: 100 });
   await expect(view.getByText('line 1199.')).toBeVisible();
   await expect(list).toBeFocused();
@@ -186,7 +186,7 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string): Promise<unknown> } };
 }
 
-/** Return the requests for a run from now on, as they come, and those of all that have ended. */
+/** Return the requests for a run from now on, as they are sent, and all that have ended. */
 function requests(page: Page, id: string): { all: Request[]; ended: Set<Request> } {
   const all: Request[] = [];
   const ended = new Set<Request>();

@@ -74,7 +74,7 @@ async function pixels(tab: Locator, name: string, rank: number): Promise<number>
   }, rank);
 }
 
-/** Return the requests for a run's metrics, as they come. */
+/** Return the requests for a run's metrics, as they are sent. */
 function questions(page: Page, id: string): URL[] {
   const asked: URL[] = [];
   page.on('request', request => {

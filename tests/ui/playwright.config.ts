@@ -22,7 +22,7 @@ export default defineConfig({
   globalTeardown: './clean.ts',
   outputDir: join(__dirname, 'test-results'),
   reporter: [['list']],
-  // One JupyterLab and one browser: two cores cannot carry more, as ranks run as well.
+  // One JupyterLab and one browser: two cores cannot handle more, as ranks run as well.
   workers: 1,
   timeout: 300_000,
   expect: { timeout: 60_000 },

@@ -186,7 +186,7 @@ viewTest('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
   await picture(page, 'profile-hostile');
 });
 
-// In the page of the other tests, this run's profile is known already.
+// With a page of its own: the page of the other tests has read this run's profile already.
 test('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
   await page.route(/trace-slow_loader\/profile/, route => route.abort());
   const view = await openRuns(page, ['trace-slow_loader']);
@@ -248,7 +248,7 @@ viewTest('a live run is followed', ALWAYS, async ({ page }) => {
   await expect(tab.locator('.rr-diagnosis')).toContainText('of 3 allreduces');
   await view.getByRole('tab', { name: 'Profile' }).click();
   await expect(tab.locator('.rr-diagnosis')).toContainText('of 4 allreduces');
-  // Rank 0 has waited 320 ms of 480, and of 960 ms once they have passed without a collective.
+  // Rank 0 has waited 320 of 480 ms, and 320 of 960 ms once time has passed without a collective.
   const share = section(tab, 'Ranks that the others waited for').locator('tbody .rr-col-cost .rr-share').first();
   await expect(share).toHaveText('67 %');
   record.add('spans', 0, { t: 2 * end, cat: 'collective', name: [], start: [], dur: [] });

@@ -52,7 +52,8 @@ interface Lab {
 /**
  * Tests of views in one JupyterLab that stays open, as loading it takes longer than most of them.
  *
- * One that removes a route is a `test`, with a page of its own: routes that are added here after that have no effect.
+ * A test that removes a route must use `test`, with a page of its own: in this page, routes that
+ * are added later have no effect.
  */
 export const viewTest = test.extend<{ page: Page }, { lab: Page }>({
   lab: [
@@ -84,7 +85,7 @@ export const viewTest = test.extend<{ page: Page }, { lab: Page }>({
   }
 });
 
-/** Marks the tests that `make test` runs as well: one for each kind of thing that a part of the extension does. */
+/** Marks the tests that `make test` runs as well: one for each feature of the extension. */
 export const ALWAYS = { tag: '@always' };
 
 export type Json = { [key: string]: unknown };

@@ -40,7 +40,7 @@ for step in range(40):
             time.sleep(0.1)
     hvd.allreduce(torch.tensor([float(step)]), name="loss")`;
 
-// A network that is trained, and reports its loss, accuracy and learning rate in each step.
+// Trains a network, and reports its loss, accuracy and learning rate in each step.
 const REPORTING = `%%distributed
 import rankroom
 import torch
@@ -71,7 +71,7 @@ interface Lab {
   jupyterapp: { commands: { execute(id: string, args: { path: string }): Promise<unknown> } };
 }
 
-/** What takes long only once: a screenshot of a run should show what it does, not how long the imports take. */
+/** Imports that are slow only the first time: a screenshot should show the training instead. */
 const WARM = '%%distributed\nimport horovod.torch, torch, torch.nn, numpy\nhorovod.torch.init()';
 
 let notebooks = 0;
@@ -182,7 +182,7 @@ else:
     time.sleep(600)`;
   await notebookWith(page, hang, '%%distributed\nkept + 1');
   const view = await begin(page, 1);
-  // Within five seconds of the hang; before that, torch has to be imported.
+  // Explained within seconds of the hang; before that, torch has to be imported.
   await expect(view.getByRole('alert')).toContainText(/rank 0 waits in .*reduce.*rank 1/i, { timeout: 60_000 });
   const places = view.locator('.rr-places li');
   await expect(places.first()).toContainText('dist.all_reduce(torch.ones(3))');

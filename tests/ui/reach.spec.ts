@@ -174,7 +174,7 @@ test('the server extension is not enabled: the summary, and how to have more', a
   await picture(page, 'server-missing-light');
 });
 
-// Not in the test: when it is over, its page still talks to the server.
+// Not at the end of the test, when its page still talks to the server.
 test.afterAll(async () => {
   if (!second) {
     return;

@@ -1,11 +1,11 @@
-/** The console of a workshop while its learners work, and when it shows what they do (tests/slurm/workshop_trial.py). */
+/** How soon the console of a workshop shows what learners do (tests/slurm/workshop_trial.py). */
 import type { Response } from '@playwright/test';
 
 import { expect, test } from './rankroom';
 import { execute, labReady } from './sidebar';
 
 const FOLDER = process.env.RANKROOM_UI_WORKSHOP ?? '';
-/** The longest that a workshop may take. */
+/** The maximum duration of a workshop. */
 const OVER = { timeout: 3_000_000 };
 
 interface Overview {
@@ -20,7 +20,7 @@ test('a teacher has the console open from the first learner to the end', async (
   test.setTimeout(OVER.timeout + 300_000);
   let latest: Overview | null = null;
 
-  /** Print what the server told, and since when it is painted. */
+  /** Print the server's answer, and when it was painted. */
   async function shown(response: Response): Promise<void> {
     const overview = (await response.json()) as Overview;
     const now = await page.evaluate(

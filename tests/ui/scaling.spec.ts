@@ -49,7 +49,8 @@ test('the table and the plot of %%scaling fit and can be read, light and dark', 
     await expect.poll(lines).toEqual(Array(18).fill(1));
     await page.setViewportSize({ width: 620, height: 800 });
     await picture(page, 'scaling-narrow');
-    // It is one entry in the list of runs. Leave out golden records: they would come first, as their ids are no dates.
+    // It is one entry in the list of runs. Without the golden records, which would come first, as
+    // their ids are not dates.
     await page.route(/rankroom\/runs\?limit/, async route => {
       const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
       const { runs } = (await all.json()) as { runs: Array<{ id: string }> };

@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path';
 
 const root = resolve(__dirname, '../..');
 
-/** Return how to start it, with Rankroom's server extension enabled or not. */
+/** Return the command, address and environment, with Rankroom's server extension enabled or not. */
 export function serverCommand(port: number, isEnabled: boolean): {
   command: string;
   url: string;
@@ -25,7 +25,7 @@ export function serverCommand(port: number, isEnabled: boolean): {
   };
 }
 
-/** Return a free port below the ephemeral ones, so that the system does not give it to another program meanwhile. */
+/** Return a free port below the ephemeral ones, as the system may give those to other programs. */
 export function freePort(): Promise<number> {
   const port = 20_000 + Math.floor(10_000 * Math.random());
   return new Promise(done => {

@@ -53,7 +53,7 @@ async function agree(page: Page, label: string): Promise<void> {
 
 test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
-  // Runs of this cluster only: the golden records would come first, as their ids are no dates.
+  // Runs of this cluster only: the golden records would come first, as their ids are not dates.
   await page.route(/rankroom\/runs\?limit/, async route => {
     const all = await route.fetch({ url: route.request().url().replace(/limit=\d+/, 'limit=1000') });
     const { runs } = (await all.json()) as { runs: Array<{ cluster: string }> };
@@ -322,7 +322,7 @@ test('every state, narrow and wide, light and dark', async ({ page }) => {
   await expect(panel.locator('.rr-card')).toHaveCount(names.length);
   for (const width of [250, 300, 520]) {
     await setWidth(page, width);
-    // Nothing is cut off, and nothing sticks out.
+    // No part extends beyond the sidebar.
     const wide = (): Promise<string[]> => panel.evaluate(node => {
       const edge = node.getBoundingClientRect().right;
       const parts = [...node.querySelectorAll<HTMLElement>('.rr-card *, .rr-section *')];

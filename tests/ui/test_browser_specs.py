@@ -1,4 +1,4 @@
-"""The browser tests (tests/ui, Playwright): a pytest test for each file; for `make test` one."""
+"""The browser tests (tests/ui, Playwright): a pytest test per file; per shard in `make test`."""
 
 import os
 import socket
@@ -12,9 +12,9 @@ from rankroom.cluster.lookup import end, running_clusters
 from rankroom.record.cluster_file import ClusterPaths
 
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
-# `make test` has a look at each part of the extension, `make test-all` at all there is to see.
+# `make test` runs some tests for each part of the extension, `make test-all` runs all.
 ALWAYS = "--grep=@always"
-SHARDS = 2  # side by side
+SHARDS = 2  # of `make test`, run in parallel
 LONGEST_S = 900.0
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(1000)]
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has: another checkout's tests may run beside these."""
+    """Return a free loopback port: another checkout's tests may run at the same time."""
     with socket.socket() as trying:
         trying.bind(("127.0.0.1", 0))
         return int(trying.getsockname()[1])
@@ -52,7 +52,7 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
     if "RANKROOM_TEST_PORT" not in os.environ:
         monkeypatch.setenv("RANKROOM_TEST_PORT", str(free_port()))
     monkeypatch.setenv("RANKROOM_PYTHON", os.environ.get("RANKROOM_PYTHON", sys.executable))
-    results = tmp_path / "results"  # of its own: Playwright empties it first, also another shard's
+    results = tmp_path / "results"  # not shared, as Playwright empties it first
     try:
         done = subprocess.run(
             [PLAYWRIGHT, "test", "--output", results, *chosen],
@@ -63,7 +63,7 @@ def test_in_the_browser(chosen, tmp_path, monkeypatch):
         said = (error.stdout or b"").decode("utf-8", "replace")
         pytest.fail(f"not done after {LONGEST_S:.0f} s:\n{said[-4000:]}")
     finally:
-        # A test that failed half-way leaves its ranks.
+        # A failed test may leave ranks running.
         for info in running_clusters():
             end(ClusterPaths(info.name))
     assert done.returncode == 0, what_failed(done.stdout, results)

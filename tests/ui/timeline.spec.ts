@@ -42,7 +42,7 @@ async function painted(body: Locator): Promise<number> {
   });
 }
 
-/** Return the page's errors, as they come. */
+/** Return the page's errors, as they occur. */
 function complaints(page: Page): string[] {
   const found: string[] = [];
   page.on('pageerror', error => found.push(String(error)));
@@ -131,7 +131,7 @@ viewTest('wheel, keys and minimap: zoom and pan, and the notebook keeps its own 
 
   // A plain wheel moves the notebook.
   const scroller = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer');
-  // Repeatedly, as the notebook is high enough to scroll only once the other runs are shown.
+  // Repeatedly: the notebook is high enough to scroll only when the other runs are shown.
   await expect
     .poll(async () => {
       await page.mouse.wheel(0, 200);

@@ -12,14 +12,14 @@ test.use({
     ...galata.DEFAULT_SETTINGS,
     '@jupyterlab/translation-extension:plugin': { displayStringsPrefix: true, stringsPrefix: MARK }
   },
-  // Other tests close the sidebars by the menus, which are marked here as well.
+  // Other tests close the sidebars through menus, whose labels are marked here.
   waitForApplication: async ({ baseURL }, use) => {
     void baseURL;
     await use(async page => page.locator('#jupyterlab-splash').waitFor({ state: 'detached' }));
   }
 });
 
-/** Return words in a part of the page, as text, titles or labels, that did not go through the translator. */
+/** Return texts, titles and labels in a part of the page that bypassed the translator. */
 function unmarked(part: Locator, without: string): Promise<string[]> {
   return part.evaluate((node, { MARK, without }) => {
     const words = (text: string | null): boolean => /\p{L}{3}/u.test(text ?? '');

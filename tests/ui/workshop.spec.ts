@@ -209,7 +209,7 @@ async function startLearner(): Promise<NonNullable<typeof learnerServer>> {
 async function openLearner(page: Page, notebook: string): Promise<{ learner: Page; panel: Locator }> {
   const { url } = await startLearner();
   const learner = (await page.context().newPage()) as Page;
-  // JupyterLab asks this once, in front of what the test looks at.
+  // JupyterLab asks this once, in a notification that covers what the test looks at.
   await learner.addLocatorHandler(learner.getByText('notified about official Jupyter news'), async () => {
     await learner.getByRole('button', { name: 'No', exact: true }).click();
   });
@@ -225,7 +225,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   const record = new LiveRecord('20260514-100000-abcdef');
   record.save('running', { title: 'train(model, batches)' });
   record.print(0, 'from the teacher\n');
-  // This run only: the golden records would come first, as their ids are no dates.
+  // This run only: the golden records would come first, as their ids are not dates.
   await page.route(/rankroom\/runs\?limit/, route => route.fulfill({ json: { runs: [readRun(record.id)] } }));
   const teacher = await openConsole(page, folder);
   const { learner, panel } = await openLearner(page, '01_hello_ranks.ipynb');
@@ -342,7 +342,7 @@ test('catch up and reset are done by the learner’s click, and nothing is lost'
   await expect(panel.locator('dl')).toContainText('2 of 2 ranks', { timeout: 180_000 });
 });
 
-// Not in a test: when it is over, its page still talks to the server.
+// Not at the end of a test, when its page still talks to the server.
 test.afterAll(async () => {
   const group = learnerServer?.group;
   if (group) {

@@ -1,8 +1,8 @@
 """PyTorch and TensorFlow in the same ranks, in either order: each trains with Horovod.
 
-Both are large libraries in C++ that bring others along, and Horovod has a library for each, with
-classes of the same names: what one of them exports, the other must not use. `make interpreters`
-runs this with each build of PyTorch.
+Both load large C++ libraries, and Horovod has a library for each of them, with classes of the same
+names: neither may use symbols that another one exports. `make interpreters` runs this with each
+build of PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DDP models after a cell that failed or was interrupted: they average as before, all of them."""
+"""After a cell that failed or was interrupted, all DDP models average gradients as before."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def gradients():
 gradients()
 gradients()
 """
-# Inputs are 1 and 2: they are averaged, but where the user's own hook keeps them apart.
+# Gradients equal the inputs, 1 and 2: they are averaged, except with the user's own hook.
 AVERAGED = [{"plain": 1.5, "static": 1.5, "hook": float(rank + 1)} for rank in range(2)]
 FAILS = """
 if rank == 1:
@@ -68,14 +68,14 @@ def ranks(home: Path) -> Iterator[Cluster]:
 
 def test_a_model_of_any_kind_averages_again_after_a_failure(ranks: Cluster):
     assert finish(ranks, FAILS).state == "failed"
-    # A static graph averages otherwise in the first step than later.
+    # With a static graph, the first step averages in a different way than later ones.
     for _ in range(2):
         assert values(ranks, "before = len(seen); gradients()") == AVERAGED
         assert values(ranks, "len(seen) - before") == [1, 1]
 
 
 def test_so_do_copies_of_a_model(ranks: Cluster):
-    """As averages of weights have them, whose buffers all ranks are given before a pass."""
+    """An AveragedModel holds a copy, whose buffers are broadcast before a forward pass."""
     source = """
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     whole = DDP(net)
@@ -105,7 +105,7 @@ def test_an_interrupt_within_a_backward_pass_spoils_no_model(ranks: Cluster):
 
 
 def test_a_frozen_copy_is_no_trouble(ranks: Cluster):
-    """Averages of weights are frozen mostly; torch makes no reducer for that."""
+    """Averaged models are usually frozen; PyTorch makes no reducer for a frozen model."""
     source = "frozen = copy.deepcopy(models['plain']).requires_grad_(False)"
     assert finish(ranks, source).state == "done"
     assert finish(ranks, FAILS).state == "failed"

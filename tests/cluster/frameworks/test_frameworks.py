@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 
 def tutorial(cluster, name, seconds=120):
-    """The value each rank shows at the end of a tutorial, and the run."""
+    """Run a tutorial; return the value that each rank shows at its end, and the run."""
     run = finish(cluster, (TUTORIALS / f"{name}.py").read_text(), seconds)
     assert run.state == "done", failure(run)
     return [ast.literal_eval(run.results[rank]) for rank in (0, 1)], run
@@ -34,7 +34,7 @@ def test_horovod_torch_trains_again_when_the_cell_runs_again(frameworks):
 
 
 def test_an_optimizer_of_horovod_is_made_again_for_the_same_model(frameworks):
-    """A cell with another learning rate runs again; the model is that of an earlier one."""
+    """A cell runs again, perhaps with another learning rate; its model is from an earlier cell."""
     begun = """
         import torch, horovod.torch as hvd
         hvd.init()
@@ -57,10 +57,10 @@ def test_an_optimizer_of_horovod_is_made_again_for_the_same_model(frameworks):
     finish(frameworks, begun)
     for cell in (made, made, again, again):
         kept = values(frameworks, dedent(cell) + "\nlen(optimizer.state)")
-        assert kept == ([0, 0] if cell is made else [1, 1])  # its momentum
+        assert kept == ([0, 0] if cell is made else [1, 1])  # momentum buffers
         found = values(frameworks, "step()")
         assert found[0] == found[1] and found[0][0] == [[1.5, 3.0]]
-    # An interrupt, or a failure, between backward() and step() is no hindrance either.
+    # The same holds after a failure between backward() and step().
     finish(frameworks, "net(torch.ones(1, 2)).sum().backward()\nif rank == 1:\n    1 / 0")
     values(frameworks, dedent(made) + "\nTrue")
     found = values(frameworks, "step()")
@@ -68,7 +68,7 @@ def test_an_optimizer_of_horovod_is_made_again_for_the_same_model(frameworks):
 
 
 def test_an_optimizer_of_horovod_is_made_again_with_other_names(frameworks):
-    """A cell is edited: parameters get names, or the head of the model is trained alone."""
+    """A cell was edited: parameters get names, or only the head of the model is trained."""
     begun = """
         import torch, horovod.torch as hvd
         hvd.init()
@@ -95,7 +95,7 @@ def test_an_optimizer_of_horovod_is_made_again_with_other_names(frameworks):
 
 
 def test_parameters_stay_where_an_optimizers_state_is_broadcast(frameworks):
-    """A new optimizer takes a step to have a state, and weight decay would move what it has."""
+    """A new optimizer takes a step to create its state; weight decay would change parameters."""
     source = """
         import torch, horovod.torch as hvd
         hvd.init()
@@ -290,7 +290,7 @@ def test_torch_distributed_starts_again_in_a_later_cell(frameworks):
     assert values(frameworks, source) == [2, 2], "the same cell twice"
     assert values(frameworks, "dist.destroy_process_group()\ndist.is_initialized()") == [False] * 2
     assert values(frameworks, source) == [2, 2]
-    [port] = free_ports(1)  # tutorials name one, which somebody else may have here
+    [port] = free_ports(1)  # tutorials use a fixed port, which may be taken here
     usual = f"""
     import os
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "{port}"
@@ -313,8 +313,8 @@ def test_ddp_trains_with_a_sampler_and_loader_processes(frameworks):
 
 @pytest.mark.thorough
 def test_deepspeed_trains(frameworks):
-    # Its first start compiles a small extension. Kept for the next time, but not in the user's own
-    # cache: what a killed compilation leaves there makes every later one wait for ever.
+    # The first start compiles an extension. It is cached, but not in the user's own cache: the lock
+    # that a killed compilation leaves would block every later one forever.
     cache = CACHE / "torch_extensions"
     for lock in cache.rglob("lock"):
         lock.unlink()
@@ -358,7 +358,7 @@ def test_both_horovods_in_one_session(frameworks):
     assert values(frameworks, source.format(between="")) == expected
     stop = "hvd_torch.shutdown(); hvd_tf.shutdown()"
     assert values(frameworks, source.format(between=stop)) == expected
-    # Shut down on one rank only: the others notice, and all of them start again.
+    # Shut down on one rank only: the other one notices, and both initialize Horovod again.
     stop = "if rank == 0: hvd_torch.shutdown()"
     assert values(frameworks, source.format(between=stop)) == expected
 
@@ -408,7 +408,7 @@ def test_names_of_a_rank_and_the_users_own(frameworks):
 
 @pytest.mark.thorough
 def test_multi_worker_mirrored_strategy_trains(home):
-    # A strategy wants to be the first thing TensorFlow does in a process.
+    # A strategy must be created before TensorFlow does anything else in a process.
     cluster = Cluster.local(ranks=2)
     try:
         ranks, run = tutorial(cluster, "tf_multiworker")

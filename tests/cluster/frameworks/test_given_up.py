@@ -1,4 +1,4 @@
-"""A Horovod that ended by itself between two cells is set up again, as is a failed init."""
+"""Horovod is initialized again if it shut down by itself between two cells, or if init failed."""
 
 import pytest
 
@@ -16,8 +16,8 @@ hvd.init()
 ones = torch.ones(2)
 """
 ADD = "hvd.allreduce(ones, op=hvd.Sum).tolist()"
-# Rank 1 stands still for longer than rank 0 waits for a word from it. As it wakes up, it may find
-# itself released, if rank 0 has failed by then.
+# Rank 1 is stopped for longer than Gloo's timeout on rank 0. When it continues, it may already have
+# been released, as rank 0 may have failed by then.
 STOPPED = """
 if rank == 1:
     import signal, subprocess
@@ -63,7 +63,7 @@ def test_a_cell_in_which_it_gives_up_fails_and_the_next_one_works(ranks):
 
 @pytest.mark.thorough
 def test_an_init_that_fails_once_is_made_again(ranks):
-    """As when a connection breaks while it is made: all ranks try again together."""
+    """For example, a connection breaks while it is made: all ranks try again together."""
     source = """
     hvd.shutdown()
     library = adapter._libraries["torch"]

@@ -1,4 +1,4 @@
-"""Training that is written for `hvd.elastic.run`, in cells of its own."""
+"""Training code written for `hvd.elastic.run`, in cells."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_it_goes_on_from_the_last_commit(frameworks, trouble):
     assert batches == 6 and weights[0] == weights[1]
     assert seen == [0, 1, 2, 3, 4, 5] if trouble == "none" else [0, 1, 2, 3, 2, 3, 4, 5]
     assert resets == [] if trouble == "none" else [2]
-    # The same cell once more: nothing is left over that it stumbles on.
+    # The same cell runs again: nothing is left over that would disturb it.
     assert values(frameworks, source + SHOWN)[0][:3] == ranks[0][:3]
 
 

@@ -1,7 +1,7 @@
-"""The Horovod that is installed here, on two real ranks. `make test` builds it first.
+"""The installed Horovod on a few real ranks. `make test` builds it first.
 
-The checks themselves are in tests/support/horovod_scripts; importing TensorFlow takes seconds, so a
-script holds many.
+The checks are in tests/support/horovod_scripts, many in each script, as importing TensorFlow takes
+seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rankroom.horovod_build.ranks import run_ranks
 
 pytestmark = pytest.mark.cluster
 
-LISTENS = ("0100007F", "0A")  # in /proc/net/tcp: on 127.0.0.1
+LISTENS = ("0100007F", "0A")  # in /proc/net/tcp: 127.0.0.1, state LISTEN
 
 
 def thorough(case: Any) -> Any:
@@ -35,7 +35,7 @@ def thorough(case: Any) -> Any:
 
 
 def all_of(script: str) -> set[str]:
-    """The checks a script has at its end, so that none can be left out unnoticed."""
+    """Return the checks listed at the end of a script, so that a missing one is noticed."""
     lines = SCRIPTS.joinpath(script).read_text().splitlines()
     start = lines.index("for check in [")
     return {line.strip(" ,") for line in lines[start + 1 : lines.index("]:")]}
@@ -68,7 +68,7 @@ def test_loops(script: str) -> None:
     "settings",
     [
         {"SECONDS": "2"},
-        thorough({"SECONDS": "40"}),  # Gloo's own patience is 30 s
+        thorough({"SECONDS": "40"}),  # Gloo's own timeout is 30 s
         thorough({"HOROVOD_CYCLE_TIME": "0"}),
         thorough({"HOROVOD_CYCLE_TIME": "20", "HOROVOD_FUSION_THRESHOLD": "0"}),
         thorough({"HOROVOD_CACHE_CAPACITY": "0"}),
@@ -95,14 +95,14 @@ def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> 
     assert ranks == [{"started": times}] * size
 
 
-@pytest.mark.alone  # it knocks at every door of this machine
+@pytest.mark.alone  # it connects to every new port of this machine
 @pytest.mark.parametrize(
     "says",
     [b"", b"\xff\0\0\0\0\0\0\0\1\x7f", bytes(64)],
     ids=["nothing", "ZeroMQ's greeting", "zeros"],
 )
 def test_ranks_meet_whoever_else_connects_to_their_ports(says: bytes) -> None:
-    """Clients that look for a server that is gone (ZeroMQ's go on for days), or scan ports."""
+    """For example, port scanners, or clients of a server that is gone (ZeroMQ retries for days)."""
     over = threading.Event()
     reached: list[socket.socket] = []
     intruder = threading.Thread(target=intrude, args=(says, reached, over))
@@ -119,7 +119,7 @@ def test_ranks_meet_whoever_else_connects_to_their_ports(says: bytes) -> None:
 
 
 def intrude(says: bytes, reached: list[socket.socket], over: threading.Event) -> None:
-    """Connect to each port on which something begins to listen, before its peer does, and stay."""
+    """Connect to each new listening port before its peer does, and keep the connection."""
     known = listening()
     while not over.is_set():
         now = listening()
@@ -131,7 +131,7 @@ def intrude(says: bytes, reached: list[socket.socket], over: threading.Event) ->
 
 
 def listening() -> set[int]:
-    """The ports of this machine where something listens on loopback."""
+    """Return the ports with a listener on loopback."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     ends = [(*line.split()[1].split(":"), line.split()[3]) for line in lines]
     return {int(port, 16) for address, port, state in ends if (address, state) == LISTENS}
@@ -151,13 +151,13 @@ def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     env = {"FOLDER": str(tmp_path), "FRAMEWORK": framework}
     ranks = on_ranks("timelines.py", worlds=7, env=env)
     assert [each["rank"] for each in ranks] == [0, 1]
-    # The number takes the place of `{rank}`; without it, rank 0 keeps the name as it is.
+    # The rank's number replaces `{rank}`; without `{rank}`, rank 0 keeps the name as it is.
     files = ("a.0.json", "a.1.json", "one.json", "one.json.rank1", "env.json", "env.json.rank1")
     assert not [file for file in files if not (tmp_path / framework / file).exists()]
 
 
 def test_the_libraries_share_nothing_but_their_c_functions() -> None:
-    """What they export of C++ would be used by the one that is loaded second, of another layout."""
+    """C++ symbols of one would be used by the library loaded second, whose layout differs."""
     here = features.features()
     libraries = [library for name in here.frameworks for library in (here.path / name).glob("*.so")]
     assert len(libraries) == 2
@@ -186,10 +186,10 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
 def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
     settings: dict[str, str],
 ) -> None:
-    """Of four, not each exchanges with each: who gives up hangs up on the others."""
+    """Of four ranks, not every pair communicates: a rank that gives up closes its connections."""
     *found, _ = on_ranks("gave_up.py", size=4, env=settings)
     assert all(each["waited"] < 5 for each in found), found
-    assert all(each["turns"] > 20 for each in found), found  # of its other threads
+    assert all(each["turns"] > 20 for each in found), found  # another thread kept running
 
 
 def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
@@ -201,7 +201,7 @@ def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
 
 
 def test_the_stall_check_ends_what_stands_still() -> None:
-    """It had no list of ranks to look for in."""
+    """Without Rankroom's edit, it writes missing ranks past the end of an empty list."""
     script = (
         "import time, torch, horovod.torch as hvd\n"
         "hvd.init()\n"
@@ -271,7 +271,7 @@ def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.Monk
 
 @pytest.mark.thorough
 def test_a_rank_that_hangs_runs_into_the_timeout() -> None:
-    # Time enough for both to begin, on a busy machine too.
+    # Long enough for both ranks to begin on a busy machine.
     ended = run_ranks(
         ["-c", "import time; print('here', flush=True); time.sleep(600)"], timeout=20.0
     )

@@ -32,7 +32,7 @@ HOSTILE = ["a b", 'a"b', "a\nb", "a\\b", "größe", "", " ", "a:b", "]", '},{"ph
 
 @pytest.fixture
 def run() -> Iterator[None]:
-    """A run, as far as spans are concerned, that began at 1 s."""
+    """The recorder of spans, in a run that began at 1 s."""
     recorder.begin()
     recorder.began = 1_000_000
     yield
@@ -41,7 +41,7 @@ def run() -> Iterator[None]:
 
 
 def taken() -> list[tuple[str, dict[str, Any], int, int]]:
-    """Category, name, start and duration of what is new; since the epoch."""
+    """Return category, name, start (since the epoch) and duration of each new span."""
     found = []
     for event in recorder.take(0):
         TABLE.extend(event.get("define", []))
@@ -61,7 +61,7 @@ def table() -> None:
 
 
 class Compiled:
-    """Stands for the compiled library: hands out spans as the native recorder does."""
+    """Replaces the compiled library: returns spans as the native recorder does."""
 
     def __init__(self, piece: int = 1000) -> None:
         self.spans: tuple[list[tuple[int, int, int]], ...] = ([], [])
@@ -93,7 +93,7 @@ class Compiled:
 
 
 class SimpleCall:
-    """A function with attributes, as ctypes has them."""
+    """A function that can have attributes, as those of ctypes can."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
@@ -174,7 +174,7 @@ def test_a_name_that_an_earlier_run_learned(run: None) -> None:
     recorder.begin()
     recorder.began = 2_000_000
     TABLE.clear()
-    # One ended between the runs, one began before and ended in this one.
+    # One span ended between the runs, the other began before this run and ends in it.
     compiled.spans[0].extend([(0, 1_500_000, 9), (0, 1_999_990, 20)])
     source.take()
     ((cat, name, start, dur),) = taken()
@@ -215,7 +215,7 @@ META = (
 
 
 def timeline(tensor: str, pid: int = 1, at: int = 0, ticks: str = "01") -> str:
-    """What Horovod writes of one allreduce; it quotes nothing in a name."""
+    """Return what Horovod writes for one allreduce; it escapes nothing in a name."""
     ready = [
         f'{{"ph": "X", "name": "{rank}", "ts": {at + 10 * (1 + i)}, "pid": {pid}, "dur": 0}},'
         for i, rank in enumerate(ticks)
@@ -288,7 +288,7 @@ def test_what_is_no_timeline(text: str) -> None:
 
 
 class Foreign:
-    """Stands for a Horovod that others built: writes its file when it is told to stop."""
+    """Replaces a Horovod that others built: writes its timeline when it is stopped."""
 
     def __init__(self) -> None:
         self.file: Path | None = None
@@ -325,10 +325,10 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     source.started()
     source.take()
     source.finish()
-    assert taken() == [] and recorder.new_notes() == []  # nothing was called: nothing to say
+    assert taken() == [] and recorder.new_notes() == []  # no collective was called
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
     assert horovod.file is not None
-    horovod.file.write_text(META)  # what Horovod writes at once
+    horovod.file.write_text(META)  # Horovod writes this as it starts
     horovod.text += timeline("allreduce.x")
     source.finish()
     library = {"library": "hvd.torch"}
@@ -359,7 +359,7 @@ def test_the_users_own_timeline_goes_first(
     assert "hvd.torch are not in this record" in recorder.new_notes()[0]
     horovod.file = Path("/nowhere/of/the/users")
     monkeypatch.setitem(horovod_calls._calls, "torch", 1)
-    source.finish()  # does not stop it
+    source.finish()  # must not stop the user's timeline
     assert taken() == []
     source.users(False)
     assert horovod.file == ours
@@ -403,7 +403,7 @@ Recorded = list[dict[str, Any]]
 
 
 def recorded(run: Run, rank: int, cat: str) -> Recorded:
-    """The spans of a category in a rank's record: their names' fields with start and dur."""
+    """Return a rank's recorded spans of a category: the fields of their names, and times."""
     table: list[dict[str, Any]] = []
     found = []
     for event in run._store.events(run.id):
@@ -455,7 +455,7 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
     )
     by_rank = [collectives(made, rank) for rank in (0, 1)]
     for mine in by_rank:
-        # The parts of a group come in any order.
+        # The tensors of a group may complete in any order.
         names = [each["name"] for each in mine]
         assert names[:2] == ["allreduce warm", "allreduce late"]
         assert sorted(names[2:5]) == [
@@ -478,7 +478,7 @@ def test_torch_on_both_ranks(frameworks: Cluster) -> None:
         assert (late["shape"], late["bytes"]) == ([4, 3], 48)
         assert mine[5]["dtype"] == "float64" and mine[6]["shape"] == [3]
     waited, hurried = by_rank[0][1], by_rank[1][1]
-    # One clock: each begins and ends within its own call, and none ends before both have come.
+    # On one clock, each span lies within its own call, and none ends before both ranks arrived.
     for rank, whole in enumerate((waited, hurried)):
         begin, end = (each - made.info.start for each in ast.literal_eval(made.results[rank]))
         assert begin <= whole["start"] + 100 and whole["end"] - 100 <= end
@@ -558,7 +558,7 @@ def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster)
 
 @pytest.mark.cluster
 def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
-    """What is known of a tensor's last collective is not told of its next one."""
+    """A collective is not described by what is known of the last one with the same name."""
     made = done(
         frameworks,
         """
@@ -603,7 +603,7 @@ def test_what_is_handed_over_in_one_cell_and_over_in_the_next(
     assert collectives(first, 0) == []
     second = done(
         frameworks,
-        # What ends before rank 0 has begun this cell would be in none.
+        # A collective that ended before rank 0 began this cell would be in no record.
         f"""
         import pathlib, time
         begun = pathlib.Path({str(tmp_path / "begun")!r})
@@ -627,7 +627,7 @@ def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(
 ) -> None:
     begin = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
     done(frameworks, begin)
-    # Rank 1 fails when rank 0 waits, however long that takes.
+    # Rank 1 fails only once rank 0 waits, however long that takes.
     waits = str(tmp_path / "waits")
     failed = finish(
         frameworks,
@@ -687,22 +687,22 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
     )
     both = [collectives(made, rank) for rank in (0, 1)]
     for mine in both:
-        # Outside of graphs TensorFlow has one name for all.
+        # Outside of graphs, TensorFlow gives all collectives the same name.
         assert [each["name"] for each in mine] == ["allreduce"] + ["allreduce graph"] * 3
         assert {each["library"] for each in mine} == {"hvd.tensorflow"}
         assert [each["bytes"] for each in mine] == [40, 28, 28, 28]
     for rank in (0, 1):
-        # Torch's library may run the operations of TensorFlow's.
+        # PyTorch's Horovod, which earlier tests load, must not record these phases.
         parts = recorded(made, rank, "phase")
         assert {each["library"] for each in parts} == {"hvd.tensorflow"}
         assert Counter(each["name"] for each in parts)["GLOO_ALLREDUCE"] == 4
-    # In the graph, too, each rank's own arrival, which is in its own call.
+    # In a graph, too, a span begins with its rank's own arrival, within its own call.
     for rank in (0, 1):
         calls = ast.literal_eval(made.results[rank])
         for (begin, end), mine in zip(calls, both[rank][1:], strict=True):
             assert begin <= made.info.start + mine["start"] + 100
             assert made.info.start + mine["end"] - 100 <= end
-    # Rank 0 is the late one.
+    # Rank 0 arrives last.
     apart = [late["start"] - early["start"] for late, early in zip(*both, strict=True)][1:]
     assert median(apart) > 0
 
@@ -779,5 +779,5 @@ def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
     for mine in samples.values():
         assert 1 <= len(mine) <= made.duration + 1
         assert all(each["memory"] > 10 << 20 for each in mine)
-    # The work is a child's.
+    # A child process of rank 1 does the work.
     assert sum(each["cpu"] for each in samples[1]) > 3 * sum(each["cpu"] for each in samples[0])

@@ -1,4 +1,4 @@
-"""Keras 3 with Horovod in cells: optimizers, models and layers as users of Horovod know them."""
+"""Keras 3 with Horovod in cells: optimizers, models, layers, callbacks and hooks."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def ranks(frameworks):
 
 
 def test_the_variables_of_an_optimizer_are_a_list_that_may_be_called(ranks, tmp_path):
-    """Horovod's examples give out `opt.variables()` of an optimizer that is not wrapped."""
+    """Horovod's examples broadcast `opt.variables()` of an optimizer that is not wrapped."""
     source = f"""
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1 * (rank + 1), momentum=0.5)
@@ -59,7 +59,7 @@ def test_the_variables_of_an_optimizer_are_a_list_that_may_be_called(ranks, tmp_
 
 
 def test_the_learning_rate_has_the_name_it_had(ranks):
-    """Horovod's elastic examples set `optimizer.lr` when ranks have come back."""
+    """Horovod's elastic examples set `optimizer.lr` after a reset."""
     source = """
         rates = []
         plain = keras.optimizers.SGD(1.0)
@@ -111,7 +111,7 @@ def test_keras_does_not_choose_xla_which_cannot_run_a_collective(ranks):
 
 
 def test_a_sum_of_gradients_begins_with_each_fit(ranks):
-    """After a fit that failed between two passes, its rank averaged at other batches."""
+    """A fit that fails between two passes must not change at which batches its rank averages."""
     source = """
         def made(passes):
             layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
@@ -137,7 +137,7 @@ def test_a_sum_of_gradients_begins_with_each_fit(ranks):
         found = [fit(model, rank + 1, 3)]
     """
     assert finish(ranks, source, seconds=60).state == "done"
-    # Of three batches the first two make a step; the third is no part of the next fit.
+    # Of three batches, the first two make a step; the third must not count in the next fit.
     again = "found + [fit(model, rank + 1, 2)]"
     assert values(ranks, again) == [[-3.0, -6.0]] * 2
     few = """
@@ -163,7 +163,7 @@ def test_a_sum_of_gradients_begins_with_each_fit(ranks):
 
 
 def test_layers_with_collectives_where_one_rank_has_made_more_of_them(ranks):
-    """Keras counts models and layers, and their names are in those of their operations."""
+    """Keras numbers models and layers, and the names of their operations contain theirs."""
     source = """
         class Mean(keras.layers.Layer):
             def call(self, x):
@@ -194,7 +194,7 @@ def test_layers_with_collectives_where_one_rank_has_made_more_of_them(ranks):
         """,
     )
     assert name != other and kernel == same
-    # A third of the gradient comes through the broadcast, of which the root has all.
+    # A third of the gradient flows through the broadcast, and only the root receives it.
     assert (scale, smaller) == (pytest.approx(0.36, abs=1e-4), pytest.approx(0.24, abs=1e-4))
 
 

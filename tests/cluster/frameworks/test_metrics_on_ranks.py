@@ -1,4 +1,4 @@
-"""Metrics of real ranks: a loop of PyTorch, Keras' fit, lines of a log, and odd cells."""
+"""Metrics of real ranks: a PyTorch loop, Keras' fit, log lines, and unusual cells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def done(cluster: Cluster, source: str, **how: Any) -> Run:
 
 
 def curve(run: Run, name: str, rank: int = 0) -> list[tuple[Any, Any]]:
-    """Steps and values of a metric on a rank."""
+    """Return the steps and values of a metric on a rank."""
     return [
         (row["step"], row["value"])
         for row in run.metrics()
@@ -151,7 +151,7 @@ def test_keras_fit_needs_no_word(frameworks: Cluster):
         losses, val = json.loads(run.results[rank].replace("(", "[").replace(")", "]"))
         found = curve(run, "loss", rank)
         assert [step for step, _ in found] == list(range(12))
-        # The last of an epoch is the epoch's.
+        # The value of an epoch's last batch is that of the epoch.
         assert [value for _, value in found[3::4]] == pytest.approx(losses, rel=1e-4)
         assert [step for step, _ in curve(run, "val_mae", rank)] == [3, 7, 11]
         assert [value for _, value in curve(run, "val_mae", rank)] == pytest.approx(val, rel=1e-4)

@@ -1,4 +1,4 @@
-"""--profile on real ranks: what the frameworks' profilers see, on the clock of the other spans."""
+"""--profile on real ranks: operators from the frameworks' profilers, on the other spans' clock."""
 
 import ast
 from textwrap import dedent
@@ -35,7 +35,7 @@ with span("products"):
 
 
 def profile(cluster, source):
-    """A run with the profilers on; it must succeed."""
+    """Run a cell with the profilers on; it must succeed."""
     run = cluster.run(dedent(source), profile=True)
     assert run.wait(120)
     assert run.state == "done", failure(run)
@@ -43,7 +43,7 @@ def profile(cluster, source):
 
 
 def inside(run, rank, name):
-    """The operators called `name`, and the user's span "products" that they are made in."""
+    """Return the operators with `name` in their names, and the user's span "products"."""
     (products,) = spans(run, rank, "user")
     return [each for each in spans(run, rank, "op") if name in each.name], products
 
@@ -62,7 +62,7 @@ def test_torch_from_its_import_on(cluster, again):
     for rank in (0, 1):
         products, around = inside(run, rank, "aten::mm")
         assert len(products) == 5
-        # The clocks are the same.
+        # Operators are on the same clock as the cell.
         calls = ast.literal_eval(run.results[rank])
         for each, (begin, end) in zip(products, calls, strict=True):
             assert begin - 1000 <= run.info.start + each.start

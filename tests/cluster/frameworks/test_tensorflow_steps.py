@@ -65,7 +65,7 @@ def test_a_batch_that_raised_does_not_spoil_the_next(frameworks):
     )
     for rank in (0, 1):
         found = [each for each in spans(run, rank, "step") if each.name == "batch"]
-        # Both began after the one that raised.
+        # Both batches began after the one that raised.
         again = int(log(run, rank)) - run.info.start
         assert len(found) == 2 and all(each.start >= again for each in found)
 

@@ -1,4 +1,4 @@
-"""Strategies of tf.distribute on real ranks: which train alone, and what a failed cell costs."""
+"""Strategies of tf.distribute on real ranks: those that train alone, and failures of cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_strategy_for_one_process_is_said_to_train_alone(frameworks: Cluster, 
     assert "each rank trains its own model" in note and "MultiWorkerMirroredStrategy" in note
     assert note.startswith(name.rpartition(".")[2])
     assert finish(frameworks, source, ranks=[1]).info.notes == [], "one rank is alone anyway"
-    # As in the course: nobody has two CPUs in one process by mistake.
+    # A strategy for CPUs only is a deliberate trial, as in the course: it needs no note.
     tried = finish(frameworks, source.replace("()", "(['CPU:0'])"))
     assert (tried.state, tried.info.notes) == ("done", []), failure(tried)
 
@@ -89,5 +89,5 @@ def test_ranks_that_wait_are_released_and_all_are_told_once(cluster: Cluster):
     for rank in (0, 1):
         assert GIVEN_UP in log(told, rank, "stderr")
         assert GIVEN_UP not in log(after, rank, "stderr")
-    # The first one had aborted nothing: it would wait for the other.
+    # No collective was aborted on rank 0, but it must fail as well: it would wait for rank 1.
     assert states(failed) == {0: "error", 1: "error"} and GIVEN_UP in failure(failed)

@@ -1,4 +1,4 @@
-"""torch.distributed's collectives as spans on two real ranks, and what they wait for."""
+"""torch.distributed's collectives as spans on two real ranks, and their waits."""
 
 import json
 from statistics import median
@@ -25,7 +25,7 @@ def done(cluster, source):
 
 
 def told(run, rank):
-    """What a rank printed as JSON: times in microseconds since the run's start."""
+    """Return the times that a rank printed as JSON, in microseconds since the run's start."""
     return {k: t // 1000 - run.info.start for k, t in json.loads(log(run, rank)).items()}
 
 
@@ -84,7 +84,7 @@ def test_the_last_rank_to_arrive_is_seen(torch_ranks):
             assert (
                 times[f"called {step}"] <= each.start + 1 and each.end - 1 <= times[f"back {step}"]
             )
-        # It begins with the call, not when the other comes.
+        # A span begins with its own call, not when the other rank arrives.
         assert median(each.start - times[f"called {n}"] for n, each in enumerate(mine)) < 20_000
     for zero, one in zip(*ranks, strict=True):
         assert zero.name == one.name
@@ -241,8 +241,8 @@ def test_gradients_of_a_ddp_model(torch_ranks):
         assert sum(sizes[0]) == 3 * 4 * 4 * (300 * 300 + 300)
         late = [one.start - zero.start for zero, one in zip(*ranks, strict=True)]
         assert max(late) > 50_000
-        # Rank 0 is blocked at the end of its backward pass, until rank 1 has come; or before its
-        # second forward pass, where the ranks agree how to put gradients together.
+        # Rank 0 waits for rank 1 at the end of its backward pass, or before its second forward
+        # pass, where DDP rebuilds its buckets.
         waits = [each for each in spans(run, 0, "wait") if "of Distributed" in each.name]
         assert "dist.all_reduce of DistributedDataParallel" in {each.name for each in waits}
         assert sum(each.end - each.start for each in waits) > 100_000
@@ -349,7 +349,7 @@ def test_making_a_ddp_model_communicates_only_at_times(torch_ranks):
         assert len(waits) == 2
         made = names(run, rank, "collective")
         assert made[:2] == ["all_gather shapes", "broadcast parameters"]
-        # However long the other rank takes: most of what a rank does alone is in no wait.
+        # Most of what a rank does alone is in no wait, however long the other rank takes.
         own = spans(run, rank, "user")
         inside = [
             each

@@ -95,7 +95,7 @@ def test_waits_for_a_loader(frameworks):
     )
     for rank in (0, 1):
         found = spans(run, rank, "data")
-        # The last of each finds that there is no more.
+        # The last wait of each loader finds that there are no more batches.
         assert [each.name for each in found] == ["DataLoader"] * 8
         assert all(each.end - each.start >= 20_000 for each in found[:3])
         # Worker processes report nothing.

@@ -1,1 +1,1 @@
-"""What readers get wrong, and what a lesson claims, a module a lesson."""
+"""Per lesson: wrong answers and other right ones, and claims about the output of its cells."""

@@ -31,7 +31,7 @@ WRONG = {
 
 
 def after(played: Played, cell: str) -> list[str]:
-    """What each rank had after a collective, as the figure tells."""
+    """Return each rank's values after a collective, as the figure lists them."""
     lines = played.text(cell).splitlines()
     return [line.partition("→")[2].strip() for line in lines if line.startswith("rank ")]
 

@@ -48,7 +48,7 @@ WRONG = {
     ],
     "ring.4": [
         ("def bytes_sent(length, ranks):\n    return (ranks - 1) * length / ranks", "in your ring"),
-        # Right on two ranks.
+        # Correct only on two ranks.
         ("def bytes_sent(length, ranks):\n    return length", "each sends|in your ring"),
     ],
 }  # fmt: skip
@@ -66,7 +66,7 @@ RIGHT = {
     ],
     "ring.4": [
         "def bytes_sent(length, ranks):\n    return round(2 * length - 2 * length / ranks)",
-        # Halves that send otherwise are counted, too.
+        # Messages that are sent without `pass_on` are counted as well.
         "def reduce_scatter(chunks):\n    following, before = neighbours(rank, size)\n"
         "    for step in range(size - 1):\n        own = chunks[(rank - step - 1) % size]\n"
         "        into = torch.empty_like(own)\n"
@@ -86,7 +86,7 @@ def claims(played: Played) -> None:
     factors = played.text("factor").splitlines()
     assert "2 ranks: ring 1.00" in factors[0] and "1024 ranks: ring 2.00" in factors[-2]
     assert "bus bandwidth in MB/s over message in bytes" in played.text("curve")
-    # Latency rules small messages: time grows by far less than the data does.
+    # For small messages latency dominates: time grows by far less than size.
     said = played.text("latency").replace(",", "")
     more, longer = (float(word) for word in said.split() if word[0].isdigit())
     assert longer < more / 4

@@ -7,7 +7,7 @@ from playing import Played
 WRONG = {
     "horovod.1": [
         ("def device_of(rank, local_rank, gpus):\n    return f'cuda:{local_rank}'", "without GPUs"),
-        # Right where each node has as many ranks as GPUs.
+        # Correct if each node has as many ranks as GPUs.
         (
             "def device_of(rank, local_rank, gpus):\n"
             "    return f'cuda:{rank % gpus}' if gpus else 'cpu'",
@@ -27,7 +27,7 @@ WRONG = {
             "    return order[rank::size]",
             "waits for them forever",
         ),
-        # Another beginning each time, and no shuffle.
+        # Rotated by the epoch instead of shuffled.
         (
             "def my_part(count, epoch, rank, size):\n    even = count // size * size\n"
             "    return [(each + epoch) % even for each in range(rank, even, size)]",
@@ -39,7 +39,7 @@ WRONG = {
             "    return order[: count // 2 * 2][rank::2]",
             "parts of two ranks",
         ),
-        # Each rank's parts fit together, and no two ranks agree.
+        # Disjoint if computed in one process, but each rank shuffles with a seed of its own.
         (
             "def my_part(count, epoch, rank, size):\n"
             "    seed = 100 * hvd.rank() + epoch\n"
@@ -75,14 +75,14 @@ WRONG = {
             "        torch.save({**state, 'weight': 0 * state['weight']}, path)\n    hvd.barrier()",
             "other values",
         ),
-        # A file that is there is not whole yet.
+        # A file that exists may be incomplete.
         (
             "import time\n\n\ndef save(state, path):\n    if hvd.rank() == 0:\n"
             "        torch.save(state, path)\n    while not path.exists():\n"
             "        time.sleep(0.01)",
             "not there yet",
         ),
-        # One rank of each node.
+        # Saves on one rank of each node, not on rank 0 alone.
         (
             "def save(state, path):\n    if hvd.local_rank() == 0:\n"
             "        torch.save(state, path)\n    hvd.barrier()",
@@ -107,7 +107,7 @@ RIGHT = {
 
 
 def prints(played: Played, cell: str) -> list[str]:
-    """The fingerprints of all ranks that a cell shows."""
+    """Return the ranks' fingerprints that a cell shows."""
     return re.findall(r"'([0-9a-f]{8})'", played.text(cell))
 
 

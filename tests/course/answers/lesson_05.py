@@ -39,7 +39,7 @@ WRONG = {
             "    return even.shard(2, rank).shuffle(10_000).batch(batch, drop_remainder=True)",
             "Index|index|parts of two ranks|equally many",
         ),
-        # Each rank's parts fit together, and no two ranks agree.
+        # Disjoint if computed in one process, but each rank shuffles with a seed of its own.
         (
             "def part_of(dataset, batch, rank, size):\n"
             "    seed, even = hvd.rank() + 1, len(dataset) // size * size\n"

@@ -17,7 +17,7 @@ WRONG = {
             "    return model",
             "momentum",
         ),
-        # Equal on all ranks, and too large.
+        # Sums the gradients instead of averaging them: equal on all ranks, but too large.
         (
             "def compiled(model, rate):\n    optimizer = keras.optimizers.SGD(rate * size, momentum=0.9)\n"
             "    optimizer = hvd.DistributedOptimizer(optimizer, op=hvd.Sum)\n"
@@ -68,7 +68,7 @@ WRONG = {
             "    return [keras.callbacks.ModelCheckpoint('x.keras')] if rank == 0 else []",
             "it should save to",
         ),
-        # One rank of each node.
+        # Saves on one rank of each node, not on rank 0 alone.
         (
             "def checkpoints(path, rank):\n    if hvd.local_rank() == 0:\n"
             "        return [keras.callbacks.ModelCheckpoint(path)]\n    return []",

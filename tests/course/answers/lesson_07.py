@@ -17,7 +17,7 @@ WRONG = {
             "    sampler.set_epoch(epoch)\n    return list(sampler)",
             "Invalid rank",
         ),
-        # Each rank's parts fit together, and no two ranks agree.
+        # Disjoint if computed in one process, but each rank shuffles with a seed of its own.
         (
             "from torch.utils.data import DistributedSampler\n\n\n"
             "def epoch_of(count, epoch, rank, size):\n"
@@ -32,7 +32,7 @@ WRONG = {
             "def accumulate(model, batches):\n    with model.no_sync():\n        for batch in batches:\n            model(batch).sum().backward()",
             "never averaged",
         ),
-        # All batches at once, which is what does not fit.
+        # All batches at once, which would not fit into memory.
         (
             "def accumulate(model, batches):\n    model(torch.cat(batches)).sum().backward()",
             "at a time",

@@ -23,7 +23,7 @@ WRONG = {
             "            'gradient_accumulation_steps': whole / (micro * ranks)}",
             ".0 (// gives a whole number)",
         ),
-        # Right for two ranks, and for four steps.
+        # Correct only on two ranks, and only for four accumulation steps.
         (
             "def config(whole, micro, ranks):\n    return {'train_batch_size': whole, 'train_micro_batch_size_per_gpu': micro,\n"
             "            'gradient_accumulation_steps': whole // (micro * 2)}",

@@ -7,7 +7,7 @@ from playing import Played
 WRONG = {
     "tfd.1": [
         ("def replica_loss(errors, global_batch):\n    return sum(errors)", "times the mean"),
-        # Right for two replicas.
+        # Correct only for two replicas.
         (
             "def replica_loss(errors, global_batch):\n    return sum(errors) / (2 * len(errors))",
             "times the mean",
@@ -34,7 +34,7 @@ WRONG = {
 
 RIGHT = {
     "tfd.1": [
-        # A float32, as that of tf.nn.compute_average_loss is.
+        # A float32, as tf.nn.compute_average_loss returns.
         "import numpy\n\n\ndef replica_loss(errors, global_batch):\n"
         "    return numpy.float32(sum(errors) / global_batch)"
     ],

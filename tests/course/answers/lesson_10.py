@@ -49,5 +49,5 @@ def claims(played: Played) -> None:
 
 
 def ends(played: Played, cell: str) -> list[float]:
-    """The accuracies that a cell's last line showed, by rank."""
+    """Return the ranks' accuracies that a cell's last expression shows."""
     return [float(n) for n in re.findall(r"ranks? [\d–, -]+: ([\d.]+)", played.text(cell))]

@@ -35,5 +35,5 @@ def claims(played: Played) -> None:
         said = re.findall(rf"ranks (\d+): ([\d,]+) {what} per second", played.text(cell))
         counts = [int(ranks) for ranks, _ in said]
         assert counts[0] == 1 and counts[-1] == played.ranks, played.text(cell)
-        # How fast they are depends on what else the machine does.
+        # The speed itself depends on the machine's load.
         assert all(int(speed.replace(",", "")) > 0 for _, speed in said)

@@ -14,7 +14,7 @@ WRONG = {
             "def files_of(sizes, rank, size):\n    return sorted(sizes, key=sizes.get)[rank * 8 : rank * 8 + 8]",
             "fair share",
         ),
-        # Each to the rank with the least so far, in any order.
+        # Each file to the rank with the least so far, but not the largest files first.
         (
             "def files_of(sizes, rank, size):\n    mine, loads = [[] for _ in range(size)], [0] * size\n"
             "    for name in sizes:\n        least = loads.index(min(loads))\n"

@@ -25,7 +25,7 @@ WRONG = {
             '#SBATCH --ntasks-per-node={nodes * gpus * 10}\\n#SBATCH --time={hours:02}:00:00\\n"',
             "one rank for each GPU",
         ),
-        # Slurm takes neither for what it looks like.
+        # Looks right, but Slurm rejects the script or ignores its #SBATCH lines.
         (_HEADER % ("\n", ""), "the first line of a script is #!/bin/bash"),
         (_HEADER % ("", "    "), "Slurm reads #SBATCH at the start of a line only"),
         (_HEADER % ("", "module load cuda\n"), "lines after the first command"),
@@ -54,13 +54,13 @@ WRONG = {
             "        path.unlink(missing_ok=True)\n        path.write_text(str(number + 1))",
             "taken away before the new one has its name",
         ),
-        # A job that is ended in the middle of writing leaves half a number.
+        # A job that is killed while it writes leaves half a number.
         (
             "def train(epoch, last, path):\n    first = int(path.read_text()) if path.exists() else 0\n"
             "    for number in range(first, last):\n        epoch(number)\n        path.write_text(str(number + 1))",
             "written over",
         ),
-        # /tmp is here where the checkpoint is, and on a node it is not.
+        # Works here, where /tmp and the checkpoint share a file system; on a node they do not.
         (
             _TRAIN % "        epoch(number)\n"
             "        with tempfile.NamedTemporaryFile('w', delete=False) as file:\n"

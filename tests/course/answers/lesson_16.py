@@ -8,7 +8,7 @@ WRONG = {
             "def tunnel(here, node, port, login):\n    return f'ssh -L {port}:{node}:{here} {login}'",
             "it should be",
         ),
-        # All who reach the own machine reach the server.
+        # Binds all addresses: everybody who reaches this machine reaches the server.
         (
             "def tunnel(here, node, port, login):\n"
             "    return f'ssh -L 0.0.0.0:{here}:{node}:{port} {login}'",
@@ -24,7 +24,7 @@ WRONG = {
             "def is_unsafe(line):\n    return '--ip=127.0.0.1' not in line or 'token' in line",
             "is safe",
         ),
-        # A list of what is known to be wrong is never complete.
+        # A list of known mistakes is never complete.
         (
             "def is_unsafe(line):\n    return '0.0.0.0' in line or 'token' in line",
             "is not safe",

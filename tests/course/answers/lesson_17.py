@@ -15,7 +15,8 @@ WRONG = {
             "    return 0, 1, 0",
             "in a job of Slurm's",
         ),
-        # A job's script is one process, and yet Slurm tells it of all tasks.
+        # Prefers Slurm's variables: within a job, ranks of other launchers inherit those of the
+        # job script, which is a single task.
         (
             "def who(env):\n"
             "    slurm = ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID')\n"
@@ -40,7 +41,7 @@ WRONG = {
             "    return f'{launcher} --nodes={nodes} --ntasks-per-node={gpus} train.py'",
             "starts any program",
         ),
-        # As many nodes as processes on each.
+        # srun: requests as many nodes as ranks, and as many ranks as a node has GPUs.
         (
             "def command(launcher, nodes, gpus):\n    return {\n"
             "        'srun': f'srun -N {nodes * gpus} -n {gpus} python train.py',\n"
@@ -49,7 +50,7 @@ WRONG = {
             "    }[launcher]",
             "should have `--nodes=",
         ),
-        # As many processes as a node has GPUs.
+        # horovodrun: starts only as many ranks as one node has GPUs.
         (
             "def command(launcher, nodes, gpus):\n    return {\n"
             "        'srun': f'srun -N {nodes} --ntasks-per-node={gpus} python train.py',\n"

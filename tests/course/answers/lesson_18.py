@@ -34,7 +34,7 @@ WRONG = {
             "    fresh = path.with_suffix('.new')\n    save(state, fresh)\n    fresh.replace(path)",
             "call torch.save by that name",
         ),
-        # Neither is there for a moment.
+        # For a moment there is no file at `path`.
         (
             "def write(state, path):\n    fresh = path.with_suffix('.new')\n    torch.save(state, fresh)\n"
             "    path.unlink(missing_ok=True)\n    fresh.rename(path)",
@@ -45,7 +45,7 @@ WRONG = {
             "    if path.exists():\n        path.rename(path.with_suffix('.old'))\n    fresh.rename(path)",
             "taken away before the new one has its name",
         ),
-        # Whole when `torch.save` fails, and yet half a file for a moment.
+        # Survives a failed `torch.save`, but the file at `path` is incomplete for a moment.
         (
             "import io\n\n\ndef write(state, path):\n    buffer = io.BytesIO()\n"
             "    torch.save(state, buffer)\n    path.write_bytes(buffer.getvalue())",

@@ -7,7 +7,7 @@ from playing import Played
 WRONG = {
     "precision.1": [
         ("def sum_of(values):\n    return values[:2000].float().sum()", "add up to"),
-        # Added in float32, and rounded at the end: near enough every other time.
+        # torch adds in float32 and rounds the sum to bfloat16: close enough every other time.
         ("def sum_of(values):\n    return values.sum()", "two to three digits"),
     ],
     "precision.2": [
@@ -16,7 +16,7 @@ WRONG = {
             "        F.cross_entropy(model(x), y).backward()",
             "not that of the whole",
         ),
-        # The whole batch at once, which is what does not fit.
+        # The whole batch at once, which would not fit into memory.
         (
             "def accumulate(model, pieces):\n    x, y = map(torch.cat, zip(*pieces))\n"
             "    F.cross_entropy(model(x), y).backward()",

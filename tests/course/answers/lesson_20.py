@@ -12,7 +12,7 @@ _BROADCAST = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
 
 
 def _but(exercise: str, *changes: tuple[str, str]) -> str:
-    """The solution, with changes."""
+    """Return the solution of an exercise, with some of its text replaced."""
     source = _SOLVED[exercise]
     for old, new in changes:
         assert old in source, old
@@ -45,14 +45,14 @@ WRONG = {
     ],
     "capstone.2": [
         (_but("capstone.2", (_BROADCAST, "")), "different networks|not on the way"),
-        # Each trains by itself, and nobody would know at the end.
+        # Each rank trains alone; the broadcast at the end hides it.
         (_but("capstone.2", (_WRAP, "")) + _BROADCAST, "not on the way"),
         (
             _but("capstone.2", ("rank=hvd.rank(), drop", "rank=0, drop")),
             "by two ranks",
         ),
         (_but("capstone.2", ("    sampler.set_epoch(epoch)\n", "")), "same order"),
-        # Rank 0 trains, and the others read for nothing.
+        # The broadcast after each step discards the gradients of all ranks but rank 0.
         (
             _but(
                 "capstone.2",
@@ -106,7 +106,7 @@ WRONG = {
             ),
             "calls torch.save as well|fails",
         ),
-        # All is read and nothing learnt, so that the kill makes no difference.
+        # Reads all images but learns nothing, so a kill makes no difference to the weights.
         (
             _but("capstone.4", ("        optimizer.step()\n", "        optimizer.synchronize()\n")),
             "of the validation images",

@@ -1,4 +1,4 @@
-"""The example that sysadmins copy, with what stands in for a site's own accounts and passwords."""
+"""The example that sysadmins copy, with one test password in place of a site's accounts."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""NVIDIA's driver as Rankroom asks it, pretended: 8 GPUs, and instances of MIG of any name."""
+"""A simulated NVIDIA driver, as far as Rankroom uses it: 8 GPUs, and MIG instances of any name."""
 
 from types import SimpleNamespace
 
@@ -6,15 +6,15 @@ GPUS = 8
 
 
 class NVMLError(Exception):
-    """What the driver answers to what it does not have."""
+    """The driver's error for what it does not have or support."""
 
 
 def nvmlInit():  # noqa: N802 - the library's names
-    """There is a driver."""
+    """Succeed: there is a driver."""
 
 
 def nvmlShutdown():  # noqa: N802
-    """It stays."""
+    """Do nothing."""
 
 
 def nvmlDeviceGetCount():  # noqa: N802

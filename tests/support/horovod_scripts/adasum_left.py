@@ -1,6 +1,6 @@
-"""An Adasum optimizer whose cell ended between backward() and step(), or within a hook.
+"""An Adasum optimizer whose cell ended between backward() and step(), in a hook, or in step().
 
-Its hooks put the step that they average in the place of the weights; nothing is exchanged here.
+Its hooks replace the weights by the step that they average; nothing is exchanged here.
 """
 
 import json
@@ -51,7 +51,7 @@ except KeyboardInterrupt:
     assert not is_as_before()
 horovod_calls.reset_optimizers()
 found |= {"within a hook": is_as_before(), "parameters": len(adasum.param_groups[0]["params"])}
-# In step() itself: of two passes, one was made.
+# In step() itself, after one of two backward passes.
 adasum.set_backward_passes_per_step(2)
 optimizers.allreduce_async_ = begin
 net(torch.ones(1, 2)).sum().backward()

@@ -1,6 +1,6 @@
-"""Two ranks that start Horovod again, after what used to end the process or to hang.
+"""Two ranks that restart Horovod after events that used to end the process or to hang.
 
-FRAMEWORK is `torch` or `tensorflow`, FOLDER one in which the ranks can tell each other something.
+FRAMEWORK is `torch` or `tensorflow`; FOLDER is one in which the ranks can signal each other.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ ones = framework.ones(4)
 
 
 def start():
-    """In a world that no one has used before."""
+    """Start Horovod with a rendezvous that has not been used before."""
     hvd.shutdown()
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = next(PORTS)
     hvd.init()
@@ -77,14 +77,14 @@ def an_init_that_nobody_else_comes_to_raises():
 
 
 def a_thread_that_has_given_up_is_told():
-    """Rank 1 is stopped until rank 0 waits no more; then it finds itself left."""
+    """Rank 1 is stopped until rank 0 has given up on it; then rank 1 must give up, too."""
     left = Path(os.environ["FOLDER"]) / "left"
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "5"
     start()
     assert works() and gave_up() == ""
     if hvd.rank() == 1:
         me = os.getpid()
-        # Again and again, as rank 0 may wait no more before this is stopped.
+        # Repeatedly, as rank 0 may give up before this process is stopped.
         wake = 'until [ -e "$0" ]; do sleep 0.1; done; while kill -CONT "$1"; do sleep 0.1; done'
         waker = subprocess.Popen(["sh", "-c", wake, str(left), str(me)])
         os.kill(me, signal.SIGSTOP)
@@ -107,7 +107,7 @@ def waiting_leaves_the_core_to_others():
     wall, processor = time.monotonic(), time.process_time()
     hvd.allreduce(ones, name="late")
     wall, processor = time.monotonic() - wall, time.process_time() - processor
-    # Rank 0 may itself come late, and then hardly wait.
+    # Rank 0 may itself arrive late, and then hardly wait.
     assert hvd.rank() == 1 or processor < max(wall, 2) / 2, (processor, wall)
 
 
@@ -121,7 +121,7 @@ def a_thread_without_work_rests():
 
 
 def what_is_handed_over_as_it_ends_is_refused():
-    """Whatever the moment: no one waits without end for what no one will do."""
+    """Whenever Horovod shuts down, no caller waits forever for an operation handed over then."""
     for turn in range(20):
         hvd.allreduce(ones, name=f"meet {turn}")
         if hvd.rank() == 0:

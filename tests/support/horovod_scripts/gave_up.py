@@ -1,6 +1,6 @@
-"""Rank 3 is killed in a collective: how long it takes each of the others to fail.
+"""Rank 3 exits while its peers are in a collective: how long it takes each of them to fail.
 
-With PROCESS_SETS, two of them have one, and rank 1 comes only when the others have failed.
+With PROCESS_SETS, ranks 0 and 1 have one, and rank 1 arrives only when the others have failed.
 """
 
 import json
@@ -49,7 +49,7 @@ try:
 except hvd.HorovodInternalError:
     waited = time.monotonic() - called
 patience.cancel()
-# As long as one of them is there, its connections are.
+# Stay alive, as this process's connections are closed when it ends.
 time.sleep(max(0.0, begun + 8.0 - time.monotonic()))
 print("RESULT " + json.dumps({"waited": waited, "turns": turns}), flush=True)
 os._exit(0)

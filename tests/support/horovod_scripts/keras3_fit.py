@@ -1,6 +1,6 @@
-"""Two ranks: what Horovod does to `model.fit` in Keras 3, number by number.
+"""Two ranks: the numerical effects of Horovod on `model.fit` in Keras 3.
 
-MODULE is horovod.tensorflow.keras or horovod.keras; ONLY names checks, to run no others.
+MODULE is horovod.tensorflow.keras or horovod.keras; if ONLY is set, it names the checks to run.
 """
 
 import importlib
@@ -120,7 +120,7 @@ def some_variables_stay_local():
 
 
 class Note(keras.callbacks.Callback):
-    """Keeps what a callback sees at this place of the list."""
+    """Keeps the logs and learning rates that a callback sees at this position in the list."""
 
     def __init__(self):
         super().__init__()
@@ -277,7 +277,7 @@ def what_is_excluded_from_weight_decay_stays_so():
         optimizer = wrap(keras.optimizers.LossScaleOptimizer(plain) if scaled else plain)
         zeros = [tf.zeros(each.shape) for each in model.trainable_variables]
         optimizer.apply(zeros, model.trainable_variables)
-        again = wrap(optimizer)  # of one that is built
+        again = wrap(optimizer)  # of an optimizer that is already built
         again.apply(zeros, model.trainable_variables)
         return values(model.weights)
 

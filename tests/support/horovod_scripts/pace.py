@@ -1,6 +1,6 @@
-"""Ranks whose threads ask each other only when there is something to ask: nothing may be missed.
+"""Ranks whose Horovod threads communicate only when there is work: no operation may be missed.
 
-The environment says how they are set (HOROVOD_CYCLE_TIME, ...); SECONDS how long a rank is stopped.
+The environment configures Horovod (HOROVOD_CYCLE_TIME, ...); SECONDS is how long a rank is stopped.
 """
 
 import json
@@ -81,7 +81,7 @@ def a_process_set_works_while_the_others_do_nothing():
 
 def others_join():
     if "HOROVOD_AUTOTUNE" in os.environ:
-        return  # Horovod's own code looks for tensors that a rank which joined does not have
+        return  # unpatched code of Horovod looks for tensors that a joined rank does not have
     for step in range(5 * (rank + 1)):
         hvd.allreduce(torch.ones(2), op=hvd.Sum, name=f"join {step}")
     assert hvd.join() >= 0
@@ -99,21 +99,21 @@ def a_rank_that_is_stopped():
 
 
 def it_does_nothing_in_vain():
-    # While Horovod tunes itself, or has process sets and no cache, it asks as its authors have it.
+    # With autotuning, or with process sets and no cache, Horovod polls as in the unpatched version.
     if "HOROVOD_AUTOTUNE" in os.environ or os.environ.get("HOROVOD_CACHE_CAPACITY") == "0":
         return
     total("last")
-    time.sleep(2.5)  # after two seconds it calls it quiet
+    time.sleep(2.5)  # it counts as quiet after two seconds
     before = wakes()
     time.sleep(2)
     woken = wakes() - before
-    # With process sets it asks the others 100 times, and wakes up to 16 times for each: where sets
-    # may be made later, it asks about those as well. Unchanged, Horovod asks 2000 times.
+    # With process sets it asks the others 100 times, and wakes up to 16 times for each: if sets may
+    # be added later, it asks about those as well. Unpatched Horovod asks 2000 times.
     assert woken < 3000, f"its threads woke {woken} times in 2 s"
 
 
 def wakes():
-    """How often threads of this process have woken: the same on a busy machine."""
+    """How often threads of this process have woken up, which does not depend on the load."""
     threads = [each.read_text() for each in Path("/proc/self/task").glob("*/status")]
     return sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in threads)
 

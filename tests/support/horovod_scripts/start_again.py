@@ -1,4 +1,4 @@
-"""Ranks that start Horovod and shut it down TIMES times, in one and the same store."""
+"""Ranks that start Horovod and shut it down TIMES times, with one rendezvous store."""
 
 import json
 import os

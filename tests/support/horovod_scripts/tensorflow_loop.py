@@ -1,4 +1,4 @@
-"""Two ranks: `horovod.tensorflow` takes Keras 3's variables, in loops of one's own."""
+"""Two ranks: `horovod.tensorflow` with Keras 3's variables, in custom training loops."""
 
 import json
 import os
@@ -238,7 +238,7 @@ ALONE = {
 
 
 def graphs_follow_the_world():
-    """What is traced where each rank is alone runs with two, as in a notebook that scales up."""
+    """Functions traced by ranks on their own work with two, as in a notebook that scales up."""
     together = {name: os.environ[name] for name in ALONE}
     kept = tf.Variable([8.0])
     model = network(seed=6)

@@ -1,7 +1,7 @@
-"""Two ranks, FRAMEWORK torch or tensorflow: every rank writes its own timeline, again and again.
+"""Two ranks, FRAMEWORK torch or tensorflow: each writes its own timeline, repeatedly.
 
-Uses HOROVOD_TIMELINE=DYNAMIC, then a shut down and re-initialised Horovod, then a file named in
-the environment.
+First with HOROVOD_TIMELINE=DYNAMIC, then after Horovod is shut down and re-initialised, then to a
+file named in the environment.
 """
 
 import importlib
@@ -26,7 +26,7 @@ if FRAMEWORK == "torch":
 else:
     import tensorflow as tf
 
-    # Graph mode: the operation runs where no Python can see it.
+    # Graph mode: the operation is not run by Python code.
     @tf.function
     def in_graph(value, name):
         return tf.reduce_mean(hvd.allreduce(value, name=name))
@@ -57,7 +57,7 @@ def assert_timeline(path, names, absent=()):
 
 
 def depths(found):
-    """How many spans of each tensor are open at the end; none may end that did not begin."""
+    """How many spans of each tensor are open at the end; none may end without having begun."""
     depth = {}
     for event in found:
         if event["ph"] in "BE":
@@ -67,7 +67,7 @@ def depths(found):
 
 
 def wait_for(name):
-    """All ranks get here, without Horovod, whose operations would be recorded."""
+    """Wait until all ranks get here, without Horovod, whose operations would be recorded."""
     (FOLDER / f"{name}.{rank}.here").touch()
     while len(list(FOLDER.glob(f"{name}.*.here"))) < size:
         time.sleep(0.002)
@@ -97,14 +97,14 @@ reduce("warm")
 
 
 def idle_share():
-    """CPU seconds a second while nothing is done."""
+    """CPU seconds per second while nothing is done."""
     before, begun = time.process_time(), time.perf_counter()
     time.sleep(0.3)
     return (time.process_time() - before) / (time.perf_counter() - begun)
 
 
-# An idle timeline's thread sleeps, whether it records or waits to be started: one that spins takes
-# a whole core at every look, other work of the process only at some.
+# An idle timeline's thread must sleep, whether it records or waits to be started. A spinning one
+# takes a whole core in every measurement, other work of the process only in some.
 idle = min(idle_share() for look in range(5))
 assert idle < 0.5, f"{idle:.0%} of a core for doing nothing"
 
@@ -114,8 +114,8 @@ recorded("b", "b.{rank}.json", "second")
 assert_timeline(FOLDER / f"a.{rank}.json", ["first"], absent=["warm", "between", "second"])
 assert_timeline(FOLDER / f"b.{rank}.json", ["second"], absent=["first", "between"])
 
-# Operations that are under way when a recording starts or stops leave spans open, but no end
-# without its beginning, and they do not spoil the next recording.
+# Operations in progress when a recording starts or stops leave spans open, but no end without a
+# beginning, and do not affect the next recording.
 for turn in range(2):
     if rank == 0:
         time.sleep(0.2)
@@ -130,7 +130,7 @@ for turn in range(2):
 recorded("after", "after.{rank}.json", "under.way", "under.way")
 assert_timeline(FOLDER / f"after.{rank}.json", ["under.way"])
 
-# A tutorial's one path for all ranks; and the end of Horovod while it records, queue not empty.
+# One path for all ranks, as in tutorials; and a shutdown while recording, with a non-empty queue.
 hvd.start_timeline(str(FOLDER / "one.json"))
 wait_for("one")
 for i in range(200):

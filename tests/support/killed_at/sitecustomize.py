@@ -1,6 +1,8 @@
-"""With this folder on PYTHONPATH, a supervisor kills itself at the step that KILLED_AT names:
-`before` or `after` a `module:Class.method` or `module:function`, when that is called for the nth
-time."""
+"""With this folder on PYTHONPATH, a supervisor kills itself at the step that KILLED_AT names.
+
+KILLED_AT is `before` or `after`, a `module:Class.method` or `module:function`, and a number n: the
+supervisor dies before or after the nth call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is forked from an agent, and becomes a rank, or ends."""
+"""Processes forked from a node agent: each becomes a rank, or ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A rank that ends with an error while its stdout leads to a process that is gone.
+# A rank that exits with status 7 while its stdout is a pipe without a reader.
 RANK = """
 import os, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is said of a killed rank's memory: the limit that holds for it, and who ended it."""
+"""The note on a killed rank's memory: its limit, and whether the kernel killed it."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ V1 = {
     "sys/fs/cgroup/memory/box/memory.oom_control": "under_oom 0\noom_kill 0\n",
     "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
 }
-# In a container: the path is the host's, and not there.
+# In a container, /proc/self/cgroup has the host's path, which does not exist there.
 CONTAINER = {
     "proc/self/cgroup": "4:memory:/docker/1234\n",
     "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 << 20}\n",
@@ -89,7 +89,7 @@ def test_a_kill_that_was_counted_is_of_all_ranks_that_end_then(tmp_path, monkeyp
 
 
 def test_a_process_that_was_no_rank_may_have_been_killed(tmp_path, monkeypatch):
-    """As a worker of a data loader: the rank's own end, much later, is not the kernel's."""
+    """Such as a data loader's worker: the kernel did not kill a rank that ends much later."""
     now = 1000.0
     monkeypatch.setattr("rankroom.agent.memory.time.monotonic", lambda: now)
     memory = sampled(machine(tmp_path, V2), {0: 1 << 18})
@@ -101,7 +101,7 @@ def test_a_process_that_was_no_rank_may_have_been_killed(tmp_path, monkeypatch):
 
 def test_what_a_rank_had_is_not_what_its_dead_process_has():
     memory = Memory()
-    # A process that has just begun has next to nothing: it says when it is there.
+    # A new process has almost no memory yet, so wait for its first line.
     argv = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
         rank.stdout.readline()

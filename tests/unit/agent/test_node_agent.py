@@ -1,4 +1,4 @@
-"""A node's agent without ranks of its own: how it measures, and what it says of what it has."""
+"""A node agent without real ranks: what it measures and reports, and when it ends or restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASLEEP = "import time; print(flush=True); time.sleep(1000)"
 
 
 class Told:
-    """The supervisor, in place of a pipe to it."""
+    """Stands in for the connection to the supervisor, and keeps what is sent to it."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -47,12 +47,12 @@ def agent_of(pids: list[int], devices: int = 0) -> tuple[NodeAgent, Told]:
 
 @pytest.fixture
 def processes():
-    """One that computes, and one that sleeps."""
+    """Two processes: one computes, one sleeps."""
     made = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         for code in (BUSY, ASLEEP)
     ]
-    # One that has just begun has next to no memory, and computes for itself: each says it is there.
+    # A new process has almost no memory, and uses CPU time to start: wait for its first line.
     for process in made:
         process.stdout.readline()
     yield [process.pid for process in made]
@@ -69,7 +69,7 @@ def test_a_look_tells_processor_and_memory_of_each_rank(home: Path, processes: l
         time.sleep(agent._pause() or 0.0)
         agent.do_due()
         busy, asleep = (told.lines[-1]["loads"][rank] for rank in (0, 1))
-        # In a moment on a busy machine neither may run.
+        # On a busy machine, neither may get to run during one measurement.
         if busy["cpu"] > asleep["cpu"]:
             break
         assert time.monotonic() < deadline, (busy, asleep)
@@ -88,7 +88,7 @@ def test_only_a_first_look_takes_a_moment(home: Path, processes: list[int]):
 
 
 def test_a_silent_supervisor_is_not_gone_until_its_lease_is_over(monkeypatch):
-    """A job that was suspended, or a machine that slept, is no silence of the supervisor's."""
+    """Time during which the job or the machine was suspended does not count as silence."""
     now = 1000.0
     monkeypatch.setattr(node_agent.time, "monotonic", lambda: now)
     agent, _ = agent_of([])
@@ -108,7 +108,7 @@ def test_a_silent_supervisor_is_not_gone_until_its_lease_is_over(monkeypatch):
     monkeypatch.setattr(agent.ranks, "are_over", lambda: False)
     assert not abandoned_after(8 * 3600), "it stood still itself"
     assert not any(turns(2 * 3600)), "it may be cut off"
-    # As long as a cluster stays unused.
+    # The lease of 2 h, for which a cluster may stay unused, is over now.
     assert True in turns(2 * node_agent.SILENCE_TIMEOUT_S)
     agent._heard = now
     monkeypatch.setattr(agent.ranks, "are_over", lambda: True)
@@ -122,7 +122,7 @@ def test_a_cluster_is_over_by_its_file_only(home: Path):
     paths.write(info)
     ranks = NodeRanks(info, paths, 0, 0)
     assert not ranks.are_over()
-    paths.info.unlink()  # as where the file system does not show it
+    paths.info.unlink()  # as if the file system did not show it
     assert not ranks.are_over()
     for state, key, is_over in (
         ("failed", "k", True),
@@ -182,23 +182,23 @@ def test_ranks_of_a_node_know_all_others(home: Path):
     env = ranks.environment(2, 1)
     assert (env["RANK"], env["LOCAL_RANK"], env["HOROVOD_CROSS_RANK"]) == ("2", "1", "0")
     assert (env["SLURM_PROCID"], env["SLURM_LOCALID"]) == ("2", "1")
-    # As in one step for all ranks: TensorFlow's SlurmClusterResolver reads these.
+    # As in a single job step for all ranks: TensorFlow's SlurmClusterResolver reads these.
     step = {name.removeprefix("SLURM_STEP_"): value for name, value in env.items()}
     assert (step["NODELIST"], step["TASKS_PER_NODE"], step["NUM_TASKS"]) == ("c1,c2", "1,2", "3")
     assert (env["SLURM_NTASKS"], env["SLURM_NODEID"]) == ("3", "1")
     assert env["MASTER_ADDR"] == "10.0.0.1"
-    # NCCL comes from any address of another node, and from one of this node.
+    # NCCL may connect from any address of another node, but from only one of this node.
     assert env["RANKROOM_PEERS"] == "10.0.0.1,10.0.0.2,10.1.0.1"
 
 
 class BeginsAgain(BaseException):
-    """In place of the program that takes this one's."""
+    """Raised where the agent would execute itself again."""
 
 
 @pytest.fixture
 def begun_again(monkeypatch: pytest.MonkeyPatch, home: Path):
-    """Have modules imported, of which one starts a thread; returns what is told, and the command
-    and the environment that the agent begins again with."""
+    """Return a function that imports modules, one of which starts a thread; it returns what the
+    supervisor was told, and the command and environment with which the agent restarts itself."""
 
     def execve(path: str, argv: list[str], env: dict[str, str]) -> None:
         raise BeginsAgain(argv, env)
@@ -228,7 +228,7 @@ def begun_again(monkeypatch: pytest.MonkeyPatch, home: Path):
 
 
 def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_again: Any):
-    """It would be ended with that rank, and all the others with it."""
+    """Otherwise it would be ended with that rank, and with it all other ranks."""
     own = dict(os.environ)
     told, argv, env = begun_again(["one", "threaded", "two"], "threaded", set())
     assert argv == ["-m", "agent", "one", "two"] and env == own

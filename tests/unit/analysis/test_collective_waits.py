@@ -1,4 +1,4 @@
-"""Who waits, for how long, and how fast data move, where not all ranks are in every collective."""
+"""Waits and bandwidth where not every rank takes part in every collective."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_did_where_the_clocks_may_be_wrong_by_as_much():
 
 
 def of_two_hosts(error: int, late: int) -> Trace:
-    """Rank 1 comes `late`, in truth or by its clock, to allreduces of 400 µs."""
+    """Rank 1 arrives `late` µs late at 200 allreduces; its clock may be wrong by `error` µs."""
     trace = Trace(2, offsets={1: 0}, errors={1: error})
     clock = {0: 0, 1: 0}
     train(trace, clock, lambda rank, _: 1_600 + late * rank, 200, [collective("allreduce", "g")])
@@ -109,7 +109,7 @@ def test_bandwidth_is_a_ranks_however_many_groups_there_are(groups: list[list[in
 def test_bandwidth_of_messages_in_a_ring():
     trace = Trace(8)
     for rank in range(8):
-        for tail in (rank, (rank - 1) % 8):  # sends to the next, receives from the one before
+        for tail in (rank, (rank - 1) % 8):  # sends to the next, receives from the previous
             pair = sorted((tail, (tail + 1) % 8))
             named = collective("send", f"{tail}", "dist", SIZE, ranks=pair)
             for n in range(50):

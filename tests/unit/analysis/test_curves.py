@@ -1,4 +1,4 @@
-"""Curves of metrics: buckets that cover what was reported, where ranks differ, and bad records."""
+"""Curves of metrics: buckets that cover all values, differences between ranks, bad records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Point = tuple[float, float, Any]  # step, microseconds, value
 
 
 def line(rank: int, curves: dict[str, list[Point]], first: int = 0) -> bytes:
-    """An event with these points, names numbered from `first`."""
+    """A metrics event with these points; names are numbered from `first`."""
     rows = [
         (first + number, *point)
         for number, points in enumerate(curves.values())
@@ -48,7 +48,7 @@ def line(rank: int, curves: dict[str, list[Point]], first: int = 0) -> bytes:
 
 
 def simple(values: list[Any], begin: int = 0) -> list[Point]:
-    """A value at each step, a millisecond apart."""
+    """One value per step, a millisecond apart."""
     return [(begin + at, 1000 * (begin + at), value) for at, value in enumerate(values)]
 
 
@@ -145,7 +145,7 @@ def test_along_time_a_rank_is_between_its_points_and_nowhere_else():
     ]
     (over,) = curve_reply(found(make_run(3), *lines), CurveRequest(axis="time"))["over_ranks"]
     assert over["x"] == [0, 50, 100, 150, 160, 200, 300]
-    # The first bucket of rank 1 stands for the time from 0 on, the last one until 165.
+    # Rank 1's first bucket extends back to 0, its last one to 165.
     assert over["low"] == [0, 5, 10, 15, 16, 20, 30]
     assert over["high"] == [5, 5, 10, 15, 16, 20, 30]
     assert over["count"] == [0.5, 0.5, 1, 1, 0.5, 1, 1]
@@ -210,7 +210,7 @@ def test_an_answer_with_very_many_curves_has_fewer_points_of_each():
     assert sum(len(each["x"]) for each in said["curves"]) <= 100_000
 
 
-# --- where ranks differ ---------------------------------------------------------------------------
+# --- differences between ranks --------------------------------------------------------------------
 
 
 def noted(*values: list[Any]) -> list[str]:
@@ -267,7 +267,7 @@ def test_steps_of_a_million_and_more_are_said_in_full():
     assert "differs between ranks since step 2,000,012: " in notes_of(apart.curves)[0]
 
 
-# --- what is kept when a run is over --------------------------------------------------------------
+# --- stored and growing metrics -------------------------------------------------------------------
 
 
 def record(root: Path, ranks: int, count: int) -> tuple[Any, RunInfo]:
@@ -297,7 +297,7 @@ def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Pat
         assert (one["exact"], two["exact"]) == (False, True)
         for a, b in zip(one["curves"], two["curves"], strict=True):
             assert sum(a["count"]) == sum(b["count"]) == 10_000
-            # A bucket of the coarse ones may lie across the border of two.
+            # A stored bucket may straddle the boundary between two buckets of the reply.
             assert np.allclose(a["mean"], b["mean"], atol=0.02)
             assert (min(a["low"]), max(a["high"])) == (min(b["low"]), max(b["high"]))
 
@@ -404,7 +404,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     assert len(growing.metrics.curves) == 3 and growing.metrics.dropped == {"curves": 8}
 
 
-# --- records that make no sense -------------------------------------------------------------------
+# --- invalid records ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

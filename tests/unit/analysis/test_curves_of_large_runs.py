@@ -1,4 +1,4 @@
-"""Curves of very long runs, of very many ranks, and of a rank that was started again."""
+"""Curves of very long runs, of very many ranks, and of a restarted rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from record_makers import finished_record, make_run
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_steps_of_a_billion_and_more_are_told_apart(ranks: int):
-    """Such as tokens seen, or seconds since the epoch."""
+    """Steps may be the number of tokens seen, or seconds since the epoch."""
     first = 1_700_000_121
     steps = [first + at for at in range(5000)]
     points = [(step, at, 1.0) for at, step in enumerate(steps)]
@@ -91,7 +91,7 @@ def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.M
 def test_of_a_rank_that_was_started_again_names_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It has numbered its names in another order."""
+    """The restarted process numbers its names in another order."""
     monkeypatch.setattr(metrics_of_run, "PART_BYTES", 20_000)
     recorder = MetricRecorder()
     zero = time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""A record for other programs: what is in it, and that Perfetto would take all of it."""
+"""A record exported for other programs: its contents, and that Perfetto accepts all of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spans_of(store: Store, run_id: str) -> list[tuple[Any, ...]]:
 
 
 def record(folder: Path, count: int = 3000) -> tuple[Store, str]:
-    """A record with spans of all kinds that cross and begin before it, on two ranks."""
+    """A record of two ranks with overlapping spans, some of which begin before the run."""
     dice = random.Random(3)
     out = []
     for rank in range(2):
@@ -82,7 +82,7 @@ def test_an_export_has_a_process_per_rank_and_obeys_perfetto(tmp_path: Path):
     assert names == {0: "rank 0", 1: "rank 1"}
     threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert threads[0] == threads[1] == "cell"
-    of = {"phase": "collective"}  # they lie within those, where they can
+    of = {"phase": "collective"}  # phases are on the threads of their collectives
     spans = [e for e in events if e["ph"] == "X"]
     assert all(threads[e["tid"]].startswith(of.get(e["cat"], e["cat"])) for e in spans)
     assert sum(e["ph"] == "X" for e in events) == 2 * 4 * 400
@@ -145,7 +145,7 @@ def test_who_comes_late_is_marked(tmp_path: Path):
     ]  # fmt: skip
     args = marks[0]["args"]
     assert args == {"late_us": 4900, "others_waited_us": 5000 + 4800, "ranks": [0, 1, 2]}
-    # An arrow to each that waited, the costliest collective first.
+    # One arrow per waiting rank; the costliest collective comes first.
     flows = [(e["ph"], e["id"], e["pid"], e["ts"]) for e in events if e["ph"] in "sf"]
     assert flows == [
         ("s", 1, 2, 47_000), ("f", 1, 0, 47_000), ("s", 2, 2, 47_000), ("f", 2, 1, 47_000),

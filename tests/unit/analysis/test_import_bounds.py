@@ -1,4 +1,4 @@
-"""Traces that are made, or have become, such that reading them would take all memory or no end."""
+"""Limits on memory and time when importing malicious or degenerate traces."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, 
         assert f"1 × the rest of the file, after {each.spans:,} events" in str(each)
         assert "closing bracket" not in str(each)
     assert any("the rest of the file" in note for note in made.run.notes)
-    # One that ends there is whole.
+    # A file with exactly that many events is complete.
     monkeypatch.setattr(importing, "MOST_EVENTS", 2000)
     assert "rest of the file" not in str(read([span(i) for i in range(2000)]).files[0])
 
 
 def unrecorded(made: importing.Import, store: Store) -> list[tuple[int, int, int]]:
-    """Rank, beginning and end of each."""
+    """Rank, start and end of each `unrecorded` span."""
     return [
         (event["rank"], event["start"][0], event["start"][0] + event["dur"][0])
         for event in store.events(made.run.id)
@@ -136,7 +136,7 @@ def test_a_large_file_has_the_room_that_small_ones_leave(read, monkeypatch):
 def test_what_was_not_read_of_one_lane_is_unknown_though_another_was(
     read, store: Store, monkeypatch
 ):
-    """Profilers write one thread after another."""
+    """Profilers write threads one after another, so a limit may cut off only the last ones."""
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 1500)
     lanes_of_it = [span(i, cat=cat, tid=cat) for cat in ("cpu", "io") for i in range(1000)]
@@ -152,7 +152,7 @@ def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
     events: list[dict[str, Any]] = []
     for at in range(0, 50_000, 1000):
         events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": 1})
-        ready = range(20) if at == 0 else ()  # the others are in its cache
+        ready = range(20) if at == 0 else ()  # later operations are in its cache
         events += [{"ph": "X", "name": str(n), "ts": at, "pid": 1, "dur": 0} for n in ready]
         events.append({"ph": "E", "ts": at + 4, "pid": 1})
         events.append({"ph": "X", "name": "ALLREDUCE", "ts": at + 5, "pid": 1, "dur": 60})

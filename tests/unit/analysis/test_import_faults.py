@@ -1,4 +1,4 @@
-"""Traces with arguments of other types, and processes that die while they read; what is said."""
+"""Traces with arguments of wrong types, parser processes that die, and the report of a file."""
 
 from __future__ import annotations
 

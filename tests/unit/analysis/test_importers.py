@@ -1,4 +1,4 @@
-"""Timelines of other programs: read, repaired, merged, and written for Perfetto."""
+"""Timelines of other programs: read, repaired and merged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Span = tuple[int, str, str, int, int]  # rank, category, name, start, duration
 
 
 def spans_of(store: Store, run_id: str) -> list[Span]:
-    """What a record holds, by plain means."""
+    """The spans of a record, read without `Timeline`."""
     names: dict[tuple[int, int], dict[str, Any]] = {}
     found = []
     for event in store.events(run_id):
@@ -46,7 +46,7 @@ def plain(spans: list[Span]) -> list[tuple[str, int, int]]:
 
 
 class Bench:
-    """A store, and files that are read into it."""
+    """A store, and files to import into it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ def lines(events: list[dict[str, Any]]) -> str:
     return ",\n".join(map(json.dumps, events))
 
 
-# -- forms
+# -- file formats
 
 
 @pytest.mark.parametrize("form", ["array", "object", "lines", "pretty", "gzip", "bom", "crlf"])
@@ -215,7 +215,7 @@ def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    # What a container is given counts, not what its machine has.
+    # The cores of the container count, not those of its machine.
     monkeypatch.setattr(control_groups, "cores", lambda: 2)
     joined: list[int] = []
     join = Reader.join
@@ -328,7 +328,7 @@ def test_a_file_that_is_not_there(bench: Bench):
 
 
 def horovod(rank: int, late: int, epoch: int = 1_790_000_000_000_000) -> str:
-    """A timeline as Horovod 0.28 writes it, on rank 0 or, patched, on another."""
+    """A timeline as Horovod 0.28 writes it on rank 0, or a patched one on another rank."""
     start = {"name": "process_name", "ph": "M", "pid": 0,
              "args": {"start_time_since_epoch_in_micros": epoch}}  # fmt: skip
     out = ["[\n" + json.dumps(start) + ",\n"]
@@ -353,12 +353,12 @@ def horovod(rank: int, late: int, epoch: int = 1_790_000_000_000_000) -> str:
              "args": {"dtype": "float32", "shape": "[10, 2]"}},
         ]  # fmt: skip
         out.append(",".join(map(json.dumps, events)) + ("," if n < 2 else ""))
-    return "".join(out)  # without its bracket: the program was killed
+    return "".join(out)  # without the closing bracket: the program was killed
 
 
 @pytest.mark.parametrize("name", ["timeline-64.json", "hvd_2024.json", "timeline-1.json"])
 def test_a_number_in_the_name_of_horovods_timeline_is_no_rank(bench: Bench, name: str):
-    """Rank 0 alone writes one; the number may be that of ranks, or a year."""
+    """Only rank 0 writes one; the number may be the number of ranks, or a year."""
     made, spans = bench.read(bench.file(horovod(0, 2000), name))
     assert sorted({span[0] for span in spans}) == [0, 1]
     assert made.run.size == 2
@@ -395,10 +395,10 @@ def test_an_unpatched_horovods_file_tells_when_the_others_came(bench: Bench):
 
 
 def test_operations_in_horovods_cache_keep_their_place(bench: Bench):
-    """A cached operation is told without the moments at which ranks were ready."""
+    """The timeline does not record when ranks were ready for a cached operation."""
     events = [
         {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}},
-        # In another process set: rank 1 takes no part.
+        # In a process set without rank 1.
         {"name": "process_name", "ph": "M", "pid": 2, "args": {"name": "allreduce.own"}},
     ]
     for n in range(100):
@@ -462,7 +462,7 @@ def test_kernels_of_horovods_operations_are_no_second_ones(bench: Bench):
 
 
 def of_one_rank(tick: str, lasting: int) -> list[dict[str, Any]]:
-    """Horovod's timeline of a job of one rank, which negotiates for so many microseconds."""
+    """Horovod's timeline of a single rank; each negotiation takes `lasting` microseconds."""
     tensor = {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}}
     events = [tensor]
     for at in (0, 1000, 2000):
@@ -533,7 +533,7 @@ def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
     assert [rank.rank for rank in made.run.ranks] == [1, 3]
     of = {rank: {cat: (json.loads(name), start, dur) for r, cat, name, start, dur in spans
                  if r == rank} for rank in (1, 3)}  # fmt: skip
-    # The base is a microsecond later on each rank: 2,000 µs from 1 to 3.
+    # The base is 1 ms later on each rank: 2,000 µs from rank 1 to rank 3.
     assert of[3]["op"][1] - of[1]["op"][1] == 2000
     assert of[1]["op"] == ({"name": "aten::mm"}, 5, 5)
     assert of[1]["collective"] == (
@@ -552,7 +552,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
 
 
 def nccl(count: int, **args: Any) -> list[dict[str, Any]]:
-    """Allreduces on a GPU, with their numbers."""
+    """GPU kernels of `count` allreduces, numbered by `Seq`."""
     told = {"Collective name": "allreduce", **args}
     return [x(NCCL, 100 * n + 50, 20, 0, 7, cat="kernel", args={**told, "Seq": n})
             for n in range(count)]  # fmt: skip
@@ -588,7 +588,7 @@ def test_what_was_launched_before_the_profiler_began_is_not_matched(bench: Bench
 
 
 def test_kernels_of_graphs_are_collectives(bench: Bench):
-    """What a CUDA graph replays has no launch of its own."""
+    """Kernels that a CUDA graph replays have no launch of their own."""
     replayed = [x(NCCL, 10 * n, 5, 0, 7, cat="kernel") for n in range(5)]
     _, spans = bench.read(bench.file(kineto(0, traceEvents=[*replayed, *nccl(1)])))
     assert [cat for _, cat, *_ in spans] == ["collective"] * 6

@@ -1,4 +1,4 @@
-"""overview.jsonl: blocks of short spans that cover what the spans do, and when it is taken."""
+"""overview.jsonl: short spans merged into blocks that cover the same time, and when it is used."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DEFS = json.loads(SCHEMA_FILE.read_text())["$defs"]
 
 
 def columns(*spans: tuple[int, int, int]) -> overview.Columns:
-    """Of spans as name, start and duration."""
+    """The columns of spans given as name, start and duration."""
     name, start, dur = np.array(spans, np.int64).reshape(-1, 3).T
     return name, start, start + dur
 
 
 def items(lane: Json) -> list[tuple[int, int, int, int]]:
-    """Name, start, duration and busy time of each."""
+    """Name, start, duration and busy time of each block."""
     starts = np.cumsum(lane["start"]).tolist()
     return list(zip(lane["name"], starts, lane["dur"], lane["busy"] or lane["dur"], strict=True))
 
@@ -127,7 +127,7 @@ def test_collectives_are_waits_and_transfers(tmp_path: Path):
             found = items(lane)
             busy = {name: sum(b for n, _, _, b in found if n == name) for name in (WAIT, TRANSFER)}
             assert sum(busy.values()) == (calls.end - calls.start).sum()
-            # A block has the name of the longest in it.
+            # A block is named after the longest span in it.
             assert abs(busy[WAIT] - waits) <= width * len(found)
             assert [each["name"] for each in lane["define"]] == ["wait", "transfer"]
 

@@ -1,4 +1,4 @@
-"""Timelines, collectives and profiles: what the golden traces say, and what must always hold."""
+"""Timelines, collectives and profiles: results for the golden traces, and invariants."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def test_unsound_spans_are_counted(name: str):
     assert sum(timeline.dropped.values()) == expected["dropped"]["spans"]
 
 
-# --- what must always hold ------------------------------------------------------------------------
+# --- invariants -----------------------------------------------------------------------------------
 
 
 def at_random(seed: int) -> Trace:
-    """A schedule without any order: spans overlap, ranks miss collectives, or never begin."""
+    """A random schedule: spans overlap, and ranks miss collectives or never start."""
     dice = random.Random(seed)
     size = dice.randint(1, 5)
     trace = Trace(size)
@@ -118,7 +118,7 @@ def at_random(seed: int) -> Trace:
     for _ in range(dice.randint(0, 60)):
         rank, cat = dice.randrange(size), dice.choice(cats)
         start = dice.randrange(-50, 1_000)
-        while (rank, start) in starts:  # equal ones go by their order in the record
+        while (rank, start) in starts:  # a tie would depend on the order of events
             start = dice.randrange(-50, 1_000)
         starts.add((rank, start))
         name: Any = cat
@@ -149,7 +149,7 @@ def test_any_schedule_gives_what_looking_at_every_instant_gives(seed: int):
 
 
 def in_loops(seed: int) -> Trace:
-    """One or two loops of steps as long as it happens, some of them much longer than others."""
+    """One or two loops with steps of random length, some of them much longer than others."""
     dice = random.Random(seed)
     trace = Trace(dice.randint(1, 4))
     clock = {rank: dice.randrange(200_000) for rank in range(trace.size)}
@@ -259,7 +259,7 @@ def test_known_offsets_of_clocks_change_nothing(seed: int):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
-    """Ranks compute as long as they are told, wait for the last, and transfer together."""
+    """Ranks load and compute for known times, wait for the last one, then transfer together."""
     dice = random.Random(seed)
     size, steps = dice.randint(2, 6), dice.randint(1, 30)
     transfer = dice.randrange(1, 2_000)
@@ -306,7 +306,7 @@ def test_what_a_gpu_computes_over_is_no_communication_alone(seed: int):
             start, end = sorted(dice.sample(range(at, at + 20_000), 2))
             trace.add(rank, "kernel", "gemm", at, dice.randrange(20_000))
             trace.add(rank, "collective", named, start, end - start)
-            # One that is not on the GPU blocks, whatever the GPU does.
+            # A collective that does not run on the GPU counts even while the GPU computes.
             trace.add(rank, "collective", collective("barrier", "", "dist"), end, 500)
     found = Profile.of(timeline_of(trace)).to_json()
     for key, value in truth(trace)["profile"].items():
@@ -350,7 +350,7 @@ def clock_of_import(trace: Trace) -> int:
 
 def test_a_loop_begins_when_all_statements_before_it_are_over():
     trace = Trace(1)
-    for begin, end in ((0, 100_000), (10_000, 50_000)):  # one runs the other
+    for begin, end in ((0, 100_000), (10_000, 50_000)):  # the first executes the second
         trace.add(0, "cell", "get_ipython().run_cell(text)", begin, end - begin)
     train(trace, {0: 200_000}, lambda rank, step: 7_000, 20, [])
     warm_up = Profile.of(timeline_of(trace)).phase("warmup")

@@ -1,4 +1,4 @@
-"""profile.json: what is kept, when it is taken, and what is computed where it is not."""
+"""profile.json: what it stores, when it is used, and when the profile is computed instead."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
 
 
 def test_what_is_printed_after_the_run_changes_nothing_that_is_kept(tmp_path: Path):
-    """As by what a cell has started, when its ranks end."""
+    """Such as output of processes that the cell left running, added when its ranks end."""
     store, run = copied("slow-loader", tmp_path)
     write_profile(store, run)
     write_metrics(store, run)

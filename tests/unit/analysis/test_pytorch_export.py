@@ -1,4 +1,4 @@
-"""A record as traces of PyTorch's profiler, a file for each rank."""
+"""A record exported as traces of PyTorch's profiler, one file per rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLED = {"name": "allreduce x", "op": "allreduce"}
 
 
 def spans(rank: int, seq: int, cat: str, *named: Any) -> bytes:
-    """Spans of one category: each a name or a definition, its start and its length."""
+    """A spans event of one category; `named` has a name or definition, start and duration each."""
     define = [name if isinstance(name, dict) else {"name": name} for name, _, _ in named]
     starts = [start for _, start, _ in named]
     steps = [start - before for start, before in zip(starts, [0, *starts], strict=False)]
@@ -50,7 +50,7 @@ def of(trace: dict[str, Any], cat: str) -> list[dict[str, Any]]:
 
 
 def test_kernels_are_told_as_kineto_tells_them(tmp_path: Path):
-    profiled = {"name": "sgemm", "thread": "GPU 3 stream 7"}  # by --profile
+    profiled = {"name": "sgemm", "thread": "GPU 3 stream 7"}  # as --profile reports it
     lines = [
         spans(0, 0, "kernel", ({"name": "gemm", "stream": 7}, 10, 5), (profiled, 20, 5),
               ("Memcpy HtoD (Pageable -> Device)", 30, 2), ("Memset (Device)", 40, 1)),
@@ -71,7 +71,7 @@ def test_kernels_are_told_as_kineto_tells_them(tmp_path: Path):
     assert len(of(made[0], "gpu_memset")) == 1
     numbers = [each["args"]["correlation"] for each in made[0]["traceEvents"] if each["ph"] == "X"]
     assert len(set(numbers)) == len(numbers) == 4
-    # Rank 1's clock is a millisecond ahead; its GPU is the second; its allreduce is a kernel again.
+    # Rank 1's clock is 1 ms ahead, its GPU is cuda:1, and its allreduce is exported as a kernel.
     gemm, nccl = of(made[1], "kernel")
     assert (gemm["ts"], gemm["pid"]) == (10, 1)
     assert (nccl["name"], nccl["ts"], nccl["dur"], nccl["tid"]) == (NCCL["kernel"], 30, 9, 20)
@@ -89,7 +89,7 @@ def test_each_file_says_which_rank_it_is_where_readers_look(tmp_path: Path):
     made = read(traces)
     assert made[1]["distributedInfo"] == {"backend": "gloo", "rank": 1, "world_size": 2}
     [event] = of(made[0], "cpu_op")
-    assert event["ts"] == 0  # what is before the run's start is the beginning
+    assert event["ts"] == 0  # the earliest span is the trace's zero
 
 
 def test_spans_of_a_thread_lie_within_one_another_or_apart(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The memory of ranks over a run: its peak, and whether it rises all the time."""
+"""The memory of ranks over a run: its peak, and whether it rises throughout."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_peak_first_and_last():
         ([GB + i * 10_000_000 for i in range(40)], 300_000_000),  # a leak
         ([GB] * 40, 0),
         ([GB] * 10 + [2 * GB] * 30, 0),  # it rose once
-        ([GB + 5_000_000 * (i % 4) for i in range(40)], 0),  # to and fro
+        ([GB + 5_000_000 * (i % 4) for i in range(40)], 0),  # fluctuates
         ([2 * GB - i * 10_000_000 for i in range(40)], 0),
         ([GB, GB, 2 * GB, 2 * GB, 3 * GB, 3 * GB, 4 * GB], None),  # too few to tell
     ],
@@ -88,7 +88,7 @@ def test_the_words():
 
 
 def trained() -> Trace:
-    """A loop of 20 s in which rank 1, whose clock is an hour ahead, takes more and more memory."""
+    """A loop of 20 s in which the memory of rank 1 grows; its clock is an hour ahead."""
     trace = Trace(2, offsets={0: 0, 1: 3600 * SECOND})
     train(trace, {0: 0, 1: 0}, lambda rank, step: 495_000, 40, [collective("allreduce", "grad")])
     sampled(trace, 0, [GB] * 19)

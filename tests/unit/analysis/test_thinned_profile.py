@@ -1,4 +1,4 @@
-"""The profile of a run that is too long to be recorded whole: what a short one says."""
+"""The profile of a run too long to be recorded in full agrees with that of a short run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(rank: int, steps: int, stream: str, before: int = 0) -> Iterator[bytes]:
-    """What a rank reports of steps of which rank 1 computes for 20 ms longer, and others wait; the
-    first ones, `before` the training, are another loop of short steps."""
+    """The events of a rank: in each training step, rank 1 computes 20 ms longer than the others,
+    which wait. A loop of `before` short steps precedes the training."""
     recorder = SpanRecorder()
     recorder.began = ZERO
     recorder.begin()
@@ -46,7 +46,7 @@ def lines(rank: int, steps: int, stream: str, before: int = 0) -> Iterator[bytes
         arrives = begin + 20_000 + LATE_US * (rank == 1)
         met = begin + 20_000 + LATE_US
         for tensor in range(TENSORS):
-            # All of them are there when the last rank is; then one is sent after the other.
+            # All tensors are ready when the last rank arrives; they are then sent one by one.
             name = f"layer{tensor}"
             number = recorder.number(
                 name,
@@ -87,7 +87,7 @@ def test_who_waited_for_whom_is_the_same_of_a_long_run(stream: str, steps: int):
             shares = of_short[part] / short.wall, of_long[part] / long.wall
             assert shares[0] == pytest.approx(shares[1], abs=0.02), (part, of_short["rank"])
     assert long.loop is not None and long.loop.apart == 0
-    assert long.wall < steps * STEP_US  # of what was recorded whole
+    assert long.wall < steps * STEP_US  # without the unrecorded gaps
     assert long.loop.rate == pytest.approx(1e6 / STEP_US, rel=0.01)
 
 
@@ -99,11 +99,11 @@ def test_a_loop_that_begins_when_spans_are_left_out_is_found(before: int, steps:
 
 
 def test_waits_are_kept_where_their_collectives_are(monkeypatch: pytest.MonkeyPatch):
-    """Both are so many here that stretches of them are kept."""
+    """Here, both are so many that only stretches of them are recorded."""
     monkeypatch.setattr(module, "UNSAMPLED_SPANS", 1_000)
     found = Profile.of(timeline(12_000, "torch 0"))
     assert "costs 40 %" in found.diagnosis, found.diagnosis
-    # Of 240,000 collectives some 2,900 are kept, 20 in a step: more than the first 50 steps.
+    # Of 240,000 collectives, 20 per step, 2,800 are recorded: in more than the first 50 steps.
     assert found.loop is not None and found.loop.steps > 100
     [waiting] = [each["waiting"] for each in found.rows("ranks") if each["rank"] == 0]
     assert waiting / found.wall == pytest.approx(0.4, abs=0.02)
@@ -121,15 +121,15 @@ def test_a_gap_is_told_while_it_lasts_and_at_the_end():
     recorder.begin()
     number = recorder.number("a", lambda: {"name": "a"})
     found: list[tuple[int, int]] = []
-    for second in range(100):  # 100 waits in a second: the 4,000th is in second 40
+    for second in range(100):  # 100 waits per second: the first 4,200, or 42 s, are recorded
         recorder.extend("wait", [(number, 10**6 * second + 10**4 * n, 9_000) for n in range(100)])
         for fields in recorder.take(0, last=second == 99):
             if fields["cat"] == "unrecorded":
                 assert fields.get("define", NOT_RECORDED) == NOT_RECORDED
                 found += zip(itertools.accumulate(fields["start"]), fields["dur"], strict=True)
     assert found[0][0] == 42 * 10**6
-    assert max(length for _, length in found) < 12 * 10**6  # a live run is not far behind
-    # Of the later ones each tenth stretch of 200 is kept: two seconds of each twenty.
+    assert max(length for _, length in found) < 12 * 10**6  # reported in pieces
+    # After that, every tenth stretch of 200 is recorded: 2 s of every 20 s.
     assert sum(length for _, length in found) == pytest.approx(54 * 10**6, rel=0.02)
     assert found[-1][0] + found[-1][1] == pytest.approx(100 * 10**6, abs=10**5)
     [note] = recorder.new_notes()

@@ -1,4 +1,4 @@
-"""A batch job as seen from where it was sent, with a site that does not do as it should."""
+"""A batch job as seen from where it was submitted, at a site where things go wrong."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOTEBOOK = {
 
 
 class Answering(LocalHost):
-    """A site whose answer to every command is this one."""
+    """A site where every command has the same exit status and output."""
 
     def __init__(self, returncode: int, output: str, timed_out: bool = False) -> None:
         self.answer = returncode, output, timed_out
@@ -65,7 +65,7 @@ class Answering(LocalHost):
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the folder of a batch job with the notebook above and this script."""
+    """Return a function that writes a batch job's folder, with NOTEBOOK and the given script."""
 
     def write(script: str) -> Path:
         (tmp_path / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
@@ -77,8 +77,8 @@ def job(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def ready(job, home, monkeypatch) -> Iterator[Callable[..., Runner]]:
-    """Makes what runs such a job."""
-    for name in (FOLDER_VARIABLE, process_tree.JOB_MARK):  # which it sets for this process
+    """Return a function that makes the Runner of such a job."""
+    for name in (FOLDER_VARIABLE, process_tree.JOB_MARK):  # `Runner.run` sets them
         monkeypatch.setenv(name, "")
     made: list[Runner] = []
 
@@ -88,7 +88,7 @@ def ready(job, home, monkeypatch) -> Iterator[Callable[..., Runner]]:
 
     yield make
     for each in made:
-        shutil.rmtree(each.sockets, ignore_errors=True)  # one that has run has removed them
+        shutil.rmtree(each.sockets, ignore_errors=True)  # `Runner.run` removes them itself
 
 
 def test_jobs_that_are_submitted_at_once_have_folders_of_their_own():
@@ -104,7 +104,7 @@ def test_that_a_state_cannot_be_read_is_no_failure():
 
 
 def test_a_folder_that_cannot_be_looked_at_may_hold_a_result(tmp_path: Path):
-    """As when its ticket of Kerberos has expired; a folder that is not there has none."""
+    """For instance, a Kerberos ticket may have expired. A folder that does not exist has none."""
     broken = tmp_path / "there"
     broken.symlink_to(broken)
     sent = BatchJob(LocalHost(), BatchFolder(broken / "job"))
@@ -142,7 +142,7 @@ def test_of_what_cannot_be_brought_the_error_is_shown_and_not_the_data(tmp_path:
 
 
 class Greeting(LocalHost):
-    """A site whose login shell prints a word that could be data."""
+    """A site whose login shell prints a word that is valid base64."""
 
     async def run(self, argv: Any, on_line: Any = None, **how: Any) -> Completed:
         if on_line:
@@ -182,7 +182,7 @@ def test_results_come_where_the_temporary_folder_is_a_link(tmp_path: Path, home,
     assert (tmp_path / "copy.ipynb").read_text() == "{}"
 
 
-# -- what is asked for
+# -- `rankroom batch`
 
 
 def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
@@ -204,7 +204,7 @@ def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
     ("progress", "is_kept"),
     [
         (Progress("done", 2, 2, copy="/it-1.ipynb"), False),
-        (Progress("done", 2, 2), True),  # its notebook is nowhere else
+        (Progress("done", 2, 2), True),  # the folder has the only executed notebook
         (Progress("failed", 1, 2, why="no", copy="/it-1.ipynb"), True),
         (Progress("running", 1, 2, copy="/it-1.ipynb"), True),
     ],
@@ -242,7 +242,7 @@ def test_a_notebook_that_cannot_be_put_where_it_is_to_be_is_refused_before_it_ru
 
 
 def test_a_notebook_that_runs_here_ends_with_its_command(tmp_path: Path, home: Path):
-    """Also what its cells have started, and what it has made is kept."""
+    """Its kernel ends, too, and the notebook is saved as far as it was executed."""
     pid = tmp_path / "pid"
     cell = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     cells = [{**NOTEBOOK["cells"][-1], "source": cell}]
@@ -282,7 +282,7 @@ def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(
 
 
 def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, monkeypatch):
-    """The connection is kept, which waits longer after each refusal."""
+    """`keep` reconnects instead, and waits longer after each refusal."""
     line = SshConnection("login", terminal=False)
     kept = asyncio.Event()
 
@@ -300,7 +300,7 @@ def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, mon
     asyncio.run(batch_command._finish(BatchJob(line, FOLDER), scheduler, "7", Path("/copy.ipynb")))
 
 
-# -- the script that people may change
+# -- scripts that users may edit
 
 
 def test_cells_that_were_added_stand_before_the_next_one(ready):
@@ -366,7 +366,7 @@ def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
 
 
 def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, monkeypatch, capsys):
-    """Its small files may have room: who reads them must not take it for done, and remove it."""
+    """Its small state file may still fit. If that said `done`, the folder would be removed."""
 
     def refuse(*_: object, **how: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -389,7 +389,7 @@ def test_the_copy_is_kept_where_only_that_has_room(ready, tmp_path: Path, monkey
 
 
 def test_all_that_a_cell_has_written_is_waited_for(ready):
-    # By default the client goes on after four seconds, with what it has by then.
+    # By default, nbclient continues after 4 s without the rest of the output.
     assert ready().client.iopub_timeout >= 3600
 
 
@@ -430,7 +430,7 @@ def test_a_file_whose_name_is_not_text_is_sent(tmp_path: Path):
     assert Path(folder.job).read_bytes() == b"cd caf\xe9\n"
 
 
-# What the kernel's own process and the processes of cells do about the signal of a job's end.
+# How the kernel and the processes that its cells start handle SIGTERM, sent when a job ends.
 STAYS = """
 import multiprocessing, os, signal, subprocess, time
 from rankroom.batch.kernel_signals import outlive_sigterm
@@ -511,7 +511,7 @@ def test_an_interrupt_while_a_job_is_submitted_leaves_none(monkeypatch, capsys):
     async def interrupted() -> None:
         submitting = asyncio.ensure_future(batch_command._submit(asked, LocalHost(), True))
         await begun.wait()
-        for _ in range(2):  # pressed again, the submission is still waited for
+        for _ in range(2):  # a second Ctrl-C still waits for the submission
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(0.05)
         await submitting

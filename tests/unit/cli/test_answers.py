@@ -1,4 +1,4 @@
-"""What ranks ask, at a terminal."""
+"""Answering the prompts of ranks in a terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(rank: int, number: int = 1, line: int = 5) -> Prompt:
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Have these lines be typed; the prompts that were shown."""
+    """Return a function that types these lines, and returns the list of prompts shown."""
 
     def begin(*lines: str) -> list[str]:
         shown: list[str] = []
@@ -142,7 +142,7 @@ def test_tab_is_bound_as_libedit_has_it(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_tab_asks_the_rank_what_can_follow():
-    """In a real terminal, as readline reads it."""
+    """In a pseudo-terminal, through readline."""
     source = """
 from rankroom.cli.answers import _read
 from rankroom.record.model import Prompt

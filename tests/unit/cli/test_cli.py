@@ -1,4 +1,4 @@
-"""The command `rankroom`, as a user types it."""
+"""The command `rankroom`, as users type it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def good(*args: str) -> str:
 
 
 def bad(*args: str, code: int = 1) -> str:
-    """The one line that a wrong use is answered with."""
+    """Run a command that fails without a traceback, and return the line with its error."""
     result = rankroom(*args)
     assert result.exit_code == code, result.output
     assert isinstance(result.exception, SystemExit), "a traceback"
@@ -297,7 +297,7 @@ def test_tail_that_follows_can_be_stopped(home: Path):
 def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ):
-    """As a file server refuses it that is restarted."""
+    """Such as while a file server is being restarted."""
     _, run, writer = start_record(home)
     writer.append(log(0, "first\n"))
     read, load = Tail.read, Store.load

@@ -1,4 +1,4 @@
-"""What is asked of a job is refused where none is submitted; and what Ctrl-C does to a job."""
+"""Job options are refused where no job is submitted; what Ctrl-C does to a job."""
 
 from __future__ import annotations
 

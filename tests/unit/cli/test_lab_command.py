@@ -1,4 +1,4 @@
-"""`rankroom lab` without a site: what it does about its job when something goes wrong."""
+"""`rankroom lab` without a real site: what happens to its job when something fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankroom.scheduler.site import Site
 
 
 class Login:
-    """A login node that is reached."""
+    """A login node that is reachable."""
 
     name = "login"
 
@@ -31,7 +31,7 @@ class Login:
 
 
 class Submits7:
-    """A scheduler that takes a job, 7, and notes which are cancelled."""
+    """A scheduler that accepts job 7, and records which jobs are cancelled."""
 
     site, place, kind = Site("test"), Login(), slurm
 
@@ -60,7 +60,10 @@ class Submits7:
 
 @pytest.fixture
 def ended(home, monkeypatch, capsys):
-    """Has `rankroom lab` end with an error once its job is submitted; what it said."""
+    """Return a function that makes `rankroom lab` fail once its job is submitted.
+
+    It returns the output, and whether the job was cancelled.
+    """
 
     def end(error: Exception, **how: Any) -> tuple[str, bool]:
         async def follow(*words: Any) -> None:

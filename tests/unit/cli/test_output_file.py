@@ -1,4 +1,4 @@
-"""The file that a command writes: whole, or as it was before."""
+"""Files that commands write: completely, or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_file_keeps_its_mode_and_links_to_it_lead_to_what_is_new(tmp_path: Pat
     file, link = tmp_path / "page.html", tmp_path / "folder" / "link"
     link.parent.mkdir()
     link.symlink_to("../page.html")
-    write_file([b"first"], str(link), "")  # which it makes
+    write_file([b"first"], str(link), "")  # creates its target
     assert file.stat().st_mode & 0o777 == 0o666 & ~umask()
     file.chmod(0o640)
     write_file([b"second"], str(link), "")
@@ -63,7 +63,7 @@ def test_what_cannot_be_replaced_is_written_to_as_it_is(tmp_path: Path):
     write_file([b"through ", b"it"], str(pipe), "")
     reader.join()
     assert read == [b"through it"] and pipe.is_fifo()
-    # A process has this open as its standard output, say.
+    # As when the file is a process's standard output.
     file, other = tmp_path / "out", tmp_path / "other"
     with file.open("wb") as opened:
         write_file([b"into it"], f"/dev/fd/{opened.fileno()}", "")

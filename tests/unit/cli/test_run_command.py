@@ -1,4 +1,4 @@
-"""What `rankroom run` shows of a run, and when it ends it; without ranks."""
+"""What `rankroom run` shows of a run, and when it ends it; tested without ranks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
     begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(run_command, "INTERRUPT_TIMEOUT_S", 0.3)
-    ending = threading.Timer(20, begun.end)  # what never ends fails here
+    ending = threading.Timer(20, begun.end)  # a hang fails the test
     ending.start()
     assert begun.follow(timeout=0.1) == run_command.INTERRUPTED_EXIT_STATUS
     ending.cancel()

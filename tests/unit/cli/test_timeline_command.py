@@ -1,4 +1,4 @@
-"""`rankroom timeline` and `rankroom runs export`, as a user types them."""
+"""`rankroom timeline` and `rankroom runs export`, as users type them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rankroom.record.store import Store
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / "home"))
-    # Other tests' servers are none of ours.
+    # Hides Jupyter servers of other tests.
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def trace(path: Path, late: int, rank: int) -> Path:
-    """Ten allreduces, to which this rank comes `late` µs late."""
+    """Write a trace of ten allreduces at which this rank arrives `late` µs late."""
     args = {"op": "allreduce", "library": "dist"}
     events = [
         {"ph": "X", "pid": rank, "tid": 1, "cat": "collective", "name": "allreduce", "args": args,
@@ -103,7 +103,7 @@ def test_an_opened_notebook_shows_it(place: Path, monkeypatch: pytest.MonkeyPatc
     good("timeline", "t.json", "--open")
     run = Store().newest()[0]
     notebook = place / f"timeline-{run.id}.ipynb"
-    # Everybody sees a browser's command line, and only its user what is in the file.
+    # All users of a machine can read command lines, so the token is in a private file.
     [page] = (place / "home" / "pages").iterdir()
     assert opened == [page.as_uri()]
     assert f'"0; url=http://127.0.0.1:1/lab/tree/{notebook.name}?token=abc"' in page.read_text()

@@ -1,4 +1,4 @@
-"""A process's connection to a cluster that others restart, resize and ask, too."""
+"""A process's connection to a cluster that other clients also use, restart and resize."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankroom.supervisor.lease import held
 
 
 class Kept:
-    """A cluster without ranks, which this process keeps, or so it seems."""
+    """A cluster without ranks, whose supervisor appears to be this process."""
 
     def __init__(self, size: int, **fields: object) -> None:
         self.paths = ClusterPaths("made")
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_now_is_read_with_the_next_look(
     kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
     about = dataclasses.asdict(kept.info) | {"restarts": {"0": 1}}
-    kept.paths.info.write_text(json.dumps(about))  # by another process
+    kept.paths.info.write_text(json.dumps(about))  # as another process would
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", refuse)
         assert attached.refresh().restarts == {}
@@ -121,10 +121,10 @@ def descriptors() -> int:
 def test_attaching_again_and_again_is_one_connection(
     kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(AnyCluster, "current", attached)  # as `local` leaves it
+    monkeypatch.setattr(AnyCluster, "current", attached)  # as `Cluster.local` sets it
     monkeypatch.setattr(repair, "begin", lambda store, prunes: None)
     first = Cluster.attach("made")
-    assert first is not attached  # which may be closed by itself
+    assert first is not attached  # each may be closed separately
     before = threading.active_count(), descriptors()
     for _ in range(5):
         assert Cluster.attach("made") is first

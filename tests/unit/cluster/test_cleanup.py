@@ -1,4 +1,4 @@
-"""What `rankroom doctor` takes for left over, and what it leaves alone."""
+"""What `rankroom doctor` treats as left over, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "20260101-000000-000000"
 
 @pytest.fixture
 def left(home: Path) -> ClusterPaths:
-    """A cluster that has failed, whose rank holds output of a run."""
+    """A failed cluster, with output of a run in its rank's spool."""
     paths = ClusterPaths("x")
     paths.make(1)
     paths.write(ClusterInfo("x", 1, "failed", created=time.time()))
@@ -116,14 +116,14 @@ def test_output_of_a_record_that_cannot_be_understood_is_kept(left: ClusterPaths
 
 
 @pytest.mark.parametrize(
-    ("in_s", "said", "kept"),  # the job ends in so many seconds, or has no limit
+    ("in_s", "said", "kept"),  # seconds until the job's time limit; None: no limit
     [
         (9_000, "unknown", True),
         (9_000, "on", True),
         (9_000, "over", False),
         (9_000, "ending", False),
         (-90_000, "unknown", False),
-        (-90_000, "on", True),  # it was given more time
+        (-90_000, "on", True),  # its time limit was extended
         (None, "unknown", True),
         (None, "over", False),
     ],
@@ -134,7 +134,7 @@ def test_a_cluster_of_a_job_is_kept_while_the_job_may_go_on(
     home: Path, monkeypatch: pytest.MonkeyPatch, in_s: int | None, said: str, kept: bool,
     answer: type[OSError], nodes: tuple[str, ...],
 ):  # fmt: skip
-    """From a node of the job or another machine, with a supervisor that is gone or only silent."""
+    """On a node of the job and elsewhere, if the supervisor refuses connections or is silent."""
 
     def ask(*about: object, **question: object) -> None:
         raise answer

@@ -1,4 +1,4 @@
-"""Clusters as they stand on disk, start requests, and that schema and classes agree."""
+"""The status of clusters, start requests, and classes that agree with the schema."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def valid(value: Any, name: str) -> None:
 
 
 def made(state: str = "running", **fields: Any) -> ClusterInfo:
-    """A cluster of two ranks that this very process keeps, or so it seems."""
+    """A cluster of two ranks, which has no supervisor unless `fields` name one."""
     ranks = [RankInfo(rank, "c1", 100 + rank, "cuda:0" if rank else "cpu", rank) for rank in (0, 1)]
     fields = {"created": time.time(), "ranks": ranks, "ready": [0, 1], "host": "c1", **fields}
     return ClusterInfo("made", 2, state, **fields)  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_cards_come_newest_first_without_those_that_were_stopped(home):
         paths = ClusterPaths(name)
         paths.make(1)
         paths.write(ClusterInfo(name, 1, state, created=float(i)))  # type: ignore[arg-type]
-    # What is kept of an older cluster of the same name, for its records.
+    # The folder of an earlier cluster of the same name, set aside for its records.
     aside = ClusterPaths("a").folder.with_name("a.1f2e")
     aside.mkdir()
     (aside / "cluster.json").write_text(ClusterPaths("a").info.read_text())
@@ -226,7 +226,7 @@ def test_what_is_empty_is_as_the_profile_has_it(home):
     where = site.load("taurus-ml")
     granted = start_request.granted(where, {"nodes": " 3 ", "time": "", "account": "  "})
     assert (granted.job.nodes, granted.job.time) == (3, where.job.time)
-    # The other way to ask for memory takes the place of the profile's.
+    # `memory_per_cpu` replaces the profile's `memory_per_node`.
     granted = start_request.granted(where, {"memory_per_cpu": "4G"})
     assert (granted.job.memory_per_cpu, granted.job.memory_per_node) == ("4G", "")
     with pytest.raises(StartRequestError, match="only one of them"):
@@ -273,7 +273,7 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
         valid(dataclasses.asdict(choice), "SiteChoice")
 
 
-# -- names that may come from anywhere
+# -- untrusted names
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "none", "-x", "a\nb"])
@@ -323,7 +323,7 @@ def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
 
 
 def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
-    """As NFS keeps files that are open: cluster.json must not stay with them."""
+    """NFS keeps files that are still open; cluster.json must not stay with them."""
     paths, kept = ClusterPaths("one"), "supervisor.log"
     paths.make(1)
     paths.write(ClusterInfo("one", 1, "running"))
@@ -342,7 +342,7 @@ def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
         assert all_clusters() == [] and all_paths() == []
         [left] = (home / "clusters").iterdir()
         assert [each.name for each in left.rglob("*") if each.is_file()] == [kept]
-    paths.make(1)  # the next start
+    paths.make(1)  # the next start removes the rest
     assert [each.name for each in (home / "clusters").iterdir()] == ["one"]
 
 
@@ -366,7 +366,7 @@ def test_nothing_is_left_where_a_supervisor_was_ended_while_it_removed_its_folde
     ],
 )
 def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine: str, state: str):
-    """A laptop is known by its own id: its name may come from the network that it is in."""
+    """A laptop is identified by its machine id, as its host name may depend on the network."""
     monkeypatch.setattr(pid_space, "here", lambda: pid_space.PidSpace("net-7", "m1", "b2", "p"))
     before = pid_space.PidSpace(host, machine, "b1", "p")
     info = made(supervisor=7, space=str(before), remote=remote)
@@ -374,7 +374,7 @@ def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine
 
 
 def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
-    """Half of it, written down, would be that of another machine for as long as a cluster runs."""
+    """A cluster that recorded an incomplete PID space would seem to be on another machine."""
     before = pid_space.here()
     rebooted = before._replace(machine="m1", boot="before")
     monkeypatch.setattr(pid_space, "MACHINE_ID_FILE", Path("/nowhere"))

@@ -1,4 +1,4 @@
-"""Clusters of a machine or container that is gone, of which nothing here can tell that."""
+"""Clusters of a machine or container that is gone for good, which cannot be told from here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankroom.scheduler import ended_jobs
 from rankroom.system import process_tree
 from record_makers import log, lost_record
 
-SPACE = "pod-1//another-boot/pid:[1]"  # a container without a number of its machine
+SPACE = "pod-1//another-boot/pid:[1]"  # a container without a machine id
 SAID = [event_line("status", 0, 0, 0, state="running", spool={"stdout": 0}), log(0, "one\n", 1)]
 MORE = log(0, "two\n", 2)
 WITH = ("--clean", "--gone", "local")
@@ -29,7 +29,7 @@ WITH = ("--clean", "--gone", "local")
 
 @pytest.fixture
 def run(home: Path) -> RunInfo:
-    """A run in a container that is gone; the last line is not in its record yet."""
+    """A run in a container that is gone; its record lacks the log lines in the spool."""
     made = lost_record(home, *SAID, MORE, pid=os.getpid())
     paths, raw = ClusterPaths("local"), Store().paths(made.id)
     info = paths.read()
@@ -124,7 +124,7 @@ def test_of_others_nothing_has_to_be_said(run: RunInfo):
 
 
 def test_of_a_cluster_on_a_site_only_the_agent_is_gone(run: RunInfo):
-    """Its job may go on, and nothing but an agent can follow or cancel that."""
+    """Its job may still be running, and only an agent can follow or cancel it."""
     paths = ClusterPaths("local")
     info = paths.read()
     assert info is not None

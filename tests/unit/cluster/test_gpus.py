@@ -1,4 +1,4 @@
-"""Ranks and GPUs, without any: what is counted, what each rank is told, what is warned about."""
+"""Ranks and GPUs, with simulated GPUs: counts, the environment of ranks, warnings and samples."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from rankroom.reporting.samples import Sampler
 from rankroom.scheduler import allocation
 from rankroom.system.gpus import gpus_of_driver, visible_gpus
 
-# As Slurm says it of a job on two nodes with 8 GPUs each.
+# Slurm's description of a job on two nodes with 8 GPUs each.
 TWO_NODES = (
     "JobState=RUNNING EndTime=Unknown   Nodes=c[1-2] CPU_IDs=0-63 Mem=0 GRES=gpu:a100:8(IDX:0-7) "
 )
@@ -24,7 +24,7 @@ INSTANCES = "MIG-4e7f,MIG-81a0"
     ("visible", "count"),
     [
         (None, 8), ("0,1", 2), ("", 0), ("-1", 0), ("NoDevFiles", 0), (" 2, 5", 2),
-        # What is not there hides what follows.
+        # As in CUDA, an entry without a GPU hides all that follow.
         ("0,1,2,3,4,5,6,7,8,9", 8), ("9", 0), ("3,9,4", 1), ("3,-1,4", 1),
         ("GPU-4,GPU-6", 2), (INSTANCES, 2),
     ],
@@ -64,7 +64,7 @@ def test_sharing_a_gpu_is_warned_about(devices, words, monkeypatch):
 
 
 def two_nodes(ranks=None):
-    """What each rank finds set, and its device as its cluster knows it, node by node."""
+    """The environment and the device of each rank, node by node."""
     granted = allocation.read(TWO_NODES, "7", ranks, [1, 1])
     size = sum(node.ranks for node in granted.nodes)
     info = ClusterInfo("two", size, rpc="tcp://127.0.0.1:4000", allocation=granted)
@@ -81,7 +81,7 @@ def test_two_nodes_have_a_rank_for_each_gpu(home, monkeypatch):
         devices = [f"cuda:{number}" for number in range(8)]
         assert [env["RANKROOM_DEVICE"] for env, _ in node] == devices == [own for _, own in node]
         assert [int(env["LOCAL_RANK"]) for env, _ in node] == list(range(8))
-        # Each sees all GPUs of its node, in their order.
+        # Each rank sees all GPUs of its node, in their order.
         assert not any("CUDA_VISIBLE_DEVICES" in env for env, _ in node)
 
 
@@ -107,7 +107,7 @@ def test_each_rank_has_an_instance_of_mig_to_itself(home, monkeypatch):
         (None, 3, {"gpu": 30, "gpu_memory": 4 << 30}),
         ("4,5", 1, {"gpu": 50, "gpu_memory": 6 << 30}),
         ("GPU-6,GPU-2", 0, {"gpu": 60, "gpu_memory": 7 << 30}), ("4,5", 2, {}), ("GPU-9", 0, {}),
-        (INSTANCES, 1, {"gpu_memory": 5 << 30}),  # how busy an instance is, the driver does not say
+        (INSTANCES, 1, {"gpu_memory": 5 << 30}),  # no utilization of a MIG instance
     ],
 )  # fmt: skip
 def test_a_sample_is_of_the_ranks_own_gpu(monkeypatch, visible, number, load):

@@ -1,4 +1,4 @@
-"""A rank that was given up while its node was cut off: what it wrote meanwhile joins the record."""
+"""What a rank writes after it was given up, as its node was cut off, is added to the record."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def said(number: int, text: str, to: int) -> bytes:
 
 @pytest.fixture
 def given_up(home: Path):
-    """A run that is over, whose rank was given up after two events; its store, id and spool."""
+    """A finished run whose rank was given up after two events: its store, id and spool."""
     _, run, writer = start_record(home, size=1, ranks=[RankInfo(0, "c4", 99, "cpu")])
     known = BEGIN + said(1, "one\n", 4)
     writer.append(known)
-    # Its last words, as they were found in its stream.
+    # The rank's last output, taken from its stdout instead of its spool.
     writer.append(said(2, "two\n", 8))
     writer.append(
         event_line("status", 0, 3, 9, state="lost", note="was given up", spooled=len(known))
@@ -57,7 +57,7 @@ def test_what_came_later_joins_the_record_once(given_up):
     store, run_id, spool = given_up
     assert texts(store, run_id) == ["one\n", "two\n"]
     with spool.open("ab") as file:
-        # It tells itself what was found in its stream, and more.
+        # The spool has the text that was taken from stdout as well, and more.
         file.write(said(2, "two\nthr", 11))
         file.write(said(3, "ee\n", 14)[:20])
     assert texts(store, run_id) == ["one\n", "two\n", "thr"]
@@ -77,7 +77,7 @@ def test_what_came_later_joins_the_record_once(given_up):
 def test_a_line_behind_a_hole_in_the_middle_of_another_joins_it(given_up):
     store, run_id, spool = given_up
     with spool.open("ab") as file:
-        # A disk that was full for a while took the beginning of one, and then all of the next.
+        # While the disk was full, only the beginning of an event was written; the next is complete.
         file.write(said(2, "lost\n", 13)[:30] + bytes(40) + said(3, "four\n", 18))
     assert texts(store, run_id) == ["one\n", "two\n", "four\n"]
 

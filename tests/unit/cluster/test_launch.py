@@ -1,4 +1,4 @@
-"""What a cluster is started with: its folder, its Python, its environment; and what fails."""
+"""How a cluster is started: its folder, its Python, its environment; and starts that fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rankroom.system import process_tree
 
 @pytest.fixture
 def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
-    """The command line and the environment of each supervisor that would be started."""
+    """The command line and environment of each supervisor that would have been started."""
     found = []
 
     def start(words: list[str], **more: Any) -> SimpleNamespace:
@@ -37,7 +37,7 @@ def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], 
     monkeypatch.setattr(launch, "subprocess", SimpleNamespace(
         Popen=start, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT
     ))  # fmt: skip
-    monkeypatch.setattr(port_guard, "environment", lambda own: {})  # nothing is compiled
+    monkeypatch.setattr(port_guard, "environment", lambda own: {})  # compiles nothing
     for name in ("SLURM_JOB_ID", "PBS_JOBID"):
         monkeypatch.delenv(name, raising=False)
     return found
@@ -45,7 +45,7 @@ def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], 
 
 @pytest.fixture
 def elsewhere() -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor, or so it seems, that was started with another environment."""
+    """Stands in for a supervisor; it was started with another environment."""
     code = "import sys; print(flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -116,7 +116,7 @@ def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
 
 @pytest.fixture
 def granted(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """For how many ranks a job of two nodes that are unlike each other was asked."""
+    """The numbers of ranks requested from a job of two unequal nodes."""
     asked: list[int | None] = []
 
     def room_for(ranks: int | None, env: Any) -> tuple[Allocation, int, int]:
@@ -133,7 +133,7 @@ def of_job(size: int) -> ClusterInfo:
 
 
 def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any]):
-    """Its ranks would be on the login node."""
+    """Otherwise its ranks would run outside of the job, such as on the login node."""
     for asked in ({}, {"ranks": "4"}):
         with pytest.raises(UsageError, match="cluster x belongs to job 7, and this process is"):
             actions.prepare_restart(ClusterPaths("x"), of_job(2), asked)
@@ -141,10 +141,10 @@ def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any])
 
 
 @pytest.mark.parametrize(("size", "asked", "passed"), [
-    (6, {}, None),  # on each node as many as it has GPUs, as at the start
+    (6, {}, None),  # the default, one rank per GPU, as at the start
     (3, {}, 3),
     (6, {"ranks": "4"}, 4),
-    (6, {"ranks": "0"}, 0),  # which is refused, like anywhere else
+    (6, {"ranks": "0"}, 0),  # which `room_for` refuses
 ])  # fmt: skip
 def test_in_a_job_ranks_are_dealt_out_as_at_the_start(
     begun: list[Any], granted: list[int | None], size: int, asked: Any, passed: int | None
@@ -196,7 +196,7 @@ def test_a_start_that_is_late_without_a_rank_that_is(home: Path):
 def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Another notebook has just started it again: to do so once more would end that."""
+    """Another notebook has just restarted it; another restart would end that one."""
     paths = ClusterPaths("mine")
     paths.make(1)
     paths.write(ClusterInfo("mine", 1, "starting"))
@@ -264,7 +264,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     paths.write(ClusterInfo("x", 2, "running", supervisor=me.pid, began=me.began, created=2.0))
     monkeypatch.setattr(actions, "END_TIMEOUT_S", 0.1)
     actions._wait_over(paths, "", stopped)
-    paths.write(ClusterInfo("x", 2, created=2.0))  # not claimed yet
+    paths.write(ClusterInfo("x", 2, created=2.0))  # without a supervisor yet
     lookup.end(paths, stopped)
     assert actions.end(paths, stopped) == ""
     launch.wait_end(paths, 0.1, stopped)

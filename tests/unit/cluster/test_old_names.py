@@ -1,4 +1,4 @@
-"""Names of the version before are still understood, and of a variable the new name is said."""
+"""Names of the previous version still work, and a renamed variable is reported."""
 
 from __future__ import annotations
 

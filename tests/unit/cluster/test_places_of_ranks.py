@@ -1,4 +1,4 @@
-"""Where ranks are to start, and in which job: the same by magic, by command and by the sidebar."""
+"""Where ranks start, and in which job: magic, command and sidebar agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankroom.remote import start
 from rankroom.scheduler.site import Site
 
 PROFILES = {
-    # A host that only ssh reaches, and no scheduler there.
+    # A host that is only reachable over SSH, without a scheduler.
     "loginonly": 'login = "login.example.org"\nscheduler = "none"\n',
     "slurmy": 'login = "login.example.org"\n[job]\nranks_per_node = 2\n',
     "near": 'scheduler = "none"\n',
@@ -28,7 +28,7 @@ Front = Callable[..., str]
 
 
 class Started(Exception):
-    """Ranks would have been started: the site, or None for this machine."""
+    """Raised instead of starting ranks, at the site `where`, or on this machine if it is None."""
 
     def __init__(self, where: Site | None, ranks: int | None = None) -> None:
         super().__init__("started")
@@ -62,7 +62,7 @@ fronts = pytest.mark.parametrize("start_by", [magic, command, sidebar])
 
 @pytest.fixture(autouse=True)
 def profiles(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites of the user's own; what would start ranks says so instead."""
+    """The user's own site profiles; Started is raised instead of starting ranks."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(AnyCluster, "current", None)  # another test may have left one
     own = tmp_path / "config" / "rankroom" / "sites"

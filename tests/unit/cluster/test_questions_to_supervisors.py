@@ -1,4 +1,4 @@
-"""What is said where a cluster's supervisor cannot be asked."""
+"""The errors if a request to a cluster's supervisor fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankroom.rpc.server import Server
 
 @pytest.fixture
 def paths(home: Path) -> Iterator[ClusterPaths]:
-    """A cluster without ranks, which this process keeps, or so it seems."""
+    """A cluster without ranks, whose supervisor appears to be this process."""
     made, me = ClusterPaths("mine"), this_process()
     made.make(1)
     server = Server("", made.folder, lambda question: question.answer())

@@ -23,7 +23,7 @@ def refuses(node: str, scheduler: str = "slurm") -> ClusterInfo:
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    """Have Slurm say how the job is."""
+    """Return a function that makes Slurm report a state of the job."""
 
     def says(state: str) -> None:
         liveness._over.cache_clear()
@@ -42,7 +42,7 @@ def test_from_outside_of_the_job_the_scheduler_says_whether_it_is_over(slurm):
     assert liveness.alive(refuses("c1"))
     slurm("TIMEOUT")
     assert liveness.state(refuses("c1")) == "gone"
-    # The number is another scheduler's.
+    # Slurm's answer does not apply to a job of another scheduler.
     assert liveness.state(refuses("c1", "pbs")) == "unknown"
 
 
@@ -65,7 +65,7 @@ def test_a_cluster_that_cannot_be_asked_is_not_called_stopped(home, slurm, monke
     ends.state = "ending"
     paths.write(ends)
     assert actions.end(paths, ends) == "cluster far is still being stopped"
-    ends.state = "failed"  # as it has recorded itself
+    ends.state = "failed"  # as its supervisor recorded
     paths.write(ends)
     actions.stop("far")
     slurm("COMPLETED")

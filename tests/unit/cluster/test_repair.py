@@ -1,4 +1,4 @@
-"""A record whose writer is gone is completed from what ranks left, when somebody asks for it."""
+"""A record whose writer is gone is completed from what ranks left, but only on request."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ END = [log(0, "two\n", 2), event_line("status", 0, 3, 9, state="ok")]
 
 @pytest.fixture
 def lost(home: Path):
-    """Makes a lost run of one rank, whose spool holds all of its lines and the record the first."""
+    """Return a function that makes a lost run of one rank; its record has only the first line."""
     return partial(lost_record, home)
 
 
 @pytest.fixture
 def going_on(home: Path) -> Iterator[int]:
-    """The pid of a rank that goes on, as those of an earlier version do without their keeper."""
+    """The pid of a rank that outlives its supervisor, as ranks of an earlier version do."""
     environment = os.environ | {process_tree.CLUSTER_MARK: str(ClusterPaths("local").folder)}
     code = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as rank:
         assert rank.stdout
-        rank.stdout.readline()  # its environment is there then
+        rank.stdout.readline()  # only then is its environment set
         yield rank.pid
         rank.communicate()
 
@@ -105,7 +105,7 @@ def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
 
 
 def test_one_whose_words_had_not_come_did_get_it(home, lost):
-    """A silent cell says so a second after it began."""
+    """While a cell is silent, its rank first reports after about a second."""
     run = lost(b"", pid=gone_process().pid)
     spool = ClusterPaths("local").spool(0) / f"{run.id}.jsonl"
     spool.write_bytes(b"".join(SAID))
@@ -179,13 +179,13 @@ def test_a_run_has_lasted_as_long_as_is_known_of_it_whenever_it_is_completed(hom
     raw.write_text(json.dumps(about))
     assert complete_all(store) == [run.id]
     found = store.load(run.id)
-    assert found.end == found.start + 1000  # when it said its one line
+    assert found.end == found.start + 1000  # the time of its only log line
     assert [event["t"] for event in store.events(run.id)][-2:] == [1000, 1000]
 
 
 @pytest.mark.parametrize("ahead", [30_000_000, -30_000_000])
 def test_a_rank_with_another_clock_is_lost_when_it_was(home, lost, ahead: int):
-    """What it has said is by its own clock, that it is lost by that of the run."""
+    """Its events are timed by its own clock, its loss by the clock of the run."""
     begun = event_line("status", 0, 0, ahead, state="running", spool={"stdout": 0})
     run = lost(begun, log(0, "one\n", 1, ahead + 5_000_000), pid=gone_process().pid)
     store = Store()
@@ -247,12 +247,12 @@ def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(
 
 
 def test_a_record_is_completed_at_once_where_its_job_is_known_to_be_over(home, lost, monkeypatch):
-    """It was written to a moment ago; its writer was killed with its job, on another machine."""
+    """Even if written to a moment ago: its writer, on another machine, was killed with its job."""
     run = lost(*SAID, *END, pid=os.getpid())
     paths, store = ClusterPaths("local"), Store()
     said, asked = "over", []
     monkeypatch.setattr(ended_jobs, "state", lambda granted: asked.append(granted.job) or said)
-    monkeypatch.setattr(liveness, "alive", lambda info: False)  # it does not answer from here
+    monkeypatch.setattr(liveness, "alive", lambda info: False)  # the supervisor counts as gone
     info = paths.read()
     info.allocation = Allocation("12", (Node("c1", 1),), time.time() + 1000)
     info.host, info.space, info.supervisor, info.began = "c1", "c1/another/boot/pid", 7, 8
@@ -274,8 +274,8 @@ def test_a_record_is_completed_at_once_where_its_job_is_known_to_be_over(home, l
 
 @pytest.fixture
 def earlier(home: Path) -> str:
-    """What version 1 left when its kernel was killed during a run, in the middle of a line, and
-    later its keeper; the ranks had gone on printing. Returns the run's id."""
+    """What version 1 left: its kernel was killed during a run, in the middle of a line, and later
+    its keeper (the supervisor), while the ranks went on printing. Returns the run's id."""
     shutil.copytree(VERSION_1, home)
     gone = gone_process()
     [run] = home.glob("runs/*/run.json")

@@ -1,4 +1,4 @@
-"""A process's connections to a supervisor: of many threads, and after a fork."""
+"""A process's connections to a supervisor: shared by threads, and reopened after a fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankroom.rpc.server import Question, Server
 
 
 class Listening:
-    """A cluster that this process keeps, or so it seems, and who asks it."""
+    """A cluster whose supervisor appears to be this process, and a client of it."""
 
     def __init__(self, home: Path) -> None:
         self.paths = ClusterPaths("x")
@@ -49,7 +49,7 @@ class Listening:
 
     def refresh(self) -> ClusterInfo:
         self.looks += 1
-        time.sleep(0.01)  # others come meanwhile
+        time.sleep(0.01)  # lets other threads in
         return self.info
 
 
@@ -100,7 +100,7 @@ def test_a_process_that_was_forked_asks_for_itself(listening: Listening):
     if child == 0:
         status = 1
         try:
-            signal.alarm(20)  # what waits for its parent's connections waits for ever
+            signal.alarm(20)  # waiting on the parent's connections would never end
             for said in (listening.client.ask_directly(do="run"), listening.client.ask("look")):
                 assert said["said"] == 1
             status = 0
@@ -111,7 +111,7 @@ def test_a_process_that_was_forked_asks_for_itself(listening: Listening):
 
 
 def test_who_asks_nothing_looks_all_the_same(listening: Listening, monkeypatch: pytest.MonkeyPatch):
-    """Another supervisor's lease has to be held."""
+    """If the cluster has a new supervisor, an idle client has to hold its lease, too."""
     monkeypatch.setattr(supervisor_client, "RENEW_S", 0.01)
     listening.client.ask("look")
     before, until = listening.looks, time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""Clusters on sites whose agent here is gone, as after a restart of the laptop."""
+"""Clusters on sites whose local agent is gone, as after a reboot of the laptop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(
     name: str = "far", space: PidSpace = NOW, job: str = "77",
     others: list[str] | None = None, **fields: Any,
 ) -> ClusterPaths:  # fmt: skip
-    """A cluster whose ranks are in job 77 of a site, and whose agent has ended unless said."""
+    """A cluster with ranks in job 77 of a site; by default, its local agent has ended."""
     paths = ClusterPaths(name)
     paths.make(0)
     remote = Remote("hpc", state="running", job=job, name=name, others=others)
@@ -43,7 +43,7 @@ def cluster(
 
 
 def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.MonkeyPatch):
-    """Only an agent can end its job, and only its folder leads to that."""
+    """Only an agent can cancel its job, and only its folder leads to the job."""
     monkeypatch.setattr(start, "relaunch", lambda paths: None)
     monkeypatch.setattr(start_limit, "START_TIMEOUT_S", 0.1)
     paths = cluster()
@@ -61,7 +61,7 @@ def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: p
     paths = cluster(supervisor=me.pid, began=me.began)
 
     def ask(info: ClusterInfo, *about: object, **more: object) -> dict[str, Any]:
-        """It was just about to say so by itself."""
+        """The agent records the failure just as it is asked to stop."""
         asked.append(1)
         assert info.remote is not None
         info.state = info.remote.state = "failed"
@@ -76,7 +76,7 @@ def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: p
 
 @pytest.mark.parametrize("granted", [None, Allocation("77", (Node("c1", 1),))])
 def test_after_a_restart_of_the_machine_it_is_found_without_its_name(granted: Allocation | None):
-    """Also where it is known what its job was granted: the agent was here all the same."""
+    """Even with a known allocation of its job, as the agent ran on this machine."""
     paths = cluster(space=NOW._replace(boot="before"), allocation=granted, rpc="ipc:///gone")
     info = paths.read()
     assert info is not None and liveness.state(info) == "gone"
@@ -108,7 +108,7 @@ def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
 def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Else its name would be in use, and nothing would be left of it."""
+    """Otherwise its name would still be in use: the start would fail, and the cluster be lost."""
     _, started, there = cluster(), [], [1, 2, 3]
 
     def stop(paths: ClusterPaths, info: ClusterInfo) -> str:

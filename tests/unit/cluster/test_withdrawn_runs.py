@@ -1,4 +1,4 @@
-"""A client that waits no longer for its run to begin says so."""
+"""A client that stops waiting for its run to begin withdraws it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankroom.system.polling import poll_until
 
 
 class Waiting:
-    """A supervisor whose ranks are starting: it answers no question."""
+    """A supervisor whose ranks are starting: it answers no request."""
 
     def __init__(self) -> None:
         self.paths = ClusterPaths("x")
@@ -38,7 +38,7 @@ class Waiting:
         self.asked.append(question.content)
 
     def was_withdrawn(self) -> bool:
-        """Whether what was asked was withdrawn after that."""
+        """Whether the run that was requested was withdrawn after that."""
 
         def is_there() -> bool:
             return [each["do"] for each in self.asked] == ["run", "withdraw"]
@@ -70,7 +70,8 @@ def test_ranks_that_start_are_waited_for_longer_than_the_supervisor(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(supervisor_client, "REPLY_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(waiting.server, "address", "")  # which would drop a question that is late
+    # At an ipc address, the server would drop the request, whose time limit has passed.
+    monkeypatch.setattr(waiting.server, "address", "")
     looks: list[None] = []
 
     def look(client: SupervisorClient) -> None:

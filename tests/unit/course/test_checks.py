@@ -1,4 +1,4 @@
-"""Checks of exercises, as a rank makes them, and what is said of an answer as a whole."""
+"""Checks of exercises as ranks run them, and the verdict on an answer as a whole."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SEED = 7
 
 
 def ring(name: str, answer: Callable[[list[Any], Any], None], length: int) -> None:
-    """Try half a ring on rank 0 of 2, which knows without the other what comes out: `answer` gets
-    the chunks, and what they should be."""
+    """Check one half of a ring all-reduce on rank 0 of 2 alone: `answer` gets the chunks, and what
+    both ranks should end with."""
     whole = ring_exercises._rows(Learner({}, 0, 2, SEED), 2 * length).sum(0).chunk(2)
     exercise = find(name)
     variables = {exercise.answer: lambda chunks: answer(chunks, whole)}
@@ -82,7 +82,7 @@ def train(epoch, last, path):
 
 
 def resumes(put: str) -> None:
-    """Try the answer to batch.3 that puts a checkpoint in its place so."""
+    """Check an answer to batch.3 that puts its checkpoint in place by the code `put`."""
     variables: dict[str, Any] = {}
     exec(RESUMES.format(put=put), variables)
     find("batch.3").run(Learner(variables, 0, 1, SEED))
@@ -119,7 +119,7 @@ def test_a_function_typed_where_nothing_keeps_the_lines_is_refused():
 
 
 class Ranks:
-    """A cluster that notes what it is to run."""
+    """A cluster that only records what it is asked to run."""
 
     size = 2
 
@@ -165,7 +165,7 @@ def test_a_cell_whose_check_would_be_text_is_refused(monkeypatch: pytest.MonkeyP
     code = "get_ipython().run_cell_magic('writefile', 'x', 'speaks = 1')"
     with pytest.raises(UsageError, match="a cell with %%writefile cannot be checked"):
         trial.start(find("hello.2"), "\n%%writefile x\nspeaks = 1", code=code)
-    trial.start(find("capstone.4"), "%%writefile x")  # a script's text is what it is
+    trial.start(find("capstone.4"), "%%writefile x")  # the text of a script is not run as a cell
     assert ranks.sources[0].startswith("script = '%%writefile x'\n")
 
 
@@ -223,7 +223,7 @@ def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
 
 
 class Standing:
-    """A run whose ranks stand as `states` say, until it is interrupted or its time is over."""
+    """A run whose ranks stay in `states` until it is interrupted, or ends after `ends_after` s."""
 
     def __init__(self, *states: str, ends_after: float = 60.0) -> None:
         self.info = make_run(2, state="running")
@@ -247,7 +247,7 @@ class Standing:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, home: Path) -> Exercise:
-    """An exercise that may take half a second, and a hang that is for good after a tenth."""
+    """An exercise with a limit of 0.5 s; a hang counts as permanent after 0.1 s."""
     monkeypatch.setattr(trial, "PERMANENT_HANG_S", 0.1)
     return dataclasses.replace(find("ring.1"), limit=0.5)
 
@@ -344,7 +344,7 @@ def test_an_answer_that_knows_one_number_of_ranks_only_is_wrong():
 
 @pytest.fixture
 def saving(home: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Horovod on rank 1 of a node; what rank 0 has saved is whole when all are at the barrier."""
+    """Horovod on rank 1 of a node; the barrier completes the checkpoint that rank 0 saves."""
     import torch
 
     saved: list[tuple[Any, Path]] = []
@@ -401,8 +401,8 @@ def test_a_tunnel_may_do_without_a_shell(options: str):
 def test_accuracy_is_not_asked_for_where_an_epoch_has_few_steps(
     monkeypatch: pytest.MonkeyPatch, size: int
 ):
-    """The ranks have done all they should, and their network knows nothing."""
-    import torch  # here, as no other test of this file waits for it
+    """The ranks have read all images as required, but their network has learned nothing."""
+    import torch  # here, so that tests without it need not wait for the import
 
     share = len(slow_images.SlowImages()) // size
     model = slow_images.network(seed=0)

@@ -1,4 +1,4 @@
-"""What a lesson lacks: asked of the ranks without a trace, and said with the way out."""
+"""Unmet requirements of a lesson: found without a run, and reported with a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankroom.horovod_build.features import Features
 
 
 def ranks(size: int, *lacks: str) -> Any:
-    """A cluster, on which nothing can be run: that would be the newest run."""
+    """A cluster without `run`, as a run would become the newest record."""
 
     def apply(rank: int, function: Any, names: list[str], patience: float) -> list[str]:
         assert function is missing_here
@@ -46,7 +46,7 @@ def test_packages_are_looked_for():
 
 
 def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: pytest.MonkeyPatch):
-    """The Python files of all frameworks are there in any case."""
+    """Horovod has the Python files of all frameworks, whichever it was built for."""
     built = Features("0.28.1", Path("/x"), {"torch": "2.5.1"})
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
     monkeypatch.setattr(requirements, "features", lambda: built)
@@ -56,7 +56,7 @@ def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: 
 
 
 def test_a_package_that_is_too_old_is_lacking(monkeypatch: pytest.MonkeyPatch):
-    """As PyTorch without `fully_shard`, of which a lesson would fail in the middle."""
+    """With a PyTorch that lacks `fully_shard`, a lesson would fail halfway through."""
     installed = {"torch": "2.5.1+cu124"}
     monkeypatch.setattr(requirements, "version", lambda name: installed[name])
     assert missing_here(["torch", "torch>=2.5", "torch>=2.6"]) == ["torch>=2.6"]

@@ -1,4 +1,4 @@
-"""What ranks get of a lesson when a learner catches up."""
+"""What ranks run of a lesson when a learner catches up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def source_until(one: Lesson, exercise: str = "") -> str:
 
 
 def names_in(source: str) -> set[str]:
-    """What a cell defines or sets at its top level."""
+    """The names that a cell defines or sets at its top level."""
     nodes = ast.parse(source).body
     targets = (t for n in nodes if isinstance(n, ast.Assign) for t in n.targets)
     return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)} | {
@@ -47,7 +47,7 @@ def test_every_exercise_of_every_lesson_is_solved(one: Lesson):
 
 @pytest.mark.parametrize("one", LESSONS, ids=lambda one: one.file)
 def test_solutions_find_the_names_they_use(one: Lesson):
-    """Those of a solution whenever it is called; of what is around it, those it is defined with."""
+    """For a solution, including those in its functions; for its preparation, without these."""
     there = {*dir(builtins), *PREDEFINED_NAMES}
     for each in solutions.solutions(one):
         there |= bound(f"{each.preparation}\n{each.source}")
@@ -61,7 +61,7 @@ def bound(source: str) -> set[str]:
 
 
 def used(source: str, in_functions: bool) -> set[str]:
-    """The global names that are read: at once, and when functions are called."""
+    """The global names that are read, `in_functions` also those read when functions are called."""
 
     def of(table: symtable.SymbolTable) -> Iterator[str]:
         is_module = table.get_type() == "module"
@@ -85,7 +85,7 @@ def test_the_solutions_of_the_first_lesson_hold():
 
 def test_it_ends_with_the_exercise_and_brings_what_that_builds_on():
     source = source_until(lesson(3), "ring.2")
-    # `pass_on` is the lesson's own, from a cell between two exercises.
+    # `pass_on` is defined in a cell of the lesson between two exercises.
     assert {"neighbours", "pass_on", "reduce_scatter"} <= names_in(source)
     assert not {"all_gather", "bytes_sent", "ring_all_reduce"} & names_in(source)
     assert "import torch.distributed as dist" in source
@@ -101,7 +101,7 @@ def test_nothing_else_of_a_lesson_is_run_and_decorators_stay():
 
 
 def test_what_came_of_each_solution_is_a_sentence():
-    """Also of one that is a script, and of one whose cells above it have not run."""
+    """Including a solution that is a script, and one that needs cells which have not run."""
     good = SimpleNamespace(state="done", wait=lambda seconds: True, info=make_run(2, state="done"))
     failure = Failure(0, "NameError", "name 'images' is not defined\n(hint)")
     info = make_run(2, state="failed", failure=failure)

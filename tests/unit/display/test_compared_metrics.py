@@ -1,4 +1,4 @@
-"""Runs side by side where the view cannot run: last values, curves, and what is not there."""
+"""Runs compared where the view cannot run: last values, curves, and what is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_last_values_are_means_of_ranks_with_their_difference(
 ):
     store, run = recorded(tmp_path, {"loss": [9, 0.5], "lr": [0.1]}, 2)
     _, other = recorded(tmp_path, {"loss": [9, 2, "NaN", 0.25], "acc": [0.75]}, 4)
-    # Whatever is kept coarsely, the last value is the last.
+    # Even if curves are stored coarsely, the last value is exact.
     for most in ("MAX_CURVE_BUCKETS", "MIN_CURVE_BUCKETS"):
         monkeypatch.setattr(metrics_of_run, most, 2)
     if is_kept:

@@ -1,4 +1,4 @@
-"""The output of a cell: bounded whatever a run wrote, and telling what matters first."""
+"""The output of a cell: bounded whatever a run wrote, with what matters most first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALLOWED |= {"i": {"style"}, "br": set(), "img": {"src", "alt", "style"}}
 
 
 class Tags(HTMLParser):
-    """Holds HTML to be well-formed and inert, and collects its text."""
+    """Asserts that HTML is well-formed and inert, and collects its text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def read(html: str) -> Tags:
 
 
 def saved(data: dict[str, Any]) -> int:
-    """By how much the notebook file grows."""
+    """How many bytes the output adds to the notebook file."""
     cell = nbformat.v4.new_code_cell("x")
     empty = len(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])).encode())
     cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
@@ -113,7 +113,7 @@ def pages(run: RunInfo, *events: dict[str, Any], store: Store | None = None) -> 
     return data["text/plain"], read(data["text/html"])
 
 
-# --- what it says ---------------------------------------------------------------------------------
+# --- contents -------------------------------------------------------------------------------------
 
 
 def test_an_empty_run_is_one_line():
@@ -348,7 +348,7 @@ def test_html_of_ranks_is_not_trusted():
     assert "<b>frame</b>" in html.text and "alert" not in html.text
 
 
-# --- how big and how quick ------------------------------------------------------------------------
+# --- size and speed -------------------------------------------------------------------------------
 
 NASTY = ["<", "&", '"', "'", "\\", "\n", "\r", "\x00", "\x1b[31m", "\x1b[0m", "火", "🙂", "\ud800",
          "\u2028", "</pre>", "<script>", "x" * 400, "\t", " ", "0.931"]  # fmt: skip
@@ -536,7 +536,7 @@ def test_an_error_without_a_message_is_its_name():
 
 @pytest.mark.parametrize(("ranks", "lines"), [(64, 40), (32, 70), (24, 95), (128, 20)])
 def test_the_same_lines_of_many_ranks_are_there_once(tmp_path: Path, ranks: int, lines: int):
-    """No rank has more than is shown of one: its first and its last lines are the same."""
+    """No rank has more lines than are shown at both ends, so none is left out or repeated."""
     events = [
         log(rank, f"epoch {number}\n", seq)
         for seq, number in enumerate(range(lines), 1)
@@ -551,7 +551,7 @@ def test_the_same_lines_of_many_ranks_are_there_once(tmp_path: Path, ranks: int,
 
 
 def test_lines_between_many_spans_are_in_the_summary(tmp_path: Path):
-    """Spans of many ranks come after the last line that the cell has printed."""
+    """The spans of many ranks may follow the last line that the cell printed."""
     spans = json.dumps({"kind": "spans", "rank": 0, "seq": 0, "t": 0, "define": ["x" * 1000]})
     many = f"{spans.replace(': ', ':').replace(', ', ',')}\n".encode() * 600
     lines = [log(0, f"loss {number}\n", number) for number in range(3)]

@@ -1,4 +1,4 @@
-"""Lines put together from pieces, and equal lines of several ranks shown once."""
+"""Lines assembled from pieces, and equal lines of several ranks shown once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankroom.record.download import log_text
 from rankroom.record.model import parse_event
 from record_makers import log
 
-# One, or one of each rank.
+# One number, or one per rank.
 NUMBERS = re.compile(r"[0-9]+(\.5)?(\|[0-9]+(\.5)?)*")
 BARS = json.loads((SUPPORT / "bars.json").read_text("utf-8"))
 FLAGS_BEGIN = "To enable the following instructions: "
@@ -60,7 +60,7 @@ def test_progress_bars_leave_their_last_state():
 
 @pytest.mark.parametrize("case", BARS, ids=[case["name"] for case in BARS])
 def test_bars_below_one_another_stand_once(case: dict[str, Any]):
-    """The view's test reads the same file."""
+    """The view's tests use the same file."""
     found = texts(*[log(0, text, seq=n) for n, text in enumerate(case["said"])])
     assert [clean(text).rstrip() for _, _, text in found] == case["lines"]
 
@@ -121,7 +121,7 @@ def test_what_a_rank_alone_printed_moves_in_front_of_what_it_joins():
 
 
 def test_the_view_collapses_alike():
-    """The view's test reads the same file."""
+    """The view's tests use the same file."""
     assert collapse_cases.FILE.read_text("utf-8") == collapse_cases.text(), (
         "run tests/support/collapse_cases.py"
     )

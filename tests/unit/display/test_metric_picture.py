@@ -26,7 +26,7 @@ LIMIT = 64 << 10
 
 
 def recorded(root: Path, curves: dict[str, list[Any]], ranks: int = 1) -> tuple[Store, Any]:
-    """A run whose ranks all report these values, and their number on top."""
+    """A run whose ranks all report these values, each with its rank added."""
     lines = []
     for rank in range(ranks):
         rows = [
@@ -42,12 +42,12 @@ def recorded(root: Path, curves: dict[str, list[Any]], ranks: int = 1) -> tuple[
 
 
 def parsed(svg: str) -> ElementTree.Element:
-    """The SVG as XML, after what HTML allows and XML does not."""
+    """Parse the SVG as XML, with quotes around attributes, which HTML does not need."""
     return ElementTree.fromstring(re.sub(r"(\s[a-z-]+)=([^'\s>]+)", r"\1='\2'", svg))
 
 
 def drawn(svg: str, colour: str) -> list[list[tuple[float, float]]]:
-    """The pieces of all lines of a colour, as points."""
+    """The segments of all lines of a colour, as points."""
     paths = [path.get("d", "") for path in parsed(svg).iter("path") if path.get("stroke") == colour]
     pieces = [piece.replace("h.1", "") for path in paths for piece in path.split("M")[1:]]
     return [

@@ -68,7 +68,7 @@ def test_it_has_curves_of_the_runs_that_it_is_compared_with(tmp_path: Path):
 def test_of_many_ranks_it_has_fewer_metrics_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 1)  # so eight curves
+    monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 1)  # room for eight curves
     named = {"loss": [1.0], "acc": [2.0], "rate": [3.0]}
     _, wide = recorded(tmp_path, named, 5)
     store, run = recorded(tmp_path, named, 3)
@@ -116,7 +116,7 @@ def test_only_its_own_script_runs(tmp_path: Path):
 
 
 def test_its_script_is_read_alike_in_every_locale(tmp_path: Path):
-    """A login node may have an old locale, in which the view's signs are none."""
+    """A login node may have an ASCII locale, which lacks the view's symbols."""
     _, run = finished_record(tmp_path, log(0, "x\n", seq=0))
     script = tmp_path / "page.js"
     script.write_text("'✗ ▴ │ …'", "utf-8")

@@ -1,4 +1,4 @@
-"""The plot of a scaling as a page shows it that a notebook was made into."""
+"""The scaling plot as SVG, for pages that are converted from notebooks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_shows_speed_ups_and_causes():
     assert points is not None
     at = [tuple(map(float, point.split(","))) for point in points.attrib["points"].split()]
     assert [x for x, _ in at] == sorted(x for x, _ in at)
-    # On 4 ranks 3.24 times as fast, of at most 4.
+    # On 4 ranks the speed-up is 3.24, and the plot reaches up to 4.
     assert at[-1][1] == pytest.approx(TOP + PLOT * (1 - 8.1 / 2.5 / 4), abs=0.06)
     bars = [each for each in svg.iter(f"{SVG}rect") if each.find(f"{SVG}title") is not None]
     assert [bar.find(f"{SVG}title").text for bar in bars if float(bar.attrib["height"])][-1] == (

@@ -1,4 +1,4 @@
-"""The profile and the picture in a cell's output: there when there is something to see, bounded."""
+"""Profile and picture in a cell's output: shown if there is something to see, and bounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def shares_of(name: str) -> Shares:
 
 
 def parsed(svg: str) -> ElementTree.Element:
-    """The SVG as XML, after what HTML allows and XML does not."""
+    """Parse the SVG as XML, with quotes around attributes, which HTML does not need."""
     return ElementTree.fromstring(re.sub(r"(\s[a-z-]+)=([^'\s>]+)", r"\1='\2'", svg))
 
 
@@ -67,7 +67,7 @@ def test_a_picture_keeps_to_its_room_and_is_well_formed(name: str, room: int):
 
 
 def drawn(svg: str, wall: int) -> dict[str, float]:
-    """How long each colour is in the upper strips of all lanes, in microseconds."""
+    """The total length of each colour in the upper strips of all lanes, in microseconds."""
     out: dict[str, float] = {}
     for path in parsed(svg).iter("path"):
         name = {colour: name for name, colour in COLOURS.items()}.get(path.get("stroke", ""))
@@ -88,7 +88,7 @@ def test_bars_are_as_long_as_the_parts_they_stand_for():
 
 
 def test_what_was_not_recorded_is_a_gap_in_the_picture():
-    # Two seconds of work, nine seconds apart, as two files of a profiler have them.
+    # Two cells of 1 s, 9 s apart, as in two files of a profiler.
     seconds = (("cell", 0, 1), ("unrecorded", 1, 9), ("cell", 10, 1))
     lines = [
         event_line("spans", rank, number, 1_000_000 * start, **{
@@ -121,7 +121,7 @@ def test_stacks_fill_as_much_as_the_parts_they_stand_for():
     for path in parsed(svg).iter("path"):
         if path.get("fill"):
             areas[path.get("fill")] = area(path.get("d", ""))
-    # Each area reaches down to the bottom, over those below it.
+    # Each area reaches down to the bottom of its lane, behind those below it.
     lane = 2 * 34 * 2 * 670
     waiting = areas[COLOURS["waiting"]] / lane
     late = shares.ranks[0]
@@ -131,7 +131,7 @@ def test_stacks_fill_as_much_as_the_parts_they_stand_for():
 
 
 def area(outline: str) -> float:
-    """Of the upper strips: those that are higher than ten units."""
+    """The area of the upper strips: those that are higher than ten units."""
     total = 0.0
     for part in re.findall(r"M[^M]+", outline):
         height, found, highest = 0, 0, 0
@@ -145,7 +145,7 @@ def area(outline: str) -> float:
     return total
 
 
-# --- in the output --------------------------------------------------------------------------------
+# --- the output -----------------------------------------------------------------------------------
 
 
 def test_the_output_tells_who_held_the_others_up(tmp_path: Path):

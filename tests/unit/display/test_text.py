@@ -1,4 +1,4 @@
-"""What is left of a rank's bytes on a page: colours, carriage returns, odd characters."""
+"""A rank's output as it is shown: colours, carriage returns, control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ESC = "\x1b"
 
 
 class Visible(HTMLParser):
-    """Collects text, and refuses markup that is not balanced or not a plain span."""
+    """Collects text, and rejects markup that is not balanced or not a plain span."""
 
     def __init__(self) -> None:
         super().__init__()

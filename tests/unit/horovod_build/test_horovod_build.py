@@ -1,4 +1,4 @@
-"""Everything around the compilation of Horovod, without compiling."""
+"""The Horovod build without compiling: environment, keys, cache, download and commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rendered(framework: Framework, gpu: Gpu | None = None, **options: Path) -> d
     )
 
 
-# -- what the build is told
+# -- the build's environment
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_environment_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env["HOROVOD_GPU_OPERATIONS"] == "NCCL" and env["HOROVOD_CUDA_HOME"] == "/cuda"
     assert env["HOROVOD_NCCL_INCLUDE"] == "/nccl/include"
     assert env["HOROVOD_NCCL_LIB"] == "/build/nccl" and env["HOROVOD_NCCL_LINK"] == "SHARED"
-    # Linked from the build's folder, found at run time where it really is.
+    # The linker finds NCCL through the build's folder, the loader in its own folder.
     assert env["LDFLAGS"].startswith("-Lmine ") and "-Wl,-rpath,/nccl/lib" in env["LDFLAGS"]
 
 
@@ -122,7 +122,7 @@ def test_a_compiler_that_pip_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-# -- the key
+# -- the cache key
 
 
 def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +153,11 @@ def test_the_key_follows_everything_the_wheel_depends_on(monkeypatch: pytest.Mon
     assert keys[0].startswith("0.28.1-cp3") and "-torch2.13.0+cpu-tensorflow2.21.0-" in keys[0]
 
 
-# -- the cache and the whole way, with the compilation replaced
+# -- the cache and the whole build, with the compilation replaced
 
 
 def wheel_file(folder: Path, *frameworks: str) -> Path:
-    """A wheel as Horovod's own build makes it for some frameworks."""
+    """Write a wheel like the one that Horovod's own build makes for these frameworks."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "horovod-0.28.1+rankroom-py3-none-any.whl"
     info = "horovod-0.28.1+rankroom.dist-info"
@@ -197,7 +197,7 @@ def test_a_finished_wheel_has_all_parts_the_edits_and_the_marker(tmp_path: Path)
 
 
 class Stage:
-    """build() with a fetch, a compilation and an installation that only count."""
+    """build() with fakes that record its compilations and installations."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.compiled = 0
@@ -389,7 +389,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache.cache_folder() == tmp_path / ".cache" / "rankroom" / "horovod"
 
 
-# -- fetching
+# -- downloading the source
 
 
 def test_a_source_with_another_checksum_is_refused(
@@ -445,7 +445,7 @@ def test_default_jobs_respect_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(control_groups.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(control_groups, "groups", lambda *about: [tmp_path])
     assert build.default_jobs() == 3
-    # Of its control group, as in a job or a container.
+    # A job or a container has a control group, which may allow less.
     for name, said in {
         "memory.max": "6000000000\n",
         "memory.current": "3000000000\n",

@@ -1,4 +1,4 @@
-"""The edits are data: each applies as often as it says, or fails by name."""
+"""Each edit applies exactly as often as it declares; otherwise the error names the edit."""
 
 from __future__ import annotations
 

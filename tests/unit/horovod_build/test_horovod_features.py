@@ -1,4 +1,4 @@
-"""What an installed Horovod is taken for, however it was built."""
+"""The features detected in an installed Horovod, whether or not Rankroom built it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rankroom.notebook.cluster_magic import horovod_line
 
 @pytest.fixture(autouse=True)
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An imported package is found whatever the path says, and another test may import Horovod."""
+    """Forget an imported Horovod, which would be found whatever `sys.path` is."""
     monkeypatch.delitem(sys.modules, "horovod", raising=False)
 
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A directory with a Horovod that only looks like one; importing it would fail."""
+    """A fake Horovod package, alone on `sys.path`; importing it would fail."""
     package = tmp_path / "horovod"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for library in ("torch/mpi_lib_v2", "tensorflow/mpi_lib"):

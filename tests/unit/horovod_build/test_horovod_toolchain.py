@@ -1,4 +1,4 @@
-"""What is found to build Horovod with, and what is said when something is missing."""
+"""Detection of frameworks, CUDA and build tools, and the messages when something is missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = Gpu(Path("/cuda"), "13.0", Path("/nccl/include"), Path("/nccl/lib/libnccl.
 def found(
     monkeypatch: pytest.MonkeyPatch, *frameworks: Framework, gpu: Gpu | str = GPU, here: bool = True
 ) -> None:
-    """A machine with these frameworks and, if `here`, a GPU; `gpu` is there to build with."""
+    """Fake a machine with these frameworks and, if `here`, a GPU; find_gpu returns `gpu`."""
     monkeypatch.setattr(plan, "find_frameworks", lambda: list(frameworks))
     monkeypatch.setattr(plan, "find_gpu", lambda version: gpu)
     monkeypatch.setattr(plan, "gpus_of_driver", lambda: int(here))
@@ -39,7 +39,7 @@ def test_gpus_are_used_when_framework_and_machine_have_them(
     assert plan.make_plan().why == "this machine has one"
     assert not plan.make_plan(gpu=False).gpu
     assert plan.make_plan(gpu=False).names == "torch 2.12.0+cu130 (CPU only)"
-    # Horovod for a CPU framework does not load with GPU operations in it.
+    # With a CPU-only framework, a Horovod with GPU operations does not load.
     found(monkeypatch, TORCH_CUDA, TENSORFLOW)
     both = plan.make_plan()
     assert [part.gpu for part in both.parts] == [GPU, None]
@@ -96,7 +96,7 @@ def package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, file: str,
     (folder / name / "__init__.py").write_text("raise RuntimeError('imported')")
     (folder / name / file).write_text(text)
     monkeypatch.syspath_prepend(str(folder))
-    # A test before this one may have imported the real one.
+    # An earlier test may have imported the real package.
     monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -138,7 +138,7 @@ def test_cuda_and_nccl_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (nccl / "include").mkdir(parents=True)
     header = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 29\n#define NCCL_PATCH 7\n"
     (nccl / "include/nccl.h").write_text(header)
-    sysconfig.get_config_vars()  # which Python itself finds by its path, once
+    sysconfig.get_config_vars()  # cached by Python, which needs the real sys.path for it
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     if not Path("/usr/include/nccl.h").exists():
         assert cuda.find_gpu("12.9") == cuda.NO_NCCL
@@ -167,7 +167,7 @@ def test_a_toolkit_of_another_major_version_is_passed_over(
     assert isinstance(found, str) and "install CUDA toolkit 9 and set CUDA_HOME" in found
     newer = cuda.find_gpu("99.1")
     assert isinstance(newer, Gpu) and newer.cuda_home is None and newer.cuda_version == "99.1"
-    # What is named for Horovod is taken.
+    # HOROVOD_CUDA_HOME is used whatever its version.
     monkeypatch.setenv("HOROVOD_CUDA_HOME", str(nvcc.parents[1]))
     chosen = cuda.find_gpu("9.2")
     assert isinstance(chosen, Gpu) and chosen.cuda_version == "11.8"
@@ -185,7 +185,7 @@ def executable(path: Path, script: str) -> Path:
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A PATH with all that is needed, and nothing else."""
+    """A PATH with exactly the tools that the build needs."""
     folder = tmp_path / "bin"
     executable(folder / "cmake", "echo 'cmake version 3.25.1'")
     for name in ("g++", "make"):

@@ -1,4 +1,4 @@
-"""A lab without a cluster: its script, what is kept of it, where it listens, and what is told."""
+"""Labs without a real scheduler: the job script, saved labs, the endpoint and the messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rankroom.system.commands import Completed
 HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 
 
-# -- the script
+# -- the job script
 
 
 @pytest.mark.parametrize("kind", [slurm, pbs])
@@ -75,7 +75,7 @@ def test_a_job_that_was_requeued_tells_no_address_of_before(tmp_path: Path):
     job.mkdir(parents=True, mode=0o700)
     (tmp_path / "labs").chmod(0o700)
     (job / "server.json").write_text("{}")
-    # As far as the server is started.
+    # Only the part before the server is configured and started.
     text, start, _ = lab_script.template().read_text().partition("run=$(mktemp -d")
     assert start
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SLURM_JOB_ID": "12"}
@@ -86,7 +86,7 @@ def test_a_job_that_was_requeued_tells_no_address_of_before(tmp_path: Path):
 
 
 def test_a_job_whose_node_has_no_room_for_its_files_ends_at_once(tmp_path: Path):
-    """Without its configuration the server would run with its user's."""
+    """Without the job's configuration, the server would use only the user's own."""
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "mktemp").write_text("#!/bin/sh\necho No space left on device >&2\nexit 1\n")
@@ -135,7 +135,7 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
     assert fake.calls("sbatch") == []
 
 
-# -- what is kept here
+# -- saved labs
 
 
 def test_what_is_kept_is_private_and_has_no_token(home: Path):
@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_passed_over(home: Path):
 
 
 class Place:
-    """A login node whose folder has the files of three labs; it notes whose are cleared away."""
+    """A login node with the files of three labs; `cleared` lists those that were removed."""
 
     def __init__(self) -> None:
         self.cleared: list[str] = []
@@ -184,7 +184,7 @@ class Place:
 
 
 class Knows7:
-    """A scheduler that knows job 7, and of job 5 that it is over."""
+    """A scheduler on which job 7 runs, and every other job is gone."""
 
     def __init__(self) -> None:
         self.site, self.place = Site("one"), Place()
@@ -212,7 +212,7 @@ def test_a_lab_that_is_not_listed_yet_is_kept(home: Path):
 
 
 class Hangs:
-    """A site whose file system does not answer."""
+    """A site on which every command times out, as with a file system that hangs."""
 
     name = "login"
 
@@ -228,7 +228,7 @@ def test_a_site_that_does_not_answer_has_not_said_that_a_lab_is_over(home: Path)
             asyncio.run(asked)  # type: ignore[arg-type]
 
 
-# -- where it listens
+# -- the endpoint
 
 
 def test_a_door_is_read_when_it_is_whole():
@@ -242,7 +242,7 @@ def test_a_door_is_read_when_it_is_whole():
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """A server that wants a token, or none."""
+    """A server that requires a token unless `open` is set."""
 
     def do_GET(self) -> None:
         right = self.headers.get("Authorization") == "token abc"
@@ -266,7 +266,7 @@ def server() -> Iterator[http.server.HTTPServer]:
 
 
 def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
-    # A proxy for the world outside is none for this.
+    # Requests to this machine must bypass the proxy.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     port = server.server_port
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port)) is True
@@ -295,11 +295,11 @@ def test_a_login_host_is_this_machine_by_its_address(login: str, here: bool):
     assert is_here(Site("test", login=login)) is here
 
 
-# -- on the way
+# -- following the job
 
 
 class Told:
-    """What was told."""
+    """A teller that records its messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -314,10 +314,10 @@ class Told:
 
 
 class Made:
-    """A lab whose job stands as it is told, one after the other."""
+    """A lab whose job reports the given states in turn, and the last one from then on."""
 
     job, labs = "12", "/scratch/labs"
-    silent: Exception | None = None  # while its files cannot be read
+    silent: Exception | None = None  # raised while the endpoint cannot be read
 
     def __init__(self, *answers: JobStatus | Exception, log: str = "") -> None:
         self.answers, self.log = list(answers), log
@@ -349,7 +349,7 @@ class Made:
 
 
 class Line:
-    """A connection, which is open or not, and tells what it is told to."""
+    """A connection that is open or not, and reports the given states."""
 
     name = "login"
 
@@ -391,7 +391,7 @@ def test_the_queue_is_told_and_waited_for(told: Told):
 def test_a_job_that_will_never_start_is_given_up_but_not_at_once(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "NEVER_STARTS_AFTER_S", 0.2)
     never = replace(PENDING, never=True)
-    # Slurm's first reason may pass.
+    # The first reason that Slurm gives may be temporary.
     lab = Made(never, PENDING, RUNNING)
     assert asyncio.run(follow.queue(lab, told)) == RUNNING
     with pytest.raises(UselessJob, match="as submitted, it will never start"):
@@ -437,7 +437,7 @@ def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told,
 
 
 def test_the_token_goes_nowhere_while_the_line_is_down(told: Told, monkeypatch):
-    """The port is free then, and another user of this machine may have taken it."""
+    """The port is free then, so another user of this machine may have taken it."""
     asked: list[bool] = []
 
     async def answers(*about: object) -> bool:

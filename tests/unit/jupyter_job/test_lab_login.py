@@ -1,4 +1,4 @@
-"""The login node that a lab's script tells people to type: as it was given, or with their name."""
+"""The login in a lab script's instructions: as configured, or the user at the submit host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shown(head: str, **more: str) -> str:
     return done.stdout
 
 
-# What the script has as the first of the words that it prints.
+# The first argument of the Python code that prints the instructions.
 SHOWN = lab_script.template().read_text().partition("\n' \"")[2].split()[0]
 SHOWN = f'"{SHOWN}'
 

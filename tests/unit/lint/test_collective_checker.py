@@ -1,4 +1,4 @@
-"""The look at a cell before it runs: it warns where ranks would wait, and only there."""
+"""The collective checker warns where ranks would wait for each other, and only there."""
 
 import ast
 import json
@@ -15,14 +15,14 @@ from rankroom.notebook.cell_source import check_syntax, notes
 
 
 def snippets(name: str) -> dict[str, str]:
-    """The cells of a file in tests/support/collective_checker/, by their headings."""
+    """Return the cells of a file in tests/support/collective_checker/, by their headings."""
     parts = (SUPPORT / "collective_checker" / name).read_text().split("=== ")[1:]
     found = dict(part.split("\n", 1) for part in parts)
     assert len(found) == len(parts), "two of one name"
     return found
 
 
-# `# here` marks the line, and after the arrow stands what the warning must say.
+# `# here` marks the line to warn about; the text after the arrow must be in the warning.
 WAITS = snippets("waits.txt")
 FINE = snippets("fine.txt")
 
@@ -38,12 +38,12 @@ def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: in
     line = next(i for i, each in enumerate(source.split("\n"), 1) if each.endswith("# here"))
     found = said(source, size=size)
     if size == 2 and name.startswith("new_group"):
-        assert found == []  # for both of them, then
+        assert found == []  # both ranks reach it
         return
     assert len(found) == 1, found
     assert found[0].startswith(f"cell line {line}: ")
     assert text in found[0]
-    # What the notebook shows of a note.
+    # The notebook cuts notes off after 200 characters.
     assert len(found[0]) <= 200
 
 
@@ -52,9 +52,9 @@ def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: in
 def test_usual_code_raises_no_alarm(name: str, size: int):
     source = FINE[name]
     if name == "equal shares" and size == 64:
-        assert said(source, size=size) != []  # some of so many would wait
+        assert said(source, size=size) != []  # only ranks 0 to 3 reach it
         return
-    # Not only because the quick look finds nothing.
+    # Without the search for words that lets most cells skip the check.
     assert checker._all(source, ast.parse(source).body, size) == []
     assert said(source, size=size) == []
 
@@ -100,7 +100,7 @@ def cells() -> dict[str, str]:
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         for number, cell in enumerate(json.loads(path.read_text())["cells"]):
             source = "".join(cell["source"])
-            # A cell that fails on purpose has a tag; one is there to be warned of.
+            # Cells that fail on purpose have a tag; some of them must cause a warning.
             failing = "raises-exception" in cell["metadata"].get("tags", [])
             if cell["cell_type"] == "code" and source.startswith("%%distributed") and not failing:
                 found[f"{path.name} {number}"] = source.partition("\n")[2]
@@ -159,12 +159,12 @@ def test_hostile_cells_cost_no_run():
 
 
 def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
-    class PartsAlways(checker.Walk):
-        parts = property(lambda self: True, lambda self, parts: None)
+    class DivergesAlways(checker.Walk):
+        may_diverge = property(lambda self: True, lambda self, value: None)
 
     sources = list(cells().values())
     found = [said(source, size=4) for source in sources]
-    monkeypatch.setattr(checker, "Walk", PartsAlways)
+    monkeypatch.setattr(checker, "Walk", DivergesAlways)
     assert [said(source, size=4) for source in sources] == found
 
 

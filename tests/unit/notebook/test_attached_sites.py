@@ -1,4 +1,4 @@
-"""`%cluster attach`, `%cluster restart` and `%cluster start` where there is a cluster on a site."""
+"""`%cluster attach`, `%cluster restart` and `%cluster start` with a cluster on a site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankroom.scheduler.site import Site
 
 
 class OnSite:
-    """A cluster in the job 7, which is ready at once unless there is an error."""
+    """A cluster in job 7, whose `until_ready` raises `error` or returns at once."""
 
     name, latest = "far", None
     make_current: Any = AnyCluster.make_current
@@ -82,7 +82,7 @@ def test_a_notebook_lets_go_of_what_it_had_once_it_has_attached(monkeypatch: pyt
 
 
 class Restartable:
-    """This notebook's cluster of two ranks, and what was done to it."""
+    """This notebook's cluster of two ranks; `done` lists its restarts."""
 
     size, name = 2, "far"
 
@@ -100,7 +100,7 @@ class Restartable:
 
 
 def restarted(cluster: Restartable, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What `%cluster restart` does to it."""
+    """Call `%cluster restart`; return what it did to the cluster."""
     monkeypatch.setattr(AnyCluster, "current", cluster)
     monkeypatch.setattr(cluster_magic, "again", lambda *about: cluster.done.append("again"))
     cluster_magic.restart("")
@@ -150,7 +150,7 @@ def test_a_job_whose_ranks_cannot_be_asked_now_is_not_given_up(
     assert cluster.done == []
 
 
-# -- `%cluster start` where there is a cluster already
+# -- `%cluster start` while a cluster is running
 
 
 class Begun(RemoteCluster):
@@ -203,7 +203,7 @@ def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> Begun:
 def test_the_same_start_again_submits_no_second_job(
     begun: Begun, capsys: pytest.CaptureFixture[str]
 ):
-    """As "Run All" does."""
+    """For example, "Run All" repeats the start."""
     for line in ("--site hpc", "--site hpc --ranks 2"):
         cluster_magic.start(line)
         assert capsys.readouterr().out == "far: 2 ranks (already running)\n"
@@ -221,7 +221,7 @@ def test_another_start_is_refused_and_advises_nothing_that_gives_the_same(begun:
 
 
 def test_under_another_name_there_is_another_one(begun: Begun):
-    """The one before goes on, for the notebook that has it as well."""
+    """The notebook only detaches from the first cluster: another notebook may be using it."""
     cluster_magic.start("--site hpc --name mine")
     assert begun.done == ["started", "closed", "waited for"]
 

@@ -1,4 +1,4 @@
-"""`%course` on ranks that are there: which lesson restarts them, and what is refused before."""
+"""The ranks of `%course`: which are started, which lessons restart them, and what is refused."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from rankroom.workshop import sharing
 
 
 class Ranks:
-    """The course's cluster, as far as a lesson asks for it."""
+    """A fake of the course's cluster, with what a lesson needs of it."""
 
     def __init__(self, size: int = 2, remote: Remote | None = None) -> None:
         self.info = ClusterInfo("course", size, created=1.0, remote=remote)
         self.running, self.busy, self.lacks = True, False, list[str]()
-        self.is_anothers = False  # a run that another notebook has begun
+        self.is_anothers = False  # whether another notebook's run is in progress
 
     name = property(lambda self: self.info.name)
     size = property(lambda self: self.info.size)
@@ -64,7 +64,7 @@ def ranks(home: object, monkeypatch: pytest.MonkeyPatch) -> Ranks:
 
 @pytest.fixture
 def restarts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of `%cluster restart`."""
+    """The arguments of each call of `%cluster restart`."""
     asked: list[str] = []
     monkeypatch.setattr(cluster_magic, "restart", asked.append)
     return asked
@@ -117,7 +117,7 @@ def test_a_refusal_is_over_with_the_ranks_it_was_about(
         magics.every.distributed("", "1")
     with pytest.raises(UsageError, match="needs 2 ranks, and you have 1"):
         magics.check_cell("ring.1", "1")
-    ranks.info = ClusterInfo("course", 2, created=1.0)  # resized, by whichever notebook
+    ranks.info = ClusterInfo("course", 2, created=1.0)  # resized, by this notebook or another
     assert magics.every.lesson_refusal() == ""
     ranks.info = ClusterInfo("course", 1, created=1.0)
     assert magics.every.lesson_refusal()
@@ -133,7 +133,7 @@ def test_a_refusal_is_over_with_the_ranks_it_was_about(
         (None, "far", False),
         (Remote("far"), "far", True),
         (Remote("far"), "other", False),
-        (None, "near", True),  # a profile that stands for this machine
+        (None, "near", True),  # a profile of this machine
     ],
 )
 def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
@@ -159,7 +159,7 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
 def test_a_site_that_only_ssh_reaches_is_said_to_need_its_scheduler(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ):
-    """As where ranks are to be started there."""
+    """The message is the same as for a start of ranks there."""
     monkeypatch.setattr(
         site, "load", lambda name: site.Site(name, scheduler="none", login="far.example.org")
     )
@@ -169,7 +169,7 @@ def test_a_site_that_only_ssh_reaches_is_said_to_need_its_scheduler(
 
 @pytest.fixture
 def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
-    """What was asked of `%cluster start` where none runs yet, and the GPUs that are seen then."""
+    """With no cluster yet: the arguments of each `%cluster start`, and the visible GPUs then."""
     asked: list[tuple[str, str | None]] = []
     found = Ranks()
 
@@ -181,7 +181,7 @@ def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str 
     def attach(name: str) -> None:
         raise NoClusterError("none")
 
-    monkeypatch.setenv(gpus.VISIBLE, "0")  # and what the magic sets is put back, too
+    monkeypatch.setenv(gpus.VISIBLE, "0")  # so that monkeypatch also undoes what the magic sets
     monkeypatch.delenv(gpus.VISIBLE)
     monkeypatch.setattr(AnyCluster, "current", None)
     monkeypatch.setattr(cluster_magic, "attach", attach)
@@ -193,11 +193,11 @@ def started(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str 
     ("count", "line", "words"),
     [
         (1, "3", "--ranks 2"),
-        (1, "0", "--ranks 2"),  # whose ranks the lessons after it use
+        (1, "0", "--ranks 2"),  # later lessons use the same ranks
         (0, "3", "--ranks 2"),
         (2, "3", "--ranks 2"),
         (4, "3", "--ranks 4"),
-        (1, "3 --ranks 2", "--ranks 2"),  # as it was asked for
+        (1, "3 --ranks 2", "--ranks 2"),  # an explicit number does not hide the GPU
     ],
 )
 def test_ranks_use_the_cpu_where_they_would_share_a_gpu(
@@ -216,7 +216,7 @@ def test_ranks_use_the_cpu_where_they_would_share_a_gpu(
     assert ("they use the CPU" in capsys.readouterr().out) == is_hidden
 
 
-# What a job grants, the ranks of a seat (0: none), what is typed, and what is started.
+# A job's nodes and GPUs, a seat's ranks (0: no seat), the arguments of `%course`, and of the start.
 @pytest.mark.parametrize(
     ("nodes", "seat", "line", "words"),
     [
@@ -225,7 +225,7 @@ def test_ranks_use_the_cpu_where_they_would_share_a_gpu(
         ([("c1", 1)], 2, "3", " --ranks 2"),  # a plan with ranks = 2, gpus = 1
         ([("c1", 4)], 3, "3", " --ranks 3"),
         ([("c1", 4)], 0, "3", ""),
-        ([("c1", 4), ("c2", 2)], 0, "3", ""),  # six, which are not three on each node
+        ([("c1", 4), ("c2", 2)], 0, "3", ""),  # six as granted, not three on each node
         ([("c1", 1)], 2, "3 --ranks 4", " --ranks 4"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_job_has_the_ranks_of_a_seat_and_never_fewer_than_lessons_need(
 def test_a_seat_that_was_given_one_gpu_uses_it(
     magics: CourseMagics, started: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(gpus.VISIBLE, "3")  # as the server of a workshop on one node has it
+    monkeypatch.setenv(gpus.VISIBLE, "3")  # set for a seat's server by a workshop on one node
     monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 8)
     monkeypatch.setattr(sharing, "seat_ranks", lambda: 2)
     magics.course("3")
@@ -265,7 +265,7 @@ def test_a_quiz_in_a_workshop_is_about_its_lessons(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Write a site's profile, of the folder that all users share or of one's own."""
+    """Write a site's profile, in the folder that all users share or in the user's own."""
     folders = {"shared": tmp_path / "shared", "own": tmp_path / "own"}
     for folder in folders.values():
         folder.mkdir()
@@ -295,12 +295,12 @@ def test_the_login_node_is_known_by_the_centres_profile_too(
 ):  # fmt: skip
     profiles("ours", "shared")
     profiles("theirs", "shared", "localhost", "pbs")
-    assert course_ranks._login_node() == ""  # no site's machine: it has no scheduler
+    assert course_ranks._login_node() == ""  # no submit command here
     install(tmp_path, "sbatch")
     with pytest.raises(UsageError, match=r"login node of ours.*`%course 3 --site ours` starts"):
         magics.course("3")
     assert started == []
-    profiles("alone", "own", "localhost", "pbs")  # whose command a kernel need not have
+    profiles("alone", "own", "localhost", "pbs")  # own profiles count without the command
     assert course_ranks._login_node() == "alone"
 
 
@@ -340,7 +340,7 @@ def test_lessons_that_train_where_their_notebook_runs_are_not_begun_on_a_login_n
     magics: CourseMagics, ranks: Ranks, started: list[tuple[str, str | None]],
     profiles: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    """By no `--site`, and on no ranks that are there already."""
+    """Neither with `--site` nor on ranks that are already running."""
     profiles("here", "own")
     for current in (None, ranks):
         monkeypatch.setattr(AnyCluster, "current", current)
@@ -369,7 +369,7 @@ def test_ranks_that_another_notebook_has_put_on_the_cpu_stay_there(
     magics.course("3")
     assert os.environ[gpus.VISIBLE] == "0"
     ranks.info.ranks = [SimpleNamespace(device="cpu"), SimpleNamespace(device="cpu")]
-    # Before it is refused, too: the reader resizes them from here.
+    # Set before the refusal, too, as `%cluster resize` then starts ranks from this notebook.
     with pytest.raises(UsageError, match="`%cluster resize 4` first"):
         magics.course("3 --ranks 4")
     assert os.environ[gpus.VISIBLE] == ""
@@ -394,7 +394,7 @@ def test_ranks_on_the_cpu_of_a_site_hide_no_gpu_of_this_machine(
 def test_the_commands_of_a_lesson_are_those_of_its_own_environment(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """JupyterLab may be of another environment than the kernel, and its bin comes first."""
+    """JupyterLab may be in another environment than the kernel, with its bin first in PATH."""
     for name in ("server", "own"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rankroom").write_text("#!/bin/sh\n")

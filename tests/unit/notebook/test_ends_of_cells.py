@@ -1,4 +1,4 @@
-"""How a cell of a notebook ends: what is shown of its run then, and what ■ does."""
+"""The end of a notebook's cell: what is shown of its run, and what ■ does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from record_makers import make_run
 
 
 class Begun:
-    """A run that `state` says; ■ is pressed while it is being interrupted."""
+    """A run in the given state; ■ is pressed while the run is being interrupted."""
 
     def __init__(self, state: str) -> None:
         self.info = make_run(2, state=state)
@@ -47,7 +47,7 @@ def cells() -> RankroomMagics:
 
 @pytest.fixture
 def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The states that were shown of a run."""
+    """The states in which a run was shown."""
     shown: list[str] = []
 
     def show(self: Any, bundle: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def run_on(monkeypatch: pytest.MonkeyPatch, run: Begun) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """An interrupt that gets out fails the test; pytest itself would stop."""
+    """Fail the test at a KeyboardInterrupt, which would otherwise stop pytest."""
     try:
         yield
     except KeyboardInterrupt:
@@ -157,7 +157,7 @@ def test_an_error_of_a_rank_commands_no_terminal(cells: RankroomMagics):
 def test_what_a_cell_printed_stands_before_the_value_on_ranks(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """As a kernel sends the one at once, and the other a little later."""
+    """A kernel sends displays at once but buffers printed text, so it must be flushed first."""
     run_on(monkeypatch, Begun("done"))
 
     class Buffered(io.StringIO):

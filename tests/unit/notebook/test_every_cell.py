@@ -1,4 +1,4 @@
-"""`%distributed on`: which cells are for the ranks, and when IPython takes a line as complete."""
+"""`%distributed on`: which cells run on the ranks, and when IPython takes input as complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%ranks`: what becomes a variable here, and what is refused, without ranks."""
+"""`%ranks` with fake ranks: which variables it sets in the notebook, and what it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankroom.notebook.ranks_magic import do
 
 @pytest.fixture(autouse=True)
 def ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks, on which each expression has its own text as its value."""
+    """Two ranks on which the value of each name is the name itself."""
 
     def pull(name: str, ranks: list[int]) -> dict[int, str]:
         return dict.fromkeys(ranks, name)
@@ -62,7 +62,7 @@ def test_no_ranks_are_not_all_ranks():
 
 
 def test_the_debugger_of_a_rank_that_there_is_no_more_is_given_back():
-    """The cluster has fewer ranks now: who asks for one that is not there is refused."""
+    """The cluster now has fewer ranks, and refuses debug requests to a rank that is gone."""
 
     def debug(rank: int, message: Any) -> Any:
         raise UsageError(f"no rank {rank}")

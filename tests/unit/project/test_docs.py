@@ -1,6 +1,6 @@
-"""What the documents promise exists: magics, targets, links, files, figures, settings.
+"""What the documents name exists: magics, targets, links, files, figures, settings.
 
-That each command is one that can be given is in test_named_commands.py.
+Commands are checked in test_named_commands.py.
 """
 
 import re
@@ -85,7 +85,7 @@ def modules_and_folders():
     yield from (init.parent for init in PACKAGE.glob("*/__init__.py"))
 
 
-# What a page says with a figure in it, and the figure as the code has it.
+# A page, a text in it with a figure left out, and the figure in the code.
 FIGURES = [
     ("README.md", "is explained ({:g} unless set)", config.hang_seconds),
     ("README.md", "has been attached for {:g} hours", config.lease_hours),
@@ -157,7 +157,7 @@ def test_every_word_of_cluster_is_in_its_help(shell):
 
 
 def test_rankroom_is_installed_from_a_wheel_only():
-    """On a package index, whoever takes the name first would be installed."""
+    """On a package index, anybody could have registered the name."""
     files = [*PACKAGE.rglob("*.py"), *(ROOT / "slurm").rglob("*"), ROOT / "notebooks" / "README.md"]
     texts = {str(file): file.read_text("utf-8") for file in files if file.is_file()} | DOCS
     found = 0

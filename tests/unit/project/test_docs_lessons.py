@@ -1,4 +1,4 @@
-"""`make docs` ends the ranks of a lesson, however that ended, before it removes their home."""
+"""`make docs` stops a lesson's ranks, however the lesson ended, before it removes their home."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_rank_of_a_lesson_is_left(
         assert Path(os.environ["RANKROOM_HOME"]).is_dir()
         ended.append(name)
 
-    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))  # is put back, too
+    monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))  # so that it is restored
     monkeypatch.setattr(documentation, "RUN", tmp_path / "run")
     monkeypatch.setattr(lookup, "running_clusters", lambda: [SimpleNamespace(name="course")])
     monkeypatch.setattr(actions, "stop", stop)

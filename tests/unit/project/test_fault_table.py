@@ -1,4 +1,4 @@
-"""The table at the end of a run of tests/faults says of each fault what came of it."""
+"""The table at the end of a run of tests/faults shows the outcome of each fault."""
 
 import shutil
 import subprocess

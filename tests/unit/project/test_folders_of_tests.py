@@ -11,7 +11,7 @@ import pytest
 from checkout import SUPPORT, TESTS
 
 FILES = [file for file in TESTS.rglob("*.py") if "node_modules" not in file.parts]
-# What starts something, by folder: without a marker, `-m "not cluster"` would run it all the same.
+# The marker by which `-m` can leave out a folder's tests, which start ranks or a browser.
 MARKERS = {"cluster": "cluster", "faults": "cluster", "machines": "cluster", "ui": "ui"}
 
 
@@ -64,7 +64,7 @@ def test_unit_tests_start_no_ranks():
 
 
 def test_nothing_is_skipped_for_what_rankroom_or_its_set_up_lacks():
-    """A test is skipped for what a machine lacks, like root, and says so; all else is a failure."""
+    """Only what a machine lacks, such as root, is a reason to skip a test; it must be stated."""
     found = 0
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""Imports go downward only: the table of layers, held against the source."""
+"""Imports go downward only: the table of layers is checked against the source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from architecture import DEBT, LAYERS, ONLY
 ROOT = Path(rankroom.__file__).parent
 
 FRAMEWORKS = {"torch", "tensorflow", "keras", "horovod", "numpy"}
-# Where profiles are computed and drawn; others import these when there is something to compute.
+# Modules that compute and draw may import NumPy at the top; others import them when needed.
 COMPUTES, NUMPY_TOO = ("analysis/", "display/picture"), {"numpy"}
 
 
@@ -159,7 +159,7 @@ def test_importing_rankroom_loads_the_standard_library_only():
 
 
 def test_frameworks_are_never_forced():
-    """All in one interpreter, which says with which module each framework came."""
+    """One interpreter imports all of them, and names the first module that loads a framework."""
     on_ranks = [m for m in sorted(KNOWN) if m.startswith(("rank/", "reporting/"))]
     assert len(on_ranks) > 50
     here = ["server", "cli/runs_command", "display", "notebook/magics"]

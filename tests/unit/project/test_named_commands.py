@@ -1,4 +1,4 @@
-"""Each command that a document or a message names is one that its own parser takes."""
+"""Each command that a document or a message names is accepted by its own parser."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ PAGES = [
     *(ROOT / "docs").glob("*.md"), ROOT / "notebooks" / "README.md",
 ]  # fmt: skip
 NOTEBOOKS = [*(ROOT / "notebooks").glob("*.ipynb")]
-OURS = "cluster|ranks|runs|distributed|scaling|course|debug"  # those that read options
+OURS = "cluster|ranks|runs|distributed|scaling|course|debug"  # the magics that read options
 BEGINS = rf"(?:%{{1,2}}(?:{OURS})\b|rankroom(?= ))"
 QUOTED = re.compile(rf"`({BEGINS}[^`]*)`")
-# A line of a shell or a cell, without what a comment says of it, another command, or a pipe.
+# A command on a line of a shell or a cell, without a comment, another command or a pipe.
 LINE = re.compile(rf"^\s*(?:[!$] ?)?({BEGINS}.*?)\s*(?:(?:\s#|[;|&>]).*)?$", re.M)
-WHOLE = re.compile(r"(?:.*: )?\s*(rankroom [^`]*\{x\}[^`]*?)\s*")  # a message that is made of one
+WHOLE = re.compile(r"(?:.*: )?\s*(rankroom [^`]*\{x\}[^`]*?)\s*")  # a message that is a command
 FENCED = re.compile(r"^```.*?\n(.*?)^```", re.M | re.S)
 
 
 class Parsed(Exception):
-    """The options of a magic were read: it was to do no more."""
+    """A magic has read its options, and must do no more."""
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """A notebook whose magics read what they are asked, and do nothing but write files."""
+    """A shell whose magics stop once they have read their options, in a temporary folder."""
     shell, read = InteractiveShell(), Options.read
     rankroom.load_ipython_extension(shell)
 
@@ -85,7 +85,7 @@ def in_messages() -> Iterator[tuple[str, str]]:
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    """Each string of a module once, those of an f-string as one, with `{x}` for what it shows."""
+    """Yield a module's strings; an f-string is one of them, with `{x}` for each expression."""
     if isinstance(tree, ast.JoinedStr):
         parts = tree.values
         yield "".join(p.value if isinstance(p, ast.Constant) else "{x}" for p in parts)
@@ -97,7 +97,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def words_of(command: str) -> list[str]:
-    """A command as it would be typed: names for what has to be filled in, one of alternatives."""
+    """A command's words as typed, with 1 for each placeholder and the first of alternatives."""
     command = command.removesuffix("?").removesuffix(" LINE")
     command = re.sub(r"\{\w*\}|\b[A-Z][A-Z_]*\b(?![.\w/-])", "1", command)
     command = re.sub(r"(\w)\|\S*", r"\1", command.replace("[", "").replace("]", ""))
@@ -110,7 +110,7 @@ for found, where in (*on_pages(), *in_notebooks(), *in_messages()):
 
 
 def take_magic(shell: InteractiveShell, words: list[str]) -> None:
-    """Have the magic read its line. Raises UsageError if it does not take it."""
+    """Have the magic read its line. Raises UsageError if the magic refuses it."""
     name = words[0].lstrip("%")
     kind = "cell" if words[0].startswith("%%") else "line"
     magic = shell.find_magic(name, kind)
@@ -119,19 +119,19 @@ def take_magic(shell: InteractiveShell, words: list[str]) -> None:
     if name == "cluster" and len(words) > 1 and words[1] not in cluster_magic.ACTIONS:
         raise UsageError(f"there is no {words[0]} {words[1]}")
     if len(words) == 1 or words[-1] in cluster_magic.ACTIONS:
-        return  # no more than its name
+        return  # no options to read
     line = shlex.join(words[1:])
     try:
         magic(line, "pass") if kind == "cell" else magic(line)
     except Parsed:
         pass
-    except UsageError as error:  # of an option that is named, without its value
+    except UsageError as error:  # a text may name an option without its value
         if not (words[-1].startswith("-") and "expected one argument" in str(error)):
             raise
 
 
 def take_command(words: list[str]) -> None:
-    """Parse as the command line does, but look at no file. Raises click.UsageError."""
+    """Parse like the command line, but check no files. Raises click.UsageError."""
     command: click.Command = main
     rest = words[1:]
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):

@@ -18,19 +18,19 @@ SPEC = re.compile(r"^(?:test|viewTest)\((?:'([^'\n]+)'|`([^`\n]+)`),( ALWAYS,)?"
 
 
 def rows(page: str) -> list[tuple[str, str]]:
-    """The promises and what is said of their tests."""
+    """The table's rows: a promise, and the tests named for it."""
     return [row for row in ROW.findall(page) if row != ("promise", "test")]
 
 
 def python_tests(file: Path) -> Iterator[tuple[str, bool]]:
-    """Tests of a file, and whether `make test` runs them."""
+    """Yield a file's tests, and whether `make test` runs them."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield node.name, "pytest.mark.thorough" not in map(ast.unparse, node.decorator_list)
 
 
 def script_tests(file: Path) -> Iterator[tuple[str, bool]]:
-    """Of a file in TypeScript; of those in a browser, `make test` runs some."""
+    """The same for TypeScript; of browser tests, `make test` runs only those marked ALWAYS."""
     for plain, quoted, always in SPEC.findall(file.read_text("utf-8")):
         yield plain or quoted, bool(always) or not file.name.endswith(".spec.ts")
 
@@ -48,7 +48,7 @@ def all_tests() -> dict[tuple[str, str], bool]:
 
 
 def complaints(page: str, tests: dict[tuple[str, str], bool]) -> list[str]:
-    """What is wrong with a page's rows."""
+    """Return the errors in a page's rows."""
     wrong = []
     for promise, said in rows(page):
         named = NAME.findall(said)

@@ -1,4 +1,4 @@
-"""`make test` runs every test once, in two parts, and says at the end what came of both."""
+"""`make test` runs every test once, in two parts, and ends with a summary of both."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path):
 
 
 def test_a_worker_that_died_is_not_forgiven(tmp_path: Path):
-    """Tests that it had before it were not run: that its own passes alone says nothing of them."""
+    """Its other tests were not run, so it is not enough that the failed one passes when rerun."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")
     (tmp_path / "test_it.py").write_text(
         f"import os, pathlib\nbefore = pathlib.Path({str(tmp_path / 'before')!r})\n"

@@ -1,5 +1,5 @@
-"""The pages for teachers and for centres, and slurm/workshop: plans that can be read, files, ports
-and variables that are those of the code."""
+"""The pages for teachers and centres, and slurm/workshop: their plans can be read, and their files,
+ports and variables are those of the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEACHER = (ROOT / "docs" / "workshop.md").read_text("utf-8")
 CONFIG = (FILES / "jupyterhub_config.py").read_text("utf-8")
 UNIT = (FILES / "jupyterhub.service").read_text("utf-8")
 PLANS = re.findall(r"```toml\n(.*?)```", TEACHER, re.DOTALL)
-QUIZ_AND_QUESTIONS, BREAKS = 30, 135  # minutes of a whole day, lunch among them
+QUIZ_AND_QUESTIONS, BREAKS = 30, 135  # minutes in a whole day, lunch included
 
 
 @pytest.mark.parametrize("text", PLANS, ids=["an hour", "a day", "two days"])
@@ -38,12 +38,12 @@ def test_a_plan_of_the_page_can_be_read_and_held(text: str):
     daily = (plan.ends.replace(day=plan.starts.day) - plan.starts).total_seconds() / 60
     taught = sum(minutes for _, minutes in plan.lessons)
     questions = len(quiz.questions_about([number for number, _ in plan.lessons]))
-    rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 2 * questions  # a minute for each
+    rest = (QUIZ_AND_QUESTIONS + BREAKS) if daily > 240 else 2 * questions  # a minute each, twice
     assert taught <= days * (daily - rest), (taught, days, daily)
     assert (
         plan.of_site().seconds >= daily * 60 + SEATS_OPEN_BEFORE_START_S
-    )  # who comes early stays to the end
-    assert plan.of_site().scheduler != "none"  # or there is no job to join by
+    )  # for a seat taken early
+    assert plan.of_site().scheduler != "none"  # learners join through a job
 
 
 def test_the_page_says_how_many_questions_the_quiz_of_each_plan_has():
@@ -58,7 +58,7 @@ def test_every_key_of_a_plan_is_explained():
     told = {key for row in re.findall(r"^\| (`.+?`) \|", table, re.M)
             for key in re.findall(r"`(\w+)`", row)} | {"hub"}  # fmt: skip
     kept = {each.name for each in dataclasses.fields(Plan)}
-    assert told == kept - {"scheduler", "login", "version"}  # which the site's profile knows
+    assert told == kept - {"scheduler", "login", "version"}  # filled in by `open`
 
 
 def test_the_hub_reads_what_its_unit_sets():
@@ -100,7 +100,7 @@ def test_the_image_installs_what_there_is():
         [extras] = set(re.findall(r"(?:whl|\))\[([\w,]+)\]", text))
         assert {*extras.split(",")} <= {*project["optional-dependencies"]}
     assert "rankroom horovod build ${HOROVOD} && rankroom horovod check" in recipe
-    # Where images are built, and on login nodes, there is no GPU to build for by itself.
+    # Machines that build images, and login nodes, have no GPU that could be detected.
     assert "ARG HOROVOD=--no-gpu" in recipe and "--build-arg HOROVOD=--gpu" in recipe
     assert "rankroom horovod build --gpu" in CENTRE
     wheel = f"rankroom-{project['version']}-py3-none-any.whl"
@@ -109,7 +109,7 @@ def test_the_image_installs_what_there_is():
 
 @pytest.mark.skipif(not shutil.which("tclsh"), reason="needs tclsh")
 def test_the_module_file_puts_the_environment_first(tmp_path: Path):
-    """As Environment Modules and Lmod run it: a script of Tcl whose words they give a meaning."""
+    """Environment Modules and Lmod run it as Tcl, with their own commands, which are faked here."""
     text = (FILES / "modulefile").read_text("utf-8")
     assert text.startswith("#%Module") and f"/apps/rankroom/{__version__}" in text
     words = (

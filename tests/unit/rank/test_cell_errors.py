@@ -34,7 +34,7 @@ print("found:", json.dumps({
 
 
 def told(cell: str, folder: Path) -> dict[str, Any]:
-    """What came of a cell on a rank in `folder`."""
+    """Run a cell on a rank in `folder`; return what it reported, and its stderr."""
     done = subprocess.run(
         [sys.executable, "-c", RANK, cell],
         capture_output=True, text=True, check=True, timeout=60, cwd=folder,
@@ -87,7 +87,7 @@ def test_what_goes_on_after_a_file_that_failed_can_be_interrupted(tmp_path: Path
     assert found["names"]["my_handler"] == "default_int_handler"
     assert (found["raised"], found["failing"]) == (0, False)
     assert [each["ename"] for each in found["errors"]] == ["ZeroDivisionError"]
-    # The same error ends a cell whose own it is.
+    # Raised by the cell itself, the same error ends the cell.
     found = told("1 / 0", tmp_path)
     assert (found["raised"], found["failing"]) == (1, True)
 
@@ -138,7 +138,7 @@ def test_a_command_that_fails_fails_no_cell_where_ipython_has_no_such_setting(tm
 
 
 def test_the_line_of_an_error_is_the_present_cells(tmp_path: Path):
-    """Functions of cells before it may be where it was raised."""
+    """The error itself may be raised in a function of an earlier cell."""
     cell = """
 import json
 shell = get_ipython()

@@ -1,4 +1,4 @@
-"""The time limit of a job: how much is left, what is called before, and why a job ended."""
+"""The time limit of a job: the time left, the calls made before it, and why a job ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def said(state: str = "RUNNING", reason: str = "None", end: float = 0.0) -> str:
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> deadline.Limit:
-    """A process that knows of no limit yet."""
+    """A process outside of any job, which knows no limit yet."""
     made = deadline.Limit()
     monkeypatch.setattr(deadline, "_limit", made)
     for name in ("SLURM_JOB_ID", "RANKROOM_RPC", "RANKROOM_RPC_KEY"):
@@ -36,7 +36,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> deadline.Limit:
 
 @pytest.fixture
 def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: deadline.Limit) -> Path:
-    """This is Slurm job 12; what is written into this file, Slurm says of it."""
+    """Put this process in Slurm job 12; the fake `scontrol` prints the returned file."""
     program = tmp_path / "bin" / "scontrol"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\n[ "$*" = "show job --oneliner 12" ] && cat {tmp_path}/said\n')
@@ -50,7 +50,7 @@ def wait_for(calls: list[str], count: int) -> None:
     until = time.monotonic() + 60
     while len(calls) < count:
         assert time.monotonic() < until, calls
-        time.sleep(0.01)  # signals are handled between two steps of this
+        time.sleep(0.01)  # signal handlers run between two iterations
 
 
 def test_outside_of_a_job_nothing_ends(limit: deadline.Limit):
@@ -99,7 +99,7 @@ def test_a_call_is_made_though_a_library_has_put_all_handlers_back(scontrol: Pat
     before = signal.getsignal(deadline._CALL_SIGNAL)
     try:
         rankroom.on_time_limit(made.set, before=37)
-        signal.signal(deadline._CALL_SIGNAL, signal.SIG_DFL)  # by which the process would end
+        signal.signal(deadline._CALL_SIGNAL, signal.SIG_DFL)  # the signal would now end the process
         assert made.wait(10)
     finally:
         signal.signal(deadline._CALL_SIGNAL, before)
@@ -134,7 +134,7 @@ def test_a_function_of_the_same_name_takes_the_place_of_the_one_before(scontrol:
 
 
 class Model:
-    """What has something to save."""
+    """An object with a method to call before the time limit."""
 
     def __init__(self, name: str, saved: list[str]) -> None:
         self.name, self.saved = name, saved
@@ -232,7 +232,7 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
 
 
 def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
-    # The program that stands for Slurm's may take a while to begin.
+    # The fake `scontrol` may take a while to start.
     monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 60.0)
     assert job_end.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
     scontrol.write_text(said("COMPLETING"))

@@ -1,4 +1,4 @@
-"""Setting torch.distributed's default group up once more: by a cell that runs again, or for it."""
+"""Reinitializing torch.distributed's default group: by a cell that runs again, or in recovery."""
 
 import inspect
 import os
@@ -13,7 +13,7 @@ from rankroom.rank.world import World
 
 
 class Distributed:
-    """A torch.distributed that only notes how it was set up."""
+    """A fake torch.distributed that only records how it was initialized."""
 
     def __init__(self):
         self.made, self.destroyed, self.ports = [], 0, []
@@ -61,7 +61,7 @@ def dist(monkeypatch):
 
 
 def wrapped(dist):
-    """Ranks that agree: each says what this one says."""
+    """Return `init_process_group` as wrapped for two ranks that always pass the same values."""
     world = World(size=2, rpc="there", present=(0, 1))
     world.gather = lambda topic, value, meeting=None: [value, value]
     torch_adapter._wrap(dist.module, world)
@@ -109,14 +109,15 @@ def test_what_was_asked_for_is_asked_for_again(dist):
     assert {name: again[name] for name in ("backend", "device_id", "pg_options", "rank")} == {
         "backend": "nccl", "device_id": 3, "pg_options": "o", "rank": -1,
     }  # fmt: skip
-    # A restarted rank knows the backend only, and groups that are bound to a device meet at once.
+    # A restarted rank knows only the backend. No rank passes a device then: with one, ranks connect
+    # during initialization, and the restarted rank would not take part.
     restarted = state | {"again": False, "fresh": True, "on": False}
     torch_adapter.settle([state, restarted])
     assert (dist.made[2]["backend"], dist.made[2]["device_id"]) == ("nccl", None)
 
 
 class Sharded:
-    """A model of FSDP."""
+    """A stand-in for an FSDP model."""
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,14 @@ def test_nccl_ends_no_process_that_runs_cells(dist, monkeypatch, in_script, own,
     wrapped(dist)
     dist.module._new_process_group_helper()
     assert found == [seen]
-    assert os.environ.get(name) == own  # of another program that a cell starts
+    assert os.environ.get(name) == own  # programs that a cell starts are not affected
 
 
 def test_what_a_hook_keeps_by_bucket_is_forgotten_with_the_buckets():
-    """PowerSGD's, which fails in each pass otherwise; on two ranks of gloo it hangs by itself."""
+    """PowerSGD's state, which would otherwise make each pass fail.
+
+    Real ranks cannot test this: on two ranks with Gloo, PowerSGD hangs on its own.
+    """
     kept = {name: {0: 1} for name in ("error_dict", "p_memory_dict", "q_memory_dict")}
     state = SimpleNamespace(**kept, iter=7, matrix_approximation_rank=1)
     torch_calls._forget_buckets(state)

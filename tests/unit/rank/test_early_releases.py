@@ -1,4 +1,4 @@
-"""What is let go before it began: a cell that has not come yet, and a set-up that is to connect."""
+"""Releases that arrive early: before a cell has started, or while a set-up connects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.rank.world import ReleasedError, World
 
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How often a framework was asked to let go."""
+    """One item for each time that the framework was released."""
     done: list[str] = []
 
     class Adapter:
@@ -34,7 +34,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def rank(released: list[str], monkeypatch: pytest.MonkeyPatch) -> World:
-    """A rank of two, whose supervisor says that both have come."""
+    """One of two ranks; its supervisor replies that both have arrived."""
 
     def ask(self: World, **question: Any) -> dict[str, Any]:
         return {"round": 0, "complete": True, "values": [1, 2], "ranks": [0, 1]}
@@ -62,7 +62,7 @@ def test_a_release_that_comes_before_the_cell_is_for_the_cell(rank: World, relea
 def test_after_a_release_by_hand_ranks_may_meet_again_in_the_same_cell(
     rank: World, released: list[str]
 ):
-    """Nobody has left: as elastic training does, and `except HorovodInternalError`."""
+    """No rank has left the cell: elastic training and `except HorovodInternalError` do this."""
     of_rank = Recovery(rank)
     of_rank.begin("one", [0, 1], 0, False)
     assert of_rank.release("one", False) == ["it"]
@@ -71,16 +71,16 @@ def test_after_a_release_by_hand_ranks_may_meet_again_in_the_same_cell(
 
 
 def test_a_release_after_the_cell_is_for_no_later_one(rank: World, released: list[str]):
-    """As of a rank that has failed itself, when the others are let go."""
+    """For example on a rank that has failed itself, when the others are released."""
     of_rank = Recovery(rank)
     of_rank.begin("one", [0, 1], 0, False)
     of_rank.end()
     assert of_rank.release("one", True) == ["it"]
-    assert rank.gather("hvd.init()", None) == [1, 2]  # of another client's request
+    assert rank.gather("hvd.init()", None) == [1, 2]  # in another client's request
 
 
 def test_a_rank_that_is_let_go_does_not_go_on_with_one_that_is_gone(rank: World):
-    """Both had come, and one of them was killed then."""
+    """Both had arrived, then one of them was killed."""
     rank.begin("one", (0, 1), 0)
     rank.release(True)
     with pytest.raises(ReleasedError):
@@ -114,7 +114,7 @@ def test_what_waits_for_a_peer_while_it_is_set_up_is_broken_off(
             begun.set()
             assert one.recv(1) == b""
         breaker.join()
-        # It goes on to the next one.
+        # Like Gloo, the set-up continues with the next peer.
         with socket.create_connection(peer.getsockname()) as other:
             assert other.recv(1) == b""
     assert not connecting.break_off()

@@ -1,4 +1,4 @@
-"""What a rank finds in its environment, for every framework at once."""
+"""A rank's environment variables, for all frameworks at once."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ def test_every_framework_finds_its_rank():
     assert [env[name] for name in ("HOROVOD_RANK", "RANK", "LOCAL_RANK")] == ["1"] * 3
     assert [env[name] for name in ("HOROVOD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["3"] * 3
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.7", "4000")
-    # By these, libraries know that a launcher has started all ranks.
+    # From these, libraries conclude that a launcher has started all ranks.
     assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("0", "1")
     assert env["TORCHELASTIC_RUN_ID"] and env["NODE_RANK"] == "0"
     assert (env["HOROVOD_GLOO_IFACE"], env["GLOO_SOCKET_IFNAME"]) == ("eth0", "eth0")
@@ -41,7 +41,7 @@ def test_the_users_own_timeline_of_horovod_is_left_alone():
     for own, given in (({}, "DYNAMIC"), ({"HOROVOD_TIMELINE": "/a.json"}, "/a.json")):
         assert environment(**own)["HOROVOD_TIMELINE"] == given
     assert environment(HOROVOD_TIMELINE="")["HOROVOD_TIMELINE"] == "DYNAMIC"
-    # Who waits is said under the cell, unless the user wants Horovod's own words, or its limit.
+    # The view under the cell reports stalls, unless the user configures Horovod's stall check.
     assert environment()["HOROVOD_STALL_CHECK_DISABLE"] == "1"
     for name in ("SHUTDOWN_TIME_SECONDS", "CHECK_TIME_SECONDS", "CHECK_DISABLE"):
         own = {f"HOROVOD_STALL_{name}": "60"}
@@ -92,7 +92,7 @@ def test_nccl_takes_instances_of_a_gpu_for_gpus_of_different_hosts():
 def test_nccl_meets_where_other_machines_do_not_reach():
     assert environment(devices=3)["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert "NCCL_SOCKET_IFNAME" not in environment(devices=3, NCCL_SOCKET_IFNAME="ib0")
-    # Between nodes it may use several interfaces, and finds those that are fast.
+    # Between nodes, NCCL may use several interfaces, and selects the fast ones itself.
     between = rank_environment(0, 3, WIRING, 2, 8, {}, Position(0, 2, 0, 2))
     assert "NCCL_SOCKET_IFNAME" not in between
 
@@ -101,7 +101,7 @@ def test_ports_are_free_and_all_different():
     assert len(set(free_ports(6))) == 6
     given = range(*map(int, EPHEMERAL_PORT_RANGE_FILE.read_text().split()))
     for port in free_ports(3):
-        assert port not in given  # to others, before it is used here
+        assert port not in given  # the system might give it to another program first
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
 
@@ -111,4 +111,4 @@ def test_where_all_ports_are_given_out_any_will_do(monkeypatch, tmp_path):
     (tmp_path / "range").write_text("1024\t60999\n")
     assert len(set(free_ports(3))) == 3
     with pytest.raises(OSError, match="assign"):
-        free_ports(1, "192.0.2.1")  # not of this machine
+        free_ports(1, "192.0.2.1")  # not an address of this machine

@@ -1,4 +1,4 @@
-"""What a script registers with atexit, on a rank whose process goes on."""
+"""Functions that a script registers with atexit, on a rank whose process continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Tab finds in a line for the debugger of a rank."""
+"""Tab completion in a command line for the debugger of a rank."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from IPython.core.debugger import Pdb
 from rankroom.rank.debugging import frame_completion
 from rankroom.rank.debugging.frame_completion import FrameCompletion
 
-total = 3  # of the module, as a cell's variables are
+total = 3  # a global, as a cell's variables are
 
 
 class Slow:
-    """A user's class whose attributes take their time, or fail."""
+    """A user's class whose attribute lookups are slow, and then fail."""
 
     until = threading.Event()
 
@@ -28,7 +28,7 @@ class Slow:
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stopped in a function that has some variables."""
+    """A debugger that has stopped in a function with some variables."""
     made = Pdb()
     losses = {"train": 0.5}
     slow = Slow()

@@ -1,4 +1,4 @@
-"""Which process set a call of Horovod is for: told from its arguments, without Horovod."""
+"""Finding the process set of a Horovod call from its arguments; needs no Horovod."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from rankroom.rank.frameworks.horovod import process_sets
 from rankroom.rank.frameworks.horovod.horovod_calls import Guarded
 from rankroom.rank.world import SubsetError, World
 
-# What horovod.torch passes to its compiled code, with "" for a call without a name.
+# The arguments that horovod.torch passes to its compiled code; "" is the name if none was given.
 CALLS = {
     "horovod_torch_allreduce_async_torch_FloatTensor": ("t", "o", 1, "", 1, 1.0, 1.0, 2),
     "horovod_torch_grouped_allreduce_async_torch_FloatTensor": ("t", "o", 1, "", 1, 1.0, 1.0, 2),

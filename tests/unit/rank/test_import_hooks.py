@@ -1,4 +1,4 @@
-"""Hooks on imports: called once the module is there, which then looks untouched."""
+"""Import hooks: called after the import of a module, in which they leave no trace."""
 
 import importlib
 import inspect
@@ -17,7 +17,7 @@ from rankroom.rank import import_hooks
 from rankroom.rank.import_hooks import when_imported
 from rankroom.reporting.spans import SpanRecorder
 
-NUMBERS = itertools.count()  # hooks stay: each test has a module of its own
+NUMBERS = itertools.count()  # hooks are never removed, so each test has its own module
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_an_import_that_takes_long_is_a_span(module, monkeypatch):
     [event] = made.take(begun)
     assert (event["cat"], event["define"]) == ("import", [{"name": f"import {module}"}])
     assert 0 <= event["start"][0] <= event["start"][0] + event["dur"][0] <= took
-    # One that is there already costs nothing.
+    # A module that is already imported adds no span.
     importlib.import_module(module)
     import_hooks.show_imports()
     assert list(made.take(begun)) == []
@@ -106,7 +106,7 @@ print(own_answer.value)
 
 @pytest.mark.skipif(not hasattr(os, "RTLD_DEEPBIND"), reason="this system's loader has no such way")
 def test_a_c_module_may_have_its_own_symbols(tmp_path):
-    """As triton, which crashed on those that TensorFlow had exported."""
+    """Such as triton, which crashed when it used symbols that TensorFlow had exported."""
     compiler = shutil.which("cc") or shutil.which("g++")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     for source, library in ((OTHER, "other.so"), (MODULE, f"own_answer{suffix}")):

@@ -1,4 +1,4 @@
-"""Libraries on a rank, whose shell is IPython's: what they would do only in a notebook."""
+"""Libraries that take a rank's IPython shell for a notebook, and would behave differently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# As on a rank: IPython's shell for kernels is imported, and widgets are not shown.
+# As on a rank: ipykernel's shell is imported, and widgets are not displayed.
 RANK = """
 import sys, types
 sys.modules["ipykernel.zmqshell"] = types.ModuleType("ipykernel.zmqshell")
@@ -19,7 +19,7 @@ from rankroom.rank.frameworks import notebook_libraries
 notebook_libraries.install()
 """
 WITHOUT = 'sys.modules["ipywidgets"] = None'
-# A bar of widgets would be made of these, and not be seen.
+# tqdm would make a bar of these widgets, which would not be displayed.
 WITH = """
 widgets = sys.modules["ipywidgets"] = types.ModuleType("ipywidgets")
 widgets.HTML = widgets.FloatProgress = widgets.HBox = type("Widget", (), {})
@@ -53,7 +53,7 @@ def test_a_notebooks_arguments_are_taken(name: str) -> None:
     assert "3/3" in out(f"from {name} import trange\nlist(trange(3))", WITH)
 
 
-# What a module of the library has, and looks up when it is called.
+# Fake modules of the libraries, with the names that Rankroom replaces or reads.
 TRANSFORMERS = """
 class ProgressCallback: pass
 class NotebookProgressCallback: pass

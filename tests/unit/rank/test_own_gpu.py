@@ -1,4 +1,4 @@
-"""A strategy of tf.distribute on a node with several GPUs, which is pretended."""
+"""A tf.distribute strategy on a simulated node with several GPUs."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from rankroom.rank.frameworks.tensorflow.tensorflow_adapter import keep_to_own_g
 
 
 class Context:
-    """What of TensorFlow's context a strategy's devices come from."""
+    """The part of TensorFlow's context that determines a strategy's devices."""
 
     def __init__(self, gpus: int, is_in_use: bool = False) -> None:
         self.gpus = [f"GPU:{number}" for number in range(gpus)]

@@ -1,4 +1,4 @@
-"""The memory that `%ranks who` shows: of a rank, and of it that of the user's variables."""
+"""The memory that `%ranks who` shows: a rank's own, and how much of it the variables hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MB = 1 << 20
 
 
 class Unsayable:
-    """Nothing of the user's is called."""
+    """A user's class of which no method may be called."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
@@ -49,7 +49,7 @@ def test_a_network_with_its_gradients_and_its_optimizer():
     assert total(net) == 800
     optimizer = torch.optim.Adam(net.parameters())
     optimizer.step()
-    assert total(net, optimizer) == pytest.approx(1600, abs=8)  # two moments, and a count of steps
+    assert total(net, optimizer) == pytest.approx(1600, abs=8)  # two moments and a step count
 
 
 def test_only_what_is_known_is_looked_into():

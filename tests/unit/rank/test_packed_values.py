@@ -1,4 +1,4 @@
-"""Variables that travel between notebook and ranks."""
+"""Variables sent between the notebook and ranks."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_dictionaries_may_refer_to_one_another():
     found = unpack(pack(one))
     assert found["me"] is found and found["other"]["back"] is found and found["number"] == 1
     deep: dict[str, Any] = {"x": np.arange(3)}
-    for _ in range(60):  # each of them twice in the next one
+    for _ in range(60):  # each contains the previous one twice
         deep = {"a": deep, "b": deep}
     found = unpack(pack(deep))
     assert found["a"] is found["b"]
-    part = {"double": lambda x: 2 * x}  # which pickle does not take
+    part = {"double": lambda x: 2 * x}  # cannot be pickled
     found = unpack(pack({"a": part, "b": part}), {})
     assert found["a"]["double"](2) == found["b"]["double"](2) == 4
 
@@ -80,7 +80,7 @@ def test_arrays_of_types_without_a_buffer_travel_too(wrap: Any):
 def test_a_function_of_another_python_is_refused_and_values_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Its code would end the process that calls it."""
+    """Bytecode of another Python version would crash the process that runs it."""
     with monkeypatch.context() as there:
         there.setattr(packed_values, "PYTHON_VERSION", (3, 99))
         function, values = pack({"f": lambda x: x + 1}), pack({"x": np.ones(3), "y": "text"})
@@ -110,7 +110,7 @@ def test_tensors_come_to_the_notebooks_processor(monkeypatch: pytest.MonkeyPatch
 
 
 def test_tensors_of_another_python_come_as_well(monkeypatch: pytest.MonkeyPatch):
-    """Two things of their pickle are replaced at a time."""
+    """Two replacements are active at a time: for functions and for tensors."""
     parts = pack({"loss": torch.ones(2), "function": None})
     monkeypatch.setattr(packed_values, "PYTHON_VERSION", (3, 99))
     assert unpack(parts)["loss"].tolist() == [1, 1]

@@ -1,4 +1,4 @@
-"""What a cell asks, and who gets the answer."""
+"""Questions that a cell asks the user, and their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankroom.rank.world import ReleasedError
 
 
 class Events:
-    """What is reported; `then(args)` is called, in another thread, when something is asked."""
+    """Records reported events; for each question, calls `then(args)` in another thread."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[str, dict[str, Any]]] = []

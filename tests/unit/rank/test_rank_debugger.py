@@ -1,4 +1,4 @@
-"""A rank's debugger in programs of its own: where nobody can answer, and after a cell."""
+"""A rank's debugger, in a separate process: in runs without prompts, and after a cell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(code: str, folder: Path) -> list[str]:
 
 
 def test_where_nobody_answers_a_debugger_of_others_is_passed_over_too(tmp_path: Path):
-    """As ipdb's, which is made of the shell's class of debuggers."""
+    """Such as ipdb's, which is an instance of the shell's debugger class."""
     code = """
 asking.begin(interactive=False)
 def work():
@@ -79,7 +79,7 @@ print(sys.gettrace())
 
 
 def test_after_a_stop_the_debugger_holds_no_variables_of_a_function(tmp_path: Path):
-    """They may be a model and its graph, on a GPU."""
+    """They may include a model and its graph on a GPU."""
     code = """
 import gc, weakref
 class Model: pass

@@ -1,4 +1,4 @@
-"""What a cell on a rank shows besides what it prints."""
+"""Output of a cell on a rank other than printed text."""
 
 from __future__ import annotations
 

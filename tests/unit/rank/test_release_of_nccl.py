@@ -1,4 +1,4 @@
-"""A default group that has NCCL, pretended: its collectives run on the device, and are aborted."""
+"""A simulated default group with NCCL: its collectives run on the GPU, and are aborted."""
 
 import socket
 import sys
@@ -26,7 +26,7 @@ def backend_config() -> str:
 
 
 def distributed(told: list, config: str | None = "cuda:nccl", **more) -> SimpleNamespace:
-    """A torch.distributed whose groups are gone once they were aborted, or destroyed."""
+    """A fake torch.distributed; aborting or destroying its groups removes them."""
     here = SimpleNamespace(on=True)
 
     def gone(group: object = None) -> None:
@@ -60,7 +60,7 @@ def fresh(monkeypatch):
     [
         ("nccl", "cuda:nccl", True),
         ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", True),
-        ("undefined", "cuda:nccl", True),  # init_process_group() with nothing in the brackets
+        ("undefined", "cuda:nccl", True),  # init_process_group() without arguments
         ("undefined", "cpu:gloo", False),
         ("gloo", "cpu:gloo,cuda:gloo", False),
         ("gloo", None, False),  # a group of the user's own that this rank is not in
@@ -70,9 +70,9 @@ def test_what_nccl_carries_is_aborted(monkeypatch, backend, config, aborted):
     told = []
     monkeypatch.setitem(sys.modules, C10D, distributed(told, config, get_backend=lambda: backend))
     assert torch_adapter.release() == ["torch.distributed"]
-    # By its name: where None is meant, some releases of PyTorch abort that group only.
+    # WORLD, not None: with None, some releases of PyTorch abort the default group only.
     assert told == (["the world"] if aborted else [])
-    # What an abort ends is not there to be counted when the next cell sets up again.
+    # The aborted groups no longer exist when the next cell counts those that were lost.
     assert torch_adapter._lost == aborted
 
 
@@ -82,7 +82,7 @@ def test_a_pytorch_that_cannot_abort_says_nothing_of_a_release(monkeypatch):
     monkeypatch.setitem(sys.modules, C10D, c10d)
     monkeypatch.setattr(torch_internals.recorder, "note", lambda text: None)
     monkeypatch.setattr(torch_device, "is_in_collective", lambda: True)
-    assert not torch_adapter.is_cut_off()  # nothing is
+    assert not torch_adapter.is_cut_off()  # this PyTorch could not end the collective
     assert torch_adapter.release() == []
 
 
@@ -98,7 +98,7 @@ def test_an_abort_that_goes_on_is_not_begun_again(monkeypatch):
 
 
 def test_events_are_kept_until_the_abort(monkeypatch):
-    """To destroy one may take as long as the collective that it waits for, which hangs."""
+    """Destroying an event may block until its collective has ended, and this one hangs."""
     each, spare = torch_device.Followed("before", "after", "cuda:1"), {}
     monkeypatch.setattr(torch_device, "_spare", spare)
     torch_device._followed.append(each)
@@ -113,7 +113,7 @@ STATE = {"on": True, "again": False, "fresh": False, "released": True, "groups":
 
 
 def test_ranks_that_are_out_of_step_do_not_wait_for_nccl(monkeypatch):
-    """To destroy its groups waits for what runs on the GPU."""
+    """Destroying NCCL's groups would wait for what is running on the GPU."""
     told = []
     c10d = distributed(told, destroy_process_group=pytest.fail)
     monkeypatch.setitem(sys.modules, C10D, c10d)
@@ -159,11 +159,11 @@ def test_what_takes_nccls_place_does_not_wait_for_it_for_ever(monkeypatch):
     assert told == ["the world"]
     assert waited == [
         ("cuda:1", torch_adapter.NCCL_ABORT_TIMEOUT_S)
-    ]  # nothing is wrong with what goes on
+    ]  # what is still running has not failed
 
 
 class Work:
-    """What was begun with `async_op=True`."""
+    """The work returned by a call with `async_op=True`."""
 
     def __init__(self, done: bool) -> None:
         self.is_completed = lambda: done
@@ -171,7 +171,7 @@ class Work:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU that is busy, with what is not known to be a collective."""
+    """A GPU that is busy with work not known to be a collective."""
     monkeypatch.setitem(sys.modules, C10D, distributed([]))
     monkeypatch.setattr(torch_device.recorder, "on", True)
     monkeypatch.setattr(torch_device, "is_busy", lambda device: True)
@@ -182,7 +182,7 @@ def gpu(monkeypatch):
 def test_a_gpu_that_computes_is_cut_off_from_nothing(gpu, monkeypatch):
     assert not torch_adapter.is_cut_off()
     monkeypatch.setattr(torch_device, "sees_all", lambda: False)
-    assert torch_adapter.is_cut_off()  # it may be in what is not followed
+    assert torch_adapter.is_cut_off()  # it may be in a collective that is not followed
     monkeypatch.setattr(torch_device, "is_busy", lambda device: False)
     assert not torch_adapter.is_cut_off()
 
@@ -230,7 +230,7 @@ def listener(host: str = "127.0.0.1") -> socket.socket:
 
 
 def connects(listening: list[socket.socket]) -> OSError:
-    """What ends a call that waits for others to connect, as one in another thread releases it."""
+    """Release a call that waits for peers, from another thread; return the error that ends it."""
     caught: list[OSError] = []
 
     def release():
@@ -240,7 +240,7 @@ def connects(listening: list[socket.socket]) -> OSError:
 
     def call():
         listening.append(listener())
-        listening[0].settimeout(1.0)  # of a test; NCCL has none
+        listening[0].settimeout(1.0)  # only in this test: NCCL has no timeout
         try:
             listening[0].accept()
         except OSError as error:
@@ -265,17 +265,17 @@ def test_a_rank_that_waits_for_others_to_connect_is_released(nccl):
     error = connects(listening)
     assert not isinstance(error, TimeoutError)
     with socket.create_connection(before.getsockname(), 1), before.accept()[0]:
-        pass  # what was there before is as it was
+        pass  # a socket that was open before still works
     before.close()
     assert torch_connecting._before is None and "a group" in torch_connecting.connected
 
 
 def test_what_listens_once_others_have_connected_is_left_alone(nccl):
-    """NCCL has servers of its own then, which would go round and round."""
+    """NCCL's own servers listen by then; without their sockets, they would loop forever."""
     server = listener()
 
     class Both(list):
-        """Listens, and has a connection from here to another rank."""
+        """Connects to another rank when a listening socket is added."""
 
         def append(self, each):
             ends = socket.create_connection(server.getsockname(), 1), server.accept()[0]
@@ -307,7 +307,7 @@ def test_a_group_that_is_made_has_ranks_that_are_not_connected(nccl):
     def call():
         with torch_connecting.making():
             assert torch_connecting._before is None
-            found.append(listener())  # Gloo's, which ends the process if it fails
+            found.append(listener())  # like Gloo's, which ends the process if this socket fails
         assert torch_connecting.connected == set()
         torch_connecting.give_up()
 

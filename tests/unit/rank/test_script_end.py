@@ -1,4 +1,4 @@
-"""What is left to do when a script's last line is done, and what it leaves of its own behind."""
+"""The end of a script: the work that is still running, and the state that it has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard as metrics, by writers that are made up: names, steps, and no change."""
+"""Scalars of fake TensorBoard writers as metrics: names, steps, and writers left unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankroom.reporting.spans import recorder
 
 @pytest.fixture
 def points() -> Iterator[metrics.MetricRecorder]:
-    """Those of a run that has just begun."""
+    """The metrics of a run that has just begun."""
     recorder.begin()
     metrics.points.begin()
     yield metrics.points
@@ -36,7 +36,7 @@ def taken(points: metrics.MetricRecorder) -> list[tuple[str, Any, Any]]:
 
 
 class Writer:
-    """As PyTorch's, which keeps what it was told in files."""
+    """Stands in for PyTorch's SummaryWriter; keeps its calls instead of writing files."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -86,7 +86,7 @@ def test_each_folder_has_a_curve_of_its_own(
     for step in range(2):
         for number, each in enumerate(writers[:3]):
             each.add_scalar("loss", number, step)
-    writers[3].add_scalar("loss", 0, 2)  # made once more, for the same files
+    writers[3].add_scalar("loss", 0, 2)  # a second writer for the first one's folder
     assert taken(points) == [
         ("loss", 0, 0), ("val/loss", 0, 1), ("b/val/loss", 0, 2),
         ("loss", 1, 0), ("val/loss", 1, 1), ("b/val/loss", 1, 2),
@@ -169,7 +169,7 @@ def test_summaries_of_tensorflow_are_told_apart_as_in_tensorboard(
 
 
 class CallbackList:
-    """As Keras' own, which passes on what it is told."""
+    """Stands in for Keras' CallbackList; keeps what it would pass on."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a rank's GPU waits in, with a driver that is pretended: events that are done when told."""
+"""Collectives that a rank's GPU waits in, with a fake driver whose events end on command."""
 
 import sys
 import threading
@@ -25,11 +25,11 @@ def call(what: str, number: int = -1, device: str = "cuda:1") -> None:
 def test_the_first_that_others_do_not_join_is_named(cuda):
     call("dist.all_reduce #1")
     call("dist.all_reduce #2")
-    assert torch_device.blocking_collective() is None  # it still computes what the first one sends
+    assert torch_device.blocking_collective() is None  # it is computing the first one's input
     Event.at = 1
     what, seconds = torch_device.blocking_collective()
     assert what == "dist.all_reduce #1 on its GPU" and seconds < 1
-    Event.at = 2  # the first is over, and the second cannot begin
+    Event.at = 2  # the first has ended, and the GPU has not reached the second
     assert torch_device.blocking_collective() is None
     Event.at = 3
     assert torch_device.blocking_collective()[0].startswith("dist.all_reduce #2")
@@ -43,7 +43,7 @@ def test_seconds_count_from_when_it_could_begin(cuda, monkeypatch):
         torch_device, "time", SimpleNamespace(monotonic=lambda: now[0], time_ns=lambda: 0)
     )
     call("dist.barrier #1")
-    now[0] += 50  # of computing
+    now[0] += 50  # spent computing
     assert torch_device.blocking_collective() is None
     Event.at = 1
     assert torch_device.blocking_collective()[1] == 0
@@ -70,10 +70,10 @@ def test_spans_have_the_times_of_the_gpu_on_the_clock_of_the_host(cuda, monkeypa
     )  # fmt: skip
     call("dist.all_reduce #1", 4)
     call("dist.all_reduce #2", 5)
-    call("dist.send #1", -1)  # not to be seen
+    call("dist.send #1", -1)  # -1: no span
     Event.at = 6
     torch_device.finish()
-    # The GPU comes to the first after 2 ms, and is through with it 2 ms later.
+    # The GPU reaches the first one after 2 ms, and completes it 2 ms later.
     assert cuda.added == [("collective", 4, 7_002_000, 2000), ("collective", 5, 7_006_000, 2000)]
 
 
@@ -129,7 +129,7 @@ def test_thousands_that_nobody_asks_for_take_no_more_than_a_few_events(cuda):
         call(f"dist.all_reduce #{number}")
     spare = sum(map(len, torch_device._spare.values()))
     assert len(torch_device._followed) + spare <= torch_device.PRUNE_EVERY + 20
-    for number in range(1000):  # and one that hangs
+    for number in range(1000):  # and then a GPU that hangs
         if (followed := torch_device.begin("cuda:1")) is not None:
             torch_device.end(followed, f"later #{number}", -1)
     assert len(torch_device._followed) <= torch_device.MAX_FOLLOWED
@@ -146,7 +146,7 @@ def test_a_gpu_that_has_failed_waits_in_nothing(cuda, monkeypatch):
     assert torch_device.blocking_collective() is None
 
 
-# How PyTorch ends each of them.
+# The last line of each of PyTorch's CUDA errors.
 DSA = "\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 
 
@@ -179,9 +179,9 @@ def test_whether_a_gpu_is_in_a_collective_goes_by_what_it_was_given(cuda):
     call("dist.all_reduce #1")
     call("dist.all_reduce #1", device="cuda:2")
     Event.at = 2
-    assert torch_device.is_in_collective()  # on another device than the first
+    assert torch_device.is_in_collective()  # on the second device
     Event.at = 4
-    assert not torch_device.is_in_collective()  # whatever else keeps it busy
+    assert not torch_device.is_in_collective()  # other work may still keep it busy
     followed = torch_device.begin("cuda:1")
     Event.at = 5
     assert torch_device.is_in_collective()  # its call has not returned
@@ -210,7 +210,7 @@ def test_other_threads_collectives_are_followed(cuda):
 def test_what_is_not_followed_is_known(cuda, monkeypatch):
     torch_device.miss()
     assert not torch_device.sees_all()
-    torch_device.finish()  # that was the cell's
+    torch_device.finish()  # the missed collective was this cell's
     assert torch_device.sees_all()
     cuda.is_current_stream_capturing = lambda: True
     assert torch_device.begin("cuda:1") is None
@@ -231,7 +231,7 @@ def test_no_event_is_destroyed_while_its_collective_may_hang(cuda, monkeypatch):
     torch_device.forget()  # it is to be aborted
     assert destroyed == [] and not torch_device._followed
     call("dist.all_reduce #2")
-    assert sum(map(len, torch_device._spare.values())) == 0  # the same are used again
+    assert sum(map(len, torch_device._spare.values())) == 0  # the same events are reused
 
 
 def test_each_device_has_events_of_its_own(cuda):
@@ -240,7 +240,7 @@ def test_each_device_has_events_of_its_own(cuda):
             call(f"dist.all_reduce #{number}", device=device)
         Event.at = Event.recorded
         torch_device.finish()
-    assert cuda.added == []  # none that says that nothing is followed any more
+    assert cuda.added == []  # no note that collectives are no longer followed
     assert {name: len(spare) for name, spare in torch_device._spare.items()} == {
         "cuda:1": 1, "cuda:2": 1,
     }  # fmt: skip
@@ -275,7 +275,7 @@ def test_a_clock_that_another_is_in_the_way_of_stays_as_it_is(cuda, monkeypatch)
     assert torch_device._clocks["cuda:1"] is first
     Event.at = Event.recorded
     torch_device._prune()
-    assert [span[1] for span in cuda.added] == [5, 6]  # when the first one was is not known
+    assert [span[1] for span in cuda.added] == [5, 6]  # the time of the first one is unknown
 
 
 @pytest.mark.parametrize("where", ["current_stream", "record", "begin again", "end"])
@@ -299,7 +299,7 @@ def test_a_release_that_comes_in_here_ends_the_cell(cuda, monkeypatch, where):
 
 
 class Graph:
-    """A graph of CUDA, which is not recorded if told so."""
+    """A CUDA graph whose capture fails if `fails` is set."""
 
     fails = False
 

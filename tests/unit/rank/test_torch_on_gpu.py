@@ -1,4 +1,4 @@
-"""Which of torch.distributed's calls are followed on a GPU that is pretended, and until when."""
+"""Which torch.distributed calls are followed on a simulated GPU, and until when."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ class Backend:
 
 
 class Group:
-    """A process group that counts, unless told otherwise."""
+    """A process group that counts its collectives, unless `counted` is None."""
 
     def __init__(self, backend="nccl", counted=0):
         self.counted = counted
@@ -97,11 +97,11 @@ def test_what_has_returned_goes_on_until_the_gpu_is_through(c10d):
 
 
 def test_a_call_that_says_something_is_followed_too(c10d, cuda):
-    """`dist.recv` returns the rank that has sent."""
+    """`dist.recv` returns the sender's rank."""
     recv = operation(c10d, "recv", "tensor", "src", "group")
     assert recv(lambda *args: 3, (TENSOR, 3), {}) == 3
     assert followed() == ["dist.recv #1"]
-    assert cuda.added == []  # its span is that of the GPU
+    assert cuda.added == []  # its span is measured on the GPU
 
 
 def test_what_is_waited_for_later_is_followed_then(c10d):
@@ -167,13 +167,13 @@ def test_the_first_call_of_a_group_may_have_its_ranks_connect(c10d, monkeypatch)
         called(function, (TENSOR,), {})
     assert seen == [True, False]
     send = operation(c10d, "send", "tensor", "dst", "group")
-    for peer in (1, 1, 2):  # NCCL has a communicator for each two
+    for peer in (1, 1, 2):  # NCCL has a communicator for each pair
         send(function, (TENSOR, peer), {})
     assert seen[2:] == [True, False, True]
 
 
 class Model:
-    """A model of DDP whose group's collectives are known, or not."""
+    """A DDP model whose group counts its collectives, unless `counted` is None."""
 
     require_backward_grad_sync = True
 
@@ -195,7 +195,7 @@ class Loss:
 
 @pytest.fixture
 def queued(cuda, monkeypatch):
-    """What is called at the end of a pass."""
+    """The callbacks for the end of a backward pass."""
     found = []
     engine = SimpleNamespace(queue_callback=found.append)
     variable = SimpleNamespace(_execution_engine=engine)
@@ -212,7 +212,7 @@ def models(monkeypatch):
 
 
 def backward(does=lambda: None):
-    """A pass that has its hooks called, and does something."""
+    """Run a backward pass that calls its hooks, then `does`."""
 
     def original(loss):
         for hook in loss.hooks:
@@ -226,7 +226,7 @@ def test_a_pass_that_averages_is_followed(c10d, queued, models):
     models.append(Model())
 
     def averages():
-        assert not torch_device.is_in_collective()  # it was given none yet
+        assert not torch_device.is_in_collective()  # the GPU was given none yet
         models[0].process_group.counted += 1
         assert torch_device.is_in_collective()
 
@@ -240,7 +240,7 @@ def test_a_pass_of_another_model_averages_nothing(c10d, queued, models):
     backward()
     assert followed() == [] and torch_device.sees_all()
     assert not torch_device.is_in_collective()
-    models[0].process_group.counted = None  # where that is not told, it might
+    models[0].process_group.counted = None  # without a count, it may have averaged
     backward()
     assert followed() == [torch_ddp_group.GRADIENT_ALLREDUCE]
 
@@ -305,7 +305,7 @@ def test_what_makes_a_model_is_followed(c10d):
     assert followed() == ["DistributedDataParallel()"]
 
     def parameters(module, process_group):
-        assert torch_connecting._before is None  # they have connected by now
+        assert torch_connecting._before is None  # the ranks have connected by now
 
     model = SimpleNamespace(parameters=lambda: iter([TENSOR]))
     torch_ddp._watched_making(parameters, "parameters")(model, process_group=None)

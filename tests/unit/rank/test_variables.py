@@ -1,4 +1,4 @@
-"""What `%ranks who` says of the variables on a rank."""
+"""How `%ranks who` describes the variables on a rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankroom.rank.variables import Variable, describe, describe_value
 
 
 class Unsayable:
-    """Nothing of the user's is called."""
+    """A user's class of which no method may be called."""
 
     def __repr__(self) -> str:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Where Keras and TensorFlow are watched, without either."""
+"""The hooks that watch Keras and TensorFlow, tested without either."""
 
 from __future__ import annotations
 

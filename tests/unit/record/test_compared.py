@@ -1,4 +1,4 @@
-"""Which runs a user means to compare one with."""
+"""Find the runs that a user wants to compare a run with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from record_makers import finished_record, make_run, start_record
 
 
 def kept(root: Path, run_id: str, has_metrics: bool = True, **fields: object) -> str:
-    """A record of a run that is over."""
+    """Write the record of a finished run; return its id."""
     _, run = finished_record(root, id=run_id, has_metrics=has_metrics, **fields)
     return run.id
 
@@ -30,7 +30,7 @@ def test_by_id_part_of_an_id_name_and_last(tmp_path: Path):
         assert compared(store, [text]) == ([found], []), text
     assert compared(store, ["aaaa03, baseline", "last"]) == ([third, second], [])
     assert compared(store, ["last"], third) == ([second], [])
-    assert compared(store, ["baseline,"], second) == ([first], [])  # it has run before
+    assert compared(store, ["baseline,"], second) == ([first], [])  # an earlier run
     [same] = compared(store, ["baseline"], first)[0]
     assert same == second
 
@@ -62,7 +62,7 @@ def test_runs_with_metrics_and_those_that_may_come_to_have_some(tmp_path: Path):
     kept(tmp_path, "20260102-000000-aaaa02", has_metrics=False)
     earlier = kept(tmp_path, "20251231-000000-aaaa00", has_metrics=False)
     store, live, _ = start_record(tmp_path)
-    store.paths(earlier).metrics.write_text("{}")  # by a version that said no more
+    store.paths(earlier).metrics.write_text("{}")  # as earlier versions left it
     assert [run.id for run in with_metrics(store)] == [live.id, "20260101-000000-aaaa01", earlier]
 
 

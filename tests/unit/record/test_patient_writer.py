@@ -1,4 +1,4 @@
-"""What a full disk refuses of a record waits, in order, and comes once, when there is room."""
+"""Lines that a full disk refuses are buffered, and written in order, once, when there is room."""
 
 import os
 
@@ -24,7 +24,7 @@ def record(tmp_path):
 
 @pytest.fixture
 def room(monkeypatch):
-    """`room(n)`: the disk takes `n` bytes more; None for no end."""
+    """`room(n)`: the disk accepts `n` more bytes; None: any number."""
     left = None
     write = os.write
 
@@ -50,7 +50,7 @@ def texts(store, run):
     return [event["text"] for event in store.events(run.id)]
 
 
-# Nothing, half a line, a line, a line and a half, two lines, and two calls' worth.
+# Nothing, part of a line, one line, one and a part, two (one call), and more than one call.
 SIZES = [0, 10, len(LINES[0]), len(LINES[0]) + 10, 2 * len(LINES[0]), 3 * len(LINES[0]) + 5]
 
 
@@ -96,7 +96,7 @@ def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
 
 
 def test_what_comes_late_is_written_though_only_the_end_had_no_room(record, monkeypatch):
-    """All events had fitted, and their file was closed."""
+    """All events were written, and their file was closed, before the end failed."""
     store, run, writer = record
     writer.append(LINES[0])
 

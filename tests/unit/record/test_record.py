@@ -1,4 +1,4 @@
-"""The dataclasses, the schema and the golden records say the same."""
+"""The dataclasses, the schema and the golden records agree."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_ranks_ask_is_written_as_the_schema_says_and_read_back():
     data = json.loads(json.dumps(run.to_json()))
     validate(data, "Run")
     assert RunInfo.from_json(data) == run
-    del data["prompts"]  # as all that wrote before
+    del data["prompts"]  # as earlier versions wrote it
     assert RunInfo.from_json(data).prompts == [] and "prompts" not in make_run(2).to_json()
 
 
@@ -190,7 +190,7 @@ def test_golden_records_are_valid_and_readable(run_json: Path):
     assert RunInfo.from_json(run.to_json()) == run
     for line in (run_json.parent / "events.jsonl").read_bytes().splitlines():
         event = parse_event(line)
-        # A kind that a newer writer added is passed over by readers, and unknown to this schema.
+        # Readers skip a kind that a newer writer added; this schema does not know it.
         if event is not None and event["kind"] in KINDS:
             validate(event, "Event")
 

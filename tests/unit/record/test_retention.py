@@ -1,4 +1,4 @@
-"""Pruning: old and many go, live ones never, and nothing outside the runs folder."""
+"""Pruning by age and size: live runs stay, and so does all outside the runs folder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
         if folder.name != ids[0]:
             remove(folder, ignore_errors)
             return
-        if is_open:  # as NFS has it while another process reads the file
+        if is_open:  # as on NFS, while another process reads the file
             remove(folder, ignore_errors=True)
             folder.mkdir()
             (folder / ".nfs0001").write_text("")
@@ -86,7 +86,7 @@ def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
     monkeypatch.setattr(shutil, "rmtree", refuse)
     first, *others = store.prune(max_bytes=25_000)
     assert first.id == ids[0] and (first.error is None) == is_open
-    # It takes its room still, unless that is free in a moment.
+    # Its size still counts, unless NFS will soon free the space.
     assert [(p.id, p.error) for p in others] == ([] if is_open else [(ids[1], None)])
     assert set(store.ids()) == ({*ids} if is_open else {ids[0], ids[2]})
 

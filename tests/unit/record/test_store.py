@@ -1,4 +1,4 @@
-"""Records on disk: written, found, read, pruned, and what happens when the disk is not kind."""
+"""Records on disk: writing, finding and reading them, also on a full or read-only disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = ["plain", "with space", "quo'te\"s", "new\nline", "$HOME;`id`", "ünï
 
 
 def as_nobody(what: Callable[[], str]) -> str:
-    """What `what()` returns in a child whom permissions hold back, root or not."""
+    """Return the result of `what()` in a child process that is not root."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -124,7 +124,7 @@ def test_what_run_json_is_replaced_by_leaves_nothing(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
     paths = store.paths(run.id)
     assert paths.next_run.exists()
-    # As a process that was killed may leave it, longer than what comes.
+    # A killed process may leave this file, longer than the next content.
     paths.next_run.write_bytes(b"x" * 10_000)
     run.state = "done"
     writer.finish(run)
@@ -177,7 +177,7 @@ def test_ids_sort_by_time_and_differ():
 
 
 def test_a_full_disk_is_said_and_spoils_one_line_only(tmp_path: Path):
-    """A file size limit stands in for the full disk: write() fails half-way in the same manner."""
+    """A file size limit stands in for the full disk: write() fails halfway in the same manner."""
     code = """
 import resource, signal, sys
 from record_makers import log, start_record
@@ -403,7 +403,7 @@ def test_half_a_line_waits_while_the_run_is_live_and_ends_with_it(tmp_path: Path
     writer.append(whole + half)
     chunk = store.read(run.id)
     assert (chunk.data, chunk.next, chunk.state) == (whole, len(whole), "running")
-    assert chunk.size == len(whole)  # there is no more to ask for at once
+    assert chunk.size == len(whole)  # so a reader does not ask for more at once
     assert store.read(run.id, chunk.next).data == b""
     run.state = "failed"
     writer.finish(run)

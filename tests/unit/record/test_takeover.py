@@ -1,4 +1,4 @@
-"""A record that has lost its writer gets one other, and no half line stays in the way."""
+"""A record without a writer gets exactly one new one, which first ends a half-written line."""
 
 import errno
 import multiprocessing
@@ -32,7 +32,7 @@ def test_a_writer_on_another_host_is_left_alone(tmp_path):
 
 
 def test_a_writer_elsewhere_that_is_known_to_be_gone_is_followed_by_one(tmp_path):
-    """It was written to a moment ago, so that the record is called running."""
+    """The record was written a moment ago, so the run still counts as running."""
     owner = gone_process()
     owner.host = owner.space = "elsewhere"
     store, run, writer = start_record(tmp_path, owner=owner)
@@ -40,7 +40,7 @@ def test_a_writer_elsewhere_that_is_known_to_be_gone_is_followed_by_one(tmp_path
     assert store.load(run.id).state == "running"
     _, first = take_over(store, run.id, owner)
     with pytest.raises(RecordError, match="another process"):
-        take_over(store, run.id, owner)  # it has another writer by now
+        take_over(store, run.id, owner)  # it now has another writer
     first.close()
 
 
@@ -58,7 +58,7 @@ def test_the_new_writer_owns_a_run_that_is_completed(tmp_path):
 def test_half_a_line_is_spoiled_not_continued(tmp_path):
     run_id = left_alone(tmp_path, log(0, "one\n"), b'{"kind":"log","rank":0,"seq":2,"te')
     store = Store(tmp_path)
-    # Somebody has read up to here, the half line too, as no one was there to finish it.
+    # A reader got the half line, too, as there was no writer to finish it.
     after = store.read(run_id).next
     _, writer = take_over(store, run_id)
     writer.append(log(0, "two\n", seq=2))
@@ -75,7 +75,7 @@ def try_it(root, run_id, won, over):
         won.put(1)
     except RecordError:
         won.put(0)
-    over.wait(60)  # one that ends leaves the record to the next
+    over.wait(60)  # if it exited, the record would be free for the next process
 
 
 def test_of_many_at_once_one_becomes_the_writer(tmp_path):

@@ -1,4 +1,4 @@
-"""Which runs ranks still hold something of; that this cannot be told is not that there are none."""
+"""Runs left in the spools of an ended cluster; a spool that cannot be listed may hold some."""
 
 from __future__ import annotations
 

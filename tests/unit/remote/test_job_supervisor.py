@@ -1,4 +1,4 @@
-"""The connection to the supervisor in a job, where that is silent."""
+"""The connection to a job's supervisor that does not answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_was_asked_of_a_connection_that_is_given_up_is_not_waited_for(tmp_p
         await made.hang_up()
         with pytest.raises(SshError, match="is lost"):
             await asyncio.wait_for(asked, 20)
-        await made.connect()  # and what is asked of the next one is
+        await made.connect()  # requests over the next connection are waited for
         with pytest.raises(asyncio.TimeoutError):
             await made.ask(0.05, do="apply")
         await made.close()

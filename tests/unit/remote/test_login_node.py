@@ -1,4 +1,4 @@
-"""What is done on a site's login node, where it is this machine."""
+"""The commands for a site's login node, with this machine in its place."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 from record_makers import finished_record, log, start_record
 
-KEPT = 4 << 20  # of what a command says, by default
+KEPT = 4 << 20  # bytes of a command's output that are kept by default
 
 
 def a_cluster(job: str = "") -> ClusterPaths:
-    """The folder of the cluster `far`, which is in this job."""
+    """Create the folder of the cluster `far`, in this job."""
     paths = ClusterPaths("far")
     paths.make(1)
     granted = Allocation(job, (Node("c1", 1),)) if job else None
@@ -52,7 +52,7 @@ def test_what_has_no_file_or_no_job_and_no_process_is_removed(home: Path):
 
 
 def test_a_cluster_of_the_same_name_in_another_job_is_left_alone(home: Path):
-    """Started from another computer: this one has waited in the queue only, with a job or none."""
+    """It was started from another computer; the one to clear has only waited in the queue."""
     paths = a_cluster("13")
     for job in ("12", ""):
         login_node.clear("far", job, "", "2")
@@ -118,7 +118,7 @@ def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhi
     read = login_node._piece
 
     def read_and_end(*about: object) -> object:
-        """The record comes to its end just after its events have been read."""
+        """The run ends just after its events were read."""
         found = read(*about)  # type: ignore[arg-type]
         writer.append(log(0, "last\n"))
         run.state, run.end = "done", time.time_ns() // 1000
@@ -146,7 +146,7 @@ def test_an_event_that_is_longer_than_what_is_kept_of_an_answer_comes_in_pieces(
 
 
 def test_a_folder_that_cannot_be_written_to_leaves_no_mark(home: Path, monkeypatch):
-    """As on a full disk, where a file is made and stays empty."""
+    """On a full disk, a file is created but stays empty."""
 
     def refuse(self: Path, text: str) -> None:
         self.touch()
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written_to_leaves_no_mark(home: Path, monkeypat
 
 
 def test_an_answer_is_found_behind_what_a_login_shell_says(home: Path, capsys):
-    """Such as a window's title, which ends no line."""
+    """For example a window title, which is printed without a line break."""
     login_node.main(["hello", "far"])
     title = "\x1b]0;login\x07"
     found = [
@@ -176,7 +176,7 @@ def test_an_answer_is_found_behind_what_a_login_shell_says(home: Path, capsys):
 def test_a_home_is_the_same_wherever_it_is_mounted(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool
 ):
-    """And another one is another, though the files here can be seen there."""
+    """A home that does not hold the test file is another one."""
     paths = ClusterPaths("far")
     paths.make(0)
     elsewhere = tmp_path / "mounted"

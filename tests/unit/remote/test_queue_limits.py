@@ -1,4 +1,4 @@
-"""When a job in the queue is given up: Slurm's reason may be older than the user's other job."""
+"""When a pending job is given up: Slurm may state a limit for a while after it has passed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER = "\n8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
 
 
 def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType = slurm) -> str:
-    """Follow job 7 by what is said every 30 s, and at last of no job; its last words."""
+    """Follow job 7 by `lines`, an answer every 30 s, until it is gone; return the words before."""
     now = 0.0
 
     async def status(job: str) -> JobStatus:
@@ -58,7 +58,7 @@ def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType =
 def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
     waits = [ALONE + OTHER, *[ALONE] * 6]
     assert "runs on c1" in follow([*waits, RUNS], monkeypatch)
-    # Another one of the user's ran meanwhile.
+    # Another job of the user ran in between.
     assert "runs on c1" in follow([*waits, *waits, RUNS], monkeypatch)
     with pytest.raises(StartError, match="job 7 would never start: QOSMaxGRESPerUser"):
         follow([ALONE] * 9, monkeypatch)
@@ -70,7 +70,7 @@ def test_other_limits_are_certain_with_the_second_look(monkeypatch):
 
 
 def test_a_limit_that_was_not_there_at_first_may_pass(fake: FakeScheduler, monkeypatch):
-    """As partitions allow less by night, and nodes are drained for maintenance."""
+    """Partitions may allow less at night, and nodes may be drained for maintenance."""
     scheduler = Scheduler(Site("x"), Elsewhere())  # type: ignore[arg-type]
 
     async def status() -> JobStatus:
@@ -90,7 +90,7 @@ def test_a_limit_that_was_not_there_at_first_may_pass(fake: FakeScheduler, monke
 
 
 def test_a_maintenance_of_pbs_is_waited_out(monkeypatch):
-    hours = 120  # looks in each
+    hours = 120  # polls in each
     assert "runs on c1" in follow([*[NEVER_NOW] * 23 * hours, RUNS_AT_LAST], monkeypatch, pbs)
     with pytest.raises(StartError, match="job 7 would never start: Can Never Run"):
         follow([NEVER_NOW] * 25 * hours, monkeypatch, pbs)

@@ -1,4 +1,4 @@
-"""The agent of a cluster on a site, with a login node and a job that pretend."""
+"""The agent of a cluster on a site, with a fake login node and a fake job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def never(*about: Any, **more: Any) -> None:
 
 @asynccontextmanager
 async def agent_of(state: ClusterState) -> AsyncIterator[Agent]:
-    """An agent that is started for a cluster in this state, in job 12; it is never connected."""
+    """An agent started for a cluster in this state, in job 12; it never reaches the site."""
     paths = ClusterPaths("far")
     paths.make(0)
     remote = Remote("test", state=state, job="12", name="far")  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def test_a_run_that_is_left_says_whether_more_may_come(home: Path, ended: bool):
             if ended:
                 agent.status.fail("job 12 was cancelled", "ended")
             else:
-                agent.status.over.set()  # by SIGTERM
+                agent.status.over.set()  # as SIGTERM does
             await agent.keep()
             [note] = Store().load(run.id).notes
             assert ("was over before all of this run" in note) == ended
@@ -178,7 +178,7 @@ def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
 
 
 def test_ranks_are_reached_again_from_a_full_disk(home: Path):
-    """Whether the home there is this one was found out before the job was submitted."""
+    """Whether the home is shared was tested before the submission, and is not tested again."""
 
     async def test() -> None:
         async with agent_of("running") as made:
@@ -262,7 +262,7 @@ def test_a_job_that_will_never_start_is_cancelled_before_it_is_given_up(
 def test_that_a_job_is_over_by_its_time_is_believed_only_of_one_that_was_asked_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It may have been suspended, or given more time."""
+    """While ssh fails, it is unknown whether the job was suspended or given more time."""
     monkeypatch.setattr(module, "RETRY_DELAY_S", 0.0)
 
     async def test() -> None:
@@ -307,7 +307,7 @@ def test_a_stop_takes_the_place_of_an_end_that_is_noticed_meanwhile(home: Path):
 
 
 def test_a_run_counts_as_on_while_it_may_be_whatever_has_come_here_of_it(home: Path):
-    """A cluster in which a run is on is not let go of."""
+    """The lease does not end a cluster while a run is in progress."""
 
     async def test() -> None:
         async with agent_of("running") as made:
@@ -392,7 +392,7 @@ def test_records_there_are_no_older_than_a_cluster_whose_clock_here_is_wrong(
             await agent._meet()
             own = new_id(int(there * 1e6))
             assert agent.records.since < own
-            # Who comes after this agent knows it from what is kept.
+            # Saved with the cluster, for the next agent.
             assert agent.remote.began == min(there, there + ahead_s)
 
     doing(test)
@@ -419,7 +419,7 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
                 SshError, match=r"link is cut\. The cell may have started there: check"
             ):
                 await agent._do(Asked({"do": "run", "mark": "m1"}))
-            with pytest.raises(SshError):  # and cut again in the middle of that
+            with pytest.raises(SshError):  # the link is cut again, during the withdrawal
                 await agent._listen()
             await agent._listen()
             said = [each["do"] for each in asked]

@@ -1,4 +1,4 @@
-"""Replicas of a record that grows: asked for piece by piece, kept here, cut wherever it may be."""
+"""Replicas of a growing record: copied piece by piece, over a connection that may be cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = 1_700_000_000_000_000
 
 
 class There:
-    """A record on a site, who writes it, and what is answered to who asks for it."""
+    """A record on a site, with its writer and the replies to requests for it."""
 
     def __init__(self, root: Path) -> None:
         self.store = Store(root)
@@ -59,7 +59,7 @@ class There:
         self.writer.finish(self.run)
 
     def answer(self, after: int, most: int = 100) -> tuple[Json, str, int, bytes]:
-        """run.json, source, and events after a byte, as the supervisor answers."""
+        """Reply as the supervisor does: run.json, source, `after`, and events from that byte on."""
         data = self.events.read_bytes()[after : after + most]
         told = self.run.to_json()
         if after + len(data) < self.events.stat().st_size:
@@ -78,7 +78,7 @@ def here(tmp_path: Path) -> Store:
 
 
 def replicas(here: Store, login: Any = None, since: float = START / 1e6 - 1) -> Replicas:
-    """What an agent that starts now makes of what there is."""
+    """The replicas as a newly started agent finds them."""
 
     async def ask(*about: object, **more: object) -> Answer:
         raise AssertionError("these tests bring it themselves")
@@ -88,8 +88,8 @@ def replicas(here: Store, login: Any = None, since: float = START / 1e6 - 1) -> 
 
 
 class Login:
-    """A login node whose answers are made up: to "finish" with `runs`, and at first with each of
-    `troubles`; to "events" by `events`."""
+    """A fake login node. It replies to "finish" with `runs` and, the first times, with one of
+    `troubles` each; to "events" with what `events` returns."""
 
     def __init__(
         self, runs: list[Json], events: Callable[[str, int], Json], troubles: tuple[str, ...] = ()
@@ -106,12 +106,12 @@ class Login:
 
 
 def coded(data: bytes) -> str:
-    """Events as a login node's answer has them."""
+    """Encode events as in a login node's reply."""
     return base64.b64encode(data).decode()
 
 
 def bring(there: There, kept: Replicas) -> None:
-    """Ask for all that is there by now."""
+    """Copy all of the record so far."""
     while True:
         after = max(0, kept.size(there.run.id))
         kept.take(*there.answer(after))
@@ -133,7 +133,7 @@ def test_a_record_that_grows_is_followed_to_its_end(there: There, here: Store):
         there.write(lines)
         bring(there, kept)
         assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
-        # Live as long as the agent that copies it lives, whatever host writes it there.
+        # It is live as long as the agent that copies it, whichever host writes the original.
         assert here.load(there.run.id).state == "running"
         assert kept.live == [there.run.id] and not kept.is_complete(there.run.id)
     there.end()
@@ -142,7 +142,7 @@ def test_a_record_that_grows_is_followed_to_its_end(there: There, here: Store):
 
 
 def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: Store):
-    """Answers are lost or come twice; agents begin again."""
+    """Replies are lost or come twice, and agents are restarted."""
     chance = random.Random(5)
     kept = replicas(here)
     for _ in range(60):
@@ -158,7 +158,7 @@ def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: S
 
 
 def test_an_answer_that_is_taken_twice_at_once_is_there_once(there: There, here: Store):
-    """What a cell's start asks for and what the news ask for may come together."""
+    """The start of a cell and the supervisor's news may request the same events at once."""
     kept = replicas(here)
     kept.take(*there.answer(0))
     for _ in range(50):
@@ -258,7 +258,7 @@ def test_a_run_that_nobody_brings_any_more_says_so(there: There, here: Store):
     kept.leave("no more of it")
     run = here.load(there.run.id)
     assert run.state == "lost" and run.notes == ["no more of it"]
-    # The next agent goes on with it all the same.
+    # The next agent continues with it all the same.
     there.write(2)
     there.end()
     bring(there, replicas(here))
@@ -280,7 +280,7 @@ def test_a_record_that_is_complete_is_not_read_or_asked_for_again(
     monkeypatch.setattr(Store, "load", lambda self, run_id: pytest.fail("it is done"))
     assert kept.live == [] and kept.is_complete(there.run.id)
     shutil.rmtree(here.paths(there.run.id).folder)  # pruned
-    kept.begin(there.run.id)  # there is no loop for a task here
+    kept.begin(there.run.id)  # a task would raise here, without an event loop
     assert here.ids() == []
 
 
@@ -365,8 +365,8 @@ def test_what_cannot_be_completed_there_is_asked_for_again_and_the_others_come_a
 def test_a_record_is_waited_for_while_its_writer_may_live(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is asked for with pauses, as asking is a command on the login node; and completed there
-    as soon as that can be."""
+    """Requests are paced, as each is a command on the login node, which completes the record as
+    soon as it can."""
     pauses = []
 
     async def pause(seconds: float) -> None:
@@ -391,7 +391,7 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
 def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    """A hundred megabytes of a night take minutes, and a line is cut now and then."""
+    """A large record takes minutes, and the connection may be cut several times."""
     clock = [0.0]
     monkeypatch.setattr(replica.time, "monotonic", lambda: clock[0])
 
@@ -408,7 +408,7 @@ def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
         pieces.append(after)
         if len(pieces) % 3 == 0:
             raise SshError("the link is cut", "lost")
-        if 10 < len(pieces) < 20:  # a VPN that is away for minutes
+        if 10 < len(pieces) < 20:  # as if a VPN were down for minutes
             raise SshError("cannot reach login", "lost")
         told, source, _, data = there.answer(after)
         return {"run": told, "source": source, "events": coded(data)}
@@ -435,7 +435,7 @@ def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: py
 
 
 def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: There, here: Store):
-    """What the agent tells of it stands in until the record comes."""
+    """Until the record arrives, the run is shown as the agent reports it."""
     cluster = RemoteCluster.__new__(RemoteCluster)
     cluster.store = here
     cluster._ask = lambda *about, **more: {}  # type: ignore[method-assign]
@@ -456,6 +456,6 @@ def test_what_was_removed_here_does_not_come_again_with_another_agent(there: The
     shutil.rmtree(here.paths(there.run.id).folder)
     login = Login([there.run.to_json() | {"size": 9}], lambda *about: pytest.fail("it is done"))
     another = replicas(here, login)
-    another.begin(there.run.id)  # there is no loop for a task here
+    another.begin(there.run.id)  # a task would raise here, without an event loop
     asyncio.run(another.finish())
     assert here.ids() == []

@@ -1,4 +1,4 @@
-"""What a flood holds back is never lost: not by SIGKILL, at whatever moment it comes."""
+"""Output that is buffered during a flood is never lost, whenever a SIGKILL comes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Lines of a log that are metrics, and the many more that are not."""
+"""Log lines that are recognized as metrics, and other lines, which are not."""
 
 from __future__ import annotations
 

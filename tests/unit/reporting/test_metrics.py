@@ -30,7 +30,7 @@ ZERO = 1_000_000
 
 @pytest.fixture
 def made() -> Iterator[MetricRecorder]:
-    """The points of a run that has just begun."""
+    """The recorder of a run that has just begun."""
     recorder.begin()
     metrics.points.begin()
     yield metrics.points
@@ -285,11 +285,11 @@ def test_a_copy_of_a_rank_reports_nothing(made: MetricRecorder):
     assert len(taken(made)) == 1
 
 
-# --- values on a GPU, by what PyTorch and TensorFlow offer of one ---------------------------------
+# --- values on a GPU, with fake tensors of PyTorch and TensorFlow ---------------------------------
 
 
 class Tensor:
-    """What a tensor of PyTorch on a GPU offers; `ready` is when the GPU has come so far."""
+    """A fake PyTorch tensor on a GPU; `ready` is set once the GPU has computed it."""
 
     is_cuda = True
 
@@ -313,7 +313,7 @@ class Tensor:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """A GPU that computes when it is told to."""
+    """A fake GPU, whose values are ready once the event is set."""
     ready = threading.Event()
     done = types.SimpleNamespace(record=lambda stream: None, synchronize=ready.wait)
     torch = types.SimpleNamespace(
@@ -362,7 +362,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_gpu_that_is_stuck(
     made.settle()
     assert taken(made) == []
     assert recorder.new_notes() == [metrics.ON_GPU]
-    # What comes of it late is not taken for the next run's.
+    # A late value is not assigned to the next run.
     made.begin()
     stuck = [each for each in threading.enumerate() if each not in before]
     assert stuck

@@ -1,4 +1,4 @@
-"""What a full disk refuses of a run's spool file outlives the rank, though nothing was sent."""
+"""Events that a full disk refuses outlive the rank, even if nothing was sent."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ AT = [len(b"".join(LINES[:i])) for i in range(10)]
 
 @pytest.fixture
 def small(monkeypatch):
-    """Room for three lines and a bit."""
+    """Room for little more than three lines."""
     monkeypatch.setattr(overflow, "OVERFLOW_BYTES", AT[3] + 7)
 
 
@@ -48,7 +48,7 @@ def test_the_latest_whole_lines_have_the_room(tmp_path, small):
 
 
 def test_killed_while_it_is_written(tmp_path, small, monkeypatch):
-    """What is overwritten is not taken for what stood there."""
+    """The line that was being overwritten is left out."""
     pid = os.fork()
     if pid == 0:
         kept = Overflow(tmp_path)
@@ -83,7 +83,7 @@ def test_without_room_nothing_is_kept_and_nothing_fails(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kept", [range(0, 9), range(2, 5), range(4, 9)])
 @pytest.mark.parametrize("received", [0, 3, 5])
 def test_a_record_gets_what_was_kept(tmp_path, in_file, kept, received):
-    """`in_file` lines are in the spool, `received` came over the wire."""
+    """`in_file` lines are in the spool file, `kept` in the overflow; `received` have arrived."""
     (tmp_path / "a.jsonl").write_bytes(b"".join(LINES[:in_file]))
     made = Overflow(tmp_path)
     made.begin("a")

@@ -1,4 +1,4 @@
-"""Spans as a rank collects them, what it waits in, and a profile that goes wrong: without ranks."""
+"""Spans as a rank records them, its waits, and profilers that fail, without starting ranks."""
 
 import os
 import sys
@@ -129,7 +129,7 @@ def test_what_is_added_late_is_there_when_it_is_taken():
 
 @pytest.fixture
 def waits(monkeypatch):
-    """What was kept as waited for."""
+    """The waits that were recorded."""
     kept = []
     monkeypatch.setattr(spans.recorder, "on", True)
     monkeypatch.setattr(spans.recorder, "late", lambda call: kept.append(call[1]))
@@ -161,7 +161,7 @@ def test_a_wait_of_another_thread_is_not_the_cells(waits):
 
 @pytest.fixture
 def operation(monkeypatch):
-    """A collective of a torch.distributed that is made up; and its spans, while it is on."""
+    """A collective of a fake torch.distributed, while spans are recorded."""
     monkeypatch.setattr(torch_spans, "_run", "")
     spans.recorder.begin()
     world = types.SimpleNamespace(pg_names={"some": "1"})
@@ -191,7 +191,7 @@ def test_collectives_are_counted_by_group(operation):
 
 
 class Symbol:
-    """A size in code that is being compiled: asked for its number, it would be that for good."""
+    """A symbolic size in code that is being compiled; as an int, it would become a constant."""
 
     def __mul__(self, other):
         return self
@@ -247,7 +247,7 @@ def test_a_collective_that_raises_is_seen_and_the_next_one_too(operation):
 
 
 class Framework:
-    """A profiler that fails where it is told to."""
+    """A profiler that fails in the method that `fails` names."""
 
     fails = ""
 

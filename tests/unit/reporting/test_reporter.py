@@ -1,4 +1,4 @@
-"""A rank's events: ordered, numbered, on disk before they are on the wire."""
+"""A rank's events: ordered, numbered, and on disk before they are sent."""
 
 import json
 import subprocess
@@ -193,7 +193,7 @@ def test_a_flood_is_complete(tmp_path, count):
 
 @pytest.mark.parametrize("said", ["print('x')", "r.emit('mark', name='m')"])
 def test_an_interrupt_at_any_moment_of_a_report_leaves_no_lock_behind(tmp_path, said):
-    """Python raises it where functions begin and end, also in what a report calls."""
+    """Python raises KeyboardInterrupt where functions begin or end, also within the reporter."""
     events, _ = report(
         tmp_path,
         f"""
@@ -236,7 +236,7 @@ def test_an_interrupt_at_any_moment_of_a_report_leaves_no_lock_behind(tmp_path, 
 
 
 def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
-    """Else an event would be in the spool and not on the wire, or the reverse."""
+    """Otherwise, an event could be in the spool but not be sent, or the reverse."""
     events, batches = report(
         tmp_path,
         """
@@ -285,7 +285,7 @@ def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
 
 @pytest.mark.parametrize("said", ["print('x')", "r.emit('mark', name='m')"])
 def test_a_task_interrupted_in_the_middle_of_a_report_is_cancelled_after_it(tmp_path, said):
-    """Else tasks that print much would go on until an interrupt happens to come between two."""
+    """Otherwise, tasks that print much could be cancelled only between two reports."""
     events, _ = report(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""What a rank uses, with its children."""
+"""The memory that a rank and its children use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(alone, together, len(held))
 
 
 def test_what_children_were_forked_with_counts_once():
-    # Not in this process: how much of it a fork copies depends on all that was tested before.
+    # In a process of its own: how much a fork of this one copies depends on earlier tests.
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
     alone, together, held = map(int, done.stdout.split())
     assert alone > held == 64 * MB

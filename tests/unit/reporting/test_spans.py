@@ -1,4 +1,4 @@
-"""Spans of a rank: in columns with a table of names, and bounded for runs that last for days."""
+"""A rank's spans: in columns with a table of names, and bounded in runs that last for days."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankroom.reporting.spans import SpanRecorder, span
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
-    """Spans with limits that a test can reach."""
+    """A recorder with limits that a test can reach."""
     monkeypatch.setattr(module, "UNSAMPLED_SPANS", 100)
     monkeypatch.setattr(module, "SAMPLED_STRETCH_SPANS", 10)
     monkeypatch.setattr(module, "MAX_SPANS_PER_EVENT", 64)
@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
 
 
 def starts(events: list[dict[str, Any]], zero: int = 0) -> list[int]:
-    """When the spans of these events began, absolute; without those that say what is left out."""
+    """The absolute start times of the events' spans, without spans that mark what is left out."""
     found = []
     for event in (each for each in events if each["cat"] != module.UNRECORDED):
         now = zero
@@ -147,7 +147,7 @@ def test_ranks_keep_the_same_collectives_whenever_they_report(
     monkeypatch.setattr(module, "UNSAMPLED_SPANS_PER_NAME", 100)
 
     def kept(every: int) -> set[tuple[int, int]]:
-        """What one rank keeps, by name and start, that reports after so many steps."""
+        """Return the spans, by name and start, of a rank that reports after `every` steps."""
         small.begin()
         loss, bucket = (small.number(each, lambda: {"name": "x"}) for each in ("loss", "bucket"))
         found = set()

@@ -17,7 +17,7 @@ from rankroom.reporting.streams import MAX_PIECE_BYTES, RankStream, Spooled
 
 @pytest.fixture
 def spool(tmp_path):
-    """A spool behind a descriptor that is no one's stdout."""
+    """A spool behind a descriptor other than stdout."""
     fd = os.open(os.devnull, os.O_WRONLY)
     made = Spooled(tmp_path / "stdout", fd)
     yield made
@@ -111,7 +111,7 @@ def test_a_flood_makes_few_pieces(spool):
 
 @pytest.fixture
 def trims(tmp_path, monkeypatch):
-    """A spool is trimmed after a few bytes, on a file system that can make holes."""
+    """Trim spools after a few bytes; skip tests where the file system has no holes."""
     with (tmp_path / "holes").open("wb") as file:
         file.write(bytes(1 << 16))
         file.flush()
@@ -134,7 +134,7 @@ def test_what_has_been_read_gives_its_space_back(spool, trims):
 
 
 def test_children_from_before_go_on_printing(spool, trims):
-    """Into the same file, whatever holds it: what they say is as much the cell's as its own."""
+    """Trimming does not replace the file that they hold open, so their output is kept, too."""
     code = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=spool.fd, text=True
@@ -151,7 +151,7 @@ def test_children_from_before_go_on_printing(spool, trims):
 
 
 def test_nothing_is_lost_while_threads_print(spool, trims):
-    """By Python and by C, at the very moment that what was read is let go of."""
+    """Python and C code print while the spool is being trimmed."""
     stream = RankStream(spool, "stdout", lambda: None)
 
     def prints(name: str) -> None:
@@ -223,7 +223,7 @@ def test_writing_something_else_than_text_is_refused(spool):
 def test_a_cell_cannot_close_or_take_away_a_ranks_stdout(spool):
     stream = RankStream(spool, "stdout", lambda: None)
     stream.close()
-    io.TextIOWrapper(stream.buffer, "utf-8").write("over it\n")  # and goes at once
+    io.TextIOWrapper(stream.buffer, "utf-8").write("over it\n")  # freed at once, which closes it
     codecs.getwriter("utf-8")(stream.detach()).write("detached\n")
     print("still here", file=stream)
     assert text_of(spool) == "over it\ndetached\nstill here\n"
@@ -253,7 +253,7 @@ def test_threads_that_print_lose_nothing(spool):
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        stream.flush()  # as the thread that reports does
+        stream.flush()  # as the reporting thread does
     lines = text_of(spool).splitlines()
     for name in "abcd":
         mine = [line for line in lines if line.startswith(name)]
@@ -262,8 +262,8 @@ def test_threads_that_print_lose_nothing(spool):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """A disk that can be full for what is written with os.write and os.pwrite: `disk.room` bytes
-    are left, None for no end."""
+    """A disk that may be full for os.write and os.pwrite: `disk.room` bytes are left, or any number
+    if None."""
 
     class Disk:
         room = None
@@ -300,7 +300,7 @@ def test_a_full_disk_costs_no_line_and_no_print(spool, disk, room, held):
     first = list(spool.read())
     assert "".join(piece.text for piece in first) == "line 1\nline 2\nline 3\n"
     assert spool.trouble.startswith("No space left on device: ")
-    # A reader that looks for more in the file finds nothing that has been reported.
+    # Reading on in the file from here finds nothing that was already reported.
     assert first[-1].to == spool.path.stat().st_size == 7 + room
     print("line 4", file=stream)
     disk.room = None
@@ -351,13 +351,13 @@ def test_what_a_thread_prints_between_cells_takes_little_memory(spool, monkeypat
         assert len(spool.marks) <= 100
     pieces = [*spool.read()]
     assert "".join(each.text for each in pieces) == "".join(f"{n}\n" for n in range(1000))
-    for each in pieces:  # what is left of the times is not later than the lines
+    for each in pieces:  # the remaining time marks are not later than their lines
         assert each.t <= begin // 1000 + 1_000_000 * int(each.text.split()[0])
 
 
 def test_a_flood_is_read_in_turns(spool, monkeypatch):
     monkeypatch.setattr(streams, "MAX_READ_BYTES", 2 * MAX_PIECE_BYTES)
-    euros = "€" * MAX_PIECE_BYTES + "\n"  # its turns end within characters
+    euros = "€" * MAX_PIECE_BYTES + "\n"  # reads end within characters
     os.write(spool.fd, euros.encode())
     turns = []
     while turn := text_of(spool):

@@ -1,4 +1,4 @@
-"""Questions between processes: answered, refused, and never in the way of others."""
+"""Requests between processes: answered, refused, and never blocking one another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THOUSAND = 1000
 
 
 class Kept(Server):
-    """Answers what it was asked, and keeps the question."""
+    """Echoes each request as its reply, and keeps the request."""
 
     def __init__(self, interface: str, folder: Path) -> None:
         self.questions: list[Question] = []
@@ -129,7 +129,7 @@ def test_what_is_told_at_once_comes_after_what_was_told_before(listening: Kept):
 
 
 def test_answers_that_come_while_another_thread_sends_are_taken_in(listening: Kept):
-    """ZeroMQ tells of a message once, and sending may be what takes note of it."""
+    """ZeroMQ signals an arrival only once, and a send may consume the signal."""
     asking = Client(listening.address, listening.key)
     for number in range(500):
         asked = asking.ask(number=number)
@@ -151,7 +151,7 @@ def test_a_server_that_is_gone_is_told_from_one_that_is_silent(listening: Kept):
     listening.close()
     until = time.monotonic() + 30
     with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
-        while time.monotonic() < until:  # ZeroMQ closes it a moment later
+        while time.monotonic() < until:  # ZeroMQ closes the socket a moment later
             with contextlib.suppress(TimeoutError, ConnectionResetError):
                 ask(listening.address, listening.key, 0.2, do="this")
 
@@ -165,7 +165,7 @@ def test_a_server_that_ends_while_it_is_asked_is_not_waited_for(listening: Kept)
 
 
 def test_a_process_that_dies_with_connections_not_taken_is_gone(tmp_path: Path):
-    """As a killed one is connected to until the last of its threads has ended."""
+    """A killed process accepts connections until the last of its threads has ended."""
     address = f"ipc://{tmp_path}/rpc"
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(f"{tmp_path}/rpc")
@@ -179,7 +179,7 @@ def test_a_process_that_dies_with_connections_not_taken_is_gone(tmp_path: Path):
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:12345", "http://127.0.0.1:1"])
 def test_what_is_no_address_refuses_at_once(address: str):
-    """As the file of a cluster of an earlier version has it."""
+    """A cluster file of an earlier version may hold such an address."""
     with pytest.raises(ConnectionRefusedError):
         ask(address, "", 5, do="this")
 
@@ -219,14 +219,14 @@ def test_a_peer_that_says_nothing_is_hung_up_on(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_MS", 200)
     listening = Kept("127.0.0.1", tmp_path)
     with connect_to(listening) as stranger:
-        assert stranger.recv(1000)  # its greeting
+        assert stranger.recv(1000)  # ZeroMQ's greeting
         with contextlib.suppress(ConnectionResetError):
             while stranger.recv(1000):
                 pass
     listening.close()
 
 
-# As processes usually begin: with fewer descriptors than they may have.
+# Like most processes, it starts with a soft limit of descriptors below the hard limit.
 FEW = """
 import resource, sys, time
 from pathlib import Path
@@ -318,7 +318,7 @@ def test_nothing_is_left_open(tmp_path: Path):
         asking.close()
         listening.close()
 
-    once()  # what a process opens only once
+    once()  # opens what a process opens only once
     before = open_files()
     for _ in range(10):
         once()

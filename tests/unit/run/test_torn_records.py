@@ -1,4 +1,4 @@
-"""A run of whose record a line was torn: half a write, and then the rest of the file."""
+"""A run with a torn line in its record: a partial write, followed by further lines."""
 
 from __future__ import annotations
 

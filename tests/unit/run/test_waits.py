@@ -1,4 +1,4 @@
-"""Waiting for a run: what `wait` says, and how long it takes to say it."""
+"""Waiting for a run: what `wait` returns, and how soon."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_replica_that_is_over_is_so_without_waiting(tmp_path: Path):
 
 @pytest.fixture
 def orphaned(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], bool]:
-    """What a cluster whose supervisor is gone, and whose ranks go on, says of a run."""
+    """Return `_is_orphaned` of a cluster whose supervisor is gone and whose ranks still run."""
     cluster = object.__new__(AnyCluster)
     cluster.paths, cluster.store, cluster._orphaned = ClusterPaths("x"), Store(), {}
     monkeypatch.setattr(liveness, "alive", lambda info: False)
@@ -51,7 +51,7 @@ def test_ranks_that_go_on_without_a_supervisor_are_not_waited_for_longer_than_as
 ):
     store, info, writer = start_record(home, owner=gone_process())
     run, begun = Run(info, store, ask, orphaned), time.monotonic()
-    assert not run.wait(0.7)  # longer than between two looks
+    assert not run.wait(0.7)  # longer than WRITER_CHECK_INTERVAL_S
     assert time.monotonic() - begun < 10
     monkeypatch.setattr(base, "ORPHANED_S", 0.0)
     assert run.wait(10) and run.state == "lost"
@@ -77,11 +77,11 @@ def test_a_replica_that_has_not_come_yet_is_not_lost(tmp_path: Path):
 
 
 def test_a_run_that_is_over_takes_only_what_its_supervisor_says_of_it_later(tmp_path: Path):
-    """As when a full disk let its record be closed only after its end."""
+    """For example if a full disk delayed the closing of its record."""
     store, info, writer = start_record(tmp_path, notes=["the disk is full"])
     run = Run(info, store, ask)
     run.told(replace(info, state="done"))
-    run.told(replace(info, notes=[]))  # an older state, which is late
+    run.told(replace(info, notes=[]))  # an older state that arrives late
     assert run.wait(0) and run.state == "done" and run.info.notes == ["the disk is full"]
     run.told(replace(info, state="done", notes=[]))
     assert run.info.notes == []

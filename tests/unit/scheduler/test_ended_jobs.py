@@ -1,4 +1,4 @@
-"""Whether a job is over, by pretended answers of schedulers; what is not known ends nothing."""
+"""Whether a job is over, from fake schedulers' output; an unknown state never ends a job."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Commands = Callable[..., None]
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Commands of a scheduler on PATH, each some lines of shell; no others of any scheduler."""
+    """Write fake scheduler commands, as shell scripts; PATH has only these and the system's."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    # A busy machine takes its time; what is silent says nothing for longer.
+    # Fake commands may be slow on a busy machine.
     monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 20.0)
 
     def write(**scripts: str) -> None:
@@ -53,8 +53,8 @@ def job(scheduler: str, until: float = 0.0) -> Allocation:
         ("echo JobId=12 JobState=SUSPENDED Reason=None", "on"),
         ("echo JobId=12 JobState=COMPLETING Reason=None", "ending"),
         ("echo JobId=12 JobState=COMPLETED Reason=None", "over"),
-        ("echo JobId=12 JobState=PENDING Reason=BeginTime", "over"),  # it was put back: others run
-        # Another cluster's Slurm, which has such a job as well, with a home that both have.
+        ("echo JobId=12 JobState=PENDING Reason=BeginTime", "over"),  # requeued
+        # Clusters may share a home: this is another cluster's Slurm, with a job of the same number.
         ("echo JobId=12 UserId=eve(4242424) JobState=COMPLETED NodeList=c9", "unknown"),
         ("echo JobId=12 JobState=COMPLETED NodeList=n[1-3]", "unknown"),
         ("echo JobId=12 JobState=COMPLETED NodeList=c[8-9]", "over"),
@@ -100,7 +100,7 @@ def test_what_pbs_says_of_a_job(commands: Commands, qstat: str, pbsnodes: str, s
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
 def test_without_an_answer_its_time_tells(commands: Commands, scheduler: str):
-    """There are no commands here; a clock may be wrong, and some jobs get more time."""
+    """No scheduler command exists at first; clocks may be off, and a job may be extended."""
     now = time.time()
     untils = (0.0, now + 60, now - 60, now - MAX_CLOCK_ERROR_S - 60)
     assert [ended_jobs.is_over(job(scheduler, until)) for until in untils] == [

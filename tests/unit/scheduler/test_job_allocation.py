@@ -1,4 +1,4 @@
-"""What Slurm granted, read from recorded answers, and how ranks are spread and placed."""
+"""The allocation, parsed from recorded Slurm output, and the placement of ranks on it."""
 
 import socket
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from rankroom.record.cluster_file import ClusterInfo
 from rankroom.scheduler import allocation, job_end, step_launcher
 from rankroom.system import network
 
-# Slurm 22.05; the older form of the GPUs is from 19.05.
+# Slurm 22.05; OLD has the GPU format of 19.05.
 TWO = """JobId=1 JobState=RUNNING EndTime=2026-11-21T18:36:46 NodeList=c[1-2] JOB_GRES=gpu:4 \
   Nodes=c[1-2] CPU_IDs=6-7 Mem=200 GRES=gpu:2(IDX:0-1) MinCPUsNode=2 """
 MIXED = """JobState=RUNNING EndTime=Unknown   Nodes=nid[001140-001141,7] CPU_IDs=0-31,64-95 \
@@ -157,7 +157,7 @@ def test_the_users_interface_comes_first():
 
 
 def test_an_interface_with_several_addresses_is_found_by_each(monkeypatch: pytest.MonkeyPatch):
-    """As one that also has an address which moves between machines."""
+    """Such as one that also has a floating address, which moves between machines."""
     own = [SimpleNamespace(family=socket.AF_INET, address=f"10.0.0.{each}") for each in (5, 99)]
     lo = [SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")]
     monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: {"lo": lo, "eth0": own})

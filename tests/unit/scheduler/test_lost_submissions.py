@@ -1,4 +1,4 @@
-"""A job whose submission was not answered: found again, or the user is told to look for it."""
+"""A submission without a reply: its job is found, or the user is told to look for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOST = {
     "slurm": "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
     "pbs": "qsub: End of File",
 }
-# As the scheduler's own command, but for its answer.
+# Runs the fake scheduler's own command, but drops its reply.
 ACCEPTS = 'sh -c \'mv "$1" "$1.not"; "$2" >/dev/null; mv "$1.not" "$1"\' sh {} {}'
 
 
@@ -36,7 +36,7 @@ def kind(request, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def loses(fake: FakeScheduler, kind: str, end: str = "", accepts: bool = True) -> None:
-    """Let a submission be accepted, or not, and its answer be lost."""
+    """Make submissions lose their reply; the job is submitted only if `accepts`."""
     name = COMMANDS[kind][0]
     own = ACCEPTS.format(fake.folder / "instead" / name, FAKES / kind / name)
     said = end or f"cat >&2 <<'END'\n{LOST[kind]}\nEND\nexit 1"
@@ -135,7 +135,7 @@ def test_a_cluster_adopts_its_job_or_cancels_it(
         with pytest.raises(LostAnswerError):
             await queue.submit("far", "login", "", False)
         assert queue.is_unsure
-        with pytest.raises(SchedulerError):  # still not known
+        with pytest.raises(SchedulerError):  # whether there is a job is still unknown
             await queue.cancel()
         assert queue.is_unsure
         fake.again(COMMANDS[kind][1])
@@ -154,7 +154,7 @@ def test_a_cluster_adopts_its_job_or_cancels_it(
 def test_who_comes_after_adopts_no_job_of_another_cluster(
     fake: FakeScheduler, kind: str, tmp_path: Path
 ):
-    """Two machines may start clusters of one name; and an agent may end while it submits."""
+    """Two machines may start clusters of the same name, and an agent may end while submitting."""
     site = Site("mine", scheduler=kind, scratch=str(tmp_path / "scratch"))  # type: ignore[arg-type]
     remote, told = Remote("mine", name="far"), []
 
@@ -178,7 +178,7 @@ def test_who_comes_after_adopts_no_job_of_another_cluster(
         assert after.is_unsure
         for act in (after.submit("far", "login", "", False), after.cancel()):
             with pytest.raises(LostAnswerError, match="not known yet whether the scheduler has"):
-                await act  # a list need not have it yet
+                await act  # the job may not be listed yet
         assert after.is_unsure and remote.has_job
         remote.asked -= LISTING_DELAY_S
         await after.submit("far", "login", "", False)

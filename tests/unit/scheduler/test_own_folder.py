@@ -1,4 +1,4 @@
-"""Folders at a site that others made first, or may write to: nothing is put there or run there."""
+"""Site folders that others created or may write to: nothing is written or run there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_the_group(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def theirs(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """A folder that is not ours: who we are is what `id` says."""
+    """A folder that is not ours: a fake `id` prints the number of another user."""
     folder.mkdir(parents=True)
     commands = folder.parent.parent / "commands"
     commands.mkdir()
@@ -42,7 +42,7 @@ def theirs(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def their_link(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """A link of somebody else's to a folder of ours."""
+    """Another user's link to a folder of ours."""
     if os.getuid() != 0:
         pytest.skip("only root makes files that belong to others")
     away = folder.parent.parent / AWAY
@@ -109,7 +109,7 @@ def test_a_batch_job_is_put_and_read_in_a_folder_of_ones_own(
 def test_a_batch_job_runs_nothing_that_others_put_in_its_place(
     tmp_path: Path, monkeypatch, plant: Plant
 ):
-    """Between its submission and its start, say."""
+    """For example, between its submission and its start."""
     there = BatchFolder(f"{tmp_path}/scratch/{HOSTILE}")
     site = Site("test", environment=Environment(python="/bin/echo"))
     commands = batch_script.commands(site, there, "", "")
@@ -134,7 +134,7 @@ esac
 
 @pytest.fixture
 def plain(tmp_path: Path, scratch: Path) -> Callable[[], subprocess.CompletedProcess[str]]:
-    """Run the job of a lab, with a Python that is none."""
+    """Run a lab's job commands with a fake Python."""
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
@@ -159,7 +159,7 @@ def test_a_lab_leaves_nothing_and_its_configuration_is_where_nobody_else_writes(
     ("plant", "name"),
     [
         *((plant, "labs") for plant in PLANTS),
-        # Not one of theirs, as the folder around it would be theirs, too.
+        # Without `theirs`: with its fake `id`, the parent folder would not be ours either.
         *((plant, "labs/7") for plant in PLANTS if plant is not theirs),
     ],
 )

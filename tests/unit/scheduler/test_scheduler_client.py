@@ -1,4 +1,4 @@
-"""Submit, ask and cancel with pretended commands: what is asked, how often, and what is told."""
+"""Submit, query and cancel with fake commands: the queries, their rate, and the errors shown."""
 
 import asyncio
 import itertools
@@ -27,12 +27,12 @@ SITE = Site("mine", job=Job(account="a", partition="gpu"))
 PBS = replace(SITE, scheduler="pbs")
 WAITS = "{job}|PENDING|Resources|N/A||N/A|x"
 RUNS = "{job}|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
-PATIENT_S = 600  # the slower a command is, the longer are the pauses between questions
+PATIENT_S = 600  # slow commands lengthen the interval between queries
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch):
-    """Half a second stands for the five between two questions."""
+    """Shorten the interval between two queries from 5 s to 0.5 s."""
     monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.5)
 
 
@@ -43,7 +43,7 @@ def scheduler(request, fake) -> Scheduler:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch):
-    """On a busy machine a pretended command takes its time."""
+    """Fake commands may be slow on a busy machine."""
     monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 600.0)
 
 
@@ -61,7 +61,7 @@ def test_a_job_from_its_submission_to_its_end(scheduler: Scheduler, fake: FakeSc
         await scheduler.cancel(job)
         while (await scheduler.ask([job]))[job].state != "gone":
             await asyncio.sleep(0.05)
-        await scheduler.cancel(job)  # and once more is no harm
+        await scheduler.cancel(job)  # repeating it is harmless
 
     run(asyncio.wait_for(all_of_it(), PATIENT_S))
 
@@ -106,10 +106,10 @@ def test_twenty_processes_ask_once(fake: FakeScheduler):
     all_ = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(20)]
     assert [process.communicate(timeout=120)[0] for process in all_] == ["pending\n"] * 20
     calls = fake.calls("squeue")
-    # However long they took together.
+    # At most one query per interval, however long the processes took in all.
     assert 1 <= len(calls) <= 1 + (time.time() - begun) / status_cache.MIN_QUERY_INTERVAL_S
-    # The call is stamped when it begins to run, which is some time after it was begun: at most as
-    # long as it takes, and SLOW times that passes until the next. So it costs this share at most.
+    # A call is stamped some time after its query began, at most the query's duration later. The
+    # interval is at least INTERVAL_PER_QUERY_TIME such durations, so a gap loses no larger share.
     gaps = [later - earlier for earlier, later in itertools.pairwise(calls)]
     assert all(
         gap > status_cache.MIN_QUERY_INTERVAL_S * (1 - 1 / status_cache.INTERVAL_PER_QUERY_TIME)
@@ -123,7 +123,7 @@ def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeSchedul
 
     async def ask() -> float:
         begun = time.time()
-        # Where one question takes long, the next is later than after two seconds.
+        # If a query is slow, the next one comes later than after two seconds.
         while time.time() < begun + 2 or len(fake.calls("squeue")) < 2:
             await scheduler.ask(["7"])
             await asyncio.sleep(0.001)
@@ -233,7 +233,7 @@ def test_one_who_is_killed_while_asking_has_asked(fake: FakeScheduler, quick):
     process.communicate()
     fake.again("squeue")
     fake.set("7", WAITS.format(job=7))
-    # The lock ended with the process that held it.
+    # The lock was released when its process died.
     found = run(asyncio.wait_for(Scheduler(SITE, Elsewhere()).ask(["7"]), PATIENT_S))
     assert found["7"].state == "pending"
     assert len(fake.calls("squeue")) == 2
@@ -251,7 +251,7 @@ def test_a_damaged_file_is_asked_again(fake: FakeScheduler, tmp_path: Path):
 
 
 def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_path: Path):
-    # Stands for it: where a folder should be there is a file.
+    # Simulates a full disk: a file is in the place of a folder.
     (tmp_path / "home").touch()
     fake.set("7", WAITS.format(job=7))
     scheduler = Scheduler(SITE, Elsewhere())
@@ -403,7 +403,7 @@ def test_a_command_that_one_may_not_run(monkeypatch, tmp_path: Path):
 
 
 def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
-    # PBS's commands, as Slurm's may well be on this machine.
+    # PBS, as Slurm may be installed on this machine.
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
     scheduler = Scheduler(PBS, Elsewhere())
     with pytest.raises(SchedulerError, match="There is no `qsub` there, not even in a login shell"):
@@ -413,7 +413,7 @@ def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
 
 
 class Csh(Elsewhere):
-    """A login node whose shell has a status of its own for a command that is not there."""
+    """A login node whose shell, csh, exits with status 1 for a missing command."""
 
     async def run(self, argv, **how):
         if shutil.which(argv[0]) is None:
@@ -477,13 +477,13 @@ def test_a_site_without_a_scheduler():
 def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
     fake, monkeypatch, tmp_path
 ):
-    """sbatch takes them before the lines of the script."""
+    """For sbatch, they take precedence over the script's #SBATCH lines."""
     given = {
         "SBATCH_ACCOUNT": "def-prof", "SBATCH_PARTITION": "slow", "SBATCH_REQUEUE": "1",
         "SBATCH_JOB_NAME": "x", "SBATCH_TIMELIMIT": "1:00", "SBATCH_MEM_PER_NODE": "1G",
         "SBATCH_ARRAY_INX": "9",
     }  # fmt: skip
-    kept = {"SBATCH_QOS": "normal", "SBATCH_EXPORT": "NONE"}  # of what the job does not ask for
+    kept = {"SBATCH_QOS": "normal", "SBATCH_EXPORT": "NONE"}  # options that the job does not set
     for name, value in (given | kept).items():
         monkeypatch.setenv(name, value)
     seen = tmp_path / "seen"

@@ -1,4 +1,4 @@
-"""What a scheduler says of nodes of which nothing is heard, read from recorded answers."""
+"""A scheduler's information about silent nodes, parsed from recorded output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankroom.scheduler import silent_nodes
 from rankroom.scheduler.silent_nodes import SilentNodes, down, not_granted, without_step
 from rankroom.system.polling import poll_until
 
-# Slurm 22.05; newer versions write `DOWN+NOT_RESPONDING` for the star.
+# Slurm 22.05; newer versions write `+NOT_RESPONDING` instead of the star.
 NODES = """\
 NodeName=c3 Arch=x86_64 CoresPerSocket=8 NodeHostName=c3 State=ALLOCATED* ThreadsPerCore=1
 NodeName=c4 Arch=x86_64 CoresPerSocket=8 NodeHostName=c4 State=DOWN* ThreadsPerCore=1
@@ -39,7 +39,7 @@ def test_a_step_that_is_listed_is_on():
     [
         (QSTAT.format(state="R", hosts="c3/0*4+c4/0*4"), set()),
         (QSTAT.format(state="R", hosts="c3.site.org/0*4"), {"c4"}),
-        (QSTAT.format(state="R", hosts="x3000c0s1b0n0/0*4"), None),  # the site calls them so
+        (QSTAT.format(state="R", hosts="x3000c0s1b0n0/0*4"), None),  # PBS uses other node names
         (QSTAT.format(state="F", hosts=""), {"c4"}),
         ("qstat: cannot connect to server", None),
         ('{"timestamp": 1}', None),
@@ -50,7 +50,7 @@ def test_what_a_pbs_job_has(said: str, gone: set[str] | None):
 
 
 class Slurm:
-    """`scontrol` and `squeue` that answer what is in two files, or fail where there is none."""
+    """Fake `scontrol` and `squeue`, which print a file each, or fail if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 def ask(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Has Slurm asked about silent nodes, now; what is known after its answer."""
+    """Query Slurm about silent nodes now; return what is known after its reply."""
     made = SilentNodes(GRANTED)
 
     def ask_now(*nodes: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def test_a_step_that_is_over_is_believed_of_two_answers_in_a_row(slurm: Slurm, a
     slurm.steps.write_text("agent-c3\n")
     assert ask("c3", "c4") == {}
     assert ask("c3", "c4") == over
-    # It was heard of again in between: what was known of it then is no more.
+    # Once c4 has been heard from again, what was known about it no longer counts.
     assert ask("c3") == {} and ask("c3", "c4") == {}
     assert ask("c3", "c4") == over
 
@@ -140,7 +140,7 @@ def test_a_look_does_not_wait_for_the_scheduler_nor_ask_it_twice(slurm: Slurm):
     made._asking.join()
     for _ in range(100):
         assert made.over({"c4": 30.0}) == {}
-    assert len(slurm.calls()) == 2  # once of each command: the next time is not due
+    assert len(slurm.calls()) == 2  # one call of each command: no further query is due
 
 
 def test_the_next_question_is_due_later_the_longer_it_lasts(slurm: Slurm, monkeypatch):

@@ -1,4 +1,4 @@
-"""Site profiles: those that are shipped, a user's own, and each mistake answered with its line."""
+"""Site profiles: shipped ones, a user's own, and mistakes reported with their lines."""
 
 import contextlib
 import dataclasses
@@ -161,7 +161,7 @@ def test_options_replace_what_the_profile_says_and_are_checked():
 
 TIMES = {
     "00:30:00": 1800,
-    # Two numbers are minutes and seconds for Slurm and PBS alike.
+    # In both Slurm and PBS, two numbers are minutes and seconds.
     "30:00": 1800,
     "1:00": 60,
     "90:00": 5400,
@@ -186,7 +186,7 @@ def test_no_times(text: str):
 
 
 def test_a_node_of_which_a_part_was_asked_for_is_asked_for_whole_again():
-    """Also by way of the file that is kept of a cluster."""
+    """Also if the profile was stored in a cluster's file in between."""
     whole = site.Site("hpc", job=site.Job(gpus_per_node=4))
     part = whole.with_ranks(2)
     assert (part.job.nodes, part.ranks_per_node, part.job.gpus_per_node) == (1, 2, 2)
@@ -198,7 +198,7 @@ def test_a_node_of_which_a_part_was_asked_for_is_asked_for_whole_again():
     assert (smaller.job.nodes, smaller.job.gpus_per_node) == (2, 2)
 
 
-# -- options of commands
+# -- command options
 
 ASKED = {
     "account": "a1", "partition": "gpu", "qos": "debug", "constraint": "v100", "reservation": "r1",

@@ -1,4 +1,4 @@
-"""`rankroom site` and `rankroom jobs`: each step that fails says which, why, and what to do."""
+"""`rankroom site` and `rankroom jobs`: a failed step says what failed, why, and what to do."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from rankroom.system.polling import poll_until
 
 
 def pretend(tmp_path: Path, **found: object) -> Environment:
-    """A Python that is what a test says."""
+    """Create a fake Python whose probe reports `found`."""
     about = {"python": "3.11.2", "executable": "/there/python", "host": "c1"} | found
     (tmp_path / "bin").mkdir(exist_ok=True)
     python = tmp_path / "bin" / "python"
@@ -37,7 +37,7 @@ WORKS = {"rankroom": rankroom.__version__, "horovod": "0.28.1", "ours": True, "f
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch) -> Site:
-    """A site whose Python is pretended: a real one would import the frameworks in every test."""
+    """A site with a fake Python: a real one would import the frameworks in every test."""
     monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.2)
     monkeypatch.setattr(test_job, "POLL_INTERVAL_S", 0.05)
     python = pretend(tmp_path, **WORKS)
@@ -64,7 +64,7 @@ ALL = ["login node", "scheduler", "scratch", "account and partition", "environme
 
 
 def test_a_site_that_works(fake: FakeScheduler, here: Site):
-    # Its Python is this one, whatever login shells say.
+    # Uses this Python with this package, whatever login shells set.
     setup = (f"export PYTHONPATH={Path(rankroom.__file__).parents[1]}",)
     steps = run(replace(here, environment=Environment(setup=setup, python=sys.executable)))
     assert states(steps) == dict.fromkeys(ALL, "ok")
@@ -106,17 +106,17 @@ def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
     assert steps["scheduler"].state == "failed"
     assert "down or being restarted" in steps["scheduler"].words
     assert steps["account and partition"].words == 'skipped, because the step "scheduler" failed'
-    # What does not need it is known all the same.
+    # Steps that do not need the scheduler still run.
     assert steps["Python with Rankroom"].state == "ok"
 
 
 @pytest.mark.parametrize(
     ("asked", "state"),
     [
-        # Slurm says that it would be in partition gpu, whichever the default is.
+        # `sbatch --test-only` reports partition gpu, whatever the default is.
         ({"partition": "", "time": "02:00:00"}, "ok"),
         ({"partition": "short"}, "failed"),
-        # A QoS may be there to lift the partition's limits.
+        # A QoS may lift the partition's limits.
         ({"partition": "short", "qos": "long"}, "warned"),
     ],
 )
@@ -218,7 +218,7 @@ def test_horovod_there(fake, here: Site, tmp_path: Path, found, state: str, word
     found = found | {"rankroom": rankroom.__version__}
     site = replace(here, environment=pretend(tmp_path, **found))
     if "nccl" in found:
-        assert run(site)["Horovod"].state == "ok"  # for jobs without GPUs it is what they need
+        assert run(site)["Horovod"].state == "ok"  # jobs without GPUs need no NCCL
         site = replace(site, job=replace(site.job, gpus_per_node=2))
     steps = run(site)
     assert steps["Horovod"].state == state
@@ -273,7 +273,7 @@ echo $job
 def submitting(fake: FakeScheduler, script: str) -> None:
     fake.instead("sbatch", f'case $1 in --version) echo slurm 23.02.6; exit;; '
                            f'--test-only) exit;; esac\n{script}')  # fmt: skip
-    # As it is over before squeue could have it.
+    # The job is over before squeue could list it.
     fake.instead("scontrol", "echo JobId=77 JobState=COMPLETED Reason=None")
 
 
@@ -325,7 +325,7 @@ def cli(*words: str, code: int = 0) -> str:
 
 @pytest.fixture
 def own(fake: FakeScheduler, tmp_path: Path, monkeypatch) -> Path:
-    """A profile of a user's for this machine's pretended Slurm."""
+    """A user's profile for the fake Slurm on this machine."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.2)
     folder = site.own_folder()
@@ -422,14 +422,14 @@ def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
         assert job in cli("jobs", "--all")
         return float(json.loads(file.read_text())["over"])
 
-    # It has waited, and run, for days.
+    # However long ago it was submitted, it is not over.
     assert kept(at=1.0) == 0
     line = (fake.folder / "jobs" / job).read_text()
     fake.cancelled(job)
     before = time.time()
     assert poll_until(lambda: kept() > 0, 120, 0.2)
     assert before <= kept() <= time.time()
-    fake.set(job, line.strip())  # it was only missing in a list
+    fake.set(job, line.strip())  # it was only missing from one list
     assert poll_until(lambda: kept() == 0, 120, 0.2)
     fake.cancelled(job)
     assert poll_until(lambda: kept() > 0, 120, 0.2)
@@ -439,7 +439,7 @@ def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
 
 
 def test_a_job_is_asked_for_where_it_was_submitted(own: Path, fake: FakeScheduler, monkeypatch):
-    """On a login node whose name in the profile leads elsewhere, as with `--here`."""
+    """As with `--here`: on a login node, although the profile's login host is another machine."""
     submit("lab")
     own.write_text('login = "ada@login.example.org"\n' + own.read_text())
     monkeypatch.setenv("RANKROOM_SSH", "false")

@@ -1,4 +1,4 @@
-"""Slurm and PBS: scripts as text, and what recorded answers of several versions mean."""
+"""Slurm and PBS: the text of job scripts, and parsing of recorded output of several versions."""
 
 import json
 import signal
@@ -75,7 +75,7 @@ def test_a_slurm_script():
 
 
 def test_the_shell_of_a_short_job_is_not_warned():
-    """It would be at once, while it reads the user's profile, and end."""
+    """The signal would arrive at once, and end the shell while it reads the user's profile."""
     for time, warned in (("00:01:00", False), ("00:03:00", False), ("00:03:01", True)):
         text = slurm.script(site.Site("x", job=site.Job(time=time)), "x", "/tmp", [])
         assert ("--signal" in text) == warned
@@ -238,7 +238,7 @@ PBS_ANSWER = {
         "13.polaris-pbs-01": {"job_state": "Q", "comment": "Can Never Run: too many nodes"},
         "14.polaris-pbs-01": {"job_state": "F", "Exit_status": 271},
         "17.polaris-pbs-01": {"job_state": "F", "Exit_status": 0},
-        # Some versions print what a variable holds as it is.
+        # Some versions print the value of a variable unescaped.
         "16.polaris-pbs-01": {
             "Variable_List": {"BASH_FUNC_ml%%": "() {  eval ...\n}"},
             "job_state": "R",
@@ -258,7 +258,7 @@ def test_what_qstat_says():
     assert found["11"].name == "rankroom-x"
     assert found["12"].expected == NOON
     assert found["13"].never
-    # Nodes that are down may come back.
+    # PBS also says this while nodes are down, and these may return.
     assert found["13"].patience == pbs.NEVER_PATIENCE_S
     assert found["13"].words == "is waiting in the queue (Can Never Run: too many nodes)"
     assert found["14"].words == "has ended (exit status 271)"
@@ -268,7 +268,7 @@ def test_what_qstat_says():
 
 
 def test_variables_that_qstat_prints_as_no_json():
-    """As OpenPBS before version 22: what C takes for a number is bare, and `qsub` has escaped."""
+    """OpenPBS before version 22 does not quote what C parses as a number; `qsub` adds escapes."""
     variables = r""""A":005,
                 "B":.5,
                 "C":"it\'s \"one\"\, or \\two\u00e9",
@@ -295,7 +295,7 @@ def test_variables_that_qstat_prints_as_no_json():
 
 
 def test_the_warning_ends_neither_the_shell_nor_what_takes_its_place():
-    """Python takes a while until it has a handler; what that starts has none."""
+    """Python ignores the signal until it sets a handler; processes that it starts then do not."""
     python = (
         "import signal, subprocess; signal.signal(signal.SIGUSR1, lambda *about: None); "
         "print(subprocess.run(['sh', '-c', 'kill -USR1 \\$\\$; echo not ended']).returncode)"
@@ -320,7 +320,7 @@ def until(**about: object) -> float:
 def test_what_a_job_was_suspended_for_is_no_time_of_it():
     used = {"walltime": "00:30:00"}
     assert until(job_state="R", resources_used=used) == NOON + 9000
-    # What it has used is told late, and is no reason to doubt when it began.
+    # The used time is reported late, so a small lag does not change the start time.
     assert until(job_state="R", resources_used={"walltime": "01:58:00"}) == NOON + 3600
     assert until(job_state="R") == NOON + 3600
     for state in "SU":
@@ -384,7 +384,8 @@ def test_what_is_beyond_all_limits(asked, words: str):
     assert bool(found) == bool(words)
 
 
-# Why jobs waited: as squeue says it from 20.11 to 24.11, and whether that passes by waiting.
+# Reasons why jobs waited, as printed by squeue 20.11 to 24.11: PASSES may be resolved by waiting,
+# FOR_EVER never are.
 PASSES = [
     "None", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldUser", "Licenses",
     "ReqNodeNotAvail, UnavailableNodes:nid[001140-001141]", "ReqNodeNotAvail, May be reserved for "
@@ -441,10 +442,10 @@ def test_reasons_that_do_not(reason: str):
     "reason", ["QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSMaxNodePerUserLimit"]
 )
 def test_limits_of_all_your_jobs_together(reason: str):
-    # It waits for another of the user's, if there is one that runs; else for nothing.
+    # The job waits for another job of the user, but if none is running, it can never start.
     running = "8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     assert waiting(reason).never
-    # As Slurm's reason may be older than the end of that other job, not at once.
+    # That is not reported at once: Slurm's reason may be older than the end of the other job.
     assert waiting(reason).patience == slurm.OWN_JOBS_PATIENCE_S
     assert "never start" not in waiting(reason).words
     assert not waiting(reason, running).never

@@ -1,4 +1,4 @@
-"""A job that was submitted just now and is in no list yet, as where qstat's answers are cached."""
+"""A job that was just submitted and is not listed yet, for example if qstat's output is cached."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_job_that_was_cancelled_is_gone_though_it_was_never_listed(fake, kind:
 
 
 def test_a_job_that_fails_at_once_is_not_waited_for(fake: FakeScheduler, monkeypatch):
-    """Slurm's list has no jobs that are over, but Slurm still knows of them."""
+    """squeue does not list jobs that are over, but scontrol still knows them."""
     monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.1)
     scheduler = scheduler_of("slurm")
 
@@ -100,7 +100,7 @@ def test_a_cache_before_qstat_is_passed_by(fake: FakeScheduler):
     for asks in (scheduler.ask(["1"]), scheduler.find("x")):
         with pytest.raises(SchedulerError, match="bypassed: true") as caught:
             asyncio.run(asks)  # type: ignore[arg-type]
-        assert "QSCACHE" not in str(caught.value).partition("\n")[0]  # the command, for people
+        assert "QSCACHE" not in str(caught.value).partition("\n")[0]  # the command, as shown
 
 
 @pytest.mark.parametrize("then", [
@@ -117,10 +117,10 @@ def test_an_answer_that_says_nothing_of_a_job_does_not_end_it(
         job = await scheduler.submit(scheduler.script("x", "/tmp", []))
         assert (await scheduler.status(job)).state == "pending"
         monkeypatch.setattr(scheduler_client, "COMMAND_TIMEOUT_S", 2.0)
-        # Of another job, which some process has asked for.
+        # The reply is about another job, for which some process asked.
         fake.instead("qstat", f"echo qstat: Unknown Job Id 9{job}.pbs-01 >&2; {then}")
         with pytest.raises(SchedulerError):
-            while (await scheduler.status(job)).state == "pending":  # as answered before
+            while (await scheduler.status(job)).state == "pending":  # by the earlier answer
                 await asyncio.sleep(0.05)
 
     asyncio.run(asyncio.wait_for(all_of_it(), 60))

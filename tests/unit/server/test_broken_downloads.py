@@ -1,4 +1,4 @@
-"""A file that is sent in pieces: if one cannot be made, what came is not taken for the whole."""
+"""A download sent in pieces: if one fails, the part received is not taken for the whole."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def test_a_download_that_cannot_go_on_is_cut_off():
 
     with pytest.raises(HTTPError) as raised:
         asyncio.run(fetch())
-    assert raised.value.code == 599  # what tornado's client has for no whole answer
+    assert raised.value.code == 599  # tornado's client: the reply is incomplete

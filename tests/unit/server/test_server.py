@@ -29,7 +29,7 @@ from rankroom.record.store import Store
 from record_makers import finished_record, gone_process, log, make_run, snapshot, start_record
 from served import BASE, TOKEN, Reply, Server, serve
 
-AT_ONCE_S = 5.0  # for a reader that would wait ten times as long, however busy the machine
+AT_ONCE_S = 5.0  # for a reader that may wait ten times as long; enough on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def test_every_route_refuses_a_stranger(server: Server):
         path = pattern.replace("([^/]+)", "local" if "/sites/" in pattern else run.id)
         path += "?rank=1" if "runs" in path and path.endswith("restart") else ""
         for method in (m for m in (server.get, server.post) if m.__name__ in vars(handler)):
-            # What a cluster would be started with cannot be; others of this name there are none.
+            # No cluster can be started with this body, and none has the run's id as its name.
             body = b'{"ranks": "none", "text": "c", "prompts": "0:1"}'
             more = {"data": body} if method == server.post else {}
-            # Nor is there a workshop: who asks for the own one is told so.
+            # Nor is there a workshop; only the learner's own view is answered, and says so.
             absent = re.search("clusters/|questions/|workshop(?!/own)", path) or (
                 method == server.post and path.endswith("clusters")
             )
@@ -76,7 +76,7 @@ def test_every_route_refuses_a_stranger(server: Server):
 
 
 def test_a_collaborator_who_may_only_read_changes_nothing(tmp_path: Path):
-    """Every route asks the server's authorizer: those that read are answered, no other acts."""
+    """Every route asks the server's authorizer: only requests that read are answered."""
     from rankroom.server import ROUTES
     from rankroom.server.question_routes import Questions
 
@@ -95,7 +95,7 @@ def test_a_collaborator_who_may_only_read_changes_nothing(tmp_path: Path):
                 assert "not authorized to write" in reply.json["message"]
             verbs = [("get", "read"), ("post", "write")]
             expected = [f"{action} rankroom" for verb, action in verbs if verb in vars(handler)]
-            if handler is Questions:  # only those are asked who may answer
+            if handler is Questions:  # shown only to users who may answer
                 expected.append("write rankroom")
             assert asked.read_text().splitlines()[len(before) :] == expected
         assert sorted(each.name for each in (server.home / "clusters").iterdir()) == sorted(NAMES)
@@ -116,7 +116,7 @@ def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Serv
     assert server.get(path).json["kinds"][0]["calls"] == 3
     writer.append(collectives(0, 3, 2))
     assert server.get(path).json["kinds"][0]["calls"] == 5
-    # Half a line waits for its other half.
+    # A partial line does not count until the rest arrives.
     line = collectives(0, 5, 1)
     with store.paths(run.id).events.open("ab") as events:
         events.write(line[:40])
@@ -127,7 +127,7 @@ def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Serv
     run.state, run.end = "done", run.start + 1_000_000
     writer.finish(run)
     assert server.get(path).json["kinds"][0]["calls"] == 6
-    # Reading does not write; who does is asked no more.
+    # Reading does not write the profile; once written, the stored one is returned.
     file = store.paths(run.id).profile
     assert not file.exists()
     write_profile(store, run)
@@ -156,7 +156,7 @@ def test_a_long_run_has_an_overview_once_it_is_over(
 
 
 def metrics(rank: int, first: int, count: int) -> bytes:
-    """So many points of a loss, as a line of a record."""
+    """Return `count` points of a loss, as a line of a record."""
     more = {"from": 0, "define": ["loss"]} if not first else {}
     columns = {
         "name": [0] * count,
@@ -237,7 +237,7 @@ def test_collectives_are_told_while_the_run_goes_on_and_when_it_is_over(server: 
 
 
 def collectives(rank: int, first: int, count: int) -> bytes:
-    """So many calls of one allreduce, as a line of a record."""
+    """Return `count` calls of one allreduce, as a line of a record."""
     name = {"name": "allreduce x", "op": "allreduce", "tensor": "x", "library": "own"}
     more = {"from": 0, "define": [name]} if not first else {}
     starts = [1_000 * (first + 1)] + [1_000] * (count - 1)
@@ -326,7 +326,7 @@ def test_a_waiting_reader_gets_a_line_at_once_and_then_the_end(server: Server):
 
 
 def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
-    """A reader that reads on learns at once that there is something else to fetch again."""
+    """A reader of events learns at once that the run itself has to be fetched again."""
     _, run, writer = start_record(server.home)
     events = f"rankroom/runs/{run.id}/events"
     before = server.get(events).headers["X-Rankroom-Changed"]
@@ -335,7 +335,7 @@ def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
     told = threading.Event()
 
     def change() -> None:
-        # Again and again: a change before the reader has begun to wait is none to it.
+        # Repeatedly: a change before the reader has begun to wait would go unnoticed.
         while not told.wait(0.3):
             writer.update(run)
 
@@ -350,7 +350,7 @@ def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
     assert (reply.body, reply.headers["X-Rankroom-State"]) == (b"", "running")
     assert reply.headers["X-Rankroom-Changed"] != before
     after = server.get(events).headers["X-Rankroom-Changed"]
-    # One that missed the change, as it was not waiting then, need not wait.
+    # A reader that was not waiting, and so missed the change, gets a reply at once.
     began = time.monotonic()
     reply = server.get(f"{events}?wait=50&changed={before}")
     assert time.monotonic() - began < AT_ONCE_S
@@ -400,7 +400,7 @@ def test_a_run_without_its_owner_is_lost(server: Server):
 
 
 def test_no_route_that_is_read_writes(server: Server):
-    """A record without its writer least of all: it is for `rankroom runs repair` to complete."""
+    """Not even to a record without a writer: `rankroom runs repair` completes such a record."""
     _, lost, writer = start_record(server.home, owner=gone_process())
     writer.append(log(0, "one\n"))
     writer.close()
@@ -483,7 +483,7 @@ def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, stat
 
 @pytest.mark.parametrize("step", ["interrupt", "release"])
 def test_a_step_does_not_hit_the_run_that_has_begun_meanwhile(server: Server, step: str):
-    """Its record says that it is on, as it was when the button was pressed."""
+    """The run's record still says running, as it did when the button was pressed."""
     _, run, writer = start_record(server.home, cluster="next")
     reply = server.post(f"rankroom/runs/{run.id}/{step}")
     assert (reply.status, reply.json["message"]) == (409, f"run {run.id} is over: nothing is left")
@@ -535,7 +535,7 @@ def test_what_can_follow_in_a_line_for_a_debugger(server: Server):
 
 
 def test_no_other_page_takes_a_step(server: Server):
-    """A browser that is logged in sends its cookies with what any page makes it send."""
+    """A logged-in browser sends its cookies with every request that any page triggers."""
     _, run, writer = start_record(server.home, cluster="fine")
     jar = CookieJar()
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
@@ -547,7 +547,7 @@ def test_no_other_page_takes_a_step(server: Server):
     with pytest.raises(urllib.error.HTTPError, match="403"):
         opener.open(urllib.request.Request(url, data=b"", method="POST"))
     assert server.acted == acted
-    opener.open(f"{base}login").close()  # a page sets the cookie that its scripts must repeat
+    opener.open(f"{base}login").close()  # sets the cookie that scripts must repeat
     mine = {"X-XSRFToken": next(c.value or "" for c in jar if c.name == "_xsrf")}
     assert (
         opener.open(urllib.request.Request(url, data=b"", method="POST", headers=mine)).status
@@ -558,7 +558,7 @@ def test_no_other_page_takes_a_step(server: Server):
 
 
 def test_steps_at_slow_clusters_hold_nobody_up(server: Server):
-    """More of them than there are threads for steps; all are answered in the end."""
+    """There are more steps than threads for them; all are answered in the end."""
     _, run, writer = start_record(server.home, cluster="slow")
     begun = len(server.acted)
     replies: list[Reply] = []
@@ -610,7 +610,7 @@ def test_the_event_loop_is_not_blocked_by_a_slow_disk(tmp_path: Path, monkeypatc
         while not task.done():
             await asyncio.sleep(0.01)
             turns += loading.is_set()
-            # Until then the disk is slow, however long a turn takes.
+            # Until then the disk is slow, however long an iteration takes.
             if turns > 5:
                 enough.set()
         return turns

@@ -1,4 +1,4 @@
-"""What may take long in a server: a limit to it, and nothing that loads what it need not."""
+"""Slow work in a server has a time limit, and the server loads no package needlessly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
 
 
 async def while_looks_take_long(ask: Callable[[Threads], Awaitable[T]]) -> T:
-    """What is asked of pools whose looks are all under way."""
+    """Return the result of `ask` while all threads for looks are busy."""
     free, pools = threading.Event(), Threads()
     looks = [
         asyncio.create_task(pools.look(f"profile {i}", lambda: free.wait(60)))

@@ -1,4 +1,4 @@
-"""A workshop over HTTP: what its teacher and a learner ask, on real Jupyter servers."""
+"""A workshop over HTTP: requests of its teacher and a learner, on real Jupyter servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="other accounts' files: 
 
 
 def conforms(answer: object, name: str) -> None:
-    """The schema has all of an answer: nothing is missing, nothing is more."""
+    """Check that an answer matches its schema."""
     import jsonschema
 
     jsonschema.validate(answer, {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]})
@@ -43,7 +43,7 @@ def wait_for(holds: Callable[[], object]) -> None:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """Where other accounts may enter, as pytest's own folders are closed."""
+    """A folder that other accounts may enter; pytest's own are private."""
     with reachable() as made:
         yield made
 
@@ -61,7 +61,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def learner(tmp_path_factory: pytest.TempPathFactory, folder: Folder) -> Iterator[Server]:
-    """A server that is a seat of the workshop."""
+    """A server with a seat in the workshop."""
     home = tmp_path_factory.mktemp("learner")
     with serve(home, "workshop_server.py", RANKROOM_WORKSHOP=str(folder.path)) as started:
         wait_for(lambda: own(started)["shared"])
@@ -82,7 +82,7 @@ def own(server: Server) -> dict:
 
 
 def mine(folder: Folder) -> dict:
-    """This account's seat, as its file is."""
+    """Return the content of this account's seat file."""
     [file] = [path for path in (folder.path / "seats").iterdir() if path.name[0] != "."]
     return json.loads(file.read_text())
 
@@ -95,7 +95,7 @@ def test_forty_learners_those_first_who_need_help(teacher: Server, place: Path):
     assert needs[:8] == ["hand", "hand", "stuck", "stuck", "failed", "failed", "silent", "behind"]
     assert len(needs) == 40
     first = seen["tiles"][0]["shared"]
-    # The hand that is up for longest.
+    # Of the raised hands, the one raised first comes first.
     assert first["user"] == "learner04"
     assert first["lesson_title"] == "03 Ring all-reduce"
     assert (first["exercise"]["name"], first["ranks"]) == ("ring.2", {"alive": 2, "of": 2})
@@ -145,12 +145,14 @@ def test_where_there_is_no_workshop(teacher: Server, query: str, says: str):
 def test_another_than_the_teacher_is_told_so_and_tells_nothing(teacher: Server, place: Path):
     folder = open_folder(made_up_seats.plan(place / "another"))
     made_up_seats.main("give", str(folder.path))
+    news = folder.path / "teacher" / "news.jsonl"
+    before = news.read_bytes()
     reply = teacher.get(f"rankroom/workshop?folder={folder.path}")
     assert reply.status == 403
     assert "is teacher's, who alone sees its learners" in reply.json["message"]
     reply = teacher.post("rankroom/workshop/say", {"folder": str(folder.path), "text": "hello"})
     assert reply.status == 403
-    assert [each.kind for each in folder.news()] == []  # all that is there is another account's
+    assert news.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_an_offer_stays_until_it_is_answered(teacher: Server, learner: Server, f
 
 
 def test_a_reset_keeps_the_learners_notebook(learner: Server):
-    root = learner.home.parent  # served from there
+    root = learner.home.parent  # the server's root folder
     mine = root / "work" / "01_hello_ranks.ipynb"
     mine.parent.mkdir()
     mine.write_text("my own")
@@ -283,7 +285,7 @@ def test_a_run_that_is_shown_is_followed_to_its_end(
     wait_for(lambda: learner.get(path).json["state"] == "done")
     assert b"two" in learner.get(f"{path}/events").body
     assert learner.get(f"{path}/profile").status == 200
-    # It is looked at only, by who may look.
+    # The run is read-only, and only for users with a token.
     assert learner.get(f"{path}/events", token=None).status in (401, 403)
     assert learner.post(f"{path}/interrupt").status == 404
     assert run.id not in [each.id for each in Store(learner.home).newest()]
@@ -295,12 +297,12 @@ def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
     teacher: Server, learner: Server, folder: Folder
 ):
     store, run, writer = start_record(teacher.home)
-    folder.show_run(store.paths(run.id))  # as by a server that has ended since
+    folder.show_run(store.paths(run.id))  # as if by a server that has ended since
     writer.append(log(0, "more\n"))
     run.state, run.end = "done", run.start + 1_000_000
     writer.finish(run)
     assert folder.shown().load(run.id).state == "running"
-    overview(teacher, folder)  # the console is open
+    overview(teacher, folder)  # as an open console does
     wait_for(lambda: folder.shown().load(run.id).state == "done")
     assert b"more" in learner.get(f"rankroom/workshop/runs/{run.id}/events").body
 
@@ -308,7 +310,7 @@ def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
 def test_a_run_that_is_gone_is_looked_for_once(
     teacher: Server, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Though the console, being open, asks again and again."""
+    """Although an open console asks repeatedly."""
     store, run, writer = start_record(teacher.home)
     folder.show_run(store.paths(run.id))
     writer.close()
@@ -337,10 +339,10 @@ def test_another_run_takes_the_place_of_one_that_is_followed(teacher: Server, fo
         assert teacher.post("rankroom/workshop/show", words).status == 200
     second.state, second.end = "done", second.start + 1
     writer.finish(second)
-    # By then the first one would have been copied again, and shown.
+    # By then, following the first run would have copied it again, and shown it.
     wait_for(lambda: folder.shown().load(second.id).state == "done")
     assert [each.run for each in folder.news() if each.kind == "show"][-1] == second.id
-    # The first one, which is still on, is followed when it is shown again, by whichever way.
+    # The first run, still running, is followed once it is shown again, by any means.
     folder.show_run(Store(teacher.home).paths(first.id))
     first_writer.append(log(0, "later\n", 0))
     assert teacher.get(f"rankroom/workshop?folder={folder.path}").status == 200

@@ -1,4 +1,4 @@
-"""ssh/*: what is said to ssh and what it says, in words; questions; where the sockets lie."""
+"""ssh/*: command lines, explanations of failures, ssh's questions, and sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankroom.ssh.failures import KNOWN_FAILURES, explain
 from rankroom.ssh.host import LocalHost, place
 from rankroom.system import commands
 
-# What OpenSSH 8.0 to 9.9 say, as recorded.
+# Recorded output of OpenSSH 8.0 to 9.9, by the reason it is explained with.
 SAID = {
     "unreachable": [
         "ssh: connect to host login port 22: Connection timed out",
@@ -118,7 +118,7 @@ def test_what_ssh_says_is_explained(why: str, said: str):
     error = explain("login", completed(said))
     assert error.why == why
     first, *rest = str(error).splitlines()
-    # What failed, where, what to do; then the command and what it said.
+    # What failed, where, and what to do; then the command and its output.
     assert first.startswith("cannot reach login: ") and "; " in first and "{" not in first
     assert rest[0] == "`ssh login` said:"
     last = said.splitlines()[-1].strip() if said else "nothing"
@@ -143,7 +143,7 @@ def test_command_lines(tmp_path: Path):
     assert {"ServerAliveInterval=1", "ServerAliveCountMax=3", "ConnectTimeout=15"} <= {*opening}
     through = command.through("ssh", socket, "login", ["echo", "it's", "$HOME"])
     assert through[-3:] == ["--", "login", "echo 'it'\"'\"'s' '$HOME'"]
-    # Where the line is not open, nothing else is.
+    # If the shared connection is closed, no other one is opened.
     assert {"ControlMaster=no", "ProxyCommand=false"} <= {*through}
     assert command.forwarding(8000, "c1", 9000) == "127.0.0.1:8000:c1:9000"
     assert command.forwarding(8000, "fe80::1", 9000) == "127.0.0.1:8000:[fe80::1]:9000"
@@ -165,11 +165,11 @@ def test_a_place_is_here_or_there():
     assert done.output == "as given"
 
 
-# -- where the sockets lie
+# -- location of the sockets
 
 
 def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
-    # tmp_path is too long for sockets; a folder that another run of the tests uses must not be it.
+    # tmp_path is too long for sockets; concurrent runs of the tests must not share a folder.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         monkeypatch.setenv("RANKROOM_HOME", short)
         path = socket_folder.control_path("ssh", "alice@login")
@@ -322,7 +322,7 @@ def test_a_question_of_a_killed_asker_and_one_of_another_machine(home: Path):
         process.wait()
     assert questions.pending() == []
     assert list((home / "questions").iterdir()) == []
-    # Processes that share the home cannot answer it, and leave it alone.
+    # A question of another machine that shares the home cannot be answered here, and is kept.
     about = {**question.__dict__, "machine": "another"}
     elsewhere = home / "questions" / f"{question.id}.json"
     elsewhere.write_text(json.dumps(about))
@@ -348,16 +348,15 @@ def test_askpass_gives_ssh_the_answer(home: Path):
     ]
 
 
-# -- a line by ssh that does as it is told
+# -- connections by a fake ssh
 
 
 def fake_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, settings: str = ""
 ) -> Path:
-    """An ssh that notes its calls but those for its settings; nothing is ever behind its socket.
+    """Create an ssh that records its calls, except for `-G`; its connection is never open.
 
-    It is given up only in tests that make `AUTHENTICATION_TIMEOUT_S` short, once it has come as
-    far as they need.
+    It times out only in tests that shorten `AUTHENTICATION_TIMEOUT_S`, once it has come far enough.
     """
     monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 600.0)
     file = tmp_path / "ssh"
@@ -387,7 +386,7 @@ def test_one_that_is_refused_is_tried_ever_more_rarely(
         asyncio.run(line.keep(lambda state, words: told.append((state, words))))
     assert pauses == [30, 60, 120, 240, 480, 600, 600]
     assert len(calls.read_text().splitlines()) == 7
-    [(state, words)] = told  # the same seven times over
+    [(state, words)] = told  # the same message seven times, reported once
     assert state == "lost" and "rejected your key" in words
 
 
@@ -418,7 +417,7 @@ def test_a_full_server_is_tried_a_few_times_and_then_told(
 def test_what_a_jump_asks_has_its_time_to_be_answered(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, seconds: int
 ):
-    """ssh's own limit holds until the host behind it says something."""
+    """ssh's own timeout lasts until the host behind the jump host replies."""
     monkeypatch.setenv("RANKROOM_ASK_SECONDS", "40")
     calls = fake_ssh(tmp_path, monkeypatch, "exit 255", settings)
     with pytest.raises(SshError):
@@ -429,7 +428,7 @@ def test_what_a_jump_asks_has_its_time_to_be_answered(
 def test_nothing_is_asked_any_more_once_a_login_has_failed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A jump may still wait for an answer when ssh has given up on what is behind it."""
+    """A jump host may still wait for an answer when ssh has given up on the host behind it."""
     said = "Connection timed out during banner exchange"
     waits = f"until ls {home}/questions/*.json 2>/dev/null; do sleep 0.01; done"
     script = f"\"$SSH_ASKPASS\" 'Code: ' & {waits}; echo '{said}'; exit 255"
@@ -472,7 +471,7 @@ def test_a_login_that_gets_no_further_is_given_up(
         while not (tmp_path / "ssh.said").exists():
             assert not opening.done()
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)  # a turn of the loop, which hears the banner
+        await asyncio.sleep(0.01)  # the event loop reads the banner meanwhile
         monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await opening
 
@@ -498,7 +497,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
         monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await asyncio.sleep(1)
         assert not opening.done()
-        # The time that the answer takes on its way is not what this is about.
+        # Not under test: the time that the answer takes to arrive.
         monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 600.0)
         questions.answer(questions.pending()[0].id, "123456")
         while not (tmp_path / "ssh.answered").exists():
@@ -507,7 +506,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
         monkeypatch.setattr("rankroom.ssh.login.AUTHENTICATION_TIMEOUT_S", 0.2)
         await opening
 
-    # Answered, it gets no further, and that is given up.
+    # After the answer, the login makes no progress, and times out.
     with pytest.raises(SshError, match="after the key exchange"):
         asyncio.run(late())
     assert (tmp_path / "ssh.answer").read_text() == "123456\n"

@@ -1,4 +1,4 @@
-"""How long ssh waits: for a link that is silent, and for another process that logs in."""
+"""How long ssh waits for a silent connection, and for another process that is logging in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_users_own_patience_with_a_silent_link_holds():
 
     own = opening("user ada\nserveraliveinterval 5\nserveralivecountmax 4\n")
     assert "ServerAliveInterval=5 -o ServerAliveCountMax=3" in own
-    # Who keeps a connection from being closed is no slower to hear that it is cut.
+    # A longer interval, meant to keep a connection from being closed, is limited.
     assert "ServerAliveInterval=10 " in opening("serveraliveinterval 60\n")
     for settings in ("", "serveraliveinterval 0\n", "setenv X=serveraliveinterval 30\n"):
         assert "ServerAliveInterval=1 -o ServerAliveCountMax=3" in opening(settings)

@@ -1,4 +1,4 @@
-"""A node's agent, as its supervisor reads and orders it."""
+"""The supervisor's side of a node agent: orders that it sends, and reports that it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Start = Callable[[str], AgentProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts an agent that is a script of the shell's."""
+    """Return a function that starts a shell script in place of an agent."""
     made: list[AgentProcess] = []
 
     def begin(script: str) -> AgentProcess:

@@ -1,4 +1,4 @@
-"""What ranks report is put together once and in order, also where their disk was full."""
+"""Reports of ranks are assembled in order, each byte once, even if their disk was full."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def assembled(tmp_path, spooled):
 
 
 def with_hole(first, last):
-    """The spool as it is where there was no room for lines `first` to `last`, but half of one."""
+    """Return a spool whose disk had no room for lines `first` to `last`, except part of one."""
     torn = LINES[first][:20].ljust(AT[last + 1] - AT[first], b"\0")
     return WHOLE[: AT[first]] + torn + WHOLE[AT[last + 1] :]
 
@@ -72,7 +72,7 @@ def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
 
 def test_last_words_come_in_pieces_that_cut_no_character(tmp_path):
     assembly, notes = assembled(tmp_path, b"")
-    data = ("€" * 500_000 + "\n").encode() + b"\xe2\x82"  # the last one is cut off by the writer
+    data = ("€" * 500_000 + "\n").encode() + b"\xe2\x82"  # ends within a character
     (tmp_path / "stdout").write_bytes(b"known" + data)
     words = list(assembly.last_words(0, {"stdout": 5, "stderr": 0}))
     assert len(words) == 3

@@ -1,4 +1,4 @@
-"""Clocks of other hosts: the bound on what is estimated holds, whatever the network does."""
+"""Clocks of other hosts: the error bound of an estimate holds whatever the network does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankroom.supervisor.clock import Clocks, Trip, estimate, hull
 
 
 def trips(offset: int, dice: random.Random, there: float, back: float, count: int = 12):
-    """Round trips to a clock that is `offset` ahead; each way takes its time or longer."""
+    """Yield round trips to a clock `offset` ahead; `there` and `back` are the shortest delays."""
     now = 1_790_000_000_000_000.0
     for _ in range(count):
         now += dice.uniform(10, 5_000)
@@ -35,7 +35,7 @@ def test_the_true_offset_is_within_the_error(there: float, back: float, offset: 
 
 
 def test_many_answers_come_close_to_the_least_delay():
-    """No bound can be narrower than half of the least way there and back."""
+    """No error bound can be less than half of the shortest round trip."""
     errors, first = [], []
     for seed in range(50):
         found = list(trips(500, random.Random(seed), 300, 300, 20))
@@ -66,7 +66,7 @@ def test_two_comparisons_of_one_run_cover_both():
     assert hull(Clock(7, 3), Clock(7, 3)) == Clock(7, 3)
 
 
-# --- of a cluster's hosts -------------------------------------------------------------------------
+# --- clocks of a cluster's hosts ------------------------------------------------------------------
 
 
 def rank_on(rank: int, host: str) -> RankInfo:
@@ -74,7 +74,7 @@ def rank_on(rank: int, host: str) -> RankInfo:
 
 
 class Hosts:
-    """Answers at once, with the time of a host that is ahead by so many microseconds."""
+    """Connections to ranks that reply at once; their clocks are `ahead` microseconds ahead."""
 
     def __init__(self, ahead: dict[int, int]) -> None:
         self.ahead = ahead
@@ -118,7 +118,7 @@ def test_ranks_of_one_host_share_a_clock():
     assert found[1] == found[2] == found[3]
     assert abs(found[1].offset - 5_000_000) <= found[1].error
     assert abs(found[4].offset + 7_000) <= found[4].error
-    assert 3 not in hosts.asked  # two of a host are enough
+    assert 3 not in hosts.asked  # at most two ranks per host are asked
 
 
 def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytest.MonkeyPatch):
@@ -134,8 +134,8 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
 
 
 def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
-    """As when a cluster has just started."""
-    # Threads of a busy machine may stand still for longer than is waited for them.
+    """When a cluster has just started, its ranks may not be connected yet."""
+    # On a busy machine, a thread may be delayed for longer than the timeout.
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 60.0)
     hosts = Hosts({})
     clocks = Clocks(hosts, hosts.connected, "here")
@@ -150,7 +150,7 @@ def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_while_ranks_are_waited_for_nothing_is_sent(monkeypatch: pytest.MonkeyPatch):
-    """Requests whose replies nobody reads would delay those that are measured."""
+    """Requests whose replies are not read would delay the round trips that are measured."""
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.2)
     hosts = Hosts({1: 0})
     clocks = Clocks(hosts, hosts.connected, "here")

@@ -1,4 +1,4 @@
-"""A cluster's controller, which ends with its supervisor."""
+"""The controller of a cluster ends with the cluster's supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_supervisor_that_started_it_is_followed_also_if_it_has_ended(
     followed: list[int] = []
     done = threading.Event()
     monkeypatch.setenv("RANKROOM_SUPERVISOR", "4000000")
-    monkeypatch.setattr(heartmonitor, "HeartMonitor", heartmonitor.HeartMonitor)  # put back
+    monkeypatch.setattr(heartmonitor, "HeartMonitor", heartmonitor.HeartMonitor)  # restored later
     monkeypatch.setattr(controller, "follow", lambda pid: (followed.append(pid), done.set()))
     monkeypatch.setattr(controller.Controller, "launch_instance", lambda: None)
     controller.main()

@@ -1,4 +1,4 @@
-"""Which client has the debugger of a rank."""
+"""Which client a rank's debugger belongs to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_client_whose_try_failed_has_it_not(refused: bool):
 
 
 def test_a_client_that_connects_again_still_has_it():
-    """As after `%cluster attach`, which makes a new connection."""
+    """`%cluster attach`, for example, makes a new connection."""
     done: Future[dict[str, Any]] = Future()
     done.set_result({"answer": {}})
     connections = SimpleNamespace(demand_heard=lambda ranks: None, debug=lambda *about: done)

@@ -1,4 +1,4 @@
-"""Ranks that die in an elastic run: which are waited for, and the record of two processes."""
+"""Ranks that die in an elastic run: which are waited for, and how both processes are recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_rank_is_waited_for_where_all_others_have_the_state():
     assert not inside(of=2).go_on_without(1)
     assert inside(0, of=2).go_on_without(1)
     assert inside(0, 1, of=2).go_on_without(0)
-    assert not inside(0, 1, of=3).go_on_without(1)  # rank 2 has not come to it
+    assert not inside(0, 1, of=3).go_on_without(1)  # rank 2 does not have the state
     assert not inside(0, of=1).go_on_without(0)
 
 
@@ -39,7 +39,7 @@ def test_who_is_about_to_get_the_state_does_not_keep_others_from_waiting():
     assert made.note_restarted(1) == KILLED
     assert made.go_on_without(2)
     assert made.wait_for(2, KILLED, 9) == [0, 1] and made.meeting == 2
-    assert not made.go_on_without(0)  # then nobody would have it
+    assert not made.go_on_without(0)  # no other rank has the state
     made.note(1, True)
     assert made.go_on_without(0)
 
@@ -65,7 +65,7 @@ def test_nor_is_one_that_dies_each_time_it_is_started():
 
 
 class Ranks:
-    """The connections of two ranks: what they are sent and asked is noted."""
+    """Connections to two ranks; records what they are sent and asked."""
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
@@ -157,5 +157,5 @@ def test_nobody_waits_in_a_run_that_is_not_elastic(begun):
     run, ranks, _ = begun
     assert not run.wait_for(1, KILLED, 60, "")
     run.note_elastic(0, True)
-    assert not run.wait_for(1, KILLED, 0, "")  # it is left down
+    assert not run.wait_for(1, KILLED, 0, "")  # 0 s: the rank is left down
     assert ranks.asked == []

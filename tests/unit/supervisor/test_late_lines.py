@@ -1,4 +1,4 @@
-"""To which record goes what is printed at a rank between its last cell and its end."""
+"""Which record gets the output of a rank between its last cell and its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from record_makers import make_run
 
 
 class Rank:
-    """Rank 0, by what it writes to disk and what of that arrives; and the runs of its cluster."""
+    """Rank 0: what it writes to disk, and which events arrive; and the runs of its cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, Store(folder / "home")
@@ -39,7 +39,7 @@ class Rank:
             file.write(text)
 
     def begin(self, size: int = 1) -> tuple[Recorder, Ranks]:
-        """A cell is sent to this rank, or to others as well."""
+        """Send a cell to `size` ranks, of which this is one."""
         ranks = Ranks()
         run = Recorder(
             "1", make_run(size), ranks, self.store, lambda rank: self.folder, self._told  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class Rank:
             self.runs._late.follow(run)
 
     def note(self, run: Recorder, state: str, arrives: Ranks | None = None, **more: Any) -> None:
-        """The rank says so, and it arrives, or does not yet."""
+        """Write a status event to the rank's spool; with `arrives`, also receive it there."""
         line = event_line("status", 0, self.seq, self.seq, state=state, **more)
         self.seq += 1
         file = self.folder / f"{run.id}.jsonl"
@@ -76,7 +76,7 @@ def rank(tmp_path: Path) -> Rank:
 
 
 def whole(rank: Rank, printed: str) -> Recorder:
-    """A run that has come to its end, and what was printed after it."""
+    """Return a finished run, after which the rank has `printed` more."""
     run, ranks = rank.begin()
     rank.note(run, "running", ranks, spool=rank.known())
     rank.note(run, "ok", ranks)
@@ -87,7 +87,7 @@ def whole(rank: Rank, printed: str) -> Recorder:
 
 def test_it_goes_to_the_last_run_once(rank: Rank):
     run = whole(rank, "later\n")
-    rank.runs.take_late([0])  # it is about to be restarted
+    rank.runs.take_late([0])  # as before a restart
     rank.print("what it says of its end\n")
     rank.runs.lose({0: "was restarted"})
     assert rank.texts(run) == ["later\n"]
@@ -122,7 +122,7 @@ def test_it_goes_to_a_run_that_is_on_where_this_rank_has_ended_the_cell(rank: Ra
     assert rank.texts(run) == ["later\n"] and rank.texts(before) == []
     run.lose({1: "was killed by SIGKILL"})
     assert run.is_closed and run.info.lines == 1
-    # The next process of the rank has had no cell.
+    # The rank's next process has not run a cell.
     rank.begin_process()
     rank.print("Fatal error of the next process\n", "stderr")
     rank.runs.lose({0: "was killed by SIGSEGV"})
@@ -130,7 +130,7 @@ def test_it_goes_to_a_run_that_is_on_where_this_rank_has_ended_the_cell(rank: Ra
 
 
 def test_it_goes_to_the_run_before_one_that_is_forgotten(rank: Rank):
-    """As the empty cell after a run in a world of its own."""
+    """The empty cell after a run in a world of its own, for example, leaves no record."""
     run = whole(rank, "")
     hidden = whole(rank, "later\n")
     rank.runs._store = rank.store

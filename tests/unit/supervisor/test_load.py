@@ -1,4 +1,4 @@
-"""How busy ranks are at present: their agents are asked when somebody looks."""
+"""The present load of ranks: their agents are asked only when a client requests it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOAD = {"cpu": 12.0, "memory": 1 << 30, "gpu": None, "gpu_memory": None}
 
 
 def answered(*ranks: int) -> Future[dict[int, load.Load]]:
-    """What an agent says of its ranks."""
+    """Return an agent's reply about these ranks."""
     made: Future[dict[int, load.Load]] = Future()
     made.set_result(dict.fromkeys(ranks, LOAD))
     return made

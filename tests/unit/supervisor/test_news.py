@@ -1,4 +1,4 @@
-"""How a cluster stands, told to who follows it: at once when it changes, else once in a while."""
+"""The state of a cluster is sent to its followers when it changes, and from time to time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankroom.supervisor.news import News
 
 
 class Asked:
-    """A follower's question, which notes its answers."""
+    """A request of a follower, which records its replies."""
 
     def __init__(self, known: int) -> None:
         self.content = {"do": "news", "known": known}
@@ -25,7 +25,7 @@ class Asked:
 
 @pytest.fixture
 def timers() -> list[Callable[[], None]]:
-    """What is due later."""
+    """Return the list of scheduled calls."""
     return []
 
 
@@ -47,7 +47,7 @@ def test_who_knows_it_all_is_answered_when_something_changes(news: News):
 
 
 def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
-    """A timer of a question that news has answered is no reason to answer the next one."""
+    """The timer of a request that was already answered must not answer the next request."""
     for version in range(5):
         question = Asked(version)
         news.take(question)  # type: ignore[arg-type]

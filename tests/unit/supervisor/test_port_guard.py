@@ -1,4 +1,4 @@
-"""The library that closes ports: where it is kept, tried and loaded, and what is said if not."""
+"""The library that closes ports: where it is stored, tested and loaded, and reports of failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rankroom.system import preloaded, socket_owner
 
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> Path:
-    """The folder in /tmp that is used for a home with a space in its path."""
+    """Return the folder in /tmp that is used for a home with a space in its path."""
     folder = tmp_path / "rankroom-of-a-user"
     own = config.home() / "native"
     monkeypatch.setattr(
@@ -34,7 +34,7 @@ def native(monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path) -> Path:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, *refused: Path) -> None:
-    """These folders are another user's."""
+    """Make these folders appear to be another user's."""
     ours = config.make_own
 
     def make_own(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_one_of_its_own_is_used_where_another_user_made_the_folder_first(
     folder = made.parent
     assert folder.parent == tmp_path and folder.name.startswith(f"rankroom-{os.getuid()}-")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert port_guard.library() == made  # and no further folder
+    assert port_guard.library() == made  # no other folder was created
 
 
 def test_or_that_of_the_session(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -130,7 +130,7 @@ def test_it_is_tried_once_on_each_machine_after_each_boot(
     monkeypatch.setattr(port_guard.socket, "gethostname", lambda: "another-node")
     assert port_guard.library() == made
     assert tried == [made, made, made]
-    (tmp_path / "boot").unlink()  # a container need not tell of it
+    (tmp_path / "boot").unlink()  # a container may not reveal it
     assert port_guard.library() == port_guard.library() == made
     assert len(tried) == 5
 
@@ -151,7 +151,7 @@ def test_one_that_does_not_work_after_a_boot_is_not_used(
 def test_what_python_prints_as_it_starts_says_nothing_of_it(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    """As where a file of a package that was removed is left in site-packages."""
+    """A .pth file that a removed package left, for example, prints an error at each start."""
     venv.create(tmp_path / "venv", symlinks=True)
     [packages] = (tmp_path / "venv/lib").glob("python*/site-packages")
     (packages / "left.pth").write_text("import no_such_module\n")
@@ -209,7 +209,7 @@ def test_what_is_said_of_open_ports_names_the_cause(
     monkeypatch.setattr(open_ports, "_told", set())
     monkeypatch.setattr(preloaded, "is_guarded", lambda: guarded)
     monkeypatch.setattr(socket_owner, "tells_owners", lambda: told)
-    # That it is named does not say that it is loaded.
+    # A library that is named here may still not be loaded.
     monkeypatch.setenv("LD_PRELOAD", "/home/native/port_guard-x86_64.so")
     monkeypatch.setenv(preloaded.UNGUARDED, why)
     monkeypatch.delenv("RANKROOM_PEERS", raising=False)
@@ -241,7 +241,7 @@ except ConnectionRefusedError:
     [
         (another_user.UID, "MASTER_PORT", "{}", "refused"),
         (another_user.UID, "TF_CONFIG", '{{"cluster": {{"worker": ["127.0.0.1:{}"]}}}}', "refused"),
-        # A service of another account, at a port that ranks have nothing to do with.
+        # Another user's service, on a port that the ranks do not use.
         (another_user.UID, "MASTER_PORT", "1{}", "there"),
         (another_user.UID, "TF_CONFIG", '{{"cluster": {{"worker": ["127.0.0.1:{}0"]}}}}', "there"),
         (os.geteuid(), "MASTER_PORT", "{}", "there"),
@@ -250,7 +250,7 @@ except ConnectionRefusedError:
 def test_ranks_do_not_take_a_stranger_for_one_of_them(
     home: Path, user: int, variable: str, value: str, found: str
 ):
-    """Who listens at the port that was chosen for rank 0, before rank 0 does."""
+    """Another user may listen on the port chosen for rank 0 before rank 0 does."""
     with another_user.start(LISTENS, uid=user) as other:
         assert other.stdout is not None
         port = other.stdout.readline().strip()

@@ -1,4 +1,4 @@
-"""The agents of an allocation's nodes as their supervisor sees them: which of them are silent."""
+"""The agents of a cluster's nodes: which are silent, and how they start and end ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankroom.system.network import here
 
 
 class Clock:
-    """Stands still unless it is told to go on."""
+    """A clock that advances on request only, and the processes of a cluster on two nodes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -28,7 +28,7 @@ class Clock:
         self.children.agents = [self.one, self.other]
 
     def pass_by(self, seconds: float, ready: set[int]) -> None:
-        """As a supervisor's time passes: with a look now and then, and news of the first node."""
+        """Let time pass with a check every second; only the first node is heard from."""
         for _ in range(round(seconds)):
             self.now += 1
             self.one.heard = self.now

@@ -1,4 +1,4 @@
-"""What ranks ask is known of a run while they ask it, and keeps others from being released."""
+"""Prompts of ranks are recorded while they are open, and prevent an automatic release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from record_makers import make_run
 
 
 class Ranks:
-    """Connections of two ranks, which answer nothing; what is due later waits for `tick`."""
+    """Connections to two ranks that never reply; scheduled calls run at `tick`."""
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
@@ -125,7 +125,7 @@ def test_a_failure_releases_nobody_while_somebody_looks_around(
     assert not ranks.did("release"), "its next command may be asked for at any moment"
     monkeypatch.setattr(recorder, "NEXT_PROMPT_TIMEOUT_S", 0.0)
     time.sleep(0.001)
-    ranks.tick()  # the others are asked how they are, and do not answer
+    ranks.tick()  # asks the ranks for their status; they do not reply
     ranks.tick()
     assert [ranks for ranks, _ in ranks.did("status")] == [[0, 1]]
     ((_, released),) = ranks.did("release")

@@ -1,4 +1,4 @@
-"""Where ranks are that do not answer: by a signal, which must end none of them."""
+"""Stacks of ranks that do not reply: they dump them on a signal, which must not end a rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = 'Thread 0x9:\n  File "cell.py", line 3 in <module>\n  File "<frozen runpy
 
 
 class Ranks:
-    """Ranks that answer nothing but a signal, line by line."""
+    """Ranks that react to a signal only, and write their stacks piece by piece."""
 
     def __init__(self, folder: Path, ranks: list[int]) -> None:
         self.ranks = ranks

@@ -1,4 +1,4 @@
-"""A run's record is complete, whatever is lost on the way or refused by the disk."""
+"""A run's record is complete even if messages are lost or the disk is full for a while."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAID = [BEGIN, *LINES, END]
 
 
 class Ranks:
-    """The connection of one rank: what it is sent is noted, what is due later waits for `tick`."""
+    """The connection to one rank; records what is sent, and runs scheduled calls at `tick`."""
 
     def __init__(self) -> None:
         self.ranks = [0]
@@ -58,7 +58,7 @@ class Ranks:
             call()
 
     def say(self, *batches: int) -> None:
-        """The batches of these numbers arrive, of one line each."""
+        """Receive the batches with these numbers, of one line each."""
         for number in batches:
             at = len(b"".join(SAID[:number]))
             self.receive({"rank": 0, "at": at}, SAID[number])
@@ -66,7 +66,7 @@ class Ranks:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> tuple[Recorder, Ranks, Store]:
-    """A run whose rank has written everything to its spool; nothing has arrived."""
+    """Return a run whose rank has written everything to its spool; nothing has arrived."""
     store, ranks = Store(tmp_path), Ranks()
     made = Recorder("x = 1\n", make_run(1), ranks, store, lambda rank: tmp_path)  # type: ignore[arg-type]
     made.start(epoch=0)
@@ -170,7 +170,7 @@ def test_each_change_of_run_json_is_told_and_at_last_that_it_is_over(tmp_path):
 
 
 def test_that_a_rank_is_lost_is_told_and_stands_in_run_json_while_the_others_go_on(tmp_path):
-    """A client is told, and reads the file now and then: one must not undo the other."""
+    """A client gets messages and also polls run.json: the two must not contradict each other."""
     ranks, store, told = Ranks(), Store(tmp_path), []
     run = Recorder(
         "x", make_run(2), ranks, store, lambda rank: tmp_path / str(rank),  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def test_a_record_that_a_full_disk_kept_open_has_what_was_printed_late(
     while not run.is_closed:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    with run._lock:  # until the thread that has closed it is done
+    with run._lock:  # waits for the thread that has closed the record
         ranks.tick()
     assert told[-1] == [] and store.load(run.id).notes == []
 

@@ -1,4 +1,4 @@
-"""Where ranks meet: gatherings that can be left, and stores for Horovod."""
+"""The rendezvous of ranks: gatherings that a rank can leave, and stores for Horovod."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ from rankroom.supervisor import horovod_store, rendezvous
 from rankroom.supervisor.rendezvous import Rendezvous
 from rankroom.system import network, socket_owner
 
-# Connects from an address of this machine, and shows what is answered; nothing if it is cut off.
+# Connects from an address of this machine and prints the reply; empty if the peer hangs up.
 CONNECT = """
 import socket
 with socket.create_connection(("127.0.0.1", {port}), 5, ("{source}", 0)) as door:
@@ -36,7 +36,7 @@ with socket.create_connection(("127.0.0.1", {port}), 5, ("{source}", 0)) as door
 
 @pytest.fixture
 def where(tmp_path):
-    """Address and key of a place to meet."""
+    """Yield the address and the key of a server that offers a rendezvous."""
     server = Server("127.0.0.1", tmp_path, lambda question: meeting.take(question))
     ours = partial(socket_owner.is_ours, nodes=())
     meeting = Rendezvous("127.0.0.1", server.later, ours)
@@ -50,7 +50,7 @@ def worlds(where):
 
 
 def together(*calls):
-    """What each call returned or raised, all at once."""
+    """Make these calls at the same time; return what each returned or raised."""
 
     def outcome(call):
         try:
@@ -77,7 +77,7 @@ def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
     deadline = time.monotonic() + 60
 
     def come_late():
-        # When it is missed, however long that takes.
+        # Once rank 0 has reported its wait, however long that takes.
         while not said.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
         worlds[1].gather("hvd.init()", 1)
@@ -97,7 +97,7 @@ def test_release_lets_a_waiting_rank_go(worlds):
 
 
 def test_ranks_that_failed_at_different_places_meet_again(worlds):
-    """Rank 0 came twice and gave up, rank 1 never came: they still meet in the same round."""
+    """Rank 0 waited twice and gave up, rank 1 never did: they still meet in the same round."""
     for _ in range(2):
         threading.Timer(0.05, worlds[0].release, [True]).start()
         with pytest.raises(ReleasedError):
@@ -128,12 +128,12 @@ def test_ranks_that_are_regrouped_meet_again_without_one_that_is_gone(worlds):
     worlds[1].begin("", (0, 1), 0, meeting=1, back="was killed")
     found = together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds))
     assert found == [[0, 1]] * 2
-    with pytest.raises(RegroupedError):  # what was begun in a meeting is not ended in another
+    with pytest.raises(RegroupedError):  # meeting 0 is over
         worlds[0].gather("topic", 0, meeting=0)
 
 
 class Asked:
-    """A question, and what was answered."""
+    """A request, and its reply."""
 
     def __init__(self, **content):
         self.content = content
@@ -191,7 +191,7 @@ def test_a_store_serves_until_all_have_met(where):
 
 @pytest.mark.parametrize("server", ["supervisor", "store"])
 def test_nobody_waits_when_all_ranks_come_at_once(where, server):
-    """What the kernel drops comes again after a second."""
+    """A connection that the kernel drops, as its queue is full, is retried only after a second."""
     host, _, port = where[0].removeprefix("tcp://").partition(":")
     if server == "store":
         port = ask(*where, do="meet", key="many")["port"]
@@ -267,7 +267,7 @@ def test_a_stranger_at_a_store_is_hung_up_on(where, said):
             stranger.sendall(said)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(100) == b""
-    with pytest.raises(urllib.error.HTTPError):  # it is there for others
+    with pytest.raises(urllib.error.HTTPError):  # the store still serves others
         urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/key")
 
 
@@ -284,12 +284,12 @@ def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
 
 
 def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
-    """What comes from other machines has no owner here."""
+    """This kernel does not know the owners of connections from other machines."""
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     nodes, here = {"10.0.0.2", "10.0.0.1"}, ("10.0.0.1", 1)
     assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
     assert not socket_owner.is_ours(("10.0.0.3", 9), here, nodes)
-    # From this machine, by a process that has ended since.
+    # From this machine, by a process that has ended by now.
     assert not socket_owner.is_ours(("10.0.0.1", 9), here, nodes)
 
 

@@ -1,4 +1,4 @@
-"""What run.json says of a run: who failed first, how many lines, and why it is stuck."""
+"""What run.json says about a run: which rank failed first, how many lines, why it is stuck."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, ev
 
 @pytest.mark.parametrize("ahead", [-200_000, 0, 200_000])
 def test_who_failed_first_is_told_on_one_clock(ahead: int):
-    """Rank 1 is on another node, whose clock differs by more than it took to be released."""
+    """Rank 1 is on another node, whose clock is off by more than the time between the failures."""
     run = make_run(2)
     run.ranks[1].clock = Clock(ahead, 50)
     summary = RunSummary(run)
@@ -82,7 +82,7 @@ def test_a_wait_that_only_becomes_longer_is_told_now_and_then(monkeypatch):
 
 @pytest.mark.parametrize("raised_first", [True, False])
 def test_an_interrupt_does_not_hide_what_failed_before_it(raised_first: bool):
-    """As --timeout does, where another rank waits in what no release ends."""
+    """--timeout, for example, interrupts a run while another rank cannot be released."""
     run = make_run(2)
     summary = RunSummary(run)
     if not raised_first:

@@ -1,4 +1,4 @@
-"""When ranks can run a cell, and what is said if they cannot."""
+"""When ranks can run a cell, and what users are told if they cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from record_makers import make_run
 
 
 def runs_of(info: ClusterInfo, connected: set[int], known: set[int]) -> Runs:
-    """The runs of a cluster whose ranks are connected, or were once."""
+    """Return the runs of a cluster; `known` are the ranks that are, or were, connected."""
     made = Runs.__new__(Runs)
     made._info = info
     made._connections = SimpleNamespace(ranks=sorted(connected), known=known)  # type: ignore[assignment]
@@ -81,7 +81,7 @@ def test_variables_of_ranks_that_run_a_cell_are_not_waited_for():
 
     with pytest.raises(RankroomError, match=r"busy with a run of .*: wait for it or interrupt it"):
         pull(0, 1)
-    pull(0, 2)  # these have ended it, or have no part in it
+    pull(0, 2)  # these ranks have ended the cell, or take no part in it
     runs._current.is_over = True  # type: ignore[union-attr,misc]
     pull(1)
     assert asked == [[0, 2], [1]]
@@ -140,7 +140,7 @@ def test_followers_of_a_run_are_told_when_a_full_disk_lets_its_record_be_closed(
 
 
 class Starting:
-    """Runs of a cluster whose rank 1 is starting; cells that begin are noted."""
+    """Runs of a cluster whose rank 1 is starting; records the cells that begin."""
 
     def __init__(self) -> None:
         self.runs = runs_of(ClusterInfo("a", 2), {0}, {0})
@@ -157,7 +157,7 @@ class Starting:
         self.runs._info_of = self._begin  # type: ignore[assignment]
 
     def ask(self, do: str, source: str = "", client: Owner | None = None, **about: Any) -> None:
-        """Ask as a client that is this process, unless it is another one."""
+        """Send a request as this process, or as another `client`."""
         content = {"do": do, "source": source, "ranks": None, "own": False, "mark": source}
         question = SimpleNamespace(
             content=content | vars(client or this_process()) | about, answer=lambda **said: None,
@@ -168,7 +168,7 @@ class Starting:
         ](question)  # type: ignore[arg-type]
 
     def come(self) -> None:
-        """Rank 1 is ready."""
+        """Connect rank 1."""
         self.runs._connections.ranks.append(1)  # type: ignore[attr-defined]
         self.tick()
 
@@ -223,7 +223,7 @@ def test_an_interrupt_ends_cells_that_wait_and_no_rank_that_starts():
 
 
 class On:
-    """Runs of a cluster on which the run `new` is on; what is done to it is noted."""
+    """Runs of a cluster with the run `new` in progress; records what is done to it."""
 
     def __init__(self) -> None:
         self.runs = runs_of(ClusterInfo("a", 2), {0, 1}, {0, 1})
@@ -258,8 +258,8 @@ def test_what_is_meant_for_a_run_that_is_over_does_not_hit_the_next_one(do: str)
         on.ask(do, run="old")
     assert on.done == []
     on.ask(do, run="new")
-    on.ask(do, run=None)  # whatever is on
-    on.ask(do)  # as a client of an earlier version has it
+    on.ask(do, run=None)  # the run in progress
+    on.ask(do)  # as clients of an earlier version do
     assert on.done == [do] * 3
     on.runs._current.is_over = True  # type: ignore[union-attr,misc]
     with pytest.raises(RunOverError):

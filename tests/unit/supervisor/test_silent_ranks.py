@@ -1,7 +1,7 @@
-"""Ranks on a node of which nothing is heard: only its scheduler's word ends them, or their user's.
+"""Ranks on a silent node: only the scheduler or the user can end them.
 
 Supervisor, processes, connections and recorder are real; the agents are scripts that write down
-what they are told, ranks and scheduler are pretended.
+their orders; ranks and scheduler are simulated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HOW = "was given up: its node c2 has failed"
 
 
 class Server:
-    """Sends nothing; what is due later waits for `tick`."""
+    """A server that only records what it is to send, and runs scheduled calls at `tick`."""
 
     def __init__(self) -> None:
         self.told: list[tuple[bytes, dict[str, Any]]] = []
@@ -69,7 +69,7 @@ class Server:
 
 
 class TwoNodes:
-    """The supervisor of four ranks on two nodes, with what it sees of them."""
+    """The supervisor of four ranks on two nodes, and the simulated nodes, ranks and scheduler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class TwoNodes:
         self.paths.make(4)
         nodes = (Node("c1", 2), Node("c2", 2))
         self.info = ClusterInfo("x", 4, "running", allocation=Allocation("7", nodes))
-        self.over: Mapping[str, str] = {}  # as the scheduler says
+        self.over: Mapping[str, str] = {}  # by node, as the scheduler reports it
         self.server = Server()
         made = self.supervisor = Supervisor.__new__(Supervisor)
         made.info, made.paths, made.server = self.info, self.paths, self.server  # type: ignore[assignment]
@@ -117,7 +117,7 @@ class TwoNodes:
         return made
 
     def say(self, run: Recorder, rank: int, *lines: bytes) -> None:
-        """A rank's events arrive, and are in its spool."""
+        """Write a rank's events to its spool, and receive them."""
         spool = self.paths.spool(rank) / f"{run.id}.jsonl"
         at = spool.stat().st_size if spool.exists() else 0
         with spool.open("ab") as file:
@@ -126,7 +126,7 @@ class TwoNodes:
         receive({"rank": rank, "at": at}, b"".join(lines))
 
     def silence(self, *nodes: int, seconds: float = SILENCE_TIMEOUT_S + 5) -> None:
-        """Nothing has been heard of these for so long; one look."""
+        """Make these nodes silent for `seconds`, and no others; then check once."""
         for number, agent in enumerate(self.children.agents):
             agent.heard = time.monotonic() - (seconds if number in nodes else 0.0)
         self.look()
@@ -140,7 +140,7 @@ class TwoNodes:
         return file.read_text() if file.exists() else ""
 
     def answer(self, rank: int, **said: Any) -> None:
-        """A rank answers what it is asked about its status, if it is."""
+        """Reply to all open status requests to a rank."""
         asked = self.supervisor.connections._asked
         numbers = [
             content["number"] for peer, content in self.server.told
@@ -177,7 +177,7 @@ BUSY = {"state": "busy", "seconds": 0, "cell_line": 3, "code": "f()"}
 
 
 def hang_of(two: TwoNodes, *present: int) -> str:
-    """What is said of the run once these ranks have said that they are busy."""
+    """Return why the run is stuck, once these ranks have reported that they are busy."""
     for _ in range(4):
         two.server.tick()
         for rank in present:
@@ -187,7 +187,7 @@ def hang_of(two: TwoNodes, *present: int) -> str:
 
 
 def timeless(text: str) -> str:
-    """The same however long a busy machine has taken."""
+    """Mask the duration, which depends on how busy this machine is."""
     return re.sub(r"silent for \d+ s", "silent for N s", text)
 
 
@@ -241,7 +241,7 @@ def test_the_schedulers_word_ends_the_ranks_of_a_node(two: TwoNodes):
     assert two.recorder.running == [0, 1]
     assert two.recorder.given_up.keys() == {2, 3}
     assert two.supervisor.connections.silent == {}
-    # A rank that comes later ends otherwise.
+    # A rank that is started later must not end with the same reason.
     assert two.supervisor.lost == {}
     two.silence(0)
     two.over = {"c1": "its node c1 has failed"}
@@ -265,7 +265,7 @@ def test_an_interrupt_ends_the_run_and_reaches_a_rank_when_it_answers_again(two:
     assert first.given_up.keys() == {2, 3}
     assert two.info.exits == {}, "their processes may live"
     assert "SIGINT" not in two.told("c2")
-    # Both are in the cell still; the next one waits for them.
+    # Both ranks are still in the first cell; the next one waits for them.
     two.silence()
     two.recorder = two.begin()
     for rank in (2, 3):
@@ -279,7 +279,7 @@ def test_an_interrupt_ends_the_run_and_reaches_a_rank_when_it_answers_again(two:
 
 
 def test_an_interrupt_waits_for_a_cell_that_a_rank_has_yet_to_begin(two: TwoNodes):
-    """It was sent after the cell that the rank is in, and to a node that is silent."""
+    """The cell was sent to a silent node, whose ranks are still in the cell before it."""
     two.silence(1)
     first, two.recorder = two.recorder, two.begin(has_begun=[0, 1])
     two.recorder.interrupt()
@@ -325,7 +325,7 @@ def test_a_restart_gives_up_what_does_not_answer_and_ends_no_cluster(two: TwoNod
     assert two.lost == {2: how, 3: how} and two.info.exits == {"3": how}
     assert two.info.restarts == {"2": 1}
     assert two.recorder.given_up.keys() == {2, 3}
-    # All others have ended, and whether rank 3 has is not known.
+    # All other ranks have ended; whether rank 3 has is unknown.
     two.info.exits |= dict.fromkeys(("0", "1", "2"), "exited with 1")
     assert two.supervisor.why_all_ended() == ""
 
@@ -379,7 +379,7 @@ def test_who_waits_for_an_answer_of_its_ranks_is_told_so(two: TwoNodes, monkeypa
     requests._connections = connections
 
     def apply(ranks: list[int], *what: Any) -> dict[int, Future[Any]]:
-        two.silence(1)  # it is noticed while its answer is waited for
+        two.silence(1)  # it is noticed while the request waits
         return {rank: Future() for rank in ranks}
 
     monkeypatch.setattr(connections, "apply", apply)

@@ -1,4 +1,4 @@
-"""Why a run is stuck, in words; and when the ranks are asked."""
+"""Why a run is stuck, in words, and when its ranks are polled."""
 
 from concurrent.futures import Future
 
@@ -106,7 +106,7 @@ def test_a_sentence_names_a_few_places_only():
 
 
 class FakeRanks:
-    """Connections to ranks, whose time is turned by hand."""
+    """Connections to ranks; scheduled calls run at `turn`."""
 
     def __init__(self, answers):
         self.answers = answers
@@ -163,7 +163,7 @@ def test_it_is_said_when_patience_is_over_and_taken_back_when_it_moves():
     ranks.answers[0] = {"state": "busy", "seconds": 0}
     ranks.turn()
     assert said[1:] == [None] and ranks.calls == []
-    # And it can begin again.
+    # It can begin again.
     ranks.answers[0] = waits(7)
     watching.begin()
     ranks.turn()

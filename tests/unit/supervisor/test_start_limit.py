@@ -1,4 +1,4 @@
-"""How long a start may take for users, who have set nothing, and for who has."""
+"""How long a start may take, by default and as set by a user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankroom.system import control_groups
 
 @pytest.fixture(autouse=True)
 def as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests have set a longer one for themselves."""
+    """Remove the longer limit that is set for tests, and assume two cores."""
     monkeypatch.delenv("RANKROOM_START_SECONDS", raising=False)
     monkeypatch.setattr(control_groups, "cores", lambda: 2)
 

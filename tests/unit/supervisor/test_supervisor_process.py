@@ -1,4 +1,4 @@
-"""What a supervisor does when it is told to end, cannot start, or hears of its ranks' ends."""
+"""What a supervisor does when it is told to end, cannot start, or learns that ranks have ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def paths(home: Path) -> ClusterPaths:
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """What a supervisor does with signals ends with the test."""
+    """Restore the signal handlers that a supervisor replaces."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
     before = {number: signal.getsignal(number) for number in numbers}
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -41,7 +41,7 @@ def signals() -> Iterator[None]:
 
 
 class Children:
-    """No processes."""
+    """Stands in for the processes of a cluster, and starts none."""
 
     address = "127.0.0.1"
 
@@ -59,7 +59,7 @@ class Children:
     def start_controller(self) -> None: ...
 
     def start_agents(self, modules: object) -> None:
-        signal.raise_signal(signal.SIGTERM)  # as while a library is compiled for them
+        signal.raise_signal(signal.SIGTERM)  # as if during a compilation
 
 
 def test_a_signal_that_comes_while_a_supervisor_is_made_ends_it(paths, signals, monkeypatch):
@@ -97,7 +97,7 @@ def test_what_fails_at_the_end_has_not_kept_it_from_starting(paths, signals, mon
 
 
 def bare(info: ClusterInfo) -> Supervisor:
-    """The supervisor of a cluster without any process."""
+    """Return the supervisor of a cluster without processes."""
     made = Supervisor.__new__(Supervisor)
     made.info, made.ready, made.changed, made.lost = info, set(), False, {}
     made.restarts = SimpleNamespace(lock=threading.Lock(), asked=set())  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Warnings of a cluster's time limit: once each, and again when the limit was moved."""
+"""Warnings about a cluster's time limit: once each, and again after the limit was extended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankroom.supervisor.time_limit import TimeLimit
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch):
-    """Says what is told when so many seconds are left, of an hour that began at 13:00."""
+    """Return a function that returns the warnings due so many `seconds` before 14:00."""
     limit = TimeLimit()
     end = time.mktime((2026, 11, 22, 14, 0, 0, 0, 0, -1))
 

@@ -1,4 +1,4 @@
-"""A run waits for ranks to confirm that they let go, and ends all the same if one never does."""
+"""A run waits for its ranks to confirm a release, and ends even if one never does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from record_makers import make_run
 
 
 class Silent:
-    """Connections to ranks that never answer; what is to be called later is called by `tick`."""
+    """Connections to ranks that never reply; scheduled calls run at `tick`."""
 
     def __init__(self) -> None:
         self.ranks = [0, 1]
@@ -50,7 +50,7 @@ class Silent:
 
 
 class Slow(Silent):
-    """The same; what ranks are asked goes out when `sends` is set, and they answer at `answers`."""
+    """The same, but requests are sent once `sends` is set, and `answers` holds the replies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def a_run(ranks: Any) -> Recorder:
 def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # However long this test takes, the time to confirm is not over.
+    # The time to confirm must not run out, however long this test takes.
     monkeypatch.setattr(release, "RELEASED_S", 600.0)
     ranks = Slow()
     made = a_run(ranks)
@@ -103,7 +103,7 @@ def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
 
 
 class Asked(Silent):
-    """Connections to ranks that say how they are: `said[rank]`; `signalled` are those that were."""
+    """Connections to ranks that reply with `said[rank]`; `signalled` records signals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
     made = a_run(ranks)
     made.interrupt()
     assert ranks.signalled == [0, 1]
-    for _ in range(3):  # both have dropped it: neither had begun
+    for _ in range(3):  # both ranks dropped it, as neither had begun
         ranks.tick()
     assert ranks.signalled == [0, 1]
     ranks.said = {0: {"run": made.id}, 1: {}}
@@ -141,7 +141,7 @@ def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
         ranks.tick()
     assert sorted(ranks.signalled[3:]) == [0, 0, 0, 0, 1, 1, 1, 1]
     ranks.said = {0: {"run": made.id, "tidying": True}, 1: {"run": made.id, "interrupted": True}}
-    for _ in range(4):  # both have heard it, and go on for a while
+    for _ in range(4):  # both ranks have noticed it, and go on for a while
         ranks.tick()
     assert len(ranks.signalled) == 11
     for rank in (0, 1):
@@ -156,7 +156,7 @@ def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: py
     made = a_run(ranks)
     made.release()
     ranks.receive(*ended(0))
-    ranks.tick()  # the time to confirm is over, and rank 1 is not given up yet
+    ranks.tick()  # the time to confirm is over, but rank 1 is not given up yet
     assert not made.is_over
     made.lose({1: "was given up: why"})
     assert made.wait(0)
@@ -167,7 +167,7 @@ def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: py
 def test_a_run_does_not_end_before_its_interrupt_has_come(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A node's agent may be slow to send it: it would interrupt the next cell."""
+    """An interrupt that an agent sends late would hit the next cell."""
     monkeypatch.setattr(release, "SIGNALLED_S", 600.0)
     ranks, sent = Silent(), [Future[Any](), Future[Any]()]
     monkeypatch.setattr(ranks, "signal", lambda ranks, signal: sent)
@@ -180,7 +180,7 @@ def test_a_run_does_not_end_before_its_interrupt_has_come(
     ranks.tick()
     assert not made.is_over
     sent[1].set_result(None)
-    assert not made.is_over  # in an agent's thread; it ends in the server's
+    assert not made.is_over  # this is an agent's thread; the run ends in the server's
     ranks.tick()
     assert made.wait(0)
 

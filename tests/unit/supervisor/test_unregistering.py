@@ -1,4 +1,4 @@
-"""The controller is told of all ranks that are gone at once."""
+"""Ranks that are gone are unregistered from the controller all at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABOUT = {
 
 
 class Controller:
-    """Knows some engines, and forgets those that it is told of, unless it is deaf."""
+    """A controller that forgets engines that are unregistered; if `deaf`, it never replies."""
 
     def __init__(self, folder: Path, engines: set[int], deaf: bool = False) -> None:
         self.engines = engines

@@ -1,4 +1,4 @@
-"""A name of this machine leads to the one address where ranks listen; others stay as they are."""
+"""Names of this machine are replaced by the address where ranks listen, other names are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""shell.py on real processes: how they end, what they print, and that none is left behind."""
+"""commands.py on real processes: how they end, what they print, and that none is left behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
         seen.append(line)
         (tmp_path / line).touch()
 
-    # It writes no line before the one above has been seen.
+    # It writes a line only after the line before has been seen.
     source = (
         "import os, sys, time\nfor i in range(3):\n    print(i, flush=True)\n"
         "    while not os.path.exists(f'{sys.argv[1]}/{i}'): time.sleep(0.01)"
@@ -116,9 +116,9 @@ def test_no_such_program() -> None:
 
 
 def outlasting(command: str, pids: Path) -> Completed:
-    """A shell that is stopped by its timeout; if that was before it wrote `pids`, by a longer one.
+    """Run a shell command until its timeout; repeat with a longer one if `pids` is not written yet.
 
-    On a busy machine it may take a while to begin.
+    On a busy machine, the shell may take a while to start.
     """
     for timeout in (2.0, 20.0, 60.0):
         done = run_sync(["sh", "-c", command], timeout=timeout)

@@ -1,4 +1,4 @@
-"""config.toml: what is said where it cannot be read, or is not TOML."""
+"""config.toml: its settings, and the error message if it cannot be read or is invalid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rankroom import config
 from rankroom.errors import UsageError
 
-OTHERWISE = 4.0  # seconds, where no file says how many
+OTHERWISE = 4.0  # seconds, by default
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How many cores a process may keep busy, by what its control groups say."""
+"""How many cores a process may keep busy, according to its control groups."""
 
 from __future__ import annotations
 

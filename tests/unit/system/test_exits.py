@@ -1,4 +1,4 @@
-"""A rank that crashes in native code: in which library, and what to do about it."""
+"""A rank that crashes in native code: the library it crashed in, and what to do about it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Thread 0x00007f2708132b81 (most recent call first):
         (NATIVE, " in horovod/tensorflow/mpi_lib.cpython-313-x86_64.so"),
         (PYTHON, " in native code called by ctypes/__init__.py, line 519"),
         (THREAD, " in a thread of native code"),
-        # A library of the system is where a crash ends up, not where it comes from.
+        # A crash that surfaces in a system library originates elsewhere.
         (NATIVE.replace(f"{LIBRARY}(", "/lib/libm.so.6("), " in a thread of native code"),
         ("last words\n", ""),
         ("", ""),

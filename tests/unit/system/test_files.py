@@ -1,4 +1,4 @@
-"""Files that are replaced in one step."""
+"""Files are replaced atomically."""
 
 from __future__ import annotations
 

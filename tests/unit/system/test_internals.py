@@ -1,4 +1,4 @@
-"""What other packages keep to themselves: said in one line where it is gone."""
+"""Internals of other packages that Rankroom uses: what is missing is reported in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankroom.rank.frameworks.torch import torch_internals
 from rankroom.reporting.spans import recorder
 from rankroom.system.internals import demand
 
-# As in a process of its own, so that what is imported there is what was just installed.
+# Run in a separate process, so that it imports what was just installed.
 ALL = """
 from rankroom.rank import engine
 from rankroom.supervisor.processes import controller
@@ -48,7 +48,7 @@ def test_what_is_installed_has_them_all():
     assert found("-m", torch_internals.__name__) == "nothing is missing"
 
 
-@pytest.mark.thorough  # what pip brings today may be newer than anything that was tried
+@pytest.mark.thorough  # pip may install newer versions than any tested before
 def test_the_newest_releases_have_them_all(tmp_path: Path):
     wanted = ["ipyparallel", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "ipython"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", tmp_path]

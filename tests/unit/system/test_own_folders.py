@@ -1,4 +1,4 @@
-"""Folders that somebody else made first, or may write to, are not used."""
+"""Folders that another user created first, or that others may write to, are not used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankroom.record.store import Store
 
 
 def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of another user's: not ours, at least."""
+    """Create a folder that appears to be another user's."""
     folder.mkdir(parents=True)
     ours = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: ours + 1)
@@ -33,7 +33,7 @@ ALL = pytest.mark.parametrize("plant", [theirs, of_the_group])
 def test_what_is_made_is_for_nobody_else(home: Path):
     config.make_private(home / "labs")
     assert [each.stat().st_mode & 0o777 for each in (home, home / "labs")] == [0o700] * 2
-    config.make_private(home / "labs")  # and there the next time
+    config.make_private(home / "labs")  # they may exist already
 
 
 @ALL
@@ -47,7 +47,7 @@ def test_what_others_planted_is_refused(home: Path, monkeypatch, plant: Plant, n
 
 @ALL
 def test_a_home_of_others_is_not_read_either(home: Path, monkeypatch, plant: Plant):
-    """A cluster's file says where keys are sent, and a record's HTML is shown."""
+    """The file of a cluster says where keys are sent, and HTML in a record is displayed."""
     plant(home, monkeypatch)
     for look in (all_clusters, Store, lambda: ClusterPaths("x").read()):
         with pytest.raises(NotPrivateError):
@@ -55,7 +55,7 @@ def test_a_home_of_others_is_not_read_either(home: Path, monkeypatch, plant: Pla
 
 
 def test_a_file_in_its_place_is_a_folder_that_cannot_be_made(home: Path):
-    """As where a disk is full: some can do without."""
+    """As on a full disk, this is an OSError: some callers can do without the folder."""
     home.touch()
     with pytest.raises(NotADirectoryError):
         config.make_private(home / "labs")

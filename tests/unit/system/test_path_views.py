@@ -1,4 +1,4 @@
-"""Which processes find this cluster's folder at its path, as far as that can be told."""
+"""Which processes see this cluster's folder at its path, as far as that can be determined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankroom.system import path_views, pid_space
 
 @pytest.fixture
 def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of process 7, which are none of ours."""
+    """Return the root folder of process 7, which does not see the same files as this process."""
     proc, root = tmp_path / "proc", tmp_path / "root"
     root.mkdir()
     (proc / "self/ns").mkdir(parents=True)
@@ -37,7 +37,7 @@ def test_what_finds_another_folder_there_is_not_ours(others: Path, tmp_path: Pat
 
 
 def test_what_finds_nothing_there_has_the_path_from_here(others: Path, tmp_path: Path):
-    """As what a cell has started in a container that has not got the home."""
+    """A process that a cell started in a container without the home, for example."""
     ours = tmp_path / "cluster"
     assert not path_views.is_same(7, ours), "it is not there for us, either"
     ours.mkdir()

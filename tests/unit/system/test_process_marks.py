@@ -1,4 +1,4 @@
-"""Processes that are found by a mark in their environment, and those that are somebody else's."""
+"""Processes are found by a mark in their environment, except those of another job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rankroom.system import process_tree
     [
         ("", {}, True),
         ("7", {"SLURM_JOB_ID": "7"}, True),
-        ("7", {}, True),  # the cell has taken that away
-        ("", {"SLURM_JOB_ID": "999"}, False),  # sbatch in a cell hands on the whole environment
+        ("7", {}, True),  # the cell has unset the variable
+        ("", {"SLURM_JOB_ID": "999"}, False),  # sbatch in a cell passes on the whole environment
         ("7", {"SLURM_JOB_ID": "999"}, False),
         ("7.pbs", {"PBS_JOBID": "999.pbs"}, False),  # so does `qsub -V`
-        (None, {"SLURM_JOB_ID": "999"}, True),  # of a forked rank it is the agent's
+        (None, {"SLURM_JOB_ID": "999"}, True),  # a forked rank shows its agent's environment
     ],
 )
 def test_a_job_that_a_cell_has_submitted_is_not_of_its_rank(

@@ -1,4 +1,4 @@
-"""Programs that are started in a folder where others have put files with the names of modules."""
+"""Programs that are started in a folder where others have planted files named like modules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rankroom.ssh import login
 from rankroom.system import python_command
 
 PACKAGE = Path(rankroom.__file__).parent
-# Of the standard library, of what is installed, and our own.
+# Modules of the standard library, of installed packages, and our own.
 PLANTED = [*sys.stdlib_module_names, "psutil", "zmq", "click", "ipyparallel", "IPython", "rankroom"]
 
 
 @pytest.fixture
 def planted(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with modules that say when they are imported."""
+    """Fill the current directory with modules that record when they are imported."""
     for name in PLANTED:
         (tmp_path / f"{name}.py").write_text(
             f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')"
@@ -55,7 +55,7 @@ def test_no_program_imports_from_where_it_was_started(planted: Path, module: str
 
 @pytest.mark.parametrize("path", [":{}", "{}:", "{}::{}"])
 def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
-    """As after `PYTHONPATH=$PYTHONPATH:/my/lib` where there was none."""
+    """`PYTHONPATH=$PYTHONPATH:/my/lib`, for example, adds one if the variable was not set."""
     own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
     argv = python_command.command("rankroom.batch.runner", "--help")
     line = ["sh", "-c", f'{python_command.SHELL_ASSIGNMENTS} exec "$@"', "sh"]
@@ -75,7 +75,7 @@ def test_a_path_of_nothing_is_none():
 
 
 def test_nor_does_a_python_that_is_not_known(planted: Path):
-    """With the variable, which is gone afterwards."""
+    """Such a Python gets PYTHONSAFEPATH, which the program then removes."""
     words = python_command.command("rankroom.batch.runner", "--help", python=["python"])
     assert "-P" not in words
     line = f'{python_command.SHELL_ASSIGNMENTS} exec "$@"'
@@ -140,7 +140,7 @@ def test_a_process_of_an_earlier_version_is_recognised():
 
 
 def test_nothing_of_ours_is_started_by_m():
-    """Where a program is started, its command line is made in one place."""
+    """The command lines of all programs are made in one place."""
     assert [
         f"{file.relative_to(PACKAGE)}: {line.strip()}"
         for file in PACKAGE.rglob("*.py")

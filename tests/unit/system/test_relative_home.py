@@ -1,4 +1,4 @@
-"""A relative RANKROOM_HOME is one folder, for this process and for all that it starts."""
+"""A relative RANKROOM_HOME names the same folder for this process and all that it starts."""
 
 from __future__ import annotations
 

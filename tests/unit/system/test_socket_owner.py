@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection on this machine."""
+"""The user at the other end of a connection on this machine."""
 
 import errno
 import os
@@ -66,7 +66,7 @@ def test_tables_say_it_where_the_kernel_cannot_be_asked(
 
 
 def test_what_listens_at_a_port_is_no_end_of_a_connection():
-    """It may be root's, on all addresses: a stranger's machine could choose that port."""
+    """The listener may be root's, and a peer on another machine may use the same port number."""
     with socket.create_server(("", 0)) as door:
         peer = ("127.0.0.1", door.getsockname()[1])
         with socket.create_server(("127.0.0.1", 0)) as other:
@@ -84,7 +84,7 @@ def test_nothing_is_known_where_linux_does_not_say(monkeypatch):
 def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
     monkeypatch: pytest.MonkeyPatch, error: int
 ):
-    """Not unknown, which is let in: strangers could connect until all descriptors are in use."""
+    """An unknown owner is admitted, so strangers could get in by using up all descriptors."""
 
     def refuse(*_: object, **how: object) -> str:
         raise OSError(error, os.strerror(error))
@@ -95,11 +95,11 @@ def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
     assert socket_owner.owner(peer, here) == socket_owner.NO_OWNER
     assert not socket_owner.is_ours(peer, here, {"127.0.0.1"})
     monkeypatch.setattr(socket, "create_server", refuse)
-    assert socket_owner.tells_owners()  # and no framework's start fails with it
+    assert socket_owner.tells_owners()  # no framework fails to start because of it
 
 
 def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest.MonkeyPatch):
-    """A stranger may connect from it, send, and be gone before it is asked whose that was."""
+    """A stranger may connect from it, send, and disconnect before the owner is looked up."""
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
     here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.1.0.1", "10.0.0.2"}

@@ -1,4 +1,4 @@
-"""Ranks in words."""
+"""Sets of ranks as text: parsed, formatted and counted."""
 
 from __future__ import annotations
 

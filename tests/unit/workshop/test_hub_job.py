@@ -1,4 +1,4 @@
-"""The job of a learner's server under JupyterHub: its script, run by a shell without Slurm."""
+"""The job script of a learner's server under JupyterHub, run by a shell without Slurm."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rankroom.workshop import hub_job
 from rankroom.workshop.workshop_plan import Plan
 
 HERE = Site("here", environment=Environment(python=sys.executable, preload="torch"))
-# What JupyterHub's command would find in its environment.
+# Runs in place of JupyterHub's command, and prints what that would find in its environment.
 TELL = 'sh -c \'echo "$JUPYTERHUB_SERVICE_URL"; ls -ld "$JUPYTER_RUNTIME_DIR"; exit {status}\''
 
 
 def start(home: Path) -> subprocess.Popen[str]:
-    """The script, as Slurm runs it on a node."""
+    """Start a shell that runs the script on its input, as Slurm would on a node."""
     (home / "workshop-7.log").touch()
     given = {
         "HOME": str(home), "SLURM_JOB_ID": "7", "PATH": os.environ["PATH"],
@@ -44,7 +44,7 @@ def start(home: Path) -> subprocess.Popen[str]:
 
 
 def run(home: Path, command: str) -> tuple[int, str]:
-    """How it ended, and what it wrote."""
+    """Run the job script with this command; return its exit status and its output."""
     with start(home) as shell:
         said, _ = shell.communicate(hub_job.script(HERE, str(home), command), timeout=60)
     return shell.returncode, said
@@ -79,7 +79,7 @@ def test_the_server_listens_on_one_address_and_its_folder_is_private(tmp_path: P
 def test_a_server_that_fails_keeps_its_log(tmp_path: Path):
     status, said = run(tmp_path, TELL.format(status=3))
     assert status == 3 and not Path(said.split()[-1]).exists()
-    # In a home that others may enter.
+    # The home may be open to other users.
     assert (tmp_path / "workshop-7.log").stat().st_mode & 0o777 == 0o600
 
 
@@ -97,13 +97,13 @@ def test_the_end_of_the_job_ends_the_server(tmp_path: Path):
         server = int(mark.read_text())
         shell.send_signal(signal.SIGTERM)
         shell.wait(30)
-    assert not (tmp_path / "workshop-7.log").exists()  # it was ended, and did not fail
+    assert not (tmp_path / "workshop-7.log").exists()  # it was ended, it did not fail
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
 
 
 def spawner(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The class that the hub's configuration makes; JupyterHub and batchspawner only pretend."""
+    """Return the spawner class of the hub's configuration, with a fake JupyterHub."""
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "plan.toml").write_text(plan.to_toml())
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
@@ -136,7 +136,7 @@ def test_the_hub_takes_learners_and_the_reservation_from_an_hour_before(
 
     with pytest.raises(UsageError, match="seats can be taken from an hour before"):
         job("nobody")
-    assert "--reservation" not in job(pwd.getpwuid(os.getuid()).pw_name)  # who has the folder
+    assert "--reservation" not in job(pwd.getpwuid(os.getuid()).pw_name)  # the teacher
     soon = starts.timestamp() - 3000
     monkeypatch.setattr(time, "time", lambda: soon)
     assert "#SBATCH --reservation=course" in job("nobody")

@@ -1,4 +1,4 @@
-"""What a learner is invited to: whom an invitation is for, and the same from here and over ssh."""
+"""Invitations to a workshop: who may accept one; locally and over ssh they are the same."""
 
 import asyncio
 import os
@@ -56,7 +56,7 @@ def test_an_invitation_holds_for_who_is_listed_and_for_the_teacher():
         invited(learners=learners, version=rankroom.__version__).demand_open(time.time())
     replace(invited(learners=("ada",)), user="tom").demand_open(time.time())
     soon = invited(starts=NOW + timedelta(days=1), ends=None)
-    replace(soon, user="tom").demand_open(time.time())  # who tries it on the day before
+    replace(soon, user="tom").demand_open(time.time())  # for a trial on the day before
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_torn_line_is_passed_over_by_ssh(base: Path):
     folder._tell(kind="end", until=time.time() - 1)
     open_folder(plan(folder.path))
     with news.open("a") as file:
-        file.write('{"at": 1.0, "kind": "end"')  # the disk is full
+        file.write('{"at": 1.0, "kind": "end"')  # as on a full disk
     asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
 
 

@@ -1,4 +1,4 @@
-"""What `rankroom workshop check` finds in a plan that one can only be warned of."""
+"""Problems of a plan that `rankroom workshop check` warns of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an account stands, from the files that its runs, clusters and lessons write."""
+"""The status of a learner, read from the files of the learner's runs, clusters and lessons."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_what_was_over_before_is_not_told(home: Path):
     os.utime(paths.info, (now - 60, now - 60))
     found = reader.read()
     assert (found.state, found.why, found.run, found.ranks) == ("not started", "", {}, {})
-    # One that began before and failed since is told.
+    # A run that began before and has failed since is reported.
     info.end = int((now + 5) * 1e6)
     Store().paths(info.id).run.write_text(json.dumps(info.to_json()))
     assert "private" in reader.read().why

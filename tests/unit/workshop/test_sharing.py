@@ -1,4 +1,4 @@
-"""A seat's server: what it writes and how often, what it hears, and how it ends."""
+"""A seat's server: what it writes and how often, which news it reads, and how it ends."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ from workshops import opened, plan, reachable
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that advances on request only."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -67,7 +67,7 @@ def shared(folder: Folder, clock: Clock, said: list[str]) -> Sharing:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When seats were written."""
+    """Return the times at which a seat was written."""
     found: list[float] = []
     whole = owned_files.write_shared
 
@@ -88,7 +88,7 @@ def pass_time(shared: Sharing, clock: Clock, seconds: float, each: float = 0.5) 
 def test_a_seat_is_taken_and_the_notebooks_are_there(shared: Sharing, folder: Folder, tmp_path):
     assert len(folder.seats()) == 1
     copies = {each.name for each in (tmp_path / "Test-workshop").iterdir()}
-    # Of the whole course: lessons of the plan lead to others. What to say in each is the teacher's.
+    # All lessons, as those in the plan link to others, but not the notes for teachers.
     assert copies == {each.file for each in LESSONS}
     assert shared.trouble == ""
 
@@ -151,7 +151,7 @@ def test_a_seat_is_written_at_most_each_two_seconds_and_each_twenty_anyway(
     pass_time(shared, clock, 60)
     assert 3 <= len(writes) <= 4  # nothing happened
     del writes[:]
-    for number in range(40):  # something each half second
+    for number in range(40):  # a change every half second
         progress.note(f"ring.{number}", passed=True)
         pass_time(shared, clock, 0.5)
     assert len(writes) == 10
@@ -249,7 +249,7 @@ def test_an_offer_is_answered_alone(shared: Sharing, folder: Folder):
     reset, catch_up = workshop_answers.own(shared)["offers"]
     workshop_answers.answer(int(catch_up["id"]))
     assert workshop_answers.own(shared)["offers"] == [reset]
-    # Numbers begin again in a folder that was made anew.
+    # The numbers of offers begin again in a folder that was made again.
     (folder.path / "seats" / own.key).unlink()
     seat.take(folder.path, folder.owner_uid)
     assert not seat.read_choices().answers
@@ -332,7 +332,7 @@ def test_a_folder_that_another_account_made_again_is_not_trusted(
     folder.offer_cell("import evil")
     folder.close()
     assert shared._seat is not None
-    shared._seat.owner += 1  # for this account owns the folder that it has just made
+    shared._seat.owner += 1  # as if another account, and not this one, had made it
     pass_time(shared, clock, 60)
     assert shared.news == before and not shared.ends_at
     assert shared.plan is not None and shared.plan.name == "Test workshop"
@@ -373,7 +373,7 @@ def test_over_quota_the_lesson_goes_on_with_one_line(
     pass_time(shared, clock, 120)
     assert len(said) == 1
     assert "your quota is used up" in said[0]
-    # A log may be read by others, and the seat's name by nobody.
+    # Others may read the log, but must not learn the seat's name.
     assert shared.trouble and seat.read_choices().seat not in said[0]
     monkeypatch.setattr(seat, "write_shared", whole)
     pass_time(shared, clock, 30)
@@ -457,7 +457,7 @@ def test_who_is_not_in_the_list_gets_a_sentence_and_no_seat(folder: Folder, said
 
 
 class Unowned(Folder):
-    """A folder that is another's."""
+    """A workshop folder that belongs to another user."""
 
     def is_teacher(self) -> bool:
         return False
@@ -482,7 +482,7 @@ def test_an_end_that_was_taken_back_is_none_though_the_new_plan_cannot_be_read(
     def broken(folder: Folder) -> None:
         raise UsageError("no plan for now")
 
-    clock.now += 3600  # by then the first plan is over, too
+    clock.now += 3600  # the first plan is over by then, too
     folder._tell(kind="end", until=time.time() - 1)
     open_folder(plan(folder.path, name="Second day", ends=None))
     with monkeypatch.context() as patch:

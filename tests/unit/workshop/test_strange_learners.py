@@ -1,4 +1,4 @@
-"""Learners of a workshop who try what is not theirs: real other users of this machine."""
+"""Learners who try to access what is not theirs, as real other users of this machine."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from rankroom.workshop.sharing import Sharing
 from rankroom.workshop.workshop_folder import Folder
 from workshops import opened, reachable
 
-ADA, BOB = 54321, 54322  # uids that no one has
+ADA, BOB = 54321, 54322  # unused uids
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(base: Path, home: Path) -> Folder:
 
 @pytest.fixture
 def learner(base: Path) -> Callable:
-    """Act as a learner, with a home of their own."""
+    """Return a function that acts as a learner with a home of their own."""
 
     def act(uid: int, what: Callable):
         def there():
@@ -56,7 +56,7 @@ def take(folder: Folder, **status) -> str:
 
 
 def denied(act: Callable) -> bool:
-    """Whether the system, or Rankroom, refuses it."""
+    """Return whether the system or Rankroom refuses this action."""
     try:
         act()
     except (PermissionError, RankroomError):
@@ -80,7 +80,7 @@ def test_learners_cannot_list_the_seats(folder: Folder, learner: Callable):
     seats = folder.path / "seats"
     assert learner(BOB, lambda: denied(lambda: list(seats.iterdir())))
     assert learner(BOB, lambda: denied(lambda: list(os.scandir(seats))))
-    assert learner(BOB, lambda: denied(folder.seats))  # by a sentence, before it is tried
+    assert learner(BOB, lambda: denied(folder.seats))  # with a message, before it is tried
 
 
 def test_learners_do_not_read_one_anothers_notebooks(folder: Folder, learner: Callable, base: Path):
@@ -159,7 +159,7 @@ def test_anothers_file_that_is_moved_there_hides_and_forges_nothing(
     learner(ADA, partial(take, folder, lesson=1))
     drop = base / "drop"
     drop.mkdir()
-    drop.chmod(0o777)  # where all of a group exchange files, say
+    drop.chmod(0o777)  # such as one where a group exchanges files
 
     def leave() -> None:
         (drop / "notes").write_text("x")
@@ -188,7 +188,7 @@ def test_what_a_learner_plants_leads_the_teacher_nowhere(
         (seats / "a").symlink_to(private)
         os.mkfifo(seats / "b")
         (seats / "c").symlink_to("/dev/zero")
-        with contextlib.suppress(PermissionError):  # where the system forbids such links
+        with contextlib.suppress(PermissionError):  # a system may forbid such links
             os.link(private, seats / "d")
 
     learner(BOB, plant)
@@ -196,7 +196,7 @@ def test_what_a_learner_plants_leads_the_teacher_nowhere(
 
 
 def test_the_teacher_can_remove_what_learners_leave(folder: Folder, learner: Callable):
-    """Sticky folders let their owner remove what is in them; no teacher has to ask for root."""
+    """The owner of a sticky folder may remove all files in it, so teachers do not need root."""
     teacher = 54300
     os.chown(folder.path, teacher, teacher)
     for each in (folder.path / "seats", folder.path / "teacher", *folder.path.rglob("*.*")):

@@ -1,4 +1,4 @@
-"""Who needs help comes first, in words that say why; and how an exercise went."""
+"""Learners who need help come first, with the reason; and statistics about exercises."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ PLAN = plan(Path("/x"), starts=NOON - timedelta(minutes=20), lessons=((1, 15), (
 
 
 def tile(**status):
-    """Of one learner among others, who are at lesson 2."""
+    """Return the tile of one learner among others who are at lesson 2."""
     others = [seat(user, AT, lesson=2) for user in ("bob", "cay")]
     found = tiles.tiles([seat("ada", status.pop("heard", AT), **status), *others], PLAN, AT)
     return next(each for each in found if each["user"] == "ada")
@@ -74,11 +74,11 @@ def test_a_hand_of_one_who_is_gone_needs_no_help():
     up = {"hand": True, "hand_since": AT - 60_000}
     assert tile(**up, heard=AT - 50_000)["needs"] == "silent"
     assert tile(**up, state="ended")["needs"] == ""
-    assert tile(**up, away_since=AT - 50_000)["needs"] == "hand"  # as a terminal may raise it
+    assert tile(**up, away_since=AT - 50_000)["needs"] == "hand"  # it may be raised in a terminal
 
 
 def room(now: float, *lessons: int | None):
-    """The lesson the room is at, and who is behind, with learners at these."""
+    """Return the lesson that the room is at, and who is behind, for learners at these lessons."""
     seats = [seat(f"user{n}", now, lesson=each) for n, each in enumerate(lessons)]
     behind = [t["user"] for t in tiles.tiles(seats, PLAN, now) if t["needs"] == "behind"]
     return tiles.lesson_of_room(seats, PLAN, now), sorted(behind)
@@ -87,7 +87,7 @@ def room(now: float, *lessons: int | None):
 def test_the_room_is_where_its_middle_is_and_no_further_than_the_plan():
     late, early = AT + 3600, AT - 600
     assert room(AT, 2, 2, 1) == (2, ["user2"])
-    assert room(late, 2, 2, 1) == (2, ["user2"])  # the minutes of all lessons are over
+    assert room(late, 2, 2, 1) == (2, ["user2"])  # after the planned time of all lessons
     assert room(early, 2, 2, 1) == (1, [])  # most are faster than the plan
     assert room(early, 2, 2, None) == (1, ["user2"])
 

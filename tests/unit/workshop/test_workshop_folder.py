@@ -1,5 +1,5 @@
-"""A workshop's folder: its modes under any umask, what is believed of what stands in it, and what
-the teacher tells."""
+"""A workshop's folder: its modes under any umask, which of its files are trusted, and the
+teacher's news."""
 
 import os
 import shlex
@@ -69,7 +69,7 @@ def test_a_folder_that_all_could_replace_is_refused(base: Path):
     (base / "open").chmod(0o777)
     with pytest.raises(UsageError, match="anybody could put another folder in the place"):
         opened(base / "open" / "may")
-    (base / "open").chmod(0o1777)  # as /tmp has it
+    (base / "open").chmod(0o1777)  # as for /tmp
     opened(base / "open" / "may")
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_holds_other_files_is_left_as_it_is(base: Path):
     assert mode(base / "course") == 0o700
     (base / "course" / "exam.tex").rename(base / "exam.tex")
     folder = opened(base / "course")
-    (base / "exam.tex").rename(folder.path / "exam.tex")  # put there for all to see
+    (base / "exam.tex").rename(folder.path / "exam.tex")  # added on purpose
     open_folder(plan(folder.path))
 
 
@@ -121,7 +121,7 @@ def test_a_workshop_is_over_when_its_last_minute_is(
     assert folder.is_over()
 
 
-# -- what is believed
+# -- trusted files
 
 
 def test_planted_files_are_not_seats(folder: Folder, tmp_path: Path):
@@ -134,7 +134,7 @@ def test_planted_files_are_not_seats(folder: Folder, tmp_path: Path):
     (seats / "dan-1").mkdir()
     (seats / ".eva-1").write_text(secret.read_text())
     assert [each.key for each in folder.seats()] == [own.name]
-    # Nor is a name of ours that became something else.
+    # Nor is our own seat file once it is a link.
     own.path.unlink()
     own.path.symlink_to(secret)
     assert folder.seats() == []
@@ -264,12 +264,12 @@ def test_one_who_shares_nothing_tells_nothing():
     told = SeatStatus(user="ada", shares=False, lesson=3, why="secret", job="7", host="c1")
     shy = {"user", "at", "shares", "hand", "hand_since", "version"}
     assert set(told.to_json()) == shy
-    # That the seat's JupyterLab has ended is not about the learner.
+    # The end of the seat's JupyterLab says nothing about the learner.
     ended = replace(told, state="ended").to_json()
     assert set(ended) == {*shy, "state"} and ended["state"] == "ended"
 
 
-# -- what the teacher tells
+# -- the teacher's news
 
 
 def test_news_come_once_and_in_order(folder: Folder):
@@ -350,11 +350,11 @@ def test_a_full_file_of_news_is_said(folder: Folder, monkeypatch: pytest.MonkeyP
         for _ in range(9):
             folder.say("x" * 50)
     assert [each.kind for each in folder.news()][:2] == ["open", "message"]
-    folder.close()  # which is always told
+    folder.close()  # for which there is always room
     assert folder.news()[-1].kind == "end"
 
 
-# -- a run that is shown
+# -- shown runs
 
 
 def record(home: Path, run_id: str = "20260514-120000-000001") -> tuple[Store, str]:
@@ -452,6 +452,6 @@ def test_a_shown_run_that_is_another_accounts_is_not_read(folder: Folder, home: 
                 shown.load(run_id)
             os.chown(path, 0, -1)
     paths.events.unlink()
-    os.mkfifo(paths.events)  # whose reader would wait for ever
+    os.mkfifo(paths.events)  # reading it would block forever
     with pytest.raises(RecordError, match=r"events\.jsonl is not shown"):
         shown.read(run_id)

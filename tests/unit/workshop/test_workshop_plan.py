@@ -1,4 +1,4 @@
-"""A workshop's plan: what it may say, each mistake with its line, and the job that comes of it."""
+"""A workshop's plan: what it may contain, errors with their line, and the job that it requests."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -49,7 +49,7 @@ def test_the_template_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     found = workshop_plan.read(written(tmp_path, workshop_plan.template()))
     assert found.lessons and found.starts and found.ends
-    # Also a job that begins as soon as one may join lasts to the end.
+    # A job that starts as soon as seats open lasts until the end, too.
     assert found.seconds(found.starts.timestamp() - SEATS_OPEN_BEFORE_START_S) >= (
         (found.ends - found.starts).total_seconds() + SEATS_OPEN_BEFORE_START_S
     )
