@@ -75,4 +75,4 @@ def test_what_else_fails_is_said_and_no_cluster_is_given_up(
     assert not isinstance(error.value, NoClusterError)
     assert said.startswith("the request to the supervisor of cluster mine failed: ")
     assert os.strerror(number) in said and remedy in said
-    assert "Stop" not in said and "\n" not in said
+    assert "%cluster stop" not in said and "\n" not in said
