@@ -28,7 +28,7 @@ LIMIT_S = 1800
 # Tests of what depends on how frameworks and Horovod were built.
 TESTS = (
     "tests/cluster/frameworks/test_both_frameworks.py",
-    "tests/cluster/frameworks/test_horovod_ranks.py::test_check_proves_it",
+    "tests/cluster/frameworks/test_horovod_ranks.py::test_horovod_check_verifies_the_installed_build",
 )
 BEGIN, END = "<!-- tools/interpreters.py -->\n", "<!-- end -->\n"
 NO_OTHER = f"this machine has no other Python from {PYTHONS[0]} to {PYTHONS[-1]}: none was tried"

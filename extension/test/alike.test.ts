@@ -9,7 +9,7 @@ function error(rank: number, evalue: string, line?: number): ErrorEvent {
   return { kind: 'error', rank, seq: 0, t: 0, ename: 'ValueError', evalue, traceback: [], cell_line: line };
 }
 
-test('errors in the same words are one where they are at the same line, and a rank is in it once', () => {
+test('errors with the same text and cell line are merged, each rank once', () => {
   const groups = alike(
     [error(3, 'bad', 5), error(1, 'bad', 7), error(2, 'bad', 5), error(3, 'bad', 5), error(0, 'other', 5), error(4, 'bad')],
     ({ evalue }) => evalue

@@ -13,7 +13,7 @@ function apiOf(answer: () => Response): Api {
   return new Api(settings as unknown as ServerConnection.ISettings);
 }
 
-test('who is not logged in any more is told so, and what a route says is told in its words', async () => {
+test('an expired login is reported; other refusals keep the server’s message', async () => {
   const ask = (status: number, message: string): Promise<unknown> =>
     apiOf(() => new Response(JSON.stringify({ message }), { status })).isThere();
   await assert.rejects(ask(403, 'Forbidden'), /^Error: log in to the Jupyter server again/);
@@ -21,12 +21,12 @@ test('who is not logged in any more is told so, and what a route says is told in
   await assert.rejects(ask(403, 'cluster one belongs to another user'), /belongs to another user/);
 });
 
-test('a page in place of an answer is that of a login', async () => {
+test('an HTML page instead of clusters means that the login has expired', async () => {
   const clusters = new ClustersApi(apiOf(() => new Response('<!DOCTYPE html>', { status: 200 })));
   await assert.rejects(clusters.clusters(), /log in to the Jupyter server again/);
 });
 
-test('so is one in place of what a run says', async () => {
+test('an HTML page instead of a run or a seat means that the login has expired', async () => {
   const page = (): Response => new Response('<!DOCTYPE html>', { headers: { 'Content-Type': 'text/html; charset=UTF-8' } });
   const api = apiOf(page);
   for (const asked of [api.run('1'), api.take('1', 'interrupt'), api.events('1', 0, 0, '', 1), new WorkshopApi(api).own()]) {
@@ -34,7 +34,7 @@ test('so is one in place of what a run says', async () => {
   }
 });
 
-test('a question that nothing answers ends, but for one that does something', async t => {
+test('unanswered requests time out, except those that carry out an action', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const asked: AbortSignal[] = [];
   const fetch = (request: Request): Promise<Response> =>
@@ -57,7 +57,7 @@ test('a question that nothing answers ends, but for one that does something', as
   assert.equal(asked[2].aborted, false);
 });
 
-test('an answer that stops in the middle ends, however long the whole takes', async t => {
+test('a stalled answer is cut off, but a slow one is not', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   let writer: ReadableStreamDefaultController<Uint8Array> | undefined;
   const fetch = (request: Request): Promise<Response> => {
@@ -91,7 +91,7 @@ test('an answer that stops in the middle ends, however long the whole takes', as
   await whole.catch(error => assert.doesNotMatch(String(error), /was cut off|does not respond/));
 });
 
-test('whether there are routes is asked where there are some', async () => {
+test('an API below a path asks for the version at the root', async () => {
   const asked: string[] = [];
   const fetch = (request: Request): Promise<Response> => (asked.push(request.url), Promise.resolve(new Response('{}')));
   const settings = { baseUrl: 'http://here/', init: {}, token: '', appendToken: false, Request, fetch };
@@ -99,7 +99,7 @@ test('whether there are routes is asked where there are some', async () => {
   assert.deepEqual(asked, ['http://here/rankroom/version']);
 });
 
-test('the clock is not set back by an answer that waited for what is to come', async t => {
+test('the server’s clock is not taken from long-polled answers', async t => {
   let now = 1_800_000_000_300;
   t.mock.method(Date, 'now', () => now);
   const asked = async (ahead: number, wait: number): Promise<number> => {

@@ -24,7 +24,7 @@ function log(rank: number, t: number): object {
   return { kind: 'log', rank, t, stream: 'stdout', text: `rank ${rank}\n` };
 }
 
-test('the line that is nearest to a moment, on the clock of the timeline', () => {
+test('the nearest log line is found on the timeline’s clock', () => {
   const model = written(log(0, 3_000_000), log(1, 3_100_000 + AHEAD), log(1, 3_000_000));
   const { lines } = model.log;
   const nearest = (t: number, rank: number | null): string => {
@@ -36,13 +36,13 @@ test('the line that is nearest to a moment, on the clock of the timeline', () =>
   assert.equal(nearest(1_000_000, 1), '1 3000000');
 });
 
-test('that a rank is lost is said by another process, on its own clock', () => {
+test('the loss of a rank is timed by the clock of the process that reports it', () => {
   const model = written({ kind: 'status', rank: 1, t: 5_000_000, state: 'lost', note: 'was killed' });
   const { lines } = model.log;
   assert.equal(lines.time(0) - model.spans.offset(1), 5_000_000);
 });
 
-test('none of the others failed first where a rank was killed', () => {
+test('no error of another rank is the cause if a rank was killed', () => {
   const error = (rank: number): object =>
     ({ kind: 'error', rank, t: 5, ename: 'HorovodInternalError', evalue: 'closed', traceback: [] });
   const model = written(error(0), error(1));

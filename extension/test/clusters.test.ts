@@ -51,7 +51,7 @@ async function refreshed(clusters: Clusters): Promise<void> {
   await changed;
 }
 
-test('how busy ranks are is asked while somebody looks at them, and only then', async t => {
+test('the load of ranks is requested only while they are visible', async t => {
   const { clusters, polls, asked, count } = served(t);
   await refreshed(clusters);
   assert.equal(clusters.all.length, 1);
@@ -72,7 +72,7 @@ test('how busy ranks are is asked while somebody looks at them, and only then', 
   await again;
 });
 
-test('the server is asked as often as is set, and more often while something is under way', async t => {
+test('polling follows the setting, and is faster while a cluster is starting', async t => {
   const { clusters, polls } = served(t);
   await refreshed(clusters);
   clusters.setInterval(7);
@@ -82,7 +82,7 @@ test('the server is asked as often as is set, and more often while something is 
   assert.equal(polls.poll.frequency.interval, 1_000);
 });
 
-test('commands are told as changed when another cluster comes, not with every answer', async t => {
+test('commands are updated when a cluster is added, not with every answer', async t => {
   const { clusters, api } = served(t);
   let told = 0;
   whenPossibleChanges(clusters, () => (told += 1));
@@ -95,7 +95,7 @@ test('commands are told as changed when another cluster comes, not with every an
   assert.equal(told, 2);
 });
 
-test('a question whose answer does not reach the server is asked again once that tells of it', async t => {
+test('a question is shown again if its answer did not reach the server', async t => {
   const { clusters, api } = served(t);
   const question = { id: 'q', text: 'Password:' } as Question;
   api.questions = () => Promise.resolve([question]);
@@ -113,7 +113,7 @@ test('a question whose answer does not reach the server is asked again once that
   }
 });
 
-test('runs that cannot be listed are said, and how busy ranks are is told all the same', async t => {
+test('a failed list of runs is reported, and the load of ranks is still shown', async t => {
   const { clusters, api } = served(t);
   await refreshed(clusters);
   assert.equal(clusters.areRunsKnown, false);
@@ -129,7 +129,7 @@ test('runs that cannot be listed are said, and how busy ranks are is told all th
   assert.equal(clusters.areRunsKnown, false);
 });
 
-test('what went wrong with a cluster is not said of a later one of its name', async t => {
+test('a cluster does not inherit the error of an earlier one with its name', async t => {
   const { clusters, api } = served(t);
   await refreshed(clusters);
   api.act = () => Promise.reject(new ApiError('cluster one is gone', 410));

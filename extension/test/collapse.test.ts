@@ -61,7 +61,7 @@ for (const { name, said, groups, ...options } of CASES) {
   test(`as in Python: ${name}`, () => assert.deepEqual(collapsed(said, 1_000, options), groups));
 }
 
-test('stdout and stderr are not taken for the same', () => {
+test('equal lines of stdout and stderr are not collapsed', () => {
   const lines = new Lines();
   const collapse = new Collapse(lines);
   collapse.add(lines.add('x', 0, 0, 0), 'x');
@@ -69,7 +69,7 @@ test('stdout and stderr are not taken for the same', () => {
   assert.equal(collapse.order.length, 2);
 });
 
-test('whatever ranks say: nothing is lost, each rank’s order holds, and pieces do not matter', () => {
+test('collapsing random output loses no line and keeps each rank’s order', () => {
   const random = dice(7);
   const roll = (n: number): number => Math.floor((random.next().value as number) * n);
   for (let round = 0; round < 300; round++) {
@@ -100,7 +100,7 @@ function isOf(ranks: string, rank: number): boolean {
   });
 }
 
-test('a hundred thousand equal lines do not slow it down', () => {
+test('a hundred thousand equal lines are collapsed quickly', () => {
   const texts = [Array<string>(50_000).fill('.'), Array<string>(50_000).fill('.')];
   const begin = used();
   const rows = collapsed(inTurn(texts));

@@ -41,7 +41,7 @@ function all(found: Collectives): Collective[] {
 }
 
 for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
-  test(`the collectives of ${name}`, () => {
+  test(`${name}: spans are matched to the expected collectives`, () => {
     const { spans } = read(name);
     const found = matched(told(name), spans)!;
     const { collectives } = JSON.parse(file(name, 'expected.json')) as Expected;
@@ -65,7 +65,7 @@ for (const name of readdirSync(TRACES).filter(name => !name.includes('.'))) {
   });
 }
 
-test('in a range are those that have begun before its end, and may reach into it', () => {
+test('collectives of a range began before its end and may reach into it', () => {
   const found = matched(told('straggler'), read('straggler').spans)!;
   const [first, , third] = all(found);
   assert.deepEqual(found.in({ from: -1e9, to: 1e12 }), [0, found.length]);
@@ -75,7 +75,7 @@ test('in a range are those that have begun before its end, and may reach into it
   assert.equal(found.in({ from: extent.to, to: 1e12 })[0], 2);
 });
 
-test('spans that the server does not know, or knows elsewhere, are not mistaken for others', () => {
+test('spans that the server’s answer does not cover are matched to no collective', () => {
   const calls = ({ spans }: RunModel): number =>
     spans.ranks.reduce((sum, rank) => sum + spans.columns(rank, 'collective').length, 0);
   const lines = file('straggler', 'events.jsonl').split('\n').length - 1;
@@ -103,7 +103,7 @@ test('spans that the server does not know, or knows elsewhere, are not mistaken 
   assert.equal(matched(told('straggler'), model.spans), null);
 });
 
-test('spans that move while they are matched are matched once more', () => {
+test('matching is abandoned if spans change meanwhile', () => {
   const { spans } = read('straggler');
   const [rank] = spans.ranks;
   const lane = spans.columns(rank, 'collective');

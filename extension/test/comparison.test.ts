@@ -63,7 +63,7 @@ async function settled(comparison: Comparison): Promise<void> {
   assert.ok(comparison.isReady(SOUGHT));
 }
 
-test('what is looked at is asked of each of the others; what they lack is said under their letters', async () => {
+test('metrics are requested of each compared run; missing ones are noted', async () => {
   const server = new Server({
     same: answerOf('loss', [[3, 2, 1]]),
     else: answerOf('acc', [[0, 1]]),
@@ -91,7 +91,7 @@ test('what is looked at is asked of each of the others; what they lack is said u
   comparison.dispose();
 });
 
-test('a run that is still on is asked again, until it is over', async () => {
+test('a compared live run is polled until it ends', async () => {
   const server = new Server({ live: answerOf('loss', [[1]], 'running') });
   const comparison = new Comparison(server);
   comparison.set(['live']);
@@ -108,7 +108,7 @@ test('a run that is still on is asked again, until it is over', async () => {
   comparison.dispose();
 });
 
-test('a line for each of the others: the mean of its ranks, also where there are more of them, or only one', () => {
+test('each compared run is one line, the mean of its ranks', () => {
   const others = linesOfOthers([metricOf([4, 2], [6, 4]), null, metricOf([9, 9])], 0);
   assert.deepEqual(others.map(({ rank, other, hasBand }) => [rank, other, hasBand]), [[null, 0, true], [null, 2, false]]);
   assert.deepEqual([...others[0].curve.mean], [5, 3]);
@@ -116,7 +116,7 @@ test('a line for each of the others: the mean of its ranks, also where there are
   assert.deepEqual(lastOfOthers(others), ['A 3', 'C 9']);
 });
 
-test('under the pointer: the value of each of the others, and how far this run is from it', () => {
+test('the tooltip shows each compared run’s value and the difference to it', () => {
   const mine = metricOf([1, 2], [3, 2]);
   const others = linesOfOthers([metricOf([1.5, 4, 8]), metricOf([2, 2])], 0);
   const said = (x: number, isMean: boolean): string[] =>
@@ -128,7 +128,7 @@ test('under the pointer: the value of each of the others, and how far this run i
   assert.deepEqual(said(2, true), ['A: 8', 'B: no value here']);
 });
 
-test('times since each run’s own start are not the timeline’s', () => {
+test('the time range of a comparison is not shared with the timeline', () => {
   const look = new Look();
   const choice = new Choice(look);
   choice.axis = 'time';
@@ -143,7 +143,7 @@ test('times since each run’s own start are not the timeline’s', () => {
   assert.equal(choice.window.range.to, 10.2e6);
 });
 
-test('a run in words: its name, when, on how many ranks, and whether it is on', () => {
+test('a run is described by its name, time, ranks and whether it is live', () => {
   const run: Run = { version: 1, id: 'r', state: 'running', start: 0, cluster: 'local', size: 2, ranks: [], title: 'fit()' };
   assert.match(runWords(run), /^fit\(\) · .* · 2 ranks · still running$/);
   assert.match(runWords({ ...run, name: 'x'.repeat(99) }), /^x{39}… · /);

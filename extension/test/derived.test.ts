@@ -31,7 +31,7 @@ function next(derived: Derived<number>): Promise<void> {
   });
 }
 
-test('made when asked, and again only when there is more', async () => {
+test('a value is derived on request, and again only if its source has grown', async () => {
   const source = new Source();
   const derived = new Derived(source);
   source.amount = 1;
@@ -48,7 +48,7 @@ test('made when asked, and again only when there is more', async () => {
   assert.ok(!derived.isUpToDate);
 });
 
-test('while more comes it is made again after a rest, and at once when it is all there', async () => {
+test('a growing source is derived after a pause, a complete one at once', async () => {
   const source = new Source();
   const derived = new Derived(source);
   source.amount = 1;
@@ -75,7 +75,7 @@ test('while more comes it is made again after a rest, and at once when it is all
   assert.equal(derived.value, 3);
 });
 
-test('what is let go of meanwhile is not kept', async () => {
+test('a value that is forgotten while it is derived is dropped', async () => {
   const derived = new Derived(new Source());
   derived.refresh();
   derived.forget();
@@ -83,7 +83,7 @@ test('what is let go of meanwhile is not kept', async () => {
   assert.equal(derived.value, null);
 });
 
-test('a failure is said, what was there stays, and it is not tried again at once', async () => {
+test('a failure is reported, keeps the earlier value and is not retried at once', async () => {
   const source = new Source();
   const derived = new Derived(source);
   source.amount = 1;

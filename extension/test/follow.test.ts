@@ -45,7 +45,7 @@ async function turn(): Promise<void> {
   }
 }
 
-test('a lost run is looked at again, and read on when its writer has come back', async t => {
+test('a lost run is polled, and followed again when its writer returns', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const model = new RunModel(run);
   const { api, asked } = server([
@@ -69,7 +69,7 @@ test('a lost run is looked at again, and read on when its writer has come back',
   assert.ok(asked.length > looks);
 });
 
-test('of a lost run it is said that the server does not answer, until it does', async t => {
+test('a lost run reports an unresponsive server until it answers', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const model = new RunModel(run);
   const { api } = server([{ text: line('one'), run: { state: 'lost' } }]);
@@ -92,7 +92,7 @@ test('of a lost run it is said that the server does not answer, until it does', 
   await reading;
 });
 
-test('the run is fetched again when it changed, and only then', async () => {
+test('run.json is fetched again only when it has changed', async () => {
   const hang = { since: 0, text: 'rank 0 waits', ranks: [] };
   const model = new RunModel(run);
   const seen: string[] = [];
@@ -129,7 +129,7 @@ test('the run is fetched again when it changed, and only then', async () => {
   assert.deepEqual([model.run.state, model.isComplete, model.lineCount], ['done', true, 3]);
 });
 
-test('a server that does not tell of changes is followed all the same', async () => {
+test('a run is followed even if the server does not report changes', async () => {
   const model = new RunModel(run);
   const { api, asked } = server([
     { changed: '', text: line('one') },
@@ -140,7 +140,7 @@ test('a server that does not tell of changes is followed all the same', async ()
   assert.deepEqual([model.run.state, model.isComplete], ['failed', true]);
 });
 
-test('an answer that breaks off is asked for again', async () => {
+test('a request whose answer breaks off is repeated', async () => {
   const model = new RunModel(run);
   const { api } = server([{ text: line('one') }, { text: line('two'), run: { state: 'done', end: 5 } }]);
   const { events } = api;
@@ -153,7 +153,7 @@ test('an answer that breaks off is asked for again', async () => {
   assert.ok(troubles.some(words => words.includes('was cut off: retrying in 1 s')));
 });
 
-test('the record of a live run that is not here yet is looked for until it comes', async t => {
+test('a missing record of a live run is polled until it appears', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const model = new RunModel(run);
   const { api } = server([{ text: line('one'), run: { state: 'done', end: 5 } }]);
@@ -171,7 +171,7 @@ test('the record of a live run that is not here yet is looked for until it comes
   assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);
 });
 
-test('that of a run that is over is not', async () => {
+test('a missing record of a finished run is not polled', async () => {
   const model = new RunModel({ ...run, state: 'done', end: 5 });
   const { api } = server([]);
   api.isThere = () => Promise.resolve(true);
@@ -180,7 +180,7 @@ test('that of a run that is over is not', async () => {
   assert.equal(model.refusal, "no record 'r'.");
 });
 
-test('a lost run whose writer comes back while its end is read is followed on', async () => {
+test('a lost run whose writer returns during the last read is followed', async () => {
   const model = new RunModel(run);
   const { api } = server([
     { text: line('one'), state: 'lost', run: { state: 'running' } },

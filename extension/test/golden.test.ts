@@ -35,7 +35,7 @@ function seen({ log }: RunModel): string[] {
 }
 
 for (const name of names) {
-  test(`${name}: the same, however the record comes in pieces`, () => {
+  test(`${name}: the model does not depend on how the record is split`, () => {
     const whole = read(name);
     const pieces = read(name, 1);
     assert.deepEqual(seen(pieces), seen(whole));
@@ -44,7 +44,7 @@ for (const name of names) {
   });
 }
 
-test('a failure: its cause first, what became of ranks, remarks in the log', () => {
+test('a failure has its cause first, the ranks’ states, and notes in the log', () => {
   const model = read('failure');
   const { first, others } = model.failures;
   assert.deepEqual([first?.rank, first?.ename, others.map(({ rank }) => rank)], [1, 'ValueError', [0]]);
@@ -53,19 +53,19 @@ test('a failure: its cause first, what became of ranks, remarks in the log', () 
   assert.ok(seen(model).includes('0|released from allreduce of x'));
 });
 
-test('damaged lines are counted, and what a newer writer added is passed over', () => {
+test('damaged lines are counted, and unknown events of newer writers skipped', () => {
   const model = read('corrupt');
   assert.equal(model.damaged, 3);
   assert.deepEqual(seen(model), ['0–1|line 1', '1|line 2', '1|line 3', '0|line 4']);
 });
 
-test('bars and displays are in their last state', () => {
+test('progress bars and displays have their last state', () => {
   assert.equal(seen(read('progress')).length, 3);
   const shown = read('clear').outputs.grouped(null, true).map(({ data }) => data['text/plain']);
   assert.deepEqual(shown, ['kept until the next of rank 1', 'the next of rank 0']);
 });
 
-test('what TensorFlow says as it starts is one row, of a fit by Keras', () => {
+test('TensorFlow’s start-up messages in a Keras fit are one row', () => {
   const model = read('keras');
   const rows = new Rows(model.log);
   [...rows.update()];
@@ -77,7 +77,7 @@ test('what TensorFlow says as it starts is one row, of a fit by Keras', () => {
   assert.deepEqual(rows.ranks(3), [0, 1, 2, 3]);
 });
 
-test('a model that forgot everything is as new, and reads it again', () => {
+test('a model that was reset reads the record again', () => {
   const model = read('ok');
   const before = seen(model);
   model.forget();

@@ -28,13 +28,13 @@ test('the ranks to restart are those that others wait for', () => {
   assert.deepEqual(awaited({ since: 0, text: 'of an older cluster' }), []);
 });
 
-test('it is shown while the run is live only', () => {
+test('a hang is shown only while the run is live', () => {
   assert.equal(new RunModel(golden).hang, golden.hang);
   assert.equal(new RunModel({ ...golden, state: 'lost' }).hang, null);
   assert.equal(new RunModel({ ...golden, hang: undefined }).hang, null);
 });
 
-test('stacks that read the same stand once', () => {
+test('identical stacks are grouped', () => {
   const stacks = new Map([[2, 'a'], [0, 'b'], [1, 'a']]);
   assert.deepEqual(alikeStacks(stacks), [[[0], 'b'], [[1, 2], 'a']]);
 });
@@ -57,7 +57,7 @@ function routes(): { api: Api; calls: string[]; answer: Array<(text: string) => 
   return { api: api as unknown as Api, calls, answer, refuse };
 }
 
-test('a step is taken once at a time, and says what it did or why it could not', async () => {
+test('a remedy runs once at a time, and reports its result or error', async () => {
   const { api, calls, answer, refuse } = routes();
   const ladder = new Ladder(new RunModel(golden), api);
   const first = ladder.take('release');
@@ -100,7 +100,7 @@ test('stacks are seen until they are hidden', async () => {
   assert.equal(ladder.stacks, null);
 });
 
-test('the line of the cell is told from those of libraries', () => {
+test('a traceback’s line in the cell is distinguished from library lines', () => {
   const lines = [
     'ValueError                      Traceback (most recent call last)',
     '\u001b[36mCell\u001b[39m\u001b[36m \u001b[39m\u001b[32mIn[3], line 5\u001b[39m',
@@ -117,7 +117,7 @@ test('the line of the cell is told from those of libraries', () => {
   assert.equal(ownLine(lines, null), -1);
 });
 
-test('a rank that was released says from what, by its error or by its last event', () => {
+test('the released collective is taken from the error or the last status event', () => {
   const model = new RunModel(golden);
   const error = { seq: 0, t: 1, ename: 'E', evalue: 'x', traceback: [] };
   const event = (fields: object): string => `${JSON.stringify({ ...error, ...fields })}\n`;

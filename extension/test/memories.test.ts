@@ -19,7 +19,7 @@ function storage(room = Infinity): Pick<Storage, 'getItem' | 'setItem'> {
   };
 }
 
-test('what a reader chose is there again', () => {
+test('the state of a view is restored from storage', () => {
   const kept = storage();
   const before = new Memories(kept);
   const memory = before.at('r1', 'cell');
@@ -46,7 +46,7 @@ test('what a reader chose is there again', () => {
   assert.deepEqual([new Memories(kept).at('r1', 'panel').tab, UNFILTERED.ranks], ['logs', null], 'each place has its own');
 });
 
-test('what is not shown again yet is kept over a second reload, and the oldest is let go', () => {
+test('stored state survives a second reload, and the oldest is dropped', () => {
   const kept = storage();
   const first = new Memories(kept);
   first.at('r1', 'cell').tab = 'profile';
@@ -63,7 +63,7 @@ test('what is not shown again yet is kept over a second reload, and the oldest i
   assert.deepEqual([new Memories(kept).at('r1', 'cell').tab, new Memories(kept).at('new0', 'cell').tab], ['logs', 'metrics']);
 });
 
-test('without room, and with what is not ours, views begin as ever', () => {
+test('full or corrupt storage leaves views in their default state', () => {
   const full = new Memories(storage(0));
   full.at('r1', 'cell').tab = 'profile';
   full.save();

@@ -89,7 +89,7 @@ test('a smoothed curve does not begin at 0, and keeps its gaps', () => {
   assert.deepEqual([...smoothed(curve([4, 2]), 0)], [4, 2]);
 });
 
-test('a bucket of several points is smoothed as they are', () => {
+test('a bucket is smoothed like the points that it contains', () => {
   const points = smoothed(curve([1, 2, 2, 2, 2]), 0.8);
   const buckets = smoothed(curve([1, 2], [1, 4]), 0.8);
   assert.ok(Math.abs(points[4] - buckets[1]) < CLOSE);
@@ -114,7 +114,7 @@ test('logarithmic ticks: powers of ten, with 2 and 5 where there are few', () =>
   assert.deepEqual(labels(3.1, 3.9).length > 1, true);
 });
 
-test('a logarithmic axis holds the smallest and the largest numbers there are', () => {
+test('a logarithmic axis handles the smallest and largest floats', () => {
   const ends: Array<[number, number]> = [[1e-310, 1], [1e-310, 1e-310], [5e-324, 1.7e308], [1e308, 1.7e308]];
   for (const [least, most] of ends) {
     const range = shownValues(least, most, true)!;
@@ -126,7 +126,7 @@ test('a logarithmic axis holds the smallest and the largest numbers there are', 
   }
 });
 
-test('values as one reads them', () => {
+test('values are formatted for reading', () => {
   assert.deepEqual(
     [0, 0.41234, 1234567, 12, -0.5, 0.00003125, 2.5e7 + 0.5, NaN, Infinity, -Infinity, 12345.6].map(reading),
     ['0', '0.4123', '1,234,567', '12', '−0.5', '3.125e-5', '2.5e7', 'NaN', '∞', '−∞', '12,346']
@@ -143,7 +143,7 @@ test('an axis is never empty, and a logarithmic one has nothing at or below 0', 
   assert.ok(Number.isNaN(axis.pixel(0)) && Number.isNaN(axis.pixel(-1)));
 });
 
-test('the nearest bucket, also of steps that go back', () => {
+test('the nearest bucket is found, even if steps go back', () => {
   const ascending = curve([1, 2, 3], [], [0, 10, 20]);
   assert.deepEqual([-5, 4, 6, 15.1, 99].map(x => nearest(ascending, x)), [0, 0, 1, 2, 2]);
   const back = curve([1, 2, 3, 4], [], [0, 10, 5, 6]);
@@ -153,7 +153,7 @@ test('the nearest bucket, also of steps that go back', () => {
   assert.deepEqual(inSight(back, { from: 9, to: 11 }), [0, 4]);
 });
 
-test('mean and spread of ranks, which may have other steps and gaps', () => {
+test('mean and spread of ranks allow for different steps and gaps', () => {
   const over = overRanks([curve([1, 2, null, 4]), curve([3, null, null, 6]), curve([10], [], [9])]);
   assert.deepEqual([...over.mean], [2, 2, NaN, 5]);
   assert.deepEqual([...over.low], [1, 2, NaN, 4]);
@@ -162,12 +162,12 @@ test('mean and spread of ranks, which may have other steps and gaps', () => {
   assert.deepEqual([...between.high], [0, 5, 10]);
 });
 
-test('a rank counts for the mean as far as its first and its last bucket reach', () => {
+test('a rank contributes to the mean and spread only within its own range', () => {
   const over = overRanks([curve([0, 1, 2, 3, 4, 5]), curve([9, 9], [], [2.2, 3.2])]);
   assert.deepEqual([...over.high], [0, 1, 9, 9, 4, 5]);
 });
 
-test('the mean of ranks is smoothed as much in a coarse answer as in a fine one', () => {
+test('smoothing of the mean does not depend on the resolution', () => {
   const answerOf = (x: number[], mean: number[], count: number[]): MetricsAnswer => {
     const columns = { name: 'loss', x, mean, low: mean, high: mean, count };
     const curves = [0, 1].map(rank => ({ ...columns, rank }));
@@ -184,7 +184,7 @@ test('the mean of ranks is smoothed as much in a coarse answer as in a fine one'
   assert.ok(Math.abs(fine - smoothOf(halves)) < CLOSE);
 });
 
-test('arrow keys go from place to place, also from one that is none any more', () => {
+test('arrow keys move between points, also from a position without one', () => {
   const places = [0, 10, 10, 20];
   const to = (from: number | null, step: 1 | -1): number | undefined => nextPlace(places, from, step);
   assert.deepEqual([to(null, 1), to(0, 1), to(10, 1), to(12.5, 1), to(20, 1), to(99, 1)], [0, 10, 20, 20, 20, 20]);
@@ -192,7 +192,7 @@ test('arrow keys go from place to place, also from one that is none any more', (
   assert.equal(nextPlace([], 3, 1), undefined);
 });
 
-test('an answer as it came: gaps, what is bad, and whether a closer look would show more', () => {
+test('an answer is read with its gaps and whether finer data exist', () => {
   const answer = answerTo({ axis: 'step', range: null, points: 50, names: [] }, [info('loss')]);
   answer.curves[0].mean = answer.curves[0].mean.map((value, i) => (i === 3 ? null : value));
   answer.curves[0].bad = [{ x: 6.5, value: 'NaN' }];
@@ -206,7 +206,7 @@ test('an answer as it came: gaps, what is bad, and whether a closer look would s
   assert.deepEqual([[...torn.x], [...torn.low], [...torn.high], [...torn.count]], [[0, 1], [5, 6], [5, 6], [1, 1]]);
 });
 
-test('lines: a curve for each rank or one for all, with what is to be seen of them', () => {
+test('lines are a curve for each rank or their mean, with extremes in range', () => {
   const metric = readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss', [0, 1, 2])])).get('loss')!;
   const each = linesOf(metric, { ranks: new Set([0, 2]), isMean: false, smoothing: 0 });
   assert.deepEqual(each.map(({ rank }) => rank), [0, 2]);
@@ -219,7 +219,7 @@ test('lines: a curve for each rank or one for all, with what is to be seen of th
   assert.deepEqual(extremes([], { from: 0, to: 1 }, false), [Infinity, -Infinity]);
 });
 
-test('what is said under the pointer: each of few ranks, of many the mean and the extremes', () => {
+test('the tooltip lists few ranks, or the mean and extremes of many', () => {
   const of = (count: number): ReturnType<typeof readAnswer> =>
     readAnswer(answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss', Array.from({ length: count }, (_, i) => i))]));
   const few = of(2).get('loss')!;
@@ -233,7 +233,7 @@ test('what is said under the pointer: each of few ranks, of many the mean and th
   assert.deepEqual(said(few, false, 500), ['no value here']);
 });
 
-test('a value that is not finite is said as what it is, also at the end', () => {
+test('non-finite values are shown as such, also as the last value', () => {
   const broken = { ...curve([1, null]), bad: [{ x: 1, value: 'Infinity' as const }] };
   assert.deepEqual(lastOf(broken), { x: 1, value: 'Infinity' });
   const line = { rank: 0, curve: broken, smooth: null, hasBand: false };
@@ -243,7 +243,7 @@ test('a value that is not finite is said as what it is, also at the end', () => 
   assert.equal(lastWords([]), '');
 });
 
-test('of many metrics the first are shown, those that match, and those that were added', () => {
+test('the first metrics are shown, or those that match or were added', () => {
   const names = Array.from({ length: 30 }, (_, i) => info(`m${i}`, i === 5 ? [3] : [0]));
   const shown = (...given: [Set<number> | null, ((name: string) => boolean) | null, Set<string>]): string[] =>
     pick(names, ...given).shown.map(({ name }) => name);
@@ -254,7 +254,7 @@ test('of many metrics the first are shown, those that match, and those that were
   assert.equal(pick(names, null, null, new Set()).others.length, 10);
 });
 
-test('steps are zoomed and moved inside their bounds, and all of them follow a run that goes on', () => {
+test('zooming and panning stay within bounds; a full range grows with the run', () => {
   const { window } = new Choice(new Look());
   window.setExtent({ from: 0, to: 100 });
   assert.deepEqual([window.range, window.isFitted], [{ from: -2, to: 102 }, true]);
@@ -273,7 +273,7 @@ test('steps are zoomed and moved inside their bounds, and all of them follow a r
   assert.ok(window.range.to > window.range.from);
 });
 
-test('time is the timeline’s: a range chosen here is chosen there, and the other way round', () => {
+test('the time range of metrics and timeline is shared both ways', () => {
   const look = new Look();
   const choice = new Choice(look);
   choice.axis = 'time';
@@ -289,7 +289,7 @@ test('time is the timeline’s: a range chosen here is chosen there, and the oth
   assert.ok(look.isFitted);
 });
 
-test('what is looked at is asked for once, a part of it when that shows more', async () => {
+test('visible metrics are requested once, and a range only for finer data', async () => {
   const server = new Server([info('loss', [0, 1], 10_000), info('few', [0], 10)]);
   const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, server);
   const all: Sought = { axis: 'step', range: null, names: [], points: 600 };
@@ -320,7 +320,7 @@ test('what is looked at is asked for once, a part of it when that shows more', a
   source.dispose();
 });
 
-test('of very many ranks few names are asked for at once, all in turn', async () => {
+test('with very many ranks, metrics are requested one at a time', async () => {
   const ranks = Array.from({ length: 1_300 }, (_, rank) => rank);
   const names = ['loss', 'acc', 'rate'];
   const server = new Server(names.map(name => info(name, ranks, 60)));
@@ -340,7 +340,7 @@ test('of very many ranks few names are asked for at once, all in turn', async ()
   source.dispose();
 });
 
-test('in a wider view curves are asked for with more points', async () => {
+test('a wider view requests curves with more points', async () => {
   const server = new Server([info('loss', [0, 1], 10_000)]);
   const source = new MetricsSource({ id: 'run', isLive: false, metricEvents: 3, generation: 0 }, server);
   const look = async (points: number, range: Sought['range']): Promise<number> => {
@@ -371,7 +371,7 @@ test('in a wider view curves are asked for with more points', async () => {
   other.dispose();
 });
 
-test('a live run is asked again when more was reported, after a rest; a failure is said and tried again', async () => {
+test('a live run’s new metrics are requested after a pause; failures are reported', async () => {
   const model = { id: 'run', isLive: true, metricEvents: 1, generation: 0 };
   const server = new Server([info('loss', [0], 10)]);
   const source = new MetricsSource(model, server);
@@ -404,7 +404,7 @@ test('a live run is asked again when more was reported, after a rest; a failure 
   source.dispose();
 });
 
-test('the last value of a metric that is zoomed is that of the whole run, also at its end', async () => {
+test('the last value of a zoomed metric is that of the whole run', async () => {
   const model = { id: 'run', isLive: true, metricEvents: 1, generation: 0 };
   const known = [info('loss', [0], 10_000)];
   const source = new MetricsSource(model, new Server(known));
@@ -424,7 +424,7 @@ test('the last value of a metric that is zoomed is that of the whole run, also a
   source.dispose();
 });
 
-test('a run that was lost and came back is asked again', async () => {
+test('metrics of a lost run that came back are outdated', async () => {
   const model = { id: 'run', isLive: false, metricEvents: 1, generation: 0 };
   const source = new MetricsSource(model, new Server([info('loss', [0], 10)]));
   const sought: Sought = { axis: 'step', range: null, names: ['loss'], points: 600 };
@@ -436,7 +436,7 @@ test('a run that was lost and came back is asked again', async () => {
   source.dispose();
 });
 
-test('as CSV: every point, though the server answers with buckets', async () => {
+test('CSV contains every point although the server answers with buckets', async () => {
   const server = new Server([info('=loss', [0, 1], 1_000)], 100);
   const text = await metricsCsv(server, ['run', 'other'], 'step', ['=loss', 'gone']);
   const lines = text.trim().split('\n');
@@ -450,7 +450,7 @@ test('as CSV: every point, though the server answers with buckets', async () => 
   assert.ok((await metricsCsv(same, ['run'], 'step', ['same'])).split('\n').length > 100);
 });
 
-test('as CSV: every point of a run that is first answered from a coarse copy', async () => {
+test('CSV contains every point if the first answer is a coarse copy', async () => {
   const names = [info('loss', [0, 1], 300)];
   const coarse = new Server(names, 150);
   const fine = new Server(names);
@@ -463,7 +463,7 @@ test('as CSV: every point of a run that is first answered from a coarse copy', a
   assert.ok(lines.slice(1).every(line => line.endsWith(',,,1,run')));
 });
 
-test('as CSV: values that are not finite are lines as well, though they shared a bucket', async () => {
+test('CSV contains non-finite values, also those that share a bucket', async () => {
   const all = Array.from({ length: 100 }, (_, i) => (i % 2 ? NaN : i));
   const server = {
     metrics: async (_id: string, { range }: Question): Promise<MetricsAnswer> => {
@@ -482,7 +482,7 @@ test('as CSV: values that are not finite are lines as well, though they shared a
   assert.ok(lines.includes('loss,0,41,NaN,,,1,run') && lines.includes('loss,0,42,42,,,1,run'));
 });
 
-test('as CSV: each point once, wherever it is, and as many as there are', async () => {
+test('CSV contains each of very many points exactly once', async () => {
   const places = Array.from({ length: 150_000 }, (_, i) => i / 2 - 3);
   const most = 100_000;
   const server = {
@@ -501,7 +501,7 @@ test('as CSV: each point once, wherever it is, and as many as there are', async 
   assert.equal(new Set(lines).size, lines.length);
 });
 
-test('of a record it is known that there are metrics; their points are not read', () => {
+test('a model counts metrics events without reading their points', () => {
   const rank = { rank: 0, host: 'here', pid: 1, device: 'cpu' };
   const model = new RunModel({ version: 1, id: 'run', state: 'running', start: 0, cluster: 'local', size: 1, ranks: [rank] });
   const event = { kind: 'metrics', rank: 0, seq: 0, t: 1, from: 0, define: ['loss'], name: [0], step: [0], at: [1], value: ['NaN'] };

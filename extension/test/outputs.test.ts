@@ -14,7 +14,7 @@ function shown(outputs: Outputs, collapsed = true): string[] {
     .map(each => `${each.ranks.join(',')}: ${String(each.data['text/plain'])}`);
 }
 
-test('values stand in the order of ranks, whichever ended first, after what was shown before', () => {
+test('result values follow displays, in the order of ranks', () => {
   const outputs = new Outputs();
   outputs.add(display(1, 'b', { result: true }));
   outputs.add(display(1, 'figure'));
@@ -22,14 +22,14 @@ test('values stand in the order of ranks, whichever ended first, after what was 
   assert.deepEqual(shown(outputs), ['1: figure', '0: a', '1: b']);
 });
 
-test('equal values of several ranks stand once, and each by itself if not collapsed', () => {
+test('equal values of ranks are shown once, unless collapsing is off', () => {
   const outputs = new Outputs();
   [2, 0, 1].forEach(rank => outputs.add(display(rank, rank === 1 ? 'other' : 'same', { result: true })));
   assert.deepEqual(shown(outputs), ['0,2: same', '1: other']);
   assert.deepEqual(shown(outputs, false), ['0: same', '1: other', '2: same']);
 });
 
-test('an update replaces its own rank’s output; clear_output removes when the next one comes', () => {
+test('an update replaces its rank’s output; clear_output waits for the next one', () => {
   const outputs = new Outputs();
   outputs.add(display(0, 'one', { display_id: 'x' }));
   outputs.add(display(1, 'one', { display_id: 'x' }));

@@ -29,11 +29,11 @@ function read(...lanes: OverviewLane[]): Overview {
   return last.value;
 }
 
-test('a run without an overview has none', () => {
+test('an empty overview file means that there is no overview', () => {
   assert.deepEqual(runSlice(Overview.read(''), Infinity), { done: true, value: null });
 });
 
-test('it says what it stands for, and has its lanes in their order', () => {
+test('an overview has its span counts, and its lanes in order', () => {
   const overview = read(
     lane(3, 'op', [[100, 50, 2, 10], [200, 10, 3]], 2), lane(3, 'step', [[0, 900, 5]], 4), lane(0, 'data', [[50, 1, 0]])
   );
@@ -50,7 +50,7 @@ test('it says what it stands for, and has its lanes in their order', () => {
   assert.equal(overview.columns(0, 'data').busy, undefined);
 });
 
-test('a block is painted as much as it is covered, near and far', () => {
+test('a block is painted with its coverage at every zoom', () => {
   const blocks = Array.from({ length: 1_000 }, (_, i): [number, number, number, number] => [1_000 * i, 1_000, 0, 250]);
   const columns = read(lane(0, 'op', blocks)).columns(0, 'op');
   for (const [from, to] of [[0, 1_000_000], [0, 100_000], [400_000, 402_000]]) {
@@ -62,7 +62,7 @@ test('a block is painted as much as it is covered, near and far', () => {
   }
 });
 
-test('its collectives are waits and transfers without being matched', () => {
+test('collectives of an overview are waits and transfers without matching', () => {
   const overview = read(lane(0, 'collective', [[0, 500, WAIT], [500, 100, 1]]), lane(0, 'user', [[0, 700, 0]]));
   const last = runSlice(layOut(new Rows(overview), new Samples(), [0], { open: new Set(), meters: false }), Infinity);
   assert.ok(last.done);

@@ -31,7 +31,7 @@ test('a run without a loop has one part, and so has a profile of an earlier vers
   assert.equal(firstSteps(earlier), null);
 });
 
-test('how fast a loop is, and what is not counted in it', () => {
+test('facts of a loop are its speed and what is not counted in it', () => {
   assert.deepEqual(loopFacts(profileOf('imports').loop!).filter(Boolean), [
     '38 steps/s', '26.3 ms per step', '4,859 samples/s', 'a step ends with SGD.step in line 3'
   ]);
@@ -42,12 +42,12 @@ test('how fast a loop is, and what is not counted in it', () => {
   ]);
 });
 
-test('the header says what the slowest rank costs of a step', () => {
+test('the header states the slowest rank’s cost as a share of a step', () => {
   assert.equal(slowest(profileOf('imports')), 'slowest: rank 2, +61 % of a step');
   assert.equal(slowest(profileOf('turns')), '');
 });
 
-test('some steps of the loop are looked at first, where they are a small part of the run', () => {
+test('the timeline opens at a few steps of a loop if they are a small part', () => {
   const profile = profileOf('imports');
   const { begin, end } = profile.phases!.find(({ phase }) => phase === 'loop')!;
   const steps = firstSteps(profile)!;
@@ -57,7 +57,7 @@ test('some steps of the loop are looked at first, where they are a small part of
   assert.equal(firstSteps(null), null);
 });
 
-test('what somebody looks at stays, and F shows everything as ever', () => {
+test('the first range stays while the run is read, and fit shows everything', () => {
   const look = new Look();
   look.setExtent({ from: 0, to: 1e6 }, 1e6);
   look.begin({ from: 400_000, to: 500_000 });

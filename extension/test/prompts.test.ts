@@ -33,7 +33,7 @@ function answered(first: Run, refuse = ''): { model: RunModel; prompts: Prompts;
   return { model, prompts, given, later: ms => (now += ms) };
 }
 
-test('an answer goes to all that ask alike, and to none twice', async () => {
+test('an answer goes once to all ranks with the same prompt', async () => {
   const { prompts, given } = answered(run(command(0), command(1, 7), ASKS_NAME));
   await prompts.answer('n');
   assert.deepEqual(prompts.asked.map(({ rank }) => rank), [2]);
@@ -42,7 +42,7 @@ test('an answer goes to all that ask alike, and to none twice', async () => {
   assert.deepEqual(given, ['r n 0:1,1:7', 'r Ada 2:1']);
 });
 
-test('a rank that is chosen is answered alone, and stays chosen while it runs', async () => {
+test('a chosen rank is answered alone, and stays chosen while it runs', async () => {
   const { model, prompts, given } = answered(run(command(0), command(1)));
   prompts.choose(1);
   await prompts.answer('s');
@@ -55,7 +55,7 @@ test('a rank that is chosen is answered alone, and stays chosen while it runs', 
   assert.deepEqual(given, ['r s 1:1', 'r c 1:2', 'r w 0:1']);
 });
 
-test('a chosen rank that runs on while others ask is away, and no other is answered for it', async () => {
+test('a chosen rank that no longer asks is away; no other gets its answer', async () => {
   const { model, prompts, given, later } = answered(run(command(0), command(1)));
   prompts.choose(1);
   await prompts.answer('c');
@@ -69,7 +69,7 @@ test('a chosen rank that runs on while others ask is away, and no other is answe
   assert.equal(prompts.isAway, false);
 });
 
-test('what is typed for one prompt is no answer to another that comes up before Enter', async () => {
+test('text typed for one prompt does not answer one that appears meanwhile', async () => {
   const password: Prompt = { ...ASKS_NAME, rank: 3, kind: 'password', text: 'Password: ' };
   const { model, prompts, given } = answered(run(password));
   prompts.typing('s');
@@ -90,7 +90,7 @@ test('what is typed for one prompt is no answer to another that comes up before 
   assert.deepEqual(prompts.targets, [command(0, 2)]);
 });
 
-test('what is typed for a prompt that is gone before Enter is sent to no other', async () => {
+test('text typed for a prompt that closes is not sent to another one', async () => {
   const other: Prompt = { ...ASKS_NAME, rank: 3, text: 'age? ' };
   const { model, prompts, given } = answered(run(ASKS_NAME, other));
   prompts.typing('A');
@@ -105,7 +105,7 @@ test('what is typed for a prompt that is gone before Enter is sent to no other',
   assert.deepEqual(given, ['r 36 3:1']);
 });
 
-test('a chosen rank that asks for something else by now is not answered with what was typed before', () => {
+test('text typed for a chosen rank’s earlier prompt is not sent to its next one', () => {
   const { model, prompts, later } = answered(run(ASKS_NAME, command(0)));
   prompts.choose(2);
   prompts.typing('A');
@@ -117,7 +117,7 @@ test('a chosen rank that asks for something else by now is not answered with wha
   assert.deepEqual([prompts.targets, prompts.missed], [[next], undefined]);
 });
 
-test('whom to answer can be chosen when something is typed already', async () => {
+test('the ranks to answer can be chosen after text was typed', async () => {
   const { model, prompts, given } = answered(run(ASKS_NAME));
   prompts.typing('A');
   model.run = run(command(0), ASKS_NAME);
@@ -128,7 +128,7 @@ test('whom to answer can be chosen when something is typed already', async () =>
   assert.deepEqual(given, ['r Ada 0:1,1:1']);
 });
 
-test('the line stays for a moment, in which the debugger asks again', async () => {
+test('the prompt line stays open briefly until the debugger asks again', async () => {
   const { model, prompts, later } = answered(run(command(0)));
   await prompts.answer('n');
   model.run = run();
@@ -142,7 +142,7 @@ test('the line stays for a moment, in which the debugger asks again', async () =
   assert.equal(prompts.isOpen, false);
 });
 
-test('an answer that was not taken says why, and can be given again', async () => {
+test('a refused answer shows the reason and can be sent again', async () => {
   const { prompts, given } = answered(run(command(0)), 'that was answered already');
   await prompts.answer('n');
   assert.equal(prompts.trouble, 'that was answered already');
@@ -150,7 +150,7 @@ test('an answer that was not taken says why, and can be given again', async () =
   assert.equal(given.length, 2);
 });
 
-test('a rank that was started again is answered again, though it counts its prompts from 1', async () => {
+test('a restarted rank, which numbers its prompts from 1 again, is answered', async () => {
   const { model, prompts, given } = answered(run(command(0)));
   await prompts.answer('c');
   assert.deepEqual(prompts.asked, []);
@@ -160,7 +160,7 @@ test('a rank that was started again is answered again, though it counts its prom
   assert.deepEqual([prompts.asked, given.length], [[], 2]);
 });
 
-test('what was typed comes back, but no password', async () => {
+test('the history recalls earlier answers but no passwords', async () => {
   const { model, prompts } = answered(run({ ...ASKS_NAME, kind: 'password' }));
   await prompts.answer('s3cret');
   model.run = run(command(0, 2));
@@ -179,7 +179,7 @@ test('what was typed comes back, but no password', async () => {
   assert.equal(shown, 'half');
 });
 
-test('what was typed under another cell comes back first', async () => {
+test('the history includes answers given under other cells', async () => {
   const { prompts } = answered(run(command(0)));
   const other = answered(run(command(0)));
   await other.prompts.answer('p step');
@@ -187,7 +187,7 @@ test('what was typed under another cell comes back first', async () => {
   assert.equal(prompts.recall(1, 'p step'), 'half');
 });
 
-test('who waits, in words', () => {
+test('waiting ranks are described in words', () => {
   assert.equal(
     askingWords([command(0), command(1), command(3, 1, 9), ASKS_NAME]),
     'ranks 0–1 are in the debugger at cell line 5; rank 3 is in the debugger at cell line 9; ' +
@@ -196,7 +196,7 @@ test('who waits, in words', () => {
   assert.equal(askingWords([{ ...command(0), place: 'train.py:12' }]), 'rank 0 is in the debugger at train.py:12');
 });
 
-test('Tab writes what all possibilities begin with, for the first of the ranks that are asked', async () => {
+test('Tab completes the common prefix that the first asking rank finds', async () => {
   const asked: string[] = [];
   const found: { [line: string]: { begin: number; matches: string[] } } = {
     'p lo': { begin: 2, matches: ['losses', 'loss_of'] },

@@ -11,7 +11,7 @@ const profile: Profile = {
   kinds: [], stragglers: [], named: [], diagnosis: '', dropped: {}
 };
 
-test('a cell says how its rank stands, and how long it waited once that is known', () => {
+test('a cell of the strip states its rank’s state, and its wait if known', () => {
   const stateOf = (rank: number): 'ok' | 'lost' => (rank === 6 ? 'lost' : 'ok');
   assert.deepEqual(rankCells([4, 6], stateOf, null).map(cellWords), ['rank 4: ok', 'rank 6: lost']);
   assert.deepEqual(rankCells([4, 6, 9], stateOf, profile).map(cellWords), [
@@ -27,7 +27,7 @@ test('keys move within the strip', () => {
   assert.equal(keyPlace('x', 5, 64), null);
 });
 
-test('a range is added to what is chosen, whichever way it goes', () => {
+test('a range in either direction is added to the selection', () => {
   const cells = rankCells([0, 2, 4, 6, 8], () => 'ok', null);
   assert.deepEqual([...withRange(cells, new Set([8]), 1, 3)].sort(), [2, 4, 6, 8]);
   assert.deepEqual([...withRange(cells, new Set(), 3, 1)], [2, 4, 6]);

@@ -30,7 +30,7 @@ async function ask(path: string): Promise<{ answer: Response; text: string }> {
   return { answer, text: await answer.text() };
 }
 
-test('the run, and what there is of it', async () => {
+test('a page answers with its run, overview and log, and refuses actions', async () => {
   assert.equal((await ask('')).text, PARTS['']);
   assert.equal((await ask('/overview')).text, '');
   assert.equal((await ask('/log')).text, PARTS.log);
@@ -39,7 +39,7 @@ test('the run, and what there is of it', async () => {
   assert.match(refused.text, /there are no live ranks/);
 });
 
-test('the runs that it is compared with: those that are in the page', async () => {
+test('a page answers for the compared runs that it contains', async () => {
   const of = async (path: string): Promise<[number, string]> => {
     const answer = await recorded.answer(`/rankroom/runs${path}`);
     return [answer.status, await answer.text()];
@@ -51,7 +51,7 @@ test('the runs that it is compared with: those that are in the page', async () =
   assert.equal((await of('/with/log'))[0], 404);
 });
 
-test('whole lines of events from a byte on', async () => {
+test('events are returned in whole lines from an offset', async () => {
   const size = Buffer.byteLength(EVENTS);
   const of = async (query: string): Promise<[string, number]> => {
     const { answer, text } = await ask(`/events?${query}`);
@@ -67,12 +67,12 @@ test('whole lines of events from a byte on', async () => {
   assert.deepEqual(await of(`after=${size}&limit=10`), ['', size]);
 });
 
-test('the log of some ranks', async () => {
+test('the log can be limited to some ranks', async () => {
   assert.equal((await ask('/log?rank=1')).text, '1 │ two\n1 ┆ four\n');
   assert.equal((await ask('/log?rank=0,11')).text, '0 │ one\n11 │ three\n');
 });
 
-test('the curves of some metrics in a range', async () => {
+test('metrics can be limited to names and a range', async () => {
   const of = async (query: string): Promise<MetricsAnswer> => JSON.parse((await ask(`/metrics?axis=time${query}`)).text) as MetricsAnswer;
   const all = await of('');
   assert.deepEqual([all.curves.length, all.over_ranks.length, all.curves[0].x], [2, 1, [0, 10, 20]]);

@@ -26,7 +26,7 @@ function seen({ log, rows }: { log: Log; rows: Rows }): string[] {
   );
 }
 
-test('lines come together from pieces, plain or not', () => {
+test('lines are assembled from pieces of output', () => {
   const parts = filled(wrote(0, 'a'), wrote(1, 'x\n'), wrote(0, 'b\nc'), wrote(0, 'é\nd\n'), wrote(0, 'e'));
   assert.deepEqual(seen(parts), ['x', 'ab', 'cé', 'd']);
   assert.deepEqual(parts.log.unfinished, [{ rank: 0, flags: 0, text: 'e', cut: 0 }]);
@@ -34,7 +34,7 @@ test('lines come together from pieces, plain or not', () => {
   assert.deepEqual(seen(parts), ['x', 'ab', 'cé', 'd', 'e']);
 });
 
-test('filters by rank and by text, collapsed or not, also for what comes later', () => {
+test('filters by rank and text also apply to later lines', () => {
   const parts = filled(wrote(0, 'one\ntwo\n'), wrote(1, 'one\nThree\n'));
   const { log, rows } = parts;
   assert.deepEqual(seen(parts), ['one', 'two', 'Three']);
@@ -64,7 +64,7 @@ test('a text filter sees what the reader sees, not the escape sequences', () => 
   assert.equal(seen(parts).length, 0);
 });
 
-test('heights follow the width', () => {
+test('heights of rows follow the width', () => {
   const parts = filled(wrote(0, `${'x'.repeat(25)}\n\ny\n`));
   const { rows } = parts;
   rows.wrap(10);
@@ -75,7 +75,7 @@ test('heights follow the width', () => {
   assert.deepEqual([rows.top(1), rows.height], [5, 7]);
 });
 
-test('beyond the bound the head and the newest stay, with a gap between', () => {
+test('beyond the limit, the first and newest lines stay, with a gap between', () => {
   for (const collapsed of [true, false]) {
     const log = new Log({ lines: 100_000, chars: 1e8 });
     const rows = new Rows(log);
@@ -118,7 +118,7 @@ function shown({ log, rows }: { log: Log; rows: Rows }): string[] {
   });
 }
 
-test('start-up messages are one row, which opens, and which a text filter looks into', () => {
+test('start-up messages fold into one row that opens and is searched by filters', () => {
   const parts = filled(
     wrote(0, `${ABSL}\n${PORT}\nan error\n`, 'stderr'),
     wrote(1, `${ABSL}\n${PORT}\n`, 'stderr')
@@ -143,7 +143,7 @@ test('start-up messages are one row, which opens, and which a text filter looks 
   assert.deepEqual(shown(parts), [fold.replace('4', '5'), '0 an error', '1 another']);
 });
 
-test('lines that differ in numbers are one row, whose lines are as high as they are', () => {
+test('lines that differ only in numbers are merged into one row that opens', () => {
   const parts = filled(wrote(0, 'step 1 loss 0.5\nstep 2 loss 0.4\n'), wrote(1, 'step 1 loss 0.51\n'));
   const { log, rows } = parts;
   rows.wrap(24);
@@ -169,7 +169,7 @@ test('lines that differ in numbers are one row, whose lines are as high as they 
   assert.equal(shown(parts).length, 4);
 });
 
-test('beyond the bound, rows of lines that differ are as if the log had come at once', () => {
+test('beyond the limit, rows that differ only in numbers stay in order', () => {
   const log = new Log({ lines: 100_000, chars: 1e8 });
   const rows = new Rows(log);
   rows.setFilter({ ...EVERYTHING, byNumbers: true });
@@ -196,7 +196,7 @@ test('beyond the bound, rows of lines that differ are as if the log had come at 
   assert.ok(number(gap + 1) - number(gap - 1) < log.lines.gap.to - log.lines.gap.from + 2_000);
 });
 
-test('lines that are being written stand once if they are alike', () => {
+test('unfinished lines that differ only in numbers are merged', () => {
   const unfinished = ['12/40 loss: 0.5', '12/40 loss: 0.25', '13/40 loss: 0.125'].map((text, rank) => ({
     rank, flags: 0, text, cut: 0
   }));

@@ -22,7 +22,7 @@ function card(more: Partial<ClusterStatus> = {}): ClusterStatus {
   };
 }
 
-test('where a cluster is', () => {
+test('the place of a cluster names its machine or site, job and hardware', () => {
   const plain = (one: ClusterStatus): string => where(one).replace(/\u00a0/g, ' ');
   assert.equal(plain(card()), 'this machine · CPU');
   assert.equal(plain(card({ ranks: [] })), 'this machine');
@@ -32,7 +32,7 @@ test('where a cluster is', () => {
   assert.equal(plain(card({ job: '12' })), 'job 12 · 1 node');
 });
 
-test('the time left counts down, and is told in words when it is short', () => {
+test('the remaining time counts down, with seconds when it is short', () => {
   const left = (seconds: number): string => timeLeft(card({ until: NOW + seconds }), NOW);
   assert.deepEqual(
     [90_000, 2_500, 600, 599, 61, 59.9, 0, -5].map(left),
@@ -42,7 +42,7 @@ test('the time left counts down, and is told in words when it is short', () => {
   assert.equal(secondsLeft(card({ state: 'pending', until: NOW + 5 }), NOW), null);
 });
 
-test('when a job may start, in the reader’s time zone', () => {
+test('the expected start of a job is shown in the reader’s time zone', () => {
   // NOW is 08:00 in UTC.
   const at = (expected: number, zone: string, state: ClusterStatus['state'] = 'pending'): string =>
     expectedAt(card({ state, expected }), NOW, zone);
@@ -54,7 +54,7 @@ test('when a job may start, in the reader’s time zone', () => {
   assert.equal(at(NOW + 3_600, 'UTC', 'running'), '');
 });
 
-test('what the status bar says', () => {
+test('the status bar summarizes the clusters', () => {
   const of = (...cards: ClusterStatus[]): string => summary(cards, NOW);
   assert.equal(of(), '');
   assert.equal(of(card({ size: 4, until: NOW + 2_500 })), '4 ranks · 0:41 left');
@@ -67,7 +67,7 @@ test('what the status bar says', () => {
   assert.equal(of(card({ state: 'ended' })), '');
 });
 
-test('a load is shown by the GPU where there is one', () => {
+test('load is shown for the GPU if there is one, else for the CPU', () => {
   assert.equal(shown(undefined), null);
   const cpu = shown({ cpu: 250, memory: 312e6, gpu: null, gpu_memory: null })!;
   assert.deepEqual([cpu.share, cpu.percent, cpu.memory], [1, '250 %', '312.0 MB']);
@@ -78,13 +78,13 @@ test('a load is shown by the GPU where there is one', () => {
   assert.deepEqual([shown({})!.percent, shown({})!.memory], ['', '']);
 });
 
-test('a cluster moves while it starts, ends, or brings a rank back', () => {
+test('a cluster is changing while it ends or restarts a rank', () => {
   assert.ok(!isMoving(card()));
   assert.ok(isMoving(card({ state: 'ending' })));
   assert.ok(isMoving(card({ ranks: [rank(0, { state: 'restarting' })] })));
 });
 
-test('a warning ten minutes and two minutes before the end, each once', () => {
+test('warnings are given once at ten and at two minutes before the end', () => {
   const warnings = new Warnings();
   const one = card({ until: NOW + 1_000 });
   const told = (now: number, cards = [one]): number[] => warnings.due(cards, now).map(({ limit }) => limit);
@@ -99,7 +99,7 @@ test('a warning ten minutes and two minutes before the end, each once', () => {
   assert.deepEqual(told(NOW + 1_000, [card({ name: 'two', state: 'pending', until: NOW + 1_050 })]), []);
 });
 
-test('a warning says how long, and what goes', () => {
+test('a warning states the time left and what then ends', () => {
   const text = (left: number): string => new Warnings().due([card({ until: NOW + left })], NOW)[0].text;
   assert.match(text(599), /^one: 10 minutes left, then its job ends/);
   assert.match(text(118), /^one: 2 minutes left/);
@@ -107,7 +107,7 @@ test('a warning says how long, and what goes', () => {
   assert.match(text(20), /^one: less than a minute left/);
 });
 
-test('a warning holds while its cluster is on, and has no more time than it says', () => {
+test('a warning lapses when its cluster ends or gets more time', () => {
   const after = (more: Partial<ClusterStatus>): boolean => holds(card(more), 600, NOW);
   assert.ok(after({ until: NOW + 500 }));
   assert.ok(after({ until: NOW + 500, state: 'connecting' }));
@@ -117,7 +117,7 @@ test('a warning holds while its cluster is on, and has no more time than it says
   assert.ok(!holds(undefined, 600, NOW));
 });
 
-test('a cluster that cannot be read: nothing can be done to it, and it is counted nowhere', () => {
+test('an unreadable cluster offers no actions and is not counted', () => {
   const unread = card({ state: 'lost', size: 0, ranks: [], is_supervised: false });
   assert.equal(stands(unread), 'cannot be read');
   assert.equal(stands(card({ state: 'lost', is_remote: true })), 'connection lost');
@@ -126,7 +126,7 @@ test('a cluster that cannot be read: nothing can be done to it, and it is counte
   assert.equal(summary([unread, card()], NOW), '2 ranks');
 });
 
-test('what can be done to a cluster, by its state', () => {
+test('the actions on a cluster depend on its state', () => {
   const can = (state: ClusterStatus['state'], under: 'stop' | null = null): string =>
     DOINGS.filter(what => isPossible(card({ state }), what, under)).join(' ');
   assert.equal(can('running'), 'insert interrupt log restart resize stop');
@@ -136,7 +136,7 @@ test('what can be done to a cluster, by its state', () => {
   assert.equal(can('failed'), 'log restart stop');
 });
 
-test('what is asked before variables go', () => {
+test('a confirmation states what is lost', () => {
   const body = (act: 'stop' | 'resize', more: Partial<ClusterStatus>, ranks = ''): string => question(card(more), act, ranks)![1];
   assert.match(body('stop', {}), /^This ends its 2 ranks; variables on the ranks are lost. Records of runs are kept.$/);
   assert.match(body('stop', { size: 1, job: '7' }), /^This ends its rank and job 7;/);
@@ -150,11 +150,11 @@ test('what is asked before variables go', () => {
   assert.equal(question(card({ state: 'ended' }), 'stop', ''), null);
 });
 
-test('the cell that attaches', () => {
+test('the inserted cell attaches to its cluster', () => {
   assert.equal(attachCell('one').source, '%load_ext rankroom\n%cluster attach one');
 });
 
-test('the runs of one %%scaling are one entry, and those of the next are another', () => {
+test('runs of each %%scaling are grouped into one entry', () => {
   let start = 0;
   const run = (name: string | null, title = 'train()'): Run => ({
     version: 1, id: `run-${start}`, state: 'done', start: start++, cluster: 'local', size: 2, ranks: [], name, title

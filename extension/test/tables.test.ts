@@ -23,7 +23,7 @@ const profile: Profile = {
   dropped: {}
 };
 
-test('times of a column have one unit, and their decimals below each other', () => {
+test('times in a column share a unit and the number of decimals', () => {
   const seen = (most: number): string[] => {
     const { unit, text } = scaleFor(most);
     return [most, most / 3, 0].map(time => `${text(time)} ${unit}`);
@@ -35,15 +35,15 @@ test('times of a column have one unit, and their decimals below each other', () 
   assert.deepEqual(seen(9e9), ['9,000 s', '3,000 s', '0 s']);
 });
 
-test('sizes as a person says them', () => {
+test('sizes are formatted for reading', () => {
   assert.deepEqual([0, 830, 999.6, 12_500, 1.2e9, 5e13].map(size), ['0 B', '830 B', '1.0 kB', '12.5 kB', '1.2 GB', '50000.0 GB']);
 });
 
-test('shares, also of nothing', () => {
+test('shares are rounded percentages, and a share of nothing is 0 %', () => {
   assert.deepEqual([percent(1, 3), percent(2, 2), percent(0, 0)], ['33 %', '100 %', '0 %']);
 });
 
-test('rows are sorted by any column, and what is unknown comes last', () => {
+test('rows are sorted by any column, with unknown values last', () => {
   const { columns, rows } = kindTable(profile);
   const by = (key: string, isDescending: boolean): string[] =>
     sorted(rows, columns.find(column => column.key === key)!, isDescending).map(({ op }) => op);
@@ -53,7 +53,7 @@ test('rows are sorted by any column, and what is unknown comes last', () => {
   assert.deepEqual(by('collective', true), ['dist', ''].map(library => rows.find(row => row.library === library)!.op));
 });
 
-test('as text, aligned', () => {
+test('tables are exported as aligned text', () => {
   assert.equal(
     asText(stragglerTable(profile)),
     [
@@ -66,7 +66,7 @@ test('as text, aligned', () => {
   assert.match(asText(rankTable(profile)).split('\n')[2], /^0 +1\.000 s +50 % +0\.000 s +0 % +0\.900 s +45 %/);
 });
 
-test('as CSV, for other programs', () => {
+test('tables are exported as CSV with escaped formulas', () => {
   assert.equal(
     asCsv(kindTable(profile)),
     'collective,calls,bytes (B),time (µs),wait (µs),transfer (µs),bandwidth (B/s)\n' +
@@ -75,14 +75,14 @@ test('as CSV, for other programs', () => {
   assert.match(asCsv(rankTable(profile)), /^rank,compute \(µs\),.*\n0,1000000,0,900000,90000,10000,10000\n/);
 });
 
-test('whom the others waited for, for the header', () => {
+test('the header names the ranks that others waited for', () => {
   assert.equal(slowest(profile), 'slowest: rank 1, others waited 45 % of the run');
   assert.equal(slowest({ ...profile, named: [] }), '');
   const three = [3, 2, 0].map(rank => ({ rank, last: 4, of: 9, cost: 400_000 }));
   assert.equal(slowest({ ...profile, named: [2, 3], stragglers: three }), 'slowest: ranks 2–3, others waited 40 % of the run');
 });
 
-test('memory: the peak, and a rise that goes on', () => {
+test('memory facts state the peak and a steady rise', () => {
   const row = { first: 1e9, last: 1e9, peak: 1e9, rise: 0, gpu_peak: null };
   const rows = [{ ...row, rank: 0 }, { ...row, rank: 1, last: 2e9, peak: 2e9, rise: 7e8 }];
   assert.deepEqual(memoryFacts(rows, undefined), [

@@ -11,7 +11,7 @@ import { columnsOf } from '../src/log/width';
 
 const shown = (line: string): string => plain(overprint(line).text);
 
-test('a later pass of a progress bar covers the earlier one', () => {
+test('a later pass of a progress bar overwrites the earlier one', () => {
   assert.equal(shown('10%\r20%\r30%'), '30%');
   assert.equal(shown('loading...\rdone'), 'doneing...');
   assert.equal(shown('loading...\r\x1b[Kdone'), 'done');
@@ -26,7 +26,7 @@ test('Keras 2 and 3 bars, which go back by backspaces, are resolved', () => {
   assert.equal(shown(`1/3 [>...]${back}\r2/3 [=>..]${back}\r3/3 [====]`), '3/3 [====]');
 });
 
-test('colours stay with the characters they were written in', () => {
+test('colors stay with the characters they were written in', () => {
   const text = overprint('\x1b[31mred\x1b[0m old\r\x1b[32mgr').text;
   assert.deepEqual(spans(text), [
     { text: 'gr', style: { fg: 2 } },
@@ -35,7 +35,7 @@ test('colours stay with the characters they were written in', () => {
   ]);
 });
 
-test('a bar of ten thousand passes is resolved in no time, from any pieces', () => {
+test('a progress bar of ten thousand passes is resolved quickly', () => {
   const passes = Array.from({ length: 10_000 }, (_, i) => `\r\x1b[32m${String(i).padStart(5)}\x1b[0m it`);
   const begin = used();
   const line = new Screen();
@@ -47,7 +47,7 @@ test('a bar of ten thousand passes is resolved in no time, from any pieces', () 
   assert.ok(used() - begin < 2_000);
 });
 
-test('writing goes on where it stopped, however the text was cut', () => {
+test('overprinting does not depend on how the text is split', () => {
   const text = 'abcdef\rXY\x1b[31mZ\x1b[0m\b\b\b\b!\r\x1b[2C?' + '.'.repeat(3_000) + '\r<>';
   const whole = shown(text);
   for (const size of [1, 2, 3, 7, 100]) {
@@ -59,7 +59,7 @@ test('writing goes on where it stopped, however the text was cut', () => {
   }
 });
 
-test('a colour goes on in the next line until it is reset', () => {
+test('a color continues on the next line until it is reset', () => {
   const line = new Screen();
   const lines = [...line.feed('\x1b[1;31mone\ntwo\x1b[0m\nthree\n')].map(({ text }) => spans(text));
   assert.deepEqual(lines, [
@@ -83,7 +83,7 @@ test('a line of 100 MB keeps its head, and counts the rest', () => {
   assert.deepEqual(next, { text: 'next', cut: 0 });
 });
 
-test('the colours of 16, of 256, of 16 million, and odd ones', () => {
+test('colors of all palettes and malformed codes are parsed', () => {
   const style = (codes: string): object => spans(`\x1b[${codes}mx`)[0].style;
   assert.deepEqual(style('91'), { fg: 9 });
   assert.deepEqual(style('38;5;208;1'), { fg: 'rgb(255, 135, 0)', bold: true });
@@ -100,14 +100,14 @@ test('the colours of 16, of 256, of 16 million, and odd ones', () => {
   assert.deepEqual(style('999;4;7;9;3;2'), { underline: true, inverse: true, strike: true, italic: true, dim: true });
 });
 
-test('what could command a terminal or turn a text around becomes harmless', () => {
+test('terminal commands and bidirectional controls are neutralized', () => {
   assert.equal(plain('a\x00b\x07\x1b]0;title\x07c\x1b[2Jd\x1b(Be'), 'a␀b␇cde');
   assert.equal(plain('\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\'), 'link');
   assert.equal(plain('abc\u202edef'), 'abc\ufffddef');
   assert.equal(plain('\x1b[31'), '31');
 });
 
-test('columns of wide, combining and tabbed text', () => {
+test('wide, combining and tab characters are measured in columns', () => {
   assert.equal(columnsOf('abc'), 3);
   assert.equal(columnsOf('a\tb'), 9);
   assert.equal(columnsOf('漢字'), 4);
@@ -116,7 +116,7 @@ test('columns of wide, combining and tabbed text', () => {
   assert.equal(columnsOf('│█▌'), 3);
 });
 
-test('bars below one another stay in their rows, and what follows is final again', () => {
+test('nested progress bars keep their rows, and later lines are final', () => {
   const screen = new Screen();
   const final: string[] = [];
   const write = (text: string): void => {
@@ -148,7 +148,7 @@ interface Bars {
 const BARS = JSON.parse(readFileSync(join(__dirname, '../../../tests/support/bars.json'), 'utf8')) as Bars[];
 
 for (const { name, said, lines } of BARS) {
-  test(`as in Python: ${name}`, () => {
+  test(`progress bars as in Python: ${name}`, () => {
     const screen = new Screen();
     const final = said.flatMap(text => [...screen.feed(text)]);
     assert.deepEqual([...final, ...screen.current].map(line => plain(line.text).trimEnd()), lines);

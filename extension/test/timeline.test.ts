@@ -67,14 +67,14 @@ function matched(name: string, model: RunModel): Collectives {
 }
 
 for (const name of names) {
-  test(`${name}: what is unsound is dropped and counted by reason`, () => {
+  test(`${name}: invalid spans are dropped and counted by reason`, () => {
     const { spans } = read(name);
     const { dropped } = expected(name);
     assert.deepEqual(Object.fromEntries([...spans.dropped].sort()), dropped.why);
     assert.equal([...spans.dropped.values()].reduce((a, b) => a + b, 0), dropped.spans);
   });
 
-  test(`${name}: all spans are in order, in rows without overlap, and on the picture`, () => {
+  test(`${name}: spans are painted in rows without overlap`, () => {
     const { spans } = read(name);
     let count = 0;
     for (const rank of spans.ranks) {
@@ -127,7 +127,7 @@ function done<T>(steps: Iterator<void, T>): T {
   return last.value;
 }
 
-test('spans come in any order and are sorted; those that start together stay as they came', () => {
+test('spans are sorted by start, and equal starts keep their order', () => {
   const numbers = random(7);
   for (const disorder of [0, 3, 1000]) {
     const made = new GrowingColumns();
@@ -146,7 +146,7 @@ test('spans come in any order and are sorted; those that start together stay as 
   }
 });
 
-test('a clock that is known later moves the spans that are there', () => {
+test('a clock offset that arrives later shifts existing spans', () => {
   const spans = new Spans();
   const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
   const event: SpansEvent = { kind: 'spans', rank: 0, seq: 0, t: 0, cat: 'x', name: [0, 0], start: [1000, 5], dur: [1, 2] };
@@ -157,7 +157,7 @@ test('a clock that is known later moves the spans that are there', () => {
   assert.deepEqual([...spans.columns(0, 'x').start.subarray(0, 4)], [700, 700, 705, 705]);
 });
 
-test('painting costs by the pixel, and every moment is covered as much as it is', () => {
+test('the cost of painting depends on pixels, and coverage is accurate', () => {
   const width = 500;
   const dense = columns(Array.from({ length: 200_000 }, (_, i) => [i * 10, 5, i % 7]));
   const [row] = stack(dense);
@@ -171,7 +171,7 @@ test('painting costs by the pixel, and every moment is covered as much as it is'
   }
 });
 
-test('bursts far from each other do not smear over what lies between', () => {
+test('distant bursts of spans leave the gap between them empty', () => {
   const spans: Array<[number, number]> = [];
   for (const burst of [0, 1e6]) {
     for (let i = 0; i < 1001; i++) {
@@ -184,7 +184,7 @@ test('bursts far from each other do not smear over what lies between', () => {
   assert.ok(strip.cover[0] > 0.9 && strip.cover[999] > 0.9);
 });
 
-test('a hundred spans in each other are a hundred rows; endless overlap is bounded', () => {
+test('overlapping spans get a row each, up to a limit', () => {
   const nested = stack(columns(Array.from({ length: 100 }, (_, i) => [i, 1000 - 2 * i])));
   assert.equal(nested.length, 100);
   const many = stack(columns(Array.from({ length: 5000 }, (_, i) => [i, 1e6])));
@@ -192,7 +192,7 @@ test('a hundred spans in each other are a hundred rows; endless overlap is bound
   assert.equal(many.reduce((sum, row) => sum + row.length, 0), 5000);
 });
 
-test('the span under the pointer, or near it', () => {
+test('the span at or near the pointer is found', () => {
   const row = new Row(columns([[0, 100], [200, 0], [300, 50]]));
   assert.deepEqual([row.at(50, 5), row.at(150, 5), row.at(203, 5), row.at(352, 5), row.at(400, 5)], [0, -1, 1, 2, -1]);
   assert.equal(marked(row, () => false).length, 0);
@@ -208,7 +208,7 @@ test('zoom keeps the moment under the pointer, and nothing leaves the bounds', (
   assert.deepEqual(showing({ from: 0, to: 100 }, { from: 500, to: 510 }, bounds), { from: 455, to: 555 });
 });
 
-test('ticks are round, and lengths of time have three digits', () => {
+test('ticks are round, and durations have three digits', () => {
   const labels = (from: number, to: number): string[] =>
     ticks(new TimeScale({ from, to }, 400)).map(({ label }) => label);
   assert.deepEqual(labels(0, 4e6), ['0 s', '1 s', '2 s', '3 s', '4 s']);
@@ -217,7 +217,7 @@ test('ticks are round, and lengths of time have three digits', () => {
   assert.deepEqual([450, 12_345, 1_200_000, 125e6].map(lasting), ['450 µs', '12.3 ms', '1.20 s', '125 s']);
 });
 
-test('totals of a range count what touches it, and only the part inside', () => {
+test('totals of a range count only the parts of spans inside it', () => {
   const { spans } = read('straggler');
   const all = totals(spans, { from: -Infinity, to: Infinity });
   assert.equal(all.reduce((sum, { count }) => sum + count, 0), spans.count);
@@ -228,7 +228,7 @@ test('totals of a range count what touches it, and only the part inside', () => 
   assert.deepEqual([found?.count, found?.sum], [1, lane.dur[3] - 1]);
 });
 
-test('search goes through all matches in time, forth and back, and round at the ends', () => {
+test('search visits all matches in time order, in both directions, and wraps', () => {
   const { spans } = read('straggler');
   const search = new Search(spans, ' ALLreduce');
   const count = runSlice(search.counting(), Infinity).value as number;
@@ -254,7 +254,7 @@ test('search goes through all matches in time, forth and back, and round at the 
   assert.deepEqual(back.reverse(), [...seen]);
 });
 
-test('search keeps to the ranks that are shown', () => {
+test('search is limited to the ranks that are shown', () => {
   const { spans } = read('straggler');
   const [, only] = spans.ranks;
   const all = runSlice(new Search(spans, 'allreduce').counting(), Infinity).value as number;
@@ -274,7 +274,7 @@ test('search keeps to the ranks that are shown', () => {
   assert.equal(search.next({ rank: spans.ranks[0], cat: 'collective', i: 2 }, 0, 1)?.rank, only);
 });
 
-test('in words, the timeline has the spans of the ranks that are shown', () => {
+test('the timeline’s text summary counts the spans of the ranks shown', () => {
   const { spans } = read('straggler');
   const [, only] = spans.ranks;
   const count = spans.cats(only).reduce((sum, cat) => sum + spans.columns(only, cat).length, 0);
@@ -283,7 +283,7 @@ test('in words, the timeline has the spans of the ranks that are shown', () => {
   assert.ok(summary(spans, null, spans.ranks).includes(`: ${spans.count} spans over `));
 });
 
-test('the next of the same name, and the neighbour', () => {
+test('the next span of the same name is found; the first has no neighbor', () => {
   const { spans } = read('straggler');
   const rank = spans.ranks[0];
   const { name } = spans.columns(rank, 'collective');
@@ -293,7 +293,7 @@ test('the next of the same name, and the neighbour', () => {
   assert.equal(neighbour(spans, { rank, cat: 'collective', i: 0 }, -1), null);
 });
 
-test('the next of the same name has other arguments, and the same tensor', () => {
+test('the next span of a name may differ in arguments but not in its tensor', () => {
   const spans = new Spans();
   spans.setClocks([{ rank: 0, host: 'a', pid: 1, device: 'cpu' }]);
   const define = [{ name: 'step', i: 0 }, { name: 'load' }, { name: 'step', i: 1 }, { name: 'step', tensor: 'x' }];
@@ -302,7 +302,7 @@ test('the next of the same name has other arguments, and the same tensor', () =>
   assert.deepEqual([at(0, 1), at(3, -1), at(2, 1), at(1, 1)], [3, 0, undefined, undefined]);
 });
 
-test('of a collective that was given up it is said that its ranks waited in vain', () => {
+test('an abandoned collective says that its ranks waited in vain', () => {
   const common = { op: 'allreduce', tensor: 'grad', library: 'hvd.torch', group: '', n: 0, cost: 0, spread: 0, last: 5 };
   const one = {
     ...common, ranks: [0, 1], starts: [5, 5], cuts: [59e6 + 5, 40e6], ends: [59e6 + 5, 40e6],
@@ -315,12 +315,12 @@ test('of a collective that was given up it is said that its ranks waited in vain
   assert.equal(who(missing), 'Only rank 1 is known to have taken part. No span of rank 2 is known.');
 });
 
-test('dropped spans are told by reason', () => {
+test('dropped spans are listed by reason', () => {
   assert.equal(droppedWords(new Map()), '');
   assert.equal(droppedWords(new Map([['negative', 2], ['rank', 1]])), '3 spans dropped: 2 × a negative duration, 1 × a rank that is not in the run');
 });
 
-test('the span nearest to a moment', () => {
+test('the span nearest to a moment is found', () => {
   const { spans } = read('straggler');
   const rank = spans.ranks[0];
   const { start, length } = spans.columns(rank, 'collective');
@@ -329,7 +329,7 @@ test('the span nearest to a moment', () => {
   assert.equal(nearest(spans, rank, 'no such', 0), null);
 });
 
-test('closed ranks have two lines; an open one a lane for each category, and tensors where asked for', () => {
+test('a closed rank has two lines, an open one a lane for each category', () => {
   const model = read('slow-loader');
   const { spans, samples } = model;
   const rows = new Rows(spans);
@@ -347,7 +347,7 @@ test('closed ranks have two lines; an open one a lane for each category, and ten
   assert.ok(lay('0').some(({ cat, lines }) => cat === 'collective' && lines[0].layers[0].isParts));
 });
 
-test('fit shows the selection, then the run, then what lies far from it', () => {
+test('fit shows the selection, then the run, then distant spans', () => {
   const look = new Look();
   look.setExtent({ from: 0, to: 1e6 }, 1e6);
   const all = look.range;
@@ -368,7 +368,7 @@ test('fit shows the selection, then the run, then what lies far from it', () => 
   assert.ok(look.range.to < 1.1e6);
 });
 
-test('a part that was looked at is shown again, however little of the run is there at first', () => {
+test('a stored range is restored even if little of the run is read at first', () => {
   const look = new Look();
   look.setExtent({ from: 0, to: 1e8 }, 1e8);
   look.goTo({ from: 5e7, to: 6e7 });
@@ -384,7 +384,7 @@ test('a part that was looked at is shown again, however little of the run is the
   assert.equal(new Look().toJSON().range, null);
 });
 
-test('a span that was chosen stays so when others come before it, and when clocks are compared again', () => {
+test('a selected span stays selected when spans are added or clocks change', () => {
   const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
   const spans = new Spans();
   spans.setClocks([{ ...info, clock: { offset: 3, error: 1 } }]);
@@ -397,7 +397,7 @@ test('a span that was chosen stays so when others come before it, and when clock
   assert.deepEqual(spotOf(spans, mark), { rank: 0, cat: 'user', i: 3 });
 });
 
-test('what a touch had begun to select is not selected when the browser takes the touch away', () => {
+test('a canceled touch discards its selection', () => {
   const node = Object.assign(new EventTarget(), {
     clientWidth: 100, getBoundingClientRect: () => ({ left: 0, top: 0 }), setPointerCapture: () => undefined, focus: () => undefined
   });
@@ -423,7 +423,7 @@ test('what a touch had begun to select is not selected when the browser takes th
   assert.deepEqual(look.part, { from: 1, to: 2 });
 });
 
-test('of more bands than there may be, the widest are painted', () => {
+test('of too many bands, the widest are painted', () => {
   const model = read('slow-loader');
   const collectives = matched('slow-loader', model);
   const { from, to } = model.spans.extent!;
@@ -438,7 +438,7 @@ test('of more bands than there may be, the widest are painted', () => {
   assert.deepEqual(wideBands(collectives, new TimeScale({ from, to }, 1), 5), [], 'narrower than can be seen');
 });
 
-test('an offset of more than ten years is no clock’s: spans and samples stay where they are', () => {
+test('a clock offset of more than ten years is ignored', () => {
   const info = { rank: 0, host: 'a', pid: 1, device: 'cpu' };
   const far = [{ ...info, clock: { offset: FARTHEST + 1, error: 1 } }];
   const spans = new Spans();

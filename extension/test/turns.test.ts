@@ -31,22 +31,22 @@ function frames(count: number, slice: number, isDone: (frame: number) => boolean
   }
 }
 
-test('what is laid out quickly is painted in the same frame', () => {
+test('a quick layout is painted in the same frame', () => {
   assert.deepEqual(frames(2, 1, () => true), ['layspaints', 'layspaints']);
 });
 
-test('what takes long has frames of its own, and pictures come meanwhile', () => {
+test('a slow layout has its own frames, with occasional repaints', () => {
   const did = frames(20, 10, () => false);
   assert.ok(did.every(each => each === 'lays' || each === 'paints'), did.join());
   assert.deepEqual(did.indexOf('paints'), 7);
   assert.ok(did.filter(each => each === 'paints').length === 2, did.join());
 });
 
-test('a live run that has more in each frame is painted all the same', () => {
+test('a live run that grows in each frame is still painted', () => {
   const did = frames(20, 10, () => true);
   assert.ok(did.filter(each => each.endsWith('paints')).length >= 2, did.join());
 });
 
-test('the first picture does not wait', () => {
+test('the first paint does not wait for the layout to complete', () => {
   assert.deepEqual(frames(1, 10, () => false, false), ['layspaints']);
 });

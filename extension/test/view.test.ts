@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { Scroll } from '../src/view/scroll';
 import { textFilter } from '../src/log/textfilter';
 
-test('the end stays in sight until the reader leaves it, and again when he is back', () => {
+test('the log follows its end until the reader scrolls away, and again at the end', () => {
   const scroll = new Scroll();
   scroll.resize(1_000, 300);
   assert.equal(scroll.offset, 700);
@@ -20,7 +20,7 @@ test('the end stays in sight until the reader leaves it, and again when he is ba
   assert.deepEqual([scroll.offset, scroll.spacer], [0, 100]);
 });
 
-test('the end stays in sight when the view grows: the browser scrolls, not the reader', () => {
+test('scrolling by the browser as the view grows does not end following', () => {
   const scroll = new Scroll();
   scroll.resize(1_000, 300);
   scroll.scrolledTo(670, 330);
@@ -29,7 +29,7 @@ test('the end stays in sight when the view grows: the browser scrolls, not the r
   assert.deepEqual([scroll.offset, scroll.isFollowing], [600, false]);
 });
 
-test('a list higher than a browser can is scrolled over from end to end', () => {
+test('a list taller than the browser’s limit can be scrolled to both ends', () => {
   const scroll = new Scroll(10_000);
   scroll.resize(1_000_000, 500);
   assert.equal(scroll.spacer, 10_000);
@@ -46,7 +46,7 @@ test('a list higher than a browser can is scrolled over from end to end', () => 
   assert.ok(Math.abs(scroll.offset - 400_000) < 1);
 });
 
-test('what is typed into the filter is text, or a regular expression between slashes', () => {
+test('a filter is text, or a regular expression between slashes', () => {
   const matches = (typed: string, text: string): boolean => {
     const filter = textFilter(typed);
     return typeof filter === 'function' && filter(text);

@@ -26,7 +26,7 @@ function tile(more: Partial<Tile> = {}, of: Partial<Shared> = {}): Tile {
   return { key: 'a', need: '', silent_s: 0, away_s: 0, offered: null, shared: shared(of), ...more };
 }
 
-test('the order is that of need, but not while somebody points at a tile', () => {
+test('tiles are ordered by need, except while the teacher points at one', () => {
   assert.deepEqual(arrange(['a', 'b', 'c'], ['c', 'a', 'b'], false), ['c', 'a', 'b']);
   assert.deepEqual(arrange(['a', 'b', 'c'], ['c', 'a', 'b'], true), ['a', 'b', 'c']);
   // A learner who has left is removed at once; a new one is added at the end.
@@ -37,14 +37,14 @@ test('the order is that of need, but not while somebody points at a tile', () =>
   assert.equal(isStale(['a'], ['a', 'b']), true);
 });
 
-test('what is shown of a learner who is not heard from, or shares nothing, is that', () => {
+test('a silent or non-sharing learner is shown as such, whatever the state', () => {
   assert.equal(lookOf(tile({}, { state: 'stuck' })), 'stuck');
   assert.equal(lookOf(tile({ silent_s: 200 }, { state: 'stuck' })), 'silent');
   assert.equal(lookOf(tile({}, { shares: false })), 'not shared');
   assert.equal(lookWord('not started'), 'no ranks yet');
 });
 
-test('how long, in few words that do not change each second for ever', () => {
+test('durations are short, and coarser the longer they are', () => {
   assert.deepEqual(
     [-3, 0, 59.9, 60, 3_599, 3_600, 3_900, 86_400, 200_000].map(lasting),
     ['0 s', '0 s', '59 s', '1 min', '59 min', '1 h 00 min', '1 h 05 min', '24 h 00 min', '2 days']
@@ -55,7 +55,7 @@ test('how long, in few words that do not change each second for ever', () => {
   assert.equal(waitingOf(tile(), NOW), '');
 });
 
-test('exercises and ranks', () => {
+test('exercises and ranks are described in words', () => {
   assert.equal(exerciseOf(shared()), 'ring.2: not yet, 3 tries');
   assert.equal(exerciseOf(shared({ exercise: { name: 'ring.1', passed: true, tries: 1 } })), 'ring.1: passed, 1 try');
   assert.equal(exerciseOf(shared({ exercise: null })), '');
@@ -64,7 +64,7 @@ test('exercises and ranks', () => {
   assert.equal(ranksOf(shared({ ranks: null })), '');
 });
 
-test('counts name those first who need help, and no kind without a learner', () => {
+test('counts list those who need help first and omit empty kinds', () => {
   const tiles = [tile({ need: 'hand' }), tile({ need: 'stuck' }), tile({ need: 'stuck' }), tile(), tile(), tile()];
   assert.deepEqual(counts(tiles).map(({ text }) => text), ['1 hand up', '2 stuck', '3 fine']);
   assert.deepEqual(counts([]), []);
@@ -74,7 +74,7 @@ test('counts name those first who need help, and no kind without a learner', () 
   assert.equal(overview([], true), '2 learners');
 });
 
-test('a timer counts down, says that it is over, and goes', () => {
+test('a timer counts down, says that time is up, and disappears', () => {
   const timer = { title: 'ring.2', until: NOW + 245 };
   assert.equal(timeOf(timer, NOW), 'ring.2: 4:05 left');
   assert.equal(timeOf(timer, NOW + 244.2), 'ring.2: 0:01 left');
@@ -85,7 +85,7 @@ test('a timer counts down, says that it is over, and goes', () => {
   assert.equal(isShown(null, NOW), false);
 });
 
-test('a learner reads all that is shared, with its values', () => {
+test('the list of shared data contains every shared value', () => {
   const listed = new Map(sharedList(shared({ state: 'failed', why: 'rank 1: KeyError' }), NOW));
   assert.equal(listed.get('State'), 'failed: rank 1: KeyError');
   assert.equal(listed.get('First line of the newest cell on ranks'), 'x = 1 (2 min ago)');
@@ -97,7 +97,7 @@ test('a learner reads all that is shared, with its values', () => {
   assert.deepEqual(sharedList(shared({ shares: false }), NOW), [['Name', 'learner01'], ['Hand', 'down']]);
 });
 
-test('an offer says what will happen, and what it does can be read before', () => {
+test('an offer states what will happen and the cell that it runs', () => {
   const lesson = { number: 3, title: '03 Ring all-reduce', file: '03_ring_allreduce.ipynb' };
   const offer: Offer = { id: '7', at: NOW, what: 'catch up', lesson, exercise: 'ring.2' };
   assert.equal(catchUpSource(offer), '%load_ext rankroom\n%course 3 --catch-up ring.2');
@@ -106,7 +106,7 @@ test('an offer says what will happen, and what it does can be read before', () =
   assert.match(offerWords({ ...offer, what: 'reset' }).join(' '), /reset .* kept under another name/);
 });
 
-test('an offer is another one once the learner is at another lesson or exercise', () => {
+test('the key of an offer changes with the lesson or exercise', () => {
   const at = (number: number): Offer['lesson'] => ({ number, title: `lesson ${number}`, file: `${number}.ipynb` });
   const offer: Offer = { id: '7', at: NOW, what: 'reset', lesson: at(3), exercise: '' };
   assert.equal(offerKey(offer), offerKey({ ...offer, lesson: at(3) }));
@@ -114,7 +114,7 @@ test('an offer is another one once the learner is at another lesson or exercise'
   assert.equal(new Set(others.map(offerKey)).size, others.length);
 });
 
-test('a server that does not answer at first is asked again, and one without our routes is no seat', async () => {
+test('an unresponsive server is retried; one without the routes is no seat', async () => {
   const answers = [new ApiError('the Jupyter server does not respond', 0), new ApiError('busy', 503), { role: 'learner' }];
   const own = (): Promise<unknown> => {
     const next = answers.shift();
@@ -125,7 +125,7 @@ test('a server that does not answer at first is asked again, and one without our
   assert.equal(await firstAnswer(none as unknown as WorkshopApi, 1), null);
 });
 
-test('another workshop is not asked for the exercise that was chosen in the one before', t => {
+test('the chosen exercise is cleared when another workshop is opened', t => {
   const api = { overview: () => Promise.resolve({ now: NOW }) };
   const model = new Console(api as unknown as WorkshopApi, '/one');
   t.after(() => model.dispose());

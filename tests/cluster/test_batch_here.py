@@ -63,7 +63,7 @@ def written(tmp_path: Path):
     return write
 
 
-def test_a_script_is_the_notebook_for_people():
+def test_a_script_holds_the_notebooks_text_and_code_in_order():
     made = notebook(("markdown", "# Train\n\nit"), START, ("raw", "no"), "", ["x = 1\n", "x"])
     assert notebook_script.script(made, "train.ipynb", granted=True) == (
         "# train.ipynb, as a batch job: its cells in their order, as IPython runs them.\n"
@@ -80,7 +80,7 @@ def test_a_script_is_the_notebook_for_people():
     )
 
 
-def test_a_scripts_cells_are_the_notebooks():
+def test_cells_read_back_from_a_script_equal_the_notebooks():
     sources = [
         START,
         "%%distributed --ranks 0\nprint('# %% no mark')\n\n\nrank",
@@ -100,7 +100,7 @@ def test_only_a_line_feed_ends_a_line_of_a_script(character: str):
     assert [cell.source for cell in notebook_script.cells_of(text)] == sources
 
 
-def test_lines_that_end_as_on_windows():
+def test_windows_line_endings_become_line_feeds():
     text = notebook_script.script(notebook("x = 1\r\ny", ("markdown", "a\r\nb")), "a", True)
     assert text.endswith("# %% [1]\nx = 1\ny\n\n# %% [markdown]\n# a\n# b\n")
 
@@ -121,7 +121,7 @@ def test_text_that_looks_like_a_mark_begins_no_cell(mark: str):
         ("10%\r", "10%\n"),
     ],
 )
-def test_what_a_cell_wrote_as_to_a_terminal(written: str, left: str):
+def test_carriage_returns_in_output_are_applied_as_in_a_terminal(written: str, left: str):
     assert said([nbformat.v4.new_output("stream", text=written)]) == left
 
 
@@ -150,7 +150,7 @@ def test_what_a_cell_wrote_as_to_a_terminal(written: str, left: str):
         ("x = '%cluster start --ranks 2'", *["x = '%cluster start --ranks 2'"] * 2),
     ],
 )  # fmt: skip
-def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
+def test_cluster_start_is_adapted_to_run_inside_the_job(line: str, granted: str, here: str):
     assert notebook_script.adapted(line, True).splitlines()[-1] == granted
     assert notebook_script.adapted(line, False).splitlines()[-1] == here
 
@@ -180,11 +180,11 @@ def test_ranks_are_started_where_the_job_is(line: str, granted: str, here: str):
         ),
     ],
 )
-def test_a_start_is_found_however_it_is_written(source: str, found: str):
+def test_cluster_start_is_adapted_however_it_is_written(source: str, found: str):
     assert notebook_script.adapted(source, True) == found
 
 
-def test_ranks_of_a_node_are_as_many_as_were_asked_for():
+def test_the_script_starts_the_requested_number_of_ranks():
     made = notebook(START, "%%distributed\nrank")
     assert "\n%cluster start --ranks 8" in notebook_script.script(made, "a", True, ranks=8)
     made = notebook("%%distributed\nrank")
@@ -199,12 +199,12 @@ def test_a_cluster_of_a_site_is_not_started_from_a_job(home, monkeypatch):
         cluster_magic.start("--site perlmutter --nodes 1")
 
 
-def test_what_a_cell_magic_holds_is_left_alone():
+def test_cluster_start_inside_a_distributed_cell_is_left_unchanged():
     source = "%%distributed\n%cluster start --site there"
     assert notebook_script.adapted(source, True) == source
 
 
-def test_ranks_that_were_started_in_the_sidebar_are_started_by_the_script():
+def test_the_script_starts_ranks_that_the_user_had_started_in_the_sidebar():
     text = notebook_script.script(notebook("x = 1", "%%distributed\nrank"), "a", True)
     added, sent = [cell for cell in notebook_script.cells_of(text) if cell.number != 1]
     assert (added.number, sent.number) == (0, 2)
@@ -220,7 +220,7 @@ def test_ranks_that_were_started_in_the_sidebar_are_started_by_the_script():
         ("%cluster start \\\n    --site a --dry-run", True),
     ],
 )
-def test_only_where_nothing_starts_ranks_they_are_started(source: str, adds: bool):
+def test_a_start_of_ranks_is_added_only_if_no_cell_starts_them(source: str, adds: bool):
     text = notebook_script.script(notebook(source, "%%distributed\nrank"), "a", True)
     assert ("Nothing before this starts ranks" in text) == adds
 
@@ -228,7 +228,7 @@ def test_only_where_nothing_starts_ranks_they_are_started(source: str, adds: boo
 @pytest.mark.parametrize(
     "text", ["no JSON", "[]", "{}", '{"nbformat": 3, "worksheets": [], "cells": []}']
 )
-def test_what_is_no_notebook_is_refused_with_what_to_do(tmp_path: Path, text: str):
+def test_a_file_that_is_no_notebook_is_refused_with_a_remedy(tmp_path: Path, text: str):
     file = tmp_path / "a.ipynb"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"a\.ipynb is not a notebook .* open it in JupyterLab"):
@@ -237,21 +237,21 @@ def test_what_is_no_notebook_is_refused_with_what_to_do(tmp_path: Path, text: st
         notebook_script.read(tmp_path / "b.ipynb")
 
 
-def test_a_notebook_that_cannot_be_a_script_says_why():
+def test_a_notebook_that_cannot_become_a_script_is_refused_with_the_cause():
     with pytest.raises(UsageError, match="cell 1 has a line `# %% \\[3\\]`"):
         notebook_script.script(notebook("x\n# %% [3]"), "a", True)
     with pytest.raises(UsageError, match="a has no cell with code"):
         notebook_script.script(notebook(("markdown", "text"), " "), "a", True)
 
 
-def test_a_jobs_name_is_a_word():
+def test_a_jobs_name_contains_only_letters_digits_and_hyphens():
     at = time.mktime((2026, 11, 22, 9, 30, 0, 0, 0, -1))
     made = named(Path("/a/my (new) nötes.ipynb"), at)
     assert re.fullmatch("my-new-n-tes-20261122-093000-[0-9a-f]{6}", made)
     assert named(Path("/a/$.ipynb"), at).startswith("notebook-20261122-093000-")
 
 
-def test_the_job_runs_in_its_folder_whatever_that_is_called():
+def test_folder_names_are_quoted_in_the_job_script():
     site = Site("a", environment=Environment(python="~/py/bin/python"))
     found = batch_script.commands(site, BatchFolder("/s/it's"), "/home/a b", "")
     assert """enter '/s/it'"'"'s'""" in found
@@ -260,7 +260,7 @@ def test_the_job_runs_in_its_folder_whatever_that_is_called():
     assert found[-1].endswith("""' rankroom.batch.runner . --cwd '/home/a b'""")
 
 
-def test_how_a_job_stands_survives_what_it_does_not_know():
+def test_a_jobs_progress_is_read_back_and_unknown_fields_are_ignored():
     made = Progress("running", 2, 5, "loss = 1", runs=["a"])
     assert Progress.from_json(made.to_json()) == made
     assert made.words == "is running cell 2 of 5: loss = 1"
@@ -270,7 +270,7 @@ def test_how_a_job_stands_survives_what_it_does_not_know():
     assert Progress.from_json("").words == "has not started"
 
 
-def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
+def test_collecting_a_job_copies_the_notebook_and_each_record_once(tmp_path: Path, home: Path):
     _, run, writer = start_record(tmp_path / "there")
     writer.close()
     folder = BatchFolder(tmp_path / "job's")
@@ -287,7 +287,7 @@ def test_what_is_brought_is_whole_and_comes_once(tmp_path: Path, home: Path):
         asyncio.run(sent.bring(progress, copy, Store()))
 
 
-def test_without_a_site_the_python_of_this_command_runs_it(home):
+def test_without_a_site_the_job_uses_the_python_of_this_command(home):
     """`python` on PATH may be another interpreter, or missing."""
     local = sites.load("local")
     [*_, last] = batch_script.commands(local, BatchFolder("/s"), "", "")
@@ -297,7 +297,7 @@ def test_without_a_site_the_python_of_this_command_runs_it(home):
     assert ' exec "python" -c ' in last
 
 
-def test_a_submitted_notebook_is_a_job_like_others(fake, home, written, monkeypatch):
+def test_a_notebook_is_submitted_as_a_scheduler_job(fake, home, written, monkeypatch):
     profile = home.parent / "config" / "rankroom" / "sites" / "there.toml"
     profile.parent.mkdir(parents=True)
     profile.write_text(f'scratch = "{home.parent}/scratch"\n')
@@ -318,7 +318,7 @@ def test_a_submitted_notebook_is_a_job_like_others(fake, home, written, monkeypa
     assert str(file.with_name(f"{kept.name}.ipynb")) in done.output
 
 
-def test_bringing_what_was_not_submitted_is_refused(home):
+def test_collecting_an_unknown_job_is_refused(home):
     done = CliRunner().invoke(main, ["batch", "--collect", "99"])
     assert done.exit_code == 1
     assert "job 99 was not submitted from here" in done.output
@@ -359,7 +359,7 @@ def test_a_job_waits_for_a_cell_that_is_detached(home, written):
 
 
 @pytest.mark.cluster
-def test_the_first_cell_that_fails_is_the_last(home, written):
+def test_a_failed_cell_ends_the_job(home, written):
     file = written(START, "%%distributed\nif rank == 1:\n    1 / 0", "open('never', 'w')")
     status, said, copy = run_here(file)
     assert status == 1
@@ -372,7 +372,7 @@ def test_the_first_cell_that_fails_is_the_last(home, written):
 
 
 @pytest.mark.cluster
-def test_a_cell_that_may_fail_ends_nothing_and_is_in_the_notebook_at_once(home, written):
+def test_an_allowed_failure_does_not_end_the_job_and_is_saved_at_once(home, written):
     """The executed copy is saved after each cell, so the next cell can read the error in it."""
     file = written("1 / 0", SEEN)
     made = json.loads(file.read_text())
@@ -391,7 +391,7 @@ so_far["cells"][0]["outputs"][-1]["ename"]
 
 
 @pytest.mark.cluster
-def test_what_a_cell_starts_can_be_ended(home, written):
+def test_child_processes_of_a_cell_can_be_terminated(home, written):
     status, said, _ = run_here(written(ENDED))
     assert status == 0, said
 

@@ -53,7 +53,7 @@ def cluster(home, monkeypatch, tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_rank_whose_clock_is_an_hour_ahead_stands_beside_the_others(cluster, tmp_path):
+def test_a_rank_whose_clock_is_an_hour_ahead_is_aligned_with_the_others(cluster, tmp_path):
     for name in ("first", "second"):
         known = tmp_path / name
         run = cluster.run(WORK.format(compared=str(known)))

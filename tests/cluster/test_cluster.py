@@ -31,7 +31,7 @@ def processes_of(paths):
     return found
 
 
-def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
+def test_start_reports_its_progress_and_stop_leaves_nothing_behind(home, caplog):
     told = []
     cluster = Cluster.local(ranks=3, name="three", progress=told.append)
     try:
@@ -50,7 +50,7 @@ def test_start_says_what_it_does_and_stop_leaves_nothing(home, caplog):
     assert not cluster.paths.folder.exists()
 
 
-def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
+def test_every_port_in_the_connection_files_has_a_listener(home):
     """A socket would retry a closed port forever, and reach any program that opens it later."""
     cluster = Cluster.local(ranks=1)
     try:
@@ -66,7 +66,7 @@ def test_somebody_listens_wherever_clients_and_ranks_connect_to(home):
         cluster.stop()
 
 
-def test_a_start_outlasts_a_controller_that_answers_late(home):
+def test_a_start_waits_for_a_controller_that_responds_late(home):
     paths, supervisor = launch.launch(2, None, None)
     poll_until(paths.client_file.exists, 20)
     [controller] = [
@@ -84,7 +84,7 @@ def test_a_start_outlasts_a_controller_that_answers_late(home):
 
 
 @pytest.mark.thorough
-def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_stopped(
+def test_a_cluster_of_an_older_version_is_refused_with_a_remedy_and_can_be_stopped(
     home, monkeypatch, capsys
 ):
     """In version 1, cells were sent over another connection, and the kernel wrote the records."""
@@ -102,7 +102,7 @@ def test_a_cluster_of_the_version_before_is_refused_with_a_remedy_and_can_be_sto
     assert processes_of(ClusterPaths("older")) == []
 
 
-def test_a_site_that_the_version_before_keeps_is_refused_with_a_remedy(home):
+def test_a_site_cluster_of_an_older_version_is_refused_with_a_remedy(home):
     info = ClusterInfo(
         "older", 2, "running", supervisor=os.getpid(), remote=Remote("site", job="7")
     )
@@ -127,7 +127,7 @@ def test_a_failing_start_shows_the_cause_and_leaves_nothing(home, monkeypatch, t
 
 
 @pytest.mark.alone
-def test_ranks_that_share_cores_start_within_the_limit_that_users_have(home, monkeypatch):
+def test_ranks_that_share_cores_start_within_the_default_time_limit(home, monkeypatch):
     monkeypatch.delenv("RANKROOM_START_SECONDS")
     cluster = Cluster.local(ranks=16)
     try:
@@ -139,7 +139,7 @@ def test_ranks_that_share_cores_start_within_the_limit_that_users_have(home, mon
 @pytest.mark.parametrize(
     "seconds", ["3", pytest.param("as users have it", marks=pytest.mark.thorough)]
 )
-def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path, seconds):
+def test_a_start_that_hangs_ends_with_a_timeout_error(home, monkeypatch, tmp_path, seconds):
     slow = tmp_path / "sitecustomize.py"
     slow.write_text(
         "import sys, time\nif 'rankroom.rank.engine' in sys.orig_argv: time.sleep(600)\n"
@@ -160,17 +160,17 @@ def test_a_start_that_hangs_ends_with_words(home, monkeypatch, tmp_path, seconds
     ("ranks", "words"),
     [(0, "at least 1"), (-1, "at least 1"), (10_000, r"has \d+ cores, for \d+ ranks at most$")],
 )
-def test_senseless_numbers_of_ranks(home, ranks, words):
+def test_invalid_numbers_of_ranks_are_refused(home, ranks, words):
     with pytest.raises(UsageError, match=words):
         Cluster.local(ranks=ranks)
 
 
-def test_attach_without_any_cluster(home):
+def test_attaching_without_any_cluster_names_the_remedy(home):
     with pytest.raises(NoClusterError, match="%cluster start"):
         Cluster.attach()
 
 
-def test_a_stale_cluster_file_is_no_cluster(home):
+def test_attaching_to_a_stale_cluster_file_is_refused(home):
     paths = ClusterPaths("stale")
     paths.make(1)
     paths.write(ClusterInfo("stale", 1, state="running", supervisor=os.getpid()))
@@ -178,7 +178,7 @@ def test_a_stale_cluster_file_is_no_cluster(home):
         Cluster.attach("stale")
 
 
-def test_a_killed_rank_is_reported_with_its_last_words(home):
+def test_a_killed_rank_is_reported_and_its_last_output_is_kept(home):
     cluster = Cluster.local(ranks=2)
     try:
         run = cluster.run(
@@ -233,7 +233,7 @@ def test_the_cluster_outlives_the_process_that_started_it(home):
         cluster.stop()
 
 
-def test_connections_to_a_dead_cluster_pause_longer_and_longer(home):
+def test_supervisor_connections_limit_their_reconnect_interval_to_5_s(home):
     """A notebook may keep them for days, and another program may reuse the port."""
     cluster = Cluster.local(ranks=1)
     try:

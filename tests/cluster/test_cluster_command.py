@@ -28,7 +28,7 @@ def said(*words: str, status: int = 0) -> str:
     return done.output
 
 
-def test_a_cluster_from_its_start_to_its_end(home: Path):
+def test_cluster_commands_work_from_start_to_stop(home: Path):
     assert "no clusters" in said("list")
     assert "no cluster yet" in said("stop", "nowhere", status=1)
     try:
@@ -61,7 +61,7 @@ def test_a_cluster_from_its_start_to_its_end(home: Path):
             said("stop", left.name)
 
 
-def test_a_cluster_that_is_resized_here_is_used_and_held_where_it_was_attached_to(home: Path):
+def test_an_attached_client_uses_a_resized_cluster_and_keeps_its_lease(home: Path):
     said("start", "--ranks", "2", "--name", "mine")
     attached = Cluster.attach("mine")
     try:
@@ -108,7 +108,7 @@ def test_a_restart_of_all_ranks_waits_until_they_are_ready(home: Path):
         said("stop", "mine")
 
 
-def test_what_cannot_be_is_said_in_one_line(home: Path):
+def test_impossible_requests_are_reported_with_their_cause(home: Path):
     assert "at least 1 rank" in said("start", "--ranks", "0", status=1)
     assert "could not be preloaded" in said("start", "--preload", "no_such", "--ranks", "1")
     name = running_clusters()[0].name

@@ -55,7 +55,7 @@ def ready(count: int):
 
 
 @pytest.mark.cluster
-def test_the_life_of_a_cluster(server: Server):
+def test_a_cluster_is_started_restarted_resized_and_stopped_over_http(server: Server):
     reply = server.post("rankroom/clusters", {"site": "local", "ranks": "2", "name": "mine"})
     assert (reply.status, reply.json) == (200, {"name": "mine"})
     # It is listed while it starts.
@@ -98,7 +98,7 @@ def test_the_life_of_a_cluster(server: Server):
 
 
 @pytest.mark.cluster
-def test_a_cluster_that_failed_is_started_again_or_put_away(server: Server, monkeypatch):
+def test_a_failed_cluster_can_be_restarted_or_removed(server: Server, monkeypatch):
     monkeypatch.setenv("RANKROOM_HOME", str(server.home))
     server.post("rankroom/clusters", {"site": "local", "ranks": "1", "name": "falls"})
     when(server, "falls", ready(1))
@@ -120,7 +120,7 @@ def test_a_cluster_that_failed_is_started_again_or_put_away(server: Server, monk
     assert launch.own_processes(ClusterPaths("falls")) == []
 
 
-def test_bad_bodies_get_one_line(server: Server):
+def test_invalid_requests_are_refused_with_a_message(server: Server):
     for body in (b"[]", b'{"ranks": 2}', b"{"):
         reply = server.post("rankroom/clusters", body)
         assert reply.status == 400 and reply.json["message"]
@@ -131,7 +131,7 @@ def test_bad_bodies_get_one_line(server: Server):
         assert server.get(f"rankroom/clusters/{name}/log").status == 410
 
 
-def test_sites_and_a_dry_run(server: Server):
+def test_sites_are_listed_and_a_dry_run_returns_the_script(server: Server):
     sites = {site["name"]: site for site in server.get("rankroom/sites").json["sites"]}
     assert {"local", "perlmutter", "polaris"} <= sites.keys()
     assert sites["perlmutter"]["defaults"]["qos"] == "interactive"
@@ -187,7 +187,7 @@ def slow(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
         yield started, calls
 
 
-def test_nobody_waits_for_ssh_and_the_scheduler(slow: tuple[Server, Path], monkeypatch):
+def test_slow_ssh_and_sbatch_do_not_block_the_event_loop(slow: tuple[Server, Path], monkeypatch):
     """The event loop's median lag is at most 50 ms while ssh and the scheduler hang for 30 s.
 
     Unlike response times, the lag of the loop depends little on the machine's load.

@@ -9,5 +9,5 @@ from rankroom.cluster.local import Cluster
 
 
 @pytest.mark.cluster
-def test_ranks_of_this_machine_have_no_limit(cluster: Cluster):
+def test_local_ranks_have_no_time_limit(cluster: Cluster):
     assert values(cluster, "import rankroom\n[rankroom.time_left()]") == [[None], [None]]

@@ -79,7 +79,7 @@ print("x is", x)
 """
 
 
-def test_step_where_print_and_continue(cluster):
+def test_the_debugger_steps_prints_shows_the_stack_and_continues(cluster):
     run = begin(cluster, STEPS)
     first = asked(run)
     assert {(p.kind, p.place, p.text) for p in first} == {("debugger", "cell line 2", "ipdb> ")}
@@ -103,7 +103,7 @@ def test_step_where_print_and_continue(cluster):
     assert values(cluster, "import sys; sys.gettrace() is None") == [True, True]
 
 
-def test_what_can_follow_is_known_to_the_frame_and_answers_nothing(cluster):
+def test_completion_uses_the_current_frame_and_does_not_answer_the_prompt(cluster):
     run = begin(cluster, "total = 3\ndef f(learning):\n    breakpoint()\n    return 1\n\nf(7)")
     prompts = {p.rank: p.number for p in asked(run)}
     assert actions.complete(run.info, "p lear", 1, prompts[1]) == (2, ["learning"])
@@ -119,7 +119,7 @@ def test_what_can_follow_is_known_to_the_frame_and_answers_nothing(cluster):
     assert actions.complete(run.info, "p learn", 0, prompts[0])[1] == []
 
 
-def test_a_breakpoint_in_the_last_line_stops_and_one_in_a_function_too(cluster):
+def test_breakpoints_stop_in_the_last_line_and_in_functions(cluster):
     run = begin(cluster, "y = 5\nbreakpoint()")
     step(run, "p y + 1", "n")
     assert run.wait(SOON_S) and run.state == "done" and "\n6\n" in said(run)
@@ -147,7 +147,7 @@ def test_quitting_ends_the_cell_as_an_interrupt_does(cluster):
     assert values(cluster, "kept") == ["kept", "kept"]
 
 
-def test_one_rank_stops_while_the_other_waits_for_it_and_nothing_ends_that(cluster):
+def test_a_rank_in_the_debugger_is_not_reported_as_stuck_while_another_waits(cluster):
     run = begin(
         cluster,
         """
@@ -172,7 +172,7 @@ def test_one_rank_stops_while_the_other_waits_for_it_and_nothing_ends_that(clust
     assert not any("stuck" in note for note in run.info.notes)
 
 
-def test_an_interrupt_ends_it(cluster):
+def test_an_interrupt_ends_the_debugger(cluster):
     run = begin(cluster, "a = 1\nbreakpoint()\na = 2")
     asked(run)
     run.interrupt()
@@ -189,7 +189,7 @@ def test_an_interrupt_ends_input_and_plain_pdb(cluster):
         assert run.state == "interrupted", failure(run)
 
 
-def test_a_release_ends_it(cluster):
+def test_a_release_ends_the_debugger(cluster):
     run = begin(cluster, "a = 3\nbreakpoint()\na = 4")
     asked(run)
     assert cluster.release().startswith("released the debugger")
@@ -206,7 +206,7 @@ def test_a_rank_that_fails_does_not_end_the_debugger_of_another(cluster):
     assert run.results == {1: "'went on'"} and "\n2\n" in said(run, 1)
 
 
-def test_several_ranks_are_answered_one_by_one_and_a_stale_answer_by_none(cluster):
+def test_ranks_can_be_answered_one_by_one_and_a_stale_answer_is_refused(cluster):
     run = begin(cluster, "breakpoint()\nrank")
     first = asked(run)
     assert run.answer("p 'a' * 3", ranks=[1]) == [1]
@@ -222,7 +222,7 @@ def test_several_ranks_are_answered_one_by_one_and_a_stale_answer_by_none(cluste
         run.answer("c")
 
 
-def test_input_and_getpass(cluster):
+def test_input_and_getpass_read_answers_in_an_interactive_run(cluster):
     run = begin(
         cluster, "name = input('your name? ')\nimport getpass\nkey = getpass.getpass()\nname, key"
     )
@@ -234,7 +234,7 @@ def test_input_and_getpass(cluster):
     assert said(run, 1) == "your name? Ada\nPassword: \n"
 
 
-def test_in_a_cell_on_some_ranks(cluster):
+def test_the_debugger_works_in_a_cell_on_some_ranks(cluster):
     run = begin(cluster, "breakpoint()\nrank", ranks=[1])
     step(run, "p rank * 10", "c", ranks=(1,))
     assert run.wait(SOON_S) and run.results == {1: "1"} and "\n10\n" in said(run, 1)
@@ -243,13 +243,13 @@ def test_in_a_cell_on_some_ranks(cluster):
 PASSED = "breakpoint() at cell line 1 skipped: the run is not interactive, so no one can answer\n"
 
 
-def test_it_is_passed_over_where_nobody_answers(cluster):
+def test_breakpoints_are_skipped_in_a_run_that_is_not_interactive(cluster):
     run = finish(cluster, "for i in range(3): breakpoint()\nimport pdb; pdb.set_trace()\n'over'")
     assert run.state == "done" and run.results == {0: "'over'", 1: "'over'"}
     assert said(run) == PASSED + PASSED.replace("line 1", "line 2")
 
 
-def test_it_is_passed_over_outside_of_the_main_thread(cluster):
+def test_breakpoints_are_skipped_outside_of_the_main_thread(cluster):
     source = (
         "import threading\nt = threading.Thread(target=lambda: breakpoint())\nt.start(); t.join()"
     )
@@ -258,7 +258,7 @@ def test_it_is_passed_over_outside_of_the_main_thread(cluster):
     assert "skipped: it is not in the rank's main thread" in said(run)
 
 
-def test_it_is_passed_over_in_a_process_that_a_rank_has_forked(cluster):
+def test_breakpoints_are_skipped_in_a_forked_child_process(cluster):
     run = begin(
         cluster,
         """
@@ -274,7 +274,7 @@ def test_it_is_passed_over_in_a_process_that_a_rank_has_forked(cluster):
     assert "skipped: it is in a child process of the rank" in said(run)
 
 
-def test_post_mortem(cluster):
+def test_debug_inspects_the_last_failure_post_mortem(cluster):
     broken = finish(cluster, "def half(n):\n    m = n // 2\n    return 1 / m\nhalf(1)")
     assert broken.state == "failed"
     run = begin(cluster, "%debug")
@@ -283,7 +283,7 @@ def test_post_mortem(cluster):
     assert "(0, 1)" in said(run) and "ZeroDivisionError" not in said(run)
 
 
-def test_the_kernel_may_die_and_a_terminal_go_on(cluster, tmp_path):
+def test_a_terminal_can_continue_debugging_after_the_kernel_has_died(cluster, tmp_path):
     """The process that started the run is gone; another one answers."""
     home = str(cluster.paths.folder.parent.parent)
     source = (

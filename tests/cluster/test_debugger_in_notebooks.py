@@ -79,7 +79,7 @@ def attended(kernel: Kernel, cell: str, act: Callable[[], None]) -> Shown:
     return shown
 
 
-def test_a_notebook_that_nobody_watches_passes_it_over(kernel: Kernel):
+def test_a_notebook_that_cannot_ask_for_input_skips_breakpoints(kernel: Kernel):
     shown = kernel.run("%%distributed\nx = 1\nbreakpoint()\nx + 1")
     assert not shown.error
     assert "breakpoint() at cell line 2 skipped: the run is not interactive" in shown.text
@@ -87,7 +87,7 @@ def test_a_notebook_that_nobody_watches_passes_it_over(kernel: Kernel):
     assert not shown.error
 
 
-def test_where_the_view_is_not_there_the_output_says_how_to_answer(kernel: Kernel, other: Cluster):
+def test_without_the_view_the_output_says_how_to_reply(kernel: Kernel, other: Cluster):
     seen: list[str] = []
 
     def answer() -> None:
@@ -105,7 +105,7 @@ def test_where_the_view_is_not_there_the_output_says_how_to_answer(kernel: Kerne
     assert not shown.error and "debugger" not in shown.text.partition("ipdb")[0]
 
 
-def test_no_time_counts_while_a_rank_is_in_the_debugger(kernel: Kernel, other: Cluster):
+def test_the_timeout_does_not_count_time_in_the_debugger(kernel: Kernel, other: Cluster):
     def late(text: str) -> Callable[[], None]:
         def answer() -> None:
             run = in_debugger(other, (0, 1))
@@ -122,7 +122,7 @@ def test_no_time_counts_while_a_rank_is_in_the_debugger(kernel: Kernel, other: C
     assert "stopped after --timeout 2 s" in shown.error and time.monotonic() - begun > 5.0
 
 
-def test_the_stop_button_ends_it(kernel: Kernel, other: Cluster):
+def test_the_stop_button_ends_the_debugger(kernel: Kernel, other: Cluster):
     def stop() -> None:
         in_debugger(other, (0, 1))
         kernel.interrupt()
@@ -131,7 +131,7 @@ def test_the_stop_button_ends_it(kernel: Kernel, other: Cluster):
     assert "interrupted" in shown.error and "timeout" not in shown.error
 
 
-def test_after_a_failure(kernel: Kernel, other: Cluster):
+def test_debug_inspects_a_failure_on_one_rank(kernel: Kernel, other: Cluster):
     assert not kernel.run("%cluster restart --ranks 1").error
     assert "nothing to debug on rank 1" in kernel.run("%debug --rank 1", attended=True).error
     failing = (

@@ -91,7 +91,7 @@ def asking(cluster: Cluster, after: int = 0) -> tuple[Run, Prompt]:
         time.sleep(0.02)
 
 
-def test_a_breakpoint_in_the_gutter_stops_that_rank(panel: Panel, cluster: Cluster):
+def test_a_breakpoint_in_the_gutter_stops_the_selected_rank(panel: Panel, cluster: Cluster):
     assert panel.click(HALVES, 4) == [4]
     with stopped(panel, HALVES) as cell:
         assert panel.frames() == [("half", 4), ("<module>", 7)]
@@ -115,7 +115,7 @@ def test_a_breakpoint_in_the_gutter_stops_that_rank(panel: Panel, cluster: Clust
 
 
 @pytest.mark.thorough
-def test_a_step_at_the_end_of_a_statement_ends_at_the_next(panel: Panel):
+def test_stepping_over_a_statement_stops_at_the_next_one(panel: Panel):
     code = "%%distributed --timeout 60\na = 1\nb = 2\nc = a + b"
     assert panel.click(code, 1) == [2], "the magic has no line that runs"
     with stopped(panel, code) as cell:
@@ -125,7 +125,7 @@ def test_a_step_at_the_end_of_a_statement_ends_at_the_next(panel: Panel):
         cell.over()
 
 
-def test_the_runs_prompt_does_what_the_panel_can(panel: Panel, cluster: Cluster):
+def test_the_runs_prompt_accepts_commands_while_the_panel_debugs(panel: Panel, cluster: Cluster):
     panel.click(HALVES, 4)
     with stopped(panel, HALVES) as cell:
         run, prompt = asking(cluster)
@@ -158,7 +158,7 @@ def test_breakpoint_stops_in_the_panel(panel: Panel, cluster: Cluster):
         cell.over()
 
 
-def test_an_interrupt_ends_the_cell_and_the_next_one_stops_again(
+def test_breakpoints_stop_again_after_an_interrupt_a_release_or_a_quit(
     panel: Panel, kernel: Kernel, cluster: Cluster
 ):
     panel.click(HALVES, 4)
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_the_cell_and_the_next_one_stops_again(
 
 
 @pytest.mark.thorough
-def test_a_breakpoint_may_have_a_condition_and_be_set_while_the_cell_runs(
+def test_a_conditional_breakpoint_can_be_set_while_the_cell_runs(
     panel: Panel, kernel: Kernel, tmp_path: Path
 ):
     flag = tmp_path / "flag"
@@ -208,7 +208,7 @@ def test_a_breakpoint_may_have_a_condition_and_be_set_while_the_cell_runs(
 
 
 @pytest.mark.thorough
-def test_where_every_cell_is_distributed(panel: Panel, kernel: Kernel):
+def test_breakpoints_work_where_every_cell_is_distributed(panel: Panel, kernel: Kernel):
     assert not kernel.run("%distributed on").error
     try:
         code = "a = rank\nb = a + 1\nb"
@@ -222,7 +222,7 @@ def test_where_every_cell_is_distributed(panel: Panel, kernel: Kernel):
 
 
 @pytest.mark.thorough
-def test_a_stop_is_no_stall(panel: Panel, cluster: Cluster):
+def test_the_timeout_does_not_count_time_at_a_breakpoint(panel: Panel, cluster: Cluster):
     code = "%%distributed --timeout 2\nx = 1\ny = rank"
     panel.click(code, 3)
     with stopped(panel, code) as cell:
@@ -233,7 +233,7 @@ def test_a_stop_is_no_stall(panel: Panel, cluster: Cluster):
         assert not cell.over().error
 
 
-def test_no_port_is_opened_and_nothing_is_slower_once_it_is_off(
+def test_the_debugger_opens_no_port_and_stops_tracing_when_switched_off(
     panel: Panel, kernel: Kernel, cluster: Cluster
 ):
     listens = [
@@ -263,7 +263,7 @@ def test_no_port_is_opened_and_nothing_is_slower_once_it_is_off(
 
 
 @pytest.mark.thorough
-def test_a_cell_that_nobody_watches_passes_it_over(panel: Panel, kernel: Kernel):
+def test_a_run_that_is_not_interactive_skips_breakpoints(panel: Panel, kernel: Kernel):
     panel.click(HALVES, 4)
     shown = kernel.run(HALVES)
     assert not shown.error
@@ -271,7 +271,7 @@ def test_a_cell_that_nobody_watches_passes_it_over(panel: Panel, kernel: Kernel)
 
 
 @pytest.mark.thorough
-def test_a_process_that_a_cell_forks_does_not_stop(panel: Panel, kernel: Kernel):
+def test_a_forked_child_process_does_not_stop_at_breakpoints(panel: Panel, kernel: Kernel):
     code = (
         "%%distributed\nimport os\ndef work():\n    return 5\n"
         "child = os.fork()\nif child == 0:\n    os._exit(work())\n"
@@ -302,7 +302,7 @@ def test_a_file_that_ranks_import_can_have_breakpoints(
 
 
 @pytest.mark.thorough
-def test_a_cell_of_the_notebooks_own_keeps_its_breakpoints(panel: Panel, kernel: Kernel):
+def test_a_local_cell_keeps_its_breakpoints(panel: Panel, kernel: Kernel):
     code = "a = 1\nb = 2"
     assert panel.click(code, 2) == [2]
     assert not kernel.run(code).error
@@ -328,12 +328,12 @@ def test_a_page_that_is_loaded_again_finds_the_breakpoints(panel: Panel):
         ("x", "rank"),
     ],
 )
-def test_words_that_make_no_sense(kernel: Kernel, words: str, said: str):
+def test_invalid_arguments_of_ranks_debug_are_refused(kernel: Kernel, words: str, said: str):
     assert said in kernel.run(f"%ranks debug {words}").error
 
 
 @pytest.mark.thorough
-def test_it_is_switched_off_before_it_shows_another(panel: Panel, kernel: Kernel):
+def test_switching_ranks_requires_the_debugger_to_be_off(panel: Panel, kernel: Kernel):
     for words in ("0", "off"):
         assert "switch it off first" in kernel.run(f"%ranks debug {words}").error
     panel.switch_off()
@@ -347,7 +347,7 @@ def test_it_is_switched_off_before_it_shows_another(panel: Panel, kernel: Kernel
 
 
 @pytest.mark.thorough
-def test_another_notebook_has_to_wait_and_one_that_is_gone_leaves_nothing(
+def test_one_notebook_at_a_time_debugs_a_rank_and_closing_it_leaves_nothing(
     kernel: Kernel, home: Path
 ):
     other = notebook(home, "%cluster attach here\n%ranks debug 1")
@@ -374,7 +374,7 @@ def test_another_notebook_has_to_wait_and_one_that_is_gone_leaves_nothing(
         mine.close()
 
 
-def test_a_rank_that_dies_takes_its_debugger_along(panel: Panel, kernel: Kernel, cluster: Cluster):
+def test_the_death_of_a_rank_ends_its_debugger(panel: Panel, kernel: Kernel, cluster: Cluster):
     panel.click(HALVES, 4)
     with stopped(panel, HALVES) as cell:
         os.kill(cluster.ranks[1].pid, signal.SIGKILL)
@@ -392,7 +392,7 @@ def test_a_rank_that_dies_takes_its_debugger_along(panel: Panel, kernel: Kernel,
 
 
 @pytest.mark.thorough
-def test_a_cluster_that_is_stopped_gives_the_panel_back(home: Path):
+def test_stopping_the_cluster_returns_the_panel_to_the_notebooks_kernel(home: Path):
     made = notebook(home, "%cluster start --ranks 1 --name brief\n%ranks debug 0")
     panel = Panel(made)
     try:

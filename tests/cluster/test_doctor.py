@@ -47,11 +47,11 @@ def sleeper(**environment):
     )  # fmt: skip
 
 
-def test_nothing_is_left_over(home):
+def test_a_clean_home_is_reported_as_having_nothing_left_behind(home):
     assert doctor() == doctor("--clean") == [f"nothing was left behind in {home}"]
 
 
-def test_a_dead_cluster_and_its_processes():
+def test_a_dead_cluster_is_reported_and_its_processes_are_ended():
     paths = dead_cluster("dead", state="failed", message="every rank has ended")
     other = dead_cluster("other")
     mine, stranger = sleeper(RANKROOM_CLUSTER=str(paths.folder)), sleeper()
@@ -102,7 +102,7 @@ def test_a_cluster_on_a_site_is_kept_while_its_job_may_go_on():
     assert not paths.folder.exists()
 
 
-def test_processes_of_a_cluster_without_a_folder():
+def test_processes_of_a_cluster_without_a_folder_are_ended():
     process = sleeper(RANKROOM_CLUSTER=str(ClusterPaths("gone").folder))
     try:
         process.stdout.readline()
@@ -119,7 +119,7 @@ def test_processes_of_a_cluster_without_a_folder():
         process.stdout.close()
 
 
-def test_what_a_record_may_lack_is_kept(home):
+def test_spooled_events_that_a_record_may_lack_are_kept(home):
     paths = dead_cluster("dead", state="stopped")
     _, running, _ = start_record(home)
     _, done = finished_record(home)
@@ -136,7 +136,7 @@ def test_what_a_record_may_lack_is_kept(home):
     assert doctor("--clean")[1] == "    removed its folder"
 
 
-def test_records_made_for_runs_that_never_began():
+def test_records_prepared_for_runs_that_never_began_are_removed():
     store = Store()
     store.runs.mkdir(parents=True)
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -176,7 +176,7 @@ def test_a_cluster_that_runs_is_left_alone():
 
 
 @pytest.mark.cluster
-def test_a_cluster_whose_processes_were_all_killed_but_for_a_child():
+def test_a_surviving_child_of_a_killed_cluster_is_ended():
     cluster = Cluster.local(ranks=1)
     source = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True).pid"
     run = cluster.run(source)

@@ -11,7 +11,7 @@ from rankroom.cluster.local import Cluster
 
 
 @pytest.mark.cluster
-def test_one_rank_alone_needs_nobody(home, monkeypatch):
+def test_frameworks_work_on_a_cluster_of_one_rank(home, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("MKL_NUM_THREADS", "1")
     cluster = Cluster.local(ranks=1)
@@ -56,7 +56,7 @@ def test_modules_beside_the_notebook_are_for_cells_only(home: Path, monkeypatch,
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("preload", ["", "none"])
-def test_a_cell_that_reads_its_command_line_finds_it_empty_and_no_prompt(home: Path, preload: str):
+def test_cells_see_an_empty_command_line_and_no_interactive_prompt(home: Path, preload: str):
     """A script pasted into a cell must not see the engine's options; and if `sys.ps1` exists,
     Lightning does not train on several ranks."""
     cluster = Cluster.local(ranks=1, preload=preload)

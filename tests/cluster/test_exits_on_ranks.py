@@ -17,7 +17,7 @@ from rankroom.cluster.local import Cluster
         ("import horovod.torch as hvd; hvd.init()", "_ctypes."),
     ],
 )
-def test_a_rank_that_crashes_says_where(home: Path, before: str, named: str) -> None:
+def test_a_native_crash_is_reported_with_its_library(home: Path, before: str, named: str) -> None:
     cluster = Cluster.local(ranks=2)
     try:
         source = f"{before}\nimport ctypes\nif rank == 1:\n    ctypes.string_at(8)"

@@ -25,7 +25,7 @@ def test_a_child_prints_after_what_was_printed_before_it(cluster):
 
 
 @pytest.mark.cluster
-def test_a_child_of_an_earlier_cell_is_heard_after_a_flood(cluster):
+def test_output_of_an_earlier_cells_child_is_recorded_after_a_flood(cluster):
     """The flood is large enough that the disk space of what was read is freed afterwards."""
     flood = finish(
         cluster,
@@ -63,7 +63,7 @@ def test_a_child_of_an_earlier_cell_is_heard_after_a_flood(cluster):
 
 
 @pytest.mark.cluster
-def test_at_last_a_rank_that_floods_and_is_killed_has_every_line_in_the_record(cluster):
+def test_every_line_of_a_rank_killed_after_a_flood_is_recorded(cluster):
     run = finish(
         cluster,
         """

@@ -55,7 +55,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_signal_by_which_slurm_warns_a_job_is_left_to_the_ranks(cluster: Cluster):
+def test_the_agent_survives_slurms_warning_signals_and_ranks_can_handle_them(cluster: Cluster):
     ask = "import os, signal; (os.getppid(), signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)"
     [(agent, is_default), *others] = values(cluster, ask).values()
     assert is_default and others == [(agent, True)]
@@ -73,7 +73,7 @@ def test_a_signal_by_which_slurm_warns_a_job_is_left_to_the_ranks(cluster: Clust
     assert values(cluster, ask) == {0: (agent, True), 1: (agent, True)}
 
 
-def test_a_module_that_is_named_is_imported_once_for_all_ranks(home: Path, beside: Path):
+def test_a_preloaded_module_is_imported_once_for_all_ranks(home: Path, beside: Path):
     (beside / "slow_module.py").write_text("import os, time; time.sleep(1)\nby = os.getpid()")
     cluster = Cluster.local(ranks=3, preload="slow_module")
     try:
@@ -103,7 +103,7 @@ def imports(cluster: Cluster, run: str) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_an_import_is_in_the_timeline_where_it_costs(home: Path):
+def test_only_imports_that_were_not_preloaded_are_in_the_timeline(home: Path):
     load = "def load():\n    import numpy, torch\nload()"
     for preload, shown in (("numpy", ["import torch"] * 2), ("numpy,torch", [])):
         cluster = Cluster.local(ranks=2, preload=preload)
@@ -115,7 +115,7 @@ def test_an_import_is_in_the_timeline_where_it_costs(home: Path):
             cluster.stop()
 
 
-def test_the_next_cluster_begins_with_what_cells_of_this_one_imported(home: Path):
+def test_modules_imported_by_cells_are_preloaded_in_the_next_cluster(home: Path):
     for known in (False, True):
         cluster = Cluster.local(ranks=2)
         try:
@@ -126,7 +126,7 @@ def test_the_next_cluster_begins_with_what_cells_of_this_one_imported(home: Path
             cluster.stop()
 
 
-def test_each_rank_is_its_own(home: Path):
+def test_forked_ranks_have_their_own_process_session_and_random_state(home: Path):
     cluster = Cluster.local(ranks=2, preload="torch,numpy")
     try:
         one, other = values(cluster, OWN).values()
@@ -141,7 +141,7 @@ def test_each_rank_is_its_own(home: Path):
     assert one[7] == other[7] == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def test_what_cannot_be_imported_is_said_and_left_out(home: Path, beside: Path):
+def test_a_module_that_cannot_be_imported_is_noted_and_left_out(home: Path, beside: Path):
     (beside / "broken_module.py").write_text("1 / 0")
     (beside / "ending_module.py").write_text("import sys\nsys.exit(3)")
     cluster = Cluster.local(ranks=1, preload="broken_module,no_such_module,ending_module")
@@ -167,7 +167,7 @@ torch.cuda.is_initialized = lambda: True
 """
 
 
-def test_a_module_with_which_no_process_is_forked_is_left_out(home: Path, beside: Path):
+def test_a_module_that_makes_forking_unsafe_is_not_preloaded(home: Path, beside: Path):
     (beside / "threaded.py").write_text(THREADED)
     (beside / "on_gpu.py").write_text(ON_GPU)
     (beside / "slow_module.py").write_text("import os; by = os.getpid()")
@@ -190,7 +190,7 @@ def test_a_module_with_which_no_process_is_forked_is_left_out(home: Path, beside
         cluster.stop()
 
 
-def test_a_rank_is_restarted_and_forks_itself_while_threads_of_users_run(home: Path):
+def test_ranks_can_restart_and_fork_while_user_threads_run(home: Path):
     cluster = Cluster.local(ranks=2, preload="numpy")
     try:
         values(
@@ -224,7 +224,7 @@ while counts[0] == before: time.sleep(0.01)
 
 
 @pytest.mark.alone
-def test_a_restarted_rank_is_back_at_once(home: Path, beside: Path):
+def test_a_restarted_rank_does_not_import_preloaded_modules_again(home: Path, beside: Path):
     """It is ready before it could have imported the preloaded module again."""
     (beside / "slow_module.py").write_text(f"import time; time.sleep({2 * AT_ONCE_S})")
     cluster = Cluster.local(ranks=2, preload="slow_module")
@@ -271,7 +271,7 @@ def test_ranks_that_are_not_to_be_forked_are_programs_of_their_own(home: Path):
 
 
 @pytest.mark.parametrize("preload", ["", "none"])
-def test_a_rank_tidies_up_as_it_ends(home: Path, tmp_path: Path, preload: str):
+def test_a_rank_calls_its_atexit_functions_when_it_ends(home: Path, tmp_path: Path, preload: str):
     """Libraries register functions with atexit that remove files or complete logs."""
     cluster = Cluster.local(ranks=2, preload=preload)
     register = f"""
@@ -285,7 +285,7 @@ atexit.register(pathlib.Path("{tmp_path}", f"tidied-{{rank}}").touch)
     assert {path.name for path in tmp_path.glob("tidied-*")} == {"tidied-0", "tidied-1"}
 
 
-def test_ranks_end_with_the_process_that_forked_them(home: Path):
+def test_ranks_end_with_their_node_agent(home: Path):
     cluster = Cluster.local(ranks=2)
     try:
         pids = [rank.pid for rank in cluster.ranks]
@@ -309,7 +309,7 @@ def test_ranks_end_with_the_process_that_forked_them(home: Path):
 
 
 @pytest.mark.parametrize("preload", ["", "none"])
-def test_ranks_that_are_brought_back_have_an_agent_again(home: Path, beside: Path, preload: str):
+def test_auto_restarted_ranks_get_a_new_node_agent(home: Path, beside: Path, preload: str):
     cluster = Cluster.local(ranks=2, auto_restart=True, preload=preload)
     try:
         values(cluster, "import subprocess; child = subprocess.Popen(['sleep', '1000'])")
@@ -358,7 +358,7 @@ int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE).stdout)
     [("setsid nohup", True), ("env -i", True), ("env -i setsid nohup", False)],
     ids=["its session", "its environment", "both"],
 )
-def test_what_has_left_its_rank_ends_with_it_or_with_the_last(
+def test_detached_processes_end_with_their_rank_or_with_the_last_rank(
     home: Path, preload: str, words: str, is_known: bool
 ):
     """For example, a server that a cell starts in the background of a shell that ends at once."""
@@ -389,7 +389,7 @@ def test_what_has_left_its_rank_ends_with_it_or_with_the_last(
     assert not any(map(process_tree.running, last.values()))
 
 
-def test_what_has_lost_its_parent_is_reaped_and_is_no_child_of_the_rank(home: Path):
+def test_orphaned_processes_are_reaped_and_are_not_children_of_the_rank(home: Path):
     cluster = Cluster.local(ranks=1)
     try:
         found = values(

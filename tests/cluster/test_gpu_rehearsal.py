@@ -19,13 +19,13 @@ def gpu(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_without_a_gpu_there_is_one_line():
+def test_without_a_gpu_one_line_names_the_rehearsal():
     done = gpu()
     assert done.returncode == 2
     assert re.fullmatch(r"no GPU: .* `bench/gpu.sh --rehearse` runs .*\n", done.stderr)
 
 
-def test_what_fails_is_in_the_table_and_in_the_status():
+def test_a_failure_is_in_the_table_and_in_the_exit_status():
     done = gpu("--rehearse", "own", RANKROOM_START_SECONDS="0.01")
     assert done.returncode == 1, done.stderr
     assert re.search(r"^failed +own .*not ready after", done.stdout, re.M), done.stdout
@@ -34,7 +34,7 @@ def test_what_fails_is_in_the_table_and_in_the_status():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("half", [0, 1])
-def test_all_its_cells_run_on_the_cpu(half: int):
+def test_every_gpu_check_can_be_rehearsed_on_the_cpu(half: int):
     names = [line.split()[0] for line in gpu("--list").stdout.splitlines()]
     mine = names[half::2]
     done = gpu("--rehearse", *mine)

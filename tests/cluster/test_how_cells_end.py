@@ -26,7 +26,7 @@ def test_an_unknown_magic_fails_the_cell(cluster: Cluster):
 
 
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="Python has no groups of errors")
-def test_a_group_of_errors_fails_the_cell(cluster: Cluster):
+def test_an_exception_group_fails_the_cell(cluster: Cluster):
     run = finish(cluster, "raise ExceptionGroup('many', [ValueError('one'), KeyError('two')])")
     assert ": ExceptionGroup: many" in failure(run)
     run = finish(
@@ -35,7 +35,7 @@ def test_a_group_of_errors_fails_the_cell(cluster: Cluster):
     assert "ZeroDivisionError" in failure(run)
 
 
-def test_a_representation_that_fails_in_the_middle_ends_nothing(cluster: Cluster):
+def test_a_failing_html_representation_does_not_fail_the_cell(cluster: Cluster):
     finish(cluster, RELEASES)
     source = """
         from IPython.display import display
@@ -55,11 +55,11 @@ def test_a_representation_that_fails_in_the_middle_ends_nothing(cluster: Cluster
     assert values(cluster, "float(total)") == [2.0**20] * 2
 
 
-def test_an_error_within_a_timed_cell_is_the_cells(cluster: Cluster):
+def test_an_error_in_a_timed_cell_fails_the_cell(cluster: Cluster):
     assert "ZeroDivisionError" in failure(finish(cluster, "%%time\n1 / 0"))
 
 
-def test_an_error_fails_the_cell_though_a_library_shows_errors(cluster: Cluster):
+def test_an_error_fails_the_cell_when_a_library_formats_tracebacks(cluster: Cluster):
     finish(cluster, "import rich.traceback\n_ = rich.traceback.install()")
     run = finish(cluster, "def step():\n    1 / 0\nstep()")
     assert (run.state, states(run)) == ("failed", {0: "error", 1: "error"})
@@ -70,7 +70,7 @@ def test_an_error_fails_the_cell_though_a_library_shows_errors(cluster: Cluster)
     finish(cluster, f"for name in {names}: vars(get_ipython()).pop(name)")
 
 
-def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
+def test_forked_children_of_a_cell_can_be_terminated(cluster: Cluster):
     source = """
         import multiprocessing, signal, time
         fork = multiprocessing.get_context("fork")
@@ -95,7 +95,7 @@ def test_what_a_cell_forks_can_be_ended(cluster: Cluster):
 
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1]], ids=["one rank", "all"])
-def test_what_a_cell_forks_has_process_groups_of_its_own(cluster: Cluster, ranks: list[int]):
+def test_forked_children_can_create_their_own_process_groups(cluster: Cluster, ranks: list[int]):
     # In PyTorch, a forked copy of a process that has a process group cannot create another one.
     finish(
         cluster,
@@ -128,7 +128,7 @@ def test_what_a_cell_forks_has_process_groups_of_its_own(cluster: Cluster, ranks
     assert values(cluster, source, ranks=ranks) == [[(0, 1.0), (1, 1.0)]] * len(ranks)
 
 
-def test_stacks_are_told_after_a_library_has_put_handlers_back(cluster: Cluster):
+def test_stacks_are_still_written_after_a_signal_handler_was_replaced(cluster: Cluster):
     finish(cluster, "import signal\n_ = signal.signal(signal.SIGUSR2, signal.SIG_IGN)")
     source = """
         import faulthandler, os, pathlib, time
@@ -140,7 +140,7 @@ def test_stacks_are_told_after_a_library_has_put_handlers_back(cluster: Cluster)
     assert values(cluster, source) == [True] * 2
 
 
-def test_a_print_of_the_cells_own_is_mentioned_once(cluster: Cluster):
+def test_a_replaced_print_function_is_noted_once(cluster: Cluster):
     source = """
         import builtins
         def setup_for_distributed(is_first, before=print):
@@ -181,7 +181,7 @@ def test_exit_ends_the_cell_and_not_the_rank(cluster: Cluster):
     assert values(cluster, "os.getpid()") == pids
 
 
-def test_a_process_that_a_cell_forks_ends_with_it(cluster: Cluster):
+def test_a_forked_child_exits_at_the_end_of_the_cell(cluster: Cluster):
     source = """
         import os, sys
         child = os.fork()
@@ -197,7 +197,7 @@ def test_a_process_that_a_cell_forks_ends_with_it(cluster: Cluster):
         assert ("ZeroDivisionError" in log(run, 0, "stderr")) == (ends == "1 / 0")
 
 
-def test_rich_data_is_kept_as_jupyter_keeps_it(cluster: Cluster):
+def test_numpy_and_nan_values_in_display_data_are_recorded(cluster: Cluster):
     source = """
         import numpy as np
         from IPython.display import JSON, display

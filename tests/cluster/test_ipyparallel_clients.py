@@ -31,7 +31,7 @@ def client(cluster: Cluster) -> Iterator[ipyparallel.Client]:
         yield client
 
 
-def test_what_a_client_runs_shows_it_its_output(client: ipyparallel.Client):
+def test_a_client_receives_the_output_of_what_it_runs(client: ipyparallel.Client):
     source = (
         "import sys\nfrom IPython.display import HTML, display\n"
         "print('out', rank)\nprint('err', file=sys.stderr)\ndisplay(HTML('<b>'))\nrank + 10"
@@ -50,7 +50,7 @@ def test_what_a_client_runs_shows_it_its_output(client: ipyparallel.Client):
     assert [each["error"].ename for each in failed.metadata] == ["ZeroDivisionError"] * 2
 
 
-def test_a_run_keeps_its_output_for_its_record(cluster: Cluster, client: ipyparallel.Client):
+def test_a_run_records_its_output_despite_a_client(cluster: Cluster, client: ipyparallel.Client):
     """Including that of a logger that a client's request configured: it keeps that stream."""
     setup = "import logging, sys\nlogging.basicConfig(level='INFO', format='%(message)s')"
     client[:].execute(setup, block=True)
@@ -64,7 +64,7 @@ def test_a_run_keeps_its_output_for_its_record(cluster: Cluster, client: ipypara
     assert log(finish(cluster, "pass"), 0) == ""
 
 
-def test_a_rank_that_a_client_kills_answers_first(cluster: Cluster, client: ipyparallel.Client):
+def test_a_client_can_kill_a_rank_and_get_a_reply(cluster: Cluster, client: ipyparallel.Client):
     before = client[:].apply_sync(os.getpid)
     client.send_signal(signal.SIGKILL, targets=[1], block=True)
     assert poll_until(lambda: [rank.pid for rank in cluster.ranks] != before, 60)
@@ -74,7 +74,7 @@ def test_a_rank_that_a_client_kills_answers_first(cluster: Cluster, client: ipyp
 
 
 @pytest.mark.thorough  # ipyparallel's engines give up earlier
-def test_ranks_outlive_a_controller_whose_heart_stands_still(home: Path):
+def test_ranks_survive_a_pause_of_the_controllers_heartbeats(home: Path):
     cluster = Cluster.local(ranks=2)
     try:
         assert finish(cluster, "kept = rank").state == "done"

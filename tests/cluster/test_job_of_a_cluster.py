@@ -76,7 +76,7 @@ def job(home: Path, tmp_path: Path) -> Iterator[Job]:
         lookup.end(made.paths)
 
 
-def test_it_does_not_read_the_file_again_and_again(job: Job):
+def test_the_job_does_not_poll_the_cluster_file(job: Job):
     """If they polled it, forty jobs would open files of a shared file system 200 times a second."""
     before = job.opened
     assert before > 0
@@ -88,13 +88,13 @@ def test_it_does_not_read_the_file_again_and_again(job: Job):
     assert job.opened <= before + 2
 
 
-def test_a_killed_supervisor_ends_it(job: Job):
+def test_a_killed_supervisor_ends_the_job(job: Job):
     os.kill(job.info().supervisor, signal.SIGKILL)
     assert job.end() == 0
     assert "the cluster is over: its supervisor was killed" in job.said
 
 
-def test_the_schedulers_warning_is_said_and_its_end_ends_the_cluster(job: Job):
+def test_the_schedulers_warning_is_logged_and_its_sigterm_ends_the_cluster(job: Job):
     info = job.info()
     job.process.send_signal(signal.SIGUSR1)
     assert poll_until(lambda: "the job is about to reach its time limit" in job.said, 10)

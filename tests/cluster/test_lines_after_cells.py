@@ -118,7 +118,7 @@ def test_a_rank_that_ends_while_others_run_on_loses_nothing_that_it_has_printed(
         assert run.info.lines == 6
 
 
-def test_of_a_flood_after_the_last_cell_the_record_takes_a_part_and_says_so(home):
+def test_a_flood_after_the_last_cell_is_truncated_with_a_note(home):
     with ranks(1) as cluster:
         run = finish(
             cluster,

@@ -95,7 +95,7 @@ def test_the_diagnosis_is_of_the_loop_and_not_of_a_cell_diluted_by_its_imports(f
     assert startup and startup.imports > 0.1 * startup.wall
 
 
-def test_two_loops_in_a_cell_and_a_validation_between_steps(four: Cluster):
+def test_two_loops_and_a_validation_between_steps_are_distinguished(four: Cluster):
     ran(four, "import time, torch, horovod.torch as hvd\nhvd.init()\nones = torch.ones(100)")
     source = """\
 for step in range(30):

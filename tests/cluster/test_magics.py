@@ -33,7 +33,7 @@ def started(kernel):
     return kernel
 
 
-def test_everything_says_so_before_there_is_a_cluster(kernel):
+def test_magics_name_the_remedy_before_there_is_a_cluster(kernel):
     remedy = "no cluster yet: start one with `%cluster start --ranks 2`"
     assert kernel.run("%%distributed\n1").error == remedy
     assert kernel.run("%cluster").stdout.strip() == remedy
@@ -41,7 +41,7 @@ def test_everything_says_so_before_there_is_a_cluster(kernel):
     assert kernel.run("%cluster stop").error == remedy
 
 
-def test_start_again_is_no_error(started):
+def test_a_second_start_reports_the_running_cluster(started):
     assert "already running" in started.run("%cluster start").stdout
     assert "already running" in started.run("%cluster start --ranks 2").stdout
     assert "%cluster resize 3" in started.run("%cluster start --ranks 3").error
@@ -62,7 +62,7 @@ def test_a_cluster_that_another_kernel_has_left_is_named(started):
         assert "lesson: 2 ranks" in started.run("%cluster attach lesson").stdout
 
 
-def test_what_cells_find_on_every_rank_outlives_a_reset(started):
+def test_predefined_names_survive_the_reset_magic(started):
     for how in ("-f", "-s -f"):
         assert started.run(f"%%distributed\n%reset {how}").error == ""
         given = "f'{rank} of {size} {device} {local_rank} {span.__name__}'"
@@ -70,13 +70,13 @@ def test_what_cells_find_on_every_rank_outlives_a_reset(started):
         assert shown.error == "" and "rank 1: '1 of 2 cpu 1 span'" in shown.text, shown
 
 
-def test_the_line_of_an_error_is_one_of_its_own_cell(started):
+def test_an_error_is_reported_with_the_line_of_its_own_cell(started):
     started.run("%%distributed\n\n\n\ndef train(n):\n    return 1 / n")
     shown = started.run("%%distributed\ntrain(1)\ntrain(0)")
     assert "(cell line 2)" in shown.text and "ZeroDivisionError" in shown.text, shown.text
 
 
-def test_a_cell_runs_everywhere_and_shows_one_bounded_output(started):
+def test_a_cell_runs_on_all_ranks_and_shows_a_single_output(started):
     shown = started.run("%%distributed\nprint('hello', rank)\nsize")
     assert shown.error == ""
     assert shown.run["state"] == "done"
@@ -93,11 +93,11 @@ def test_a_flood_stays_small_in_the_notebook(started):
     assert shown.iopub_bytes < 64 << 10
 
 
-def test_a_line_shows_a_value_of_every_rank(started):
+def test_the_distributed_line_magic_shows_every_ranks_value(started):
     assert "ranks 0–1: 4" in started.run("%distributed 2 + 2").text
 
 
-def test_options(started):
+def test_options_choose_ranks_name_the_run_and_silence_output(started):
     shown = started.run("%%distributed --ranks 1 -o kept\nrank")
     assert "rank 1: 1" in shown.text
     assert "done on 1 of 2 ranks" in started.run("kept").text
@@ -174,7 +174,7 @@ def test_the_stop_button_ends_the_cell_on_all_ranks(started, tmp_path):
     assert shown.run["state"] == "interrupted"
 
 
-def test_timeout(started):
+def test_a_timeout_stops_the_cell(started):
     shown = started.run("%%distributed --timeout 0.5\nwhile True: pass")
     assert shown.error == "stopped after --timeout 0.5 s"
 
@@ -200,7 +200,7 @@ def test_push_and_pull(started):
     assert started.run("rank").text == "{0: 0, 1: 1}"
 
 
-def test_who(started):
+def test_who_lists_variables_with_their_size_and_differences(started):
     started.run(
         "%%distributed\nimport torch\ntorch.manual_seed(0)\nnet = torch.nn.Linear(2, 2)\n"
         "loss = torch.tensor(float(rank))"
@@ -225,7 +225,7 @@ def test_who(started):
     assert "pulled loss from rank 1:" in started.run("%ranks pull --ranks 1 loss").stdout
 
 
-def test_every_cell_distributed_and_the_escape(started):
+def test_distributed_on_sends_every_cell_except_local_ones_to_the_ranks(started):
     started.run("%distributed on")
     try:
         assert "0 │ there" in started.run("if rank == 0: print('there')").text
@@ -260,7 +260,7 @@ def test_the_extension_may_be_loaded_again(started):
     assert started.run("print('home')").stdout == "home\n"
 
 
-def test_an_expression_is_the_ranks_own_and_an_option_the_notebooks(started):
+def test_expressions_use_the_ranks_variables_and_options_the_notebooks(started):
     started.run("mine, only = 'the notebook', 1")
     started.run("%%distributed\nmine = f'rank {rank}'")
     assert "'rank 0!'" in started.run("%distributed f'{mine}!'").text
@@ -300,7 +300,7 @@ def test_runs_are_compared_in_the_record_and_in_the_output(started):
     assert shown.run["notes"][0].startswith("not compared: no record 'none' in")
 
 
-def test_runs_lists_and_shows(started):
+def test_the_runs_magic_lists_and_shows_records(started):
     started.run("%%distributed\nprint('find me')")
     assert "find me" in started.run("%runs").stdout
     shown = started.run("%runs last")
@@ -308,7 +308,7 @@ def test_runs_lists_and_shows(started):
     assert "0–1 │ find me" in shown.text
 
 
-def test_the_same_cluster_after_a_kernel_restart(started):
+def test_a_restarted_kernel_can_attach_to_its_cluster(started):
     started.run("%%distributed\nsurvivor = rank + 40")
     started.restart()
     started.run("%load_ext rankroom")
@@ -318,7 +318,7 @@ def test_the_same_cluster_after_a_kernel_restart(started):
     assert "rank 1: 41" in started.run("%distributed survivor").text
 
 
-def test_a_cell_of_a_dead_kernel_goes_on_and_can_be_interrupted(started):
+def test_a_run_of_a_dead_kernel_continues_and_can_be_interrupted(started):
     started.run("%%distributed --detach\nimport time; time.sleep(600)")
     started.restart()
     out = started.run("%load_ext rankroom\n%cluster attach").stdout
@@ -332,7 +332,7 @@ def test_a_cell_of_a_dead_kernel_goes_on_and_can_be_interrupted(started):
     assert "interrupted" in started.run("%runs").stdout
 
 
-def test_two_kernels_on_one_cluster(started, tmp_path):
+def test_two_kernels_can_share_one_cluster(started, tmp_path):
     other = Kernel(**{**os.environ, "RANKROOM_HOME": str(started.home)})
     try:
         other.run("%load_ext rankroom\n%cluster attach")
@@ -373,7 +373,7 @@ def test_one_rank_is_restarted(started):
     assert "no rank 7 (asked for '7')" in started.run("%cluster restart --ranks 7").error
 
 
-def test_a_size_that_cannot_be_is_refused_before_anything_is_stopped(started):
+def test_an_invalid_size_is_refused_before_anything_is_stopped(started):
     started.run("%%distributed\nkept = 7")
     assert "ranks must be a number from 1 to " in started.run("%cluster resize 100000").error
     assert "ranks must be a number from 1 to " in started.run("%cluster resize 0").error

@@ -24,7 +24,7 @@ START = "%load_ext rankroom\n%cluster start --ranks 2"
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
-def test_a_notebook_is_committed_as_it_should_be(path):
+def test_a_committed_notebook_is_valid_and_has_no_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
@@ -54,7 +54,7 @@ def test_the_quickstart_explains_each_cell_and_tells_where_to_go_next():
     assert "## Where to go next" in cells[-2].source
 
 
-def test_what_needs_tensorflow_in_the_quickstart_says_so():
+def test_cells_of_the_quickstart_that_need_tensorflow_are_tagged():
     sources = "\n".join(
         c.source
         for c in QUICKSTART.cells
@@ -167,7 +167,7 @@ def recorded(root, values, state="done", **fields):
     return store
 
 
-def test_the_verdict_is_good_only_with_everything_in_the_record(tmp_path):
+def test_the_verdict_reports_accuracy_and_weights_of_all_ranks(tmp_path):
     line = verdict("keras", "Keras", recorded(tmp_path, [GOOD, GOOD, GOOD], name="keras"))
     assert line == "Keras    accuracy 0.950, weights abc on each of 3 ranks"
 
@@ -191,7 +191,7 @@ def test_the_verdict_names_what_is_wrong(tmp_path, values, fields, cause):
         verdict("keras", "Keras", recorded(tmp_path, values, **{"name": "keras", **fields}))
 
 
-def test_a_demo_of_no_notebook_says_so(tmp_path):
+def test_a_demo_of_a_missing_notebook_is_refused(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "rankroom", "demo", str(tmp_path / "none.ipynb")],
         capture_output=True,

@@ -145,7 +145,7 @@ for each in (*doors, unbound):
     ids=["torch.distributed", "tf.distribute", "TensorFlow's server", "DeepSpeed", "its own"],
 )
 @needs_root
-def test_ports_of_ranks_are_closed_to_strangers(home: Path, source: str, again: str):
+def test_ports_of_ranks_are_closed_to_other_users(home: Path, source: str, again: str):
     cluster = Cluster.local(ranks=2)
     try:
         run = finish(cluster, source)
@@ -212,7 +212,7 @@ print(len(reached), heard)
 
 @pytest.mark.alone  # it connects to every port that this user opens
 @needs_root
-def test_horovod_meets_whatever_a_stranger_connects_to(home: Path):
+def test_horovod_starts_although_another_user_connects_to_its_ports(home: Path):
     cluster = Cluster.local(ranks=3)
     with another_user.start(MEET, str(os.geteuid())) as stranger:
         try:
@@ -241,7 +241,7 @@ def test_a_cell_can_open_a_port_for_others(home: Path):
 
 
 @pytest.mark.parametrize("without", ["a compiler", "one that works"])
-def test_without_the_library_a_run_says_that_ports_are_open(
+def test_without_the_port_guard_a_run_notes_that_ports_are_open(
     home: Path, monkeypatch: pytest.MonkeyPatch, without: str
 ):
     monkeypatch.setenv("CC", "/no/such/cc" if without == "a compiler" else "/bin/true")
@@ -258,7 +258,7 @@ def test_without_the_library_a_run_says_that_ports_are_open(
         cluster.stop()
 
 
-def test_the_library_is_compiled_once_and_for_its_owner_only(home: Path):
+def test_the_port_guard_is_compiled_once_and_private_to_its_owner(home: Path):
     made = port_guard.library()
     assert made is not None
     written = made.stat().st_mtime_ns
@@ -317,7 +317,7 @@ for stays in ("goes", "stays"):
         ("libother.so", 0, SECRET, "goes refused\nstays here\n"),
     ],
 )
-def test_nccl_is_given_what_was_closed_before_it_was_accepted(
+def test_nccl_accepts_connections_that_were_closed_before_accept(
     home: Path, tmp_path: Path, library: str, uid: int, begin: str, said: str
 ):
     (source := tmp_path / "take.c").write_text(TAKES)
@@ -331,7 +331,7 @@ def test_nccl_is_given_what_was_closed_before_it_was_accepted(
     assert (done.stdout, done.stderr) == (said, "")
 
 
-def test_what_is_no_tcp_is_left_alone(home: Path, tmp_path: Path):
+def test_sockets_other_than_tcp_are_left_alone(home: Path, tmp_path: Path):
     source = (
         "import socket, sys\n"
         "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(('', 0))\n"

@@ -35,7 +35,7 @@ def read(text: str = NODE_FILE, ranks: int | None = None, here=(4, 64), **about:
     return allocation.read_pbs(said(**about), "42.polaris-pbs-01", ranks, text, here)
 
 
-def test_one_rank_per_gpu_and_nodes_alike_where_pbs_does_not_say():
+def test_one_rank_per_gpu_and_unlisted_gpu_counts_are_assumed_equal():
     found = read()
     assert [(node.name, node.ranks, node.devices, node.cores) for node in found.nodes] == [
         ("x3006c0s13b0n0", 4, 4, 64),
@@ -44,7 +44,7 @@ def test_one_rank_per_gpu_and_nodes_alike_where_pbs_does_not_say():
     assert (found.job, found.scheduler, found.until) == ("42", "pbs", 1795176000 + 3600)
 
 
-def test_nodes_without_gpus_get_what_was_asked_for():
+def test_nodes_without_gpus_get_one_rank_per_requested_process():
     found = read(here=(0, 8), exec_vnode="(x3006c0s13b0n0:ncpus=4)+(x3006c0s19b0n0:ncpus=4)")
     assert [(node.ranks, node.devices) for node in found.nodes] == [(2, 0), (2, 0)]
 
@@ -56,7 +56,7 @@ def test_ranks_are_shared_out_as_in_a_slurm_job():
         read(ranks=0)
 
 
-def test_a_node_in_parts_is_one_node():
+def test_chunks_of_one_pbs_node_are_merged():
     nodes, _, _ = pbs_job.read(said(exec_vnode=PARTS), "42", "x1\nx2\n", (0, 1))
     assert [(node.name, node.devices, node.cores) for node in nodes] == [("x1", 4, 8), ("x2", 4, 8)]
 
@@ -74,13 +74,13 @@ def test_a_node_in_parts_is_one_node():
         (said(), "", "lists no nodes of job 42"),
     ],
 )
-def test_a_job_that_cannot_be_read(text: str, node_file: str, words: str):
+def test_an_unreadable_pbs_job_is_refused_with_the_cause(text: str, node_file: str, words: str):
     with pytest.raises(StartError) as caught:
         pbs_job.read(text, "42", node_file, (0, 1))
     assert words in str(caught.value)
 
 
-def test_no_pbs_here(monkeypatch, tmp_path: Path):
+def test_a_missing_qstat_is_reported_with_a_remedy(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(StartError, match=r"`qstat`, .* is not found here: .* unset PBS_JOBID"):
         allocation.granted(None, {"PBS_JOBID": "42.pbs-01"})
@@ -93,7 +93,7 @@ def test_an_allocation_of_pbs_is_read_back():
     assert ClusterInfo.from_json(json.loads(json.dumps(dataclasses.asdict(info)))) == info
 
 
-def test_the_command_that_starts_an_agent(monkeypatch):
+def test_an_agent_is_started_on_its_node_with_mpiexec(monkeypatch):
     words = step_launcher.command(read(), "x3006c0s19b0n0", "/work", ["FOLDER"])
     assert words[:9] == [
         "mpiexec", "-n", "1", "--ppn", "1", "--hosts", "x3006c0s19b0n0", "--cpu-bind", "none",
@@ -112,7 +112,7 @@ def test_ranks_of_a_site_with_a_container_are_started_in_it(monkeypatch):
 
 
 @pytest.mark.cluster
-def test_ranks_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
+def test_ranks_start_and_restart_in_a_pbs_job(fake: FakeScheduler, tmp_path: Path, monkeypatch):
     """Two ranks of an agent that mpiexec starts, one of them restarted; PBS is simulated."""
     (tmp_path / "nodes").write_text(f"{HERE}.example.org\n" * 2)
     about = RUNS | {"exec_vnode": f"({HERE}:ncpus=4)"}

@@ -58,7 +58,7 @@ def test_ranks_have_the_gpus_that_are_visible(start):
     assert values(cluster, ABOUT)[1] == ("cuda:1", "GPU-2,GPU-5", 1)
 
 
-def test_ranks_on_instances_of_mig_see_their_own(start):
+def test_each_rank_sees_its_own_mig_instance(start):
     cluster = start("MIG-a,MIG-b")
     assert values(cluster, ABOUT) == [("cuda:0", "MIG-a", 0), ("cuda:0", "MIG-b", 1)]
     assert cluster.warning() == ""

@@ -170,9 +170,7 @@ def test_a_live_run_has_a_profile_so_far(cluster: Cluster, tmp_path: Any):
         assert run.wait(60)
 
 
-def test_the_output_of_a_run_has_its_picture_and_says_where_its_time_went(
-    cluster: Cluster, tmp_path: Any
-):
+def test_the_output_of_a_run_shows_its_timeline_and_diagnosis(cluster: Cluster, tmp_path: Any):
     ran(cluster, OWN.format(folder=str(tmp_path)))
     run = ran(cluster, LOOP)
     shown = bundle(run.info, cluster.store)
@@ -189,7 +187,7 @@ def test_the_output_of_a_run_has_its_picture_and_says_where_its_time_went(
     assert json.loads(json.dumps(run.profile().to_json()))["ranks"][1]["rank"] == 1
 
 
-def test_a_cell_that_does_nothing_has_no_picture(cluster: Cluster):
+def test_a_trivial_cell_has_no_timeline_and_no_diagnosis(cluster: Cluster):
     run = ran(cluster, "x = 1")
     assert "svg" not in bundle(run.info, cluster.store)["text/html"]
     assert run.profile().diagnosis == ""

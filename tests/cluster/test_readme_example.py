@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def test_sixty_seconds_show_what_they_promise(tmp_path):
+def test_the_sixty_seconds_chapter_shows_the_promised_output(tmp_path):
     chapter = README.partition("## Sixty seconds\n")[2].partition("\n## ")[0]
     start, cell, shown = re.findall(r"```(?:python)?\n(.*?)\n```", chapter, re.S)
     kernel = Kernel(**{**os.environ, "RANKROOM_HOME": str(tmp_path)})

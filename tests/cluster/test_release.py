@@ -114,27 +114,27 @@ def let_go(ready: Cluster, blocked: str) -> float:
 
 
 @pytest.mark.parametrize("blocked", BLOCKED.values(), ids=BLOCKED.keys())
-def test_a_rank_that_raises_lets_the_other_go(ready, blocked):
+def test_a_rank_that_raises_releases_the_waiting_rank(ready, blocked):
     assert 0 < let_go(ready, blocked) < BUSY_S
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["horovod.torch", "tensorflow graph", "torch.distributed"])
-def test_the_other_is_let_go_at_once(ready, name):
+def test_a_waiting_rank_is_released_within_a_tenth_of_a_second(ready, name):
     taken = [let_go(ready, BLOCKED[name]) for _ in range(7)]
     assert 0 < median(taken) < AT_ONCE_S, taken
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_a_rank_that_raises_lets_keras_fit_go(ready):
+def test_a_rank_that_raises_releases_the_other_from_keras_fit(ready):
     run = finish(ready, "fit(3, FailLate())", 30)
     assert failure(run) == "rank 1: ValueError: mine"
     assert states(run) == {0: "released", 1: "error"}
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_ranks_that_stopped_at_different_places_meet_again(ready):
+def test_collectives_work_again_after_ranks_failed_at_different_places(ready):
     """No rank is blocked, but rank 0 has submitted collectives that rank 1 has not."""
     source = """
     handles = [hvd.allreduce_async(ones)] if rank == 0 else []
@@ -145,7 +145,7 @@ def test_ranks_that_stopped_at_different_places_meet_again(ready):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_a_cell_that_fails_alike_costs_nothing(ready):
+def test_groups_survive_a_cell_that_fails_alike_on_all_ranks(ready):
     values(ready, "solo = [dist.new_group([each]) for each in range(2)][rank]\n1")
     finish(ready, "hvd.allreduce(ones); nonsense")
     later = finish(ready, "dist.all_reduce(own := ones.clone(), group=solo); own.tolist()")
@@ -153,7 +153,7 @@ def test_a_cell_that_fails_alike_costs_nothing(ready):
     assert log(later, 0, "stderr") == ""
 
 
-def test_groups_that_are_lost_are_named(ready):
+def test_process_groups_lost_in_a_release_are_reported(ready):
     values(ready, "solo = [dist.new_group([each]) for each in range(2)][rank]\n1")
     finish(ready, "if rank == 1: raise ValueError('mine')\ndist.barrier()")
     later = finish(ready, "1")
@@ -161,7 +161,7 @@ def test_groups_that_are_lost_are_named(ready):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_process_sets_survive(ready):
+def test_process_sets_survive_a_release(ready):
     values(ready, "alone = [hvd.add_process_set([each]) for each in range(2)][rank]\n1")
     finish(ready, "if rank == 1: raise ValueError('mine')\nhvd.barrier()")
     source = "hvd.allreduce(ones, op=hvd.Sum, process_set=alone).tolist()"
@@ -181,7 +181,7 @@ def test_an_interrupt_ends_ranks_that_wait_for_each_other(ready):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_ranks_that_are_released_by_hand_may_meet_again_in_the_same_cell(ready):
+def test_manually_released_ranks_can_communicate_again_in_the_same_cell(ready):
     """No rank has failed: elastic training continues in this way."""
     run = ready.run("""
 from horovod.common.exceptions import HorovodInternalError
@@ -210,7 +210,7 @@ through(400) if rank == 0 else time.sleep(600)
 """
 
 
-def test_a_rank_that_was_released_by_hand_has_not_failed(ready):
+def test_a_manually_released_rank_does_not_count_as_failed(ready):
     run = ready.run(SLOW_ERROR)
     stuck(run)
     ready.release()
@@ -242,7 +242,7 @@ def stuck(run: Run) -> None:
 
 
 @pytest.mark.parametrize("then", ["fails", "is released", "is interrupted"])
-def test_ranks_that_have_met_again_are_let_go_once_more(ready, then: str):
+def test_ranks_can_be_released_a_second_time_in_the_same_cell(ready, then: str):
     ends = "if rank == 0: raise ValueError('genuine')\n" if then == "fails" else ""
     run = ready.run(f"{MEET_AGAIN}\n{ends}hvd.allreduce(ones, name=f'later, of rank {{rank}}')")
     stuck(run)
@@ -262,7 +262,7 @@ def test_ranks_that_have_met_again_are_let_go_once_more(ready, then: str):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
-def test_a_join_that_fails_is_not_repeated_into_a_crash(home):
+def test_horovod_works_again_after_a_rank_was_released_from_join(home):
     cluster = Cluster.local(ranks=2)
     try:
         values(cluster, "import torch, horovod.torch as hvd; hvd.init(); ones = torch.ones(2)\n1")

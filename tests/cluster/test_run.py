@@ -43,12 +43,12 @@ def test_every_rank_prints_and_has_a_result(cluster):
     assert [text(run, rank) for rank in (0, 1)] == ["hello from 0\n", "hello from 1\n"]
 
 
-def test_ranks_know_who_they_are(cluster):
+def test_ranks_know_their_rank_size_and_device(cluster):
     run = finish(cluster, "[rank, size, local_rank, device]")
     assert run.results == {0: "[0, 2, 0, 'cpu']", 1: "[1, 2, 1, 'cpu']"}
 
 
-def test_a_users_own_rank_is_left_alone(cluster):
+def test_a_users_own_variable_named_rank_is_kept(cluster):
     finish(cluster, "rank = 'mine'")
     try:
         assert finish(cluster, "rank").results == {0: "'mine'", 1: "'mine'"}
@@ -61,7 +61,7 @@ def test_variables_are_kept_between_cells(cluster):
     assert finish(cluster, "kept").results == {0: "1", 1: "2"}
 
 
-def test_the_record_tells_the_whole_run(cluster):
+def test_the_record_holds_state_title_source_and_line_count(cluster):
     run = finish(cluster, "# a comment\nprint('x')", name="mine")
     info = Store().load(run.id)
     assert (info.state, info.title, info.name, info.size) == ("done", "print('x')", "mine", 2)
@@ -113,7 +113,7 @@ def test_await_and_magics_work_in_a_cell(cluster):
     assert "shell" in text(run, 0)
 
 
-def test_shell_lines(cluster):
+def test_shell_lines_print_in_order_and_set_the_exit_code(cluster):
     source = (
         "word = 'here'\nprint('a')\n!echo {word}; echo $word >&2; exit 3\nprint('b', _exit_code)"
     )
@@ -126,7 +126,7 @@ def test_shell_lines(cluster):
     assert finish(cluster, "%%bash\nexit 4").info.failure.ename == "CalledProcessError"
 
 
-def test_an_error_in_an_awaiting_cell_is_an_error(cluster):
+def test_an_error_in_a_cell_that_awaits_fails_the_run(cluster):
     run = finish(cluster, "import asyncio\nawait asyncio.sleep(0)\n1/0")
     assert run.state == "failed"
     assert run.info.failure.ename == "ZeroDivisionError"
@@ -139,7 +139,7 @@ def test_input_is_refused_with_a_remedy(cluster):
         assert "%ranks push" in run.info.failure.evalue
 
 
-def test_output_of_c_children_and_descriptors_is_kept(cluster):
+def test_output_of_child_processes_and_file_descriptors_is_recorded(cluster):
     run = finish(
         cluster,
         "import os, subprocess, sys\nos.write(1, b'raw\\n')\nos.system('echo child')\n"
@@ -149,7 +149,7 @@ def test_output_of_c_children_and_descriptors_is_kept(cluster):
     assert text(run, 1, "stderr") == "err\n"
 
 
-def test_hostile_output(cluster):
+def test_invalid_bytes_and_huge_lines_are_recorded(cluster):
     run = finish(
         cluster,
         "import os\nos.write(1, b'bad \\xff\\x00 end\\n')\nprint('x' * 5_000_000)\nprint('after')",
@@ -160,13 +160,13 @@ def test_hostile_output(cluster):
     assert run.state == "done"
 
 
-def test_a_repr_that_raises_is_that_ranks_error(cluster):
+def test_a_repr_that_raises_fails_the_cell(cluster):
     run = finish(cluster, "class A:\n    def __repr__(self): raise ValueError('no repr')\nA()")
     assert run.info.failure.ename == "ValueError"
     assert finish(cluster, "1").state == "done"
 
 
-def test_an_error_whose_str_raises(cluster):
+def test_an_error_whose_str_raises_is_still_reported(cluster):
     run = finish(
         cluster,
         "class E(Exception):\n    def __str__(self): raise RuntimeError('no str')\nraise E()",
@@ -185,7 +185,7 @@ def test_a_figure_belongs_to_its_rank(cluster):
     assert [e["rank"] for e in figures] == [1]
 
 
-def test_display_ids_and_clear_output(cluster):
+def test_display_updates_and_clear_output_are_recorded(cluster):
     run = finish(
         cluster,
         "from IPython.display import clear_output, display\nh = display('a', display_id='x')\n"
@@ -197,7 +197,7 @@ def test_display_ids_and_clear_output(cluster):
     assert mine[2]["clear"] == "next"
 
 
-def test_a_subset_runs_only_there(cluster):
+def test_a_cell_on_a_subset_runs_only_on_those_ranks(cluster):
     run = finish(cluster, "rank", ranks=[1])
     assert run.results == {1: "1"}
     assert [r.rank for r in run.info.ranks] == [1]
@@ -245,7 +245,7 @@ def test_interrupt_ends_the_cell_and_keeps_state(cluster, source):
     assert finish(cluster, "state").results == {0: "'kept'", 1: "'kept'"}
 
 
-def test_a_run_that_its_client_was_never_told_of_is_interrupted(cluster, monkeypatch):
+def test_an_interrupt_before_the_supervisors_reply_ends_the_run(cluster, monkeypatch):
     def interrupted(direct: Direct, seconds: float) -> None:
         assert poll_until(lambda: cluster.store.newest(1)[0].title == title, 20)
         raise KeyboardInterrupt
@@ -290,7 +290,7 @@ def test_variables_of_ranks_that_run_a_cell_are_refused_at_once(cluster, tmp_pat
     assert cluster.pull("rank") == {0: 0, 1: 1}
 
 
-def test_what_a_name_is_asked_for_is_shown(cluster):
+def test_the_help_of_a_name_is_shown(cluster):
     run = finish(cluster, "def scale(x):\n    'Says what it does.'\n\nscale?")
     shown = [e["data"]["text/plain"] for e in events(run) if e["kind"] == "display"]
     assert len(shown) == 2 and all("Says what it does." in text for text in shown)
@@ -304,7 +304,7 @@ def test_a_flood_is_complete_and_in_order(cluster):
     assert run.info.lines == 2 * count
 
 
-def test_a_record_that_cannot_be_created_sends_nothing(cluster):
+def test_no_cell_is_sent_if_its_record_cannot_be_created(cluster):
     runs = Store().runs
     aside = runs.rename(runs.with_name("aside"))
     runs.write_text("no folder")
@@ -317,7 +317,7 @@ def test_a_record_that_cannot_be_created_sends_nothing(cluster):
     assert finish(cluster, "'never_sent' in globals()").results == {0: "False", 1: "False"}
 
 
-def test_a_run_that_ended_before_it_was_followed_is_told_as_it_ended(cluster):
+def test_following_a_finished_run_returns_its_final_state(cluster):
     run = finish(cluster, "print('x')")
     told = cluster._ask("follow", run=run.id)["run"]
     assert (told["state"], told["lines"]) == ("done", 2)
@@ -331,7 +331,7 @@ def test_spools_of_finished_runs_are_cleared(cluster):
     assert poll_until(lambda: not (cluster.paths.spool(0) / f"{run.id}.jsonl").exists(), 2, 0.01)
 
 
-def test_attach_from_another_process(cluster):
+def test_a_second_client_can_attach_to_the_cluster(cluster):
     finish(cluster, "shared = 'yes'")
     other = Cluster.attach(cluster.name)
     try:
@@ -342,7 +342,7 @@ def test_attach_from_another_process(cluster):
     assert finish(cluster, "shared").state == "done"
 
 
-def test_attach_to_a_name_that_is_not_there(cluster):
+def test_attaching_to_an_unknown_name_lists_the_running_clusters(cluster):
     with pytest.raises(NoClusterError, match=cluster.name):
         Cluster.attach("no-such-cluster")
 

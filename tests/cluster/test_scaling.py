@@ -50,40 +50,40 @@ def test_speed_up_and_efficiency_are_of_medians():
     assert rows[0]["runs"] == ["1-0", "1-1", "1-2"] and rows[0]["repeats"] == 3
 
 
-def test_weak_scaling_compares_equal_times():
+def test_weak_scaling_efficiency_is_the_ratio_of_times():
     scaling = made({1: [1000], 2: [1250], 4: [2000]}, weak=True)
     assert [row["efficiency"] for row in scaling.rows()] == [1.0, 0.8, 0.5]
     assert [row["speed_up"] for row in scaling.rows()] == [1.0, 1.6, 2.0]
     assert scaling.serial() is None
 
 
-def test_without_one_rank_the_fewest_count_as_perfect():
+def test_without_a_run_on_one_rank_the_fewest_ranks_are_the_baseline():
     scaling = made({2: [1000], 4: [625]})
     assert [row["speed_up"] for row in scaling.rows()] == [2.0, 3.2]
     assert scaling.serial() is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.12, 0.5, 1.0])
-def test_amdahls_law_is_found_again(share: float):
+def test_the_serial_share_of_amdahls_law_is_recovered(share: float):
     times = {n: [round(1_000_000 * (share + (1 - share) / n))] for n in (1, 2, 4, 8)}
     assert made(times).serial() == pytest.approx(share, abs=1e-3)
     percent = f"{share * 100:.0f} % serial"
     assert any(f"fits Amdahl's law with {percent}" in line for line in made(times).remarks())
 
 
-def test_times_that_follow_no_law_are_given_none():
+def test_times_that_do_not_fit_amdahls_law_give_no_serial_share():
     assert made({1: [1000], 2: [400], 4: [900]}).serial() is None
     assert made({1: [1000], 2: [600]}).serial() is None, "two points fit anything"
     assert made({1: [0], 2: [0], 4: [0]}).serial() is None
 
 
-def test_what_is_lost_is_named():
+def test_the_main_cause_of_lost_time_is_named():
     scaling = made({1: [1000], 4: [450]}, waiting={4: 180})
     assert "on 4 ranks, 90 % of the lost time is waiting for others" in scaling.remarks()
     assert made({1: [1000], 4: [255]}, waiting={4: 5}).cause() == ""
 
 
-def test_the_causes_are_those_of_the_run_in_the_middle():
+def test_causes_are_taken_from_the_median_run():
     scaling = Scaling()
     for time_, waiting in ((300, 30), (100, 1), (200, 20)):
         scaling.add(2, Measured(time_, {**NOTHING, "waiting": waiting}))
@@ -132,7 +132,7 @@ def test_a_time_is_from_the_last_start_to_the_last_end():
     assert Measured.of(Timeline.of(info, [])).time == 0
 
 
-def test_numbers_of_ranks_are_read_and_refused_in_words():
+def test_rank_counts_are_parsed_or_refused_with_the_cause():
     assert parse_rank_counts("1,2,4", 4) == [1, 2, 4]
     assert parse_rank_counts("4, 1,1", 4) == [4, 1]
     assert parse_rank_counts("", 6) == [1, 2, 4, 6]
@@ -142,7 +142,7 @@ def test_numbers_of_ranks_are_read_and_refused_in_words():
             parse_rank_counts(text, 4)
 
 
-def test_the_environment_of_a_smaller_world():
+def test_a_smaller_world_gets_matching_environment_variables():
     config = {"cluster": {"worker": ["a", "b", "c", "d"]}, "task": {"type": "worker", "index": 1}}
     whole = {"LOCAL_WORLD_SIZE": "4", "TF_CONFIG": json.dumps(config)}
     world = World(rank=1, size=2, whole=4, local_rank=1)
@@ -161,7 +161,7 @@ def test_the_environment_of_a_smaller_world():
         ("1,3,3", 3, ["1 2", "2 2", "2 1"]),
     ],
 )
-def test_the_environment_of_a_world_that_does_not_fill_its_nodes(
+def test_the_environment_counts_ranks_per_node_in_partly_filled_nodes(
     counts: str, size: int, expected: list[str]
 ):
     found = []
@@ -205,7 +205,7 @@ def value(run: Any, rank: int = 0) -> Any:
 
 @pytest.mark.cluster
 class TestSmallerWorld:
-    def test_ranks_are_all_there_are_and_the_world_is_whole_afterwards(self, frameworks: Cluster):
+    def test_a_smaller_world_has_only_its_ranks_and_the_full_one_returns(self, frameworks: Cluster):
         assert value(smaller(frameworks, WORLD)) == of(1)
         assert value(smaller(frameworks, WORLD)) == of(1)
         assert values(frameworks, WORLD) == [of(2), of(2)]
@@ -215,7 +215,7 @@ class TestSmallerWorld:
         again = WORLD.replace("hvd.init()", "").replace("dist.is_initialized() or dist.init", "#")
         assert values(frameworks, again) == [of(2), of(2)]
 
-    def test_what_was_set_up_is_set_up_for_fewer_without_asking(self, frameworks: Cluster):
+    def test_initialized_frameworks_follow_into_the_smaller_world(self, frameworks: Cluster):
         assert values(frameworks, WORLD) == [of(2), of(2)]
         cell = WORLD.replace("hvd.init()", "").replace("dist.is_initialized() or dist.init", "#")
         assert value(smaller(frameworks, cell)) == of(1)
@@ -261,7 +261,7 @@ class TestSmallerWorld:
         first, second = values(frameworks, "fit()")
         assert first == second
 
-    def test_process_sets_are_those_of_each_world(self, frameworks: Cluster):
+    def test_each_world_has_its_own_process_sets(self, frameworks: Cluster):
         values(frameworks, WORLD)
         make = "mine = [hvd.add_process_set([each]) for each in range(size)][rank]; 0"
         add = "hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=mine).item()"
@@ -270,7 +270,7 @@ class TestSmallerWorld:
         assert value(smaller(frameworks, whole)) == 0
         assert values(frameworks, add) == [1.0, 1.0]
 
-    def test_a_failure_inside_leaves_the_world_whole(self, frameworks: Cluster):
+    def test_a_failure_in_a_smaller_world_restores_the_full_one(self, frameworks: Cluster):
         run = smaller(frameworks, WORLD + "\n1 / 0")
         assert run.state == "failed" and run.info.failure.ename == "ZeroDivisionError"
         assert values(frameworks, WORLD) == [of(2), of(2)]
@@ -323,7 +323,7 @@ def python(kernel: Kernel, expression: str) -> Any:
 
 @pytest.mark.cluster
 class TestMagic:
-    def test_one_two_and_four_ranks(self, kernel: Kernel):
+    def test_scaling_measures_one_two_and_four_ranks(self, kernel: Kernel):
         cell = (
             "import time\nimport horovod.torch as hvd, torch\nhvd.init()\n"
             "time.sleep(0.4 / size)\nhvd.allreduce(torch.ones(4)); assert hvd.size() == size"
@@ -350,7 +350,7 @@ class TestMagic:
         assert rows[1]["efficiency"] == pytest.approx(alone / both, rel=0.01)
         assert "ranks 0–3: 4" in kernel.run("%distributed size").text
 
-    def test_a_failure_shows_what_there_is_and_who_failed(self, kernel: Kernel):
+    def test_a_failure_keeps_finished_rows_and_names_the_failed_rank(self, kernel: Kernel):
         cell = "assert size < 2 or rank == 0, 'too many'"
         shown = kernel.run(f"%%scaling 1,2 --repeat 1 -o some\n{cell}")
         assert "rank 1 failed first (cell line 1): AssertionError: too many" in shown.error
@@ -358,7 +358,7 @@ class TestMagic:
         assert shown.run["state"] == "failed"
         assert "ranks 0–3: 4" in kernel.run("%distributed size").text
 
-    def test_an_interrupt_keeps_what_there_is(self, kernel: Kernel, tmp_path: Path):
+    def test_an_interrupt_keeps_the_finished_rows(self, kernel: Kernel, tmp_path: Path):
         there = tmp_path / "there"
         cell = (
             "import pathlib, time\n"
@@ -387,5 +387,5 @@ class TestMagic:
             ("-o 1a", "-o 1a: not a variable name"),
         ],
     )
-    def test_what_cannot_be_is_one_line(self, kernel: Kernel, line: str, told: str):
+    def test_invalid_options_are_refused_with_the_cause(self, kernel: Kernel, line: str, told: str):
         assert told in kernel.run(f"%%scaling {line}\n1").error

@@ -149,33 +149,33 @@ def test_a_module_runs_and_begins_its_own_event_loop(script: Path):
         ("kill", 137, "rank 1 was killed by SIGKILL"),
     ],
 )
-def test_its_exit_status_is_that_of_the_rank_that_failed(
+def test_the_exit_status_is_that_of_the_failed_rank(
     script: Path, word: str, status: int, words: str
 ):
     code, _, said = run(script, word)
     assert code == status and words in said, said
 
 
-def test_what_it_has_begun_is_waited_for(script: Path):
+def test_threads_and_processes_started_by_the_script_are_awaited(script: Path):
     status, out, said = run(script, "rest")
     assert status == 0, said
     for name in ("an executor", "a thread", "a process"):
         assert f"0–1 │ saved by {name}" in out or out.count(f"saved by {name}") == 2, out
 
 
-def test_what_it_registers_for_its_end_is_called_and_shown(script: Path):
+def test_atexit_functions_of_the_script_run_and_their_output_is_shown(script: Path):
     status, out, said = run(script, "later")
     assert status == 0, said
     assert "0–1 │ tidied up" in out or out.count("tidied up") == 2, out
 
 
 @pytest.mark.thorough
-def test_ranks_that_do_not_stop_after_its_timeout_are_ended(script: Path):
+def test_ranks_that_ignore_the_timeout_are_ended(script: Path):
     status, _, said = run(script, "stubborn", options=["--timeout", "1"])
     assert status == 130 and "ending the ranks" in said
 
 
-def test_it_outlives_its_terminal_under_nohup(script: Path):
+def test_the_command_survives_sighup_under_nohup(script: Path):
     process = started(script, "wait", before=["nohup"])
     assert process.stdout is not None
     assert any("of rank" in line for line in process.stdout)
@@ -187,7 +187,7 @@ def test_it_outlives_its_terminal_under_nohup(script: Path):
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_its_record_names_the_runs_that_it_is_compared_with(script: Path):
+def test_the_record_names_the_runs_it_is_compared_with(script: Path):
     _, other = finished_record(Store().root, name="baseline", has_metrics=True)
     status, _, said = run(script, options=["--compare", "last", "--compare", "none"])
     assert status == 0, said
@@ -195,13 +195,13 @@ def test_its_record_names_the_runs_that_it_is_compared_with(script: Path):
     assert Store().load(Store().find("last")).compare == [other.id]
 
 
-def test_a_process_that_it_forks_ends_with_its_script(script: Path):
+def test_a_child_forked_by_the_script_exits_with_its_own_status(script: Path):
     status, out, said = run(script, "fork")
     assert status == 0, said
     assert "0 │ child of 0" in out and "1 │ child of 1" in out and "its status 5" in out
 
 
-def test_who_asks_for_input_is_told_that_there_is_none(script: Path):
+def test_a_script_that_asks_for_input_fails_with_an_explanation(script: Path):
     status, out, said = run(script, "ask")
     assert status == 1 and "read ''" in out and "input() cannot read an answer on a rank" in said
 
@@ -216,7 +216,7 @@ def test_ranks_end_with_the_command(script: Path):
     assert running_clusters() == []
 
 
-def test_an_interrupt_ends_it_and_leaves_nothing(script: Path):
+def test_an_interrupt_ends_the_script_and_its_cluster(script: Path):
     process = started(script, "wait")
     assert process.stdout is not None
     # Once output of a rank is shown, there is a run to interrupt.
@@ -227,7 +227,7 @@ def test_an_interrupt_ends_it_and_leaves_nothing(script: Path):
     assert running_clusters() == []
 
 
-def test_what_is_not_there_is_said_before_anything_starts(script: Path):
+def test_a_missing_script_is_reported_before_ranks_start(script: Path):
     script.unlink()
     status, out, said = run(script)
     assert (status, out) == (1, "") and "there is no file train.py" in said

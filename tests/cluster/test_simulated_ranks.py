@@ -73,7 +73,7 @@ def test_a_stall_of_many_ranks_is_one_sentence_and_a_release_ends_it(many: Clust
     assert states.count("released") == RANKS - len(LATE)
 
 
-def test_one_that_raises_has_all_that_wait_for_it_released(many: Cluster):
+def test_all_ranks_waiting_for_a_rank_that_raises_are_released(many: Cluster):
     run = many.run(str(Script(waits="allreduce loss", raises=[5], raises_in=1.0)))
     assert run.wait(60) and run.state == "failed"
     failure = run.info.failure
@@ -81,7 +81,7 @@ def test_one_that_raises_has_all_that_wait_for_it_released(many: Cluster):
     assert [rank.state for rank in run.info.ranks].count("released") == RANKS - 1
 
 
-def test_ranks_that_raise_together_are_told_to_who_follows_the_run_together(
+def test_simultaneous_errors_of_many_ranks_are_sent_in_combined_updates(
     many: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
     told: list[RunInfo] = []
@@ -93,7 +93,7 @@ def test_ranks_that_raise_together_are_told_to_who_follows_the_run_together(
     assert 0 < len(told) < RANKS / 4
 
 
-def test_ranks_that_end_together_are_lost_with_their_last_words_and_the_others_released(
+def test_output_of_ranks_killed_together_is_kept_and_the_others_are_released(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path_factory.mktemp("home")))

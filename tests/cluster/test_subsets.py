@@ -208,9 +208,7 @@ TRAIN = {
 
 
 @pytest.mark.parametrize("how", TRAIN)
-def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
-    outcomes, frameworks, how
-):
+def test_layers_created_on_one_rank_do_not_prevent_training_on_all(outcomes, frameworks, how):
     """Keras numbers the layers of a process, and Horovod names its operations after them."""
     made = """
     own = tf.keras.Sequential([tf.keras.layers.Dense(2)])
@@ -223,7 +221,7 @@ def test_layers_that_one_rank_made_for_itself_do_not_keep_it_from_the_others(
     assert one == other
 
 
-def test_what_an_earlier_cell_does_in_a_thread_goes_on(outcomes, frameworks):
+def test_a_thread_of_an_earlier_cell_may_use_collectives_in_a_subset_cell(outcomes, frameworks):
     """For example, a thread that saves a checkpoint."""
     begun = """
     import threading, time

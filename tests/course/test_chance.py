@@ -38,14 +38,14 @@ def variables(exercise: str, source: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("exercise", ALONE)
-def test_a_solution_is_right_each_time(exercise: str):
+def test_a_solution_passes_with_every_seed(exercise: str):
     found = variables(exercise, solutions(read(lesson_of(exercise)))[exercise])
     for seed in range(SEEDS):
         find(exercise).run(Learner(found, 0, 2, seed))
 
 
 @pytest.mark.parametrize("exercise", ALONE)
-def test_another_right_answer_is_right_each_time(exercise: str):
+def test_other_right_answers_pass_with_every_seed(exercise: str):
     for source in right_answers(lesson_of(exercise)).get(exercise, []):
         found = variables(exercise, source)
         for seed in range(SEEDS):
@@ -53,7 +53,7 @@ def test_another_right_answer_is_right_each_time(exercise: str):
 
 
 @pytest.mark.parametrize("exercise", ALONE)
-def test_a_wrong_answer_is_wrong_each_time(exercise: str):
+def test_wrong_answers_fail_with_every_seed(exercise: str):
     for source, parts in wrong_answers(lesson_of(exercise))[exercise]:
         found = variables(exercise, source)
         for seed in range(SEEDS):

@@ -35,7 +35,7 @@ def mnist(folder: Path, packed: bool, counts: tuple[int, int] = (30, 10)) -> Pat
     return folder
 
 
-def test_digits_are_the_same_everywhere():
+def test_the_built_in_digits_are_deterministic():
     one, other = digits(), digits()
     assert one.train.images.shape == (1438, 64) and one.test.images.shape == (359, 64)
     assert (one.train.images == other.train.images).all()
@@ -43,7 +43,7 @@ def test_digits_are_the_same_everywhere():
     assert set(one.test.labels) == set(range(10))
 
 
-def test_images_have_channels_where_a_framework_wants_them(monkeypatch: pytest.MonkeyPatch):
+def test_images_are_channels_first_or_channels_last(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANKROOM_DATA", raising=False)
     first, last = load_images().train, load_images(channels_last=True).train
     assert first.images.shape == (1438, 1, 8, 8) and last.images.shape == (1438, 8, 8, 1)
@@ -52,7 +52,7 @@ def test_images_have_channels_where_a_framework_wants_them(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_mnist(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
+def test_mnist_files_are_loaded(tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch):
     folder = mnist(tmp_path / "fashion", packed)
     monkeypatch.setenv("RANKROOM_DATA", str(folder))
     found = load()
@@ -82,7 +82,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path):
             load(folder)
 
 
-def test_labels_of_another_set_are_noticed(tmp_path: Path):
+def test_a_mismatch_of_images_and_labels_is_refused(tmp_path: Path):
     folder = mnist(tmp_path / "mnist", False)
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(numpy.zeros(7, "u1")))
     with pytest.raises(UsageError, match="10 images but 7 labels"):
@@ -96,7 +96,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
         load(folder)
 
 
-def test_numbers_of_other_kinds(tmp_path: Path):
+def test_idx_files_of_floats_are_read(tmp_path: Path):
     file = tmp_path / "floats"
     values = numpy.arange(6, dtype=">f4").reshape(2, 3)
     file.write_bytes(idx(values, 0x0D))
@@ -110,7 +110,7 @@ def test_numbers_of_other_kinds(tmp_path: Path):
         (("train.bin", "test.bin"), 2, 100),
     ],
 )
-def test_cifar(tmp_path: Path, files: tuple[str, ...], before: int, classes: int):
+def test_cifar_files_are_loaded(tmp_path: Path, files: tuple[str, ...], before: int, classes: int):
     chance = numpy.random.default_rng(0)
     for number, name in enumerate(files):
         rows = chance.integers(0, 256, (20, before + 3072), dtype="u1")
@@ -133,7 +133,7 @@ def test_cifar(tmp_path: Path, files: tuple[str, ...], before: int, classes: int
         load(tmp_path)
 
 
-def test_folders_by_class(tmp_path: Path):
+def test_image_folders_by_class_are_loaded(tmp_path: Path):
     for which, count in (("train", 4), ("val", 2)):
         for label, name in enumerate(("n01440764", "n02102040")):
             folder = tmp_path / which / name
@@ -154,12 +154,12 @@ def test_folders_by_class(tmp_path: Path):
         load(tmp_path)
 
 
-def test_a_folder_of_something_else(tmp_path: Path):
+def test_a_folder_without_a_known_data_set_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="holds neither MNIST's files"):
         load(tmp_path)
 
 
-def test_what_a_loaders_workers_read_of_slow_images_is_counted():
+def test_reads_by_data_loader_workers_are_counted():
     from torch.utils.data import DataLoader, Subset
 
     images = SlowImages()
@@ -175,7 +175,7 @@ def test_what_a_loaders_workers_read_of_slow_images_is_counted():
     assert not noted.exists()
 
 
-def test_the_text_is_pythons_own(monkeypatch: pytest.MonkeyPatch):
+def test_the_built_in_text_is_pythons_language_reference(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANKROOM_TEXT", raising=False)
     one, other = load_text(), load_text()
     assert (one.train == other.train).all() and len(one.train) > 8 * len(one.test) > 80_000
@@ -184,7 +184,7 @@ def test_the_text_is_pythons_own(monkeypatch: pytest.MonkeyPatch):
     assert max(one.train.max(), one.test.max()) == len(one.characters) - 1
 
 
-def test_a_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_users_own_text_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "mine.txt"
     monkeypatch.setenv("RANKROOM_TEXT", str(path))
     with pytest.raises(UsageError, match=r"mine\.txt \(RANKROOM_TEXT\) cannot be read"):

@@ -29,12 +29,12 @@ def said(kernel: Kernel, code: str) -> str:
     return f"{shown.stdout}\n{shown.text}\n{shown.error}"
 
 
-def test_a_check_without_ranks_says_how_to_get_some(kernel: Kernel):
+def test_a_check_without_a_cluster_is_refused_without_a_traceback(kernel: Kernel):
     words = said(kernel, "%%check hello.2\ndef speaks(rank, size): return True")
     assert "no cluster yet" in words and "Traceback" not in words
 
 
-def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
+def test_a_lesson_starts_ranks_or_reuses_running_ones(kernel: Kernel):
     assert "2 ranks on" in said(kernel, "%course 1")
     again = said(kernel, "%course 2")
     assert (
@@ -43,19 +43,19 @@ def test_a_lesson_starts_ranks_and_uses_those_there_are(kernel: Kernel):
     )
 
 
-def test_lessons_and_exercises_that_there_are_not(kernel: Kernel):
+def test_unknown_lessons_and_exercises_are_answered_with_the_valid_ones(kernel: Kernel):
     assert "there is no lesson 77: the course has lessons 0 to 20" in said(kernel, "%course 77")
     assert "there are ring.1, ring.2" in said(kernel, "%%check ring.9\npass")
     assert "the topics are" in said(kernel, "%%check nothing\npass")
     assert "needs the name of an exercise" in said(kernel, "%%check\npass")
 
 
-def test_other_ranks_than_there_are(kernel: Kernel):
+def test_a_different_number_of_ranks_asks_for_a_resize(kernel: Kernel):
     said(kernel, "%course 1")
     assert "`%cluster resize 4` first" in said(kernel, "%course 1 --ranks 4")
 
 
-def test_out_of_order_says_what_is_missing(kernel: Kernel):
+def test_an_answer_that_lacks_an_earlier_definition_names_it(kernel: Kernel):
     words = said(kernel, "%%check ring.2\ndef reduce_scatter(chunks):\n    pass_on(chunks, 0)")
     assert "✗ ring.2: your code raised on rank" in words
     assert "cell line 2: NameError: name 'pass_on' is not defined" in words
@@ -103,7 +103,7 @@ def test_an_answer_that_never_ends_is_stopped(kernel: Kernel):
 
 
 @pytest.mark.thorough
-def test_a_wait_for_ranks_that_never_come_is_explained(kernel: Kernel):
+def test_an_answer_that_hangs_in_a_collective_is_explained(kernel: Kernel):
     kernel.run("import torch.distributed")
     said(kernel, "%course 2")
     said(
@@ -134,7 +134,7 @@ def test_an_answer_that_keeps_other_ranks_waiting_for_a_while_is_right(kernel: K
     assert "✓ collectives.4: right, on every rank" in words
 
 
-def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):
+def test_overwriting_the_variable_rank_is_reported(kernel: Kernel):
     words = said(
         kernel,
         "%%check hello.2\nfor rank in range(9): pass\n"
@@ -146,14 +146,14 @@ def test_a_loop_that_takes_the_rank_is_named(kernel: Kernel):
     assert "✓ hello.2: right, on every rank" in words
 
 
-def test_a_look_at_packages_leaves_nothing_behind(kernel: Kernel):
+def test_the_package_check_leaves_no_run_and_no_variables(kernel: Kernel):
     said(kernel, "%%distributed\n'the newest run'")
     assert "everything it needs is available" in said(kernel, "%course 2")
     assert "the newest run" in said(kernel, "%runs last")
     assert "NameError" in said(kernel, "%%distributed\nfind_spec")
 
 
-def test_check_as_a_function(kernel: Kernel):
+def test_check_can_be_called_as_a_function(kernel: Kernel):
     words = said(
         kernel,
         "from rankroom.course import check\n"
@@ -165,7 +165,7 @@ def test_check_as_a_function(kernel: Kernel):
     assert "✗ straggler.1: not yet: no rank has been slow yet" in wrong
 
 
-def test_too_few_ranks(kernel: Kernel):
+def test_a_lesson_is_refused_while_there_are_too_few_ranks(kernel: Kernel):
     said(kernel, "%cluster resize 1")
     assert "lesson 02 Collectives needs 2 ranks, and you have 1" in said(kernel, "%course 2")
     said(kernel, "%course 1 --ranks 1")
@@ -236,7 +236,7 @@ def test_the_login_node_of_a_site_is_refused_and_a_job_proposed(notebooks, tmp_p
     assert "`%course 1 --site here` starts ranks in a job" in words and "Traceback" not in words
 
 
-def test_the_command_of_this_environment_is_found(notebooks, monkeypatch):
+def test_shell_lines_find_the_rankroom_command_of_the_environment(notebooks, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     kernel = notebooks()
     said(kernel, "%course 0")

@@ -30,7 +30,7 @@ def drawn(diagram: Diagram) -> ElementTree.Element:
         diagrams.tunnel(),
     ],
 )  # fmt: skip
-def test_all_is_within_the_drawing_and_told_in_words(diagram: Diagram):
+def test_diagrams_fit_their_canvas_and_have_a_text_description(diagram: Diagram):
     picture = drawn(diagram)
     for box in picture.iter(f"{SVG}rect"):
         x, y, wide, high = (float(box.get(name)) for name in ("x", "y", "width", "height"))
@@ -42,7 +42,7 @@ def test_all_is_within_the_drawing_and_told_in_words(diagram: Diagram):
 
 
 @pytest.mark.parametrize(("stages", "micro"), [(1, 3), (4, 4), (3, 7)])
-def test_a_pipelines_empty_slots_are_its_bubble(stages: int, micro: int):
+def test_the_stated_pipeline_bubble_matches_the_empty_slots(stages: int, micro: int):
     diagram = diagrams.pipeline(stages, micro)
     boxes = list(drawn(diagram).iter(f"{SVG}rect"))
     idle = sum(box.get("fill") == "none" for box in boxes)
@@ -51,14 +51,14 @@ def test_a_pipelines_empty_slots_are_its_bubble(stages: int, micro: int):
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 64])
-def test_bytes_by_stage_are_those_of_the_exercise(ranks: int):
+def test_bytes_by_zero_stage_match_the_deepspeed_exercise(ranks: int):
     told = re.findall(r"stage (\d): ([\d.]+)", diagrams.shared_out(ranks).words)
     assert {int(s): float(b) for s, b in told} == {
         stage: pytest.approx(_bytes(1, ranks, stage), rel=1e-4) for stage in range(4)
     }
 
 
-def test_numbers_have_the_colour_of_the_rank_that_brought_them_and_sums_none():
+def test_numbers_have_the_color_of_their_rank_and_sums_are_white():
     picture = WhoHasWhat("", {0: [10, 11], 1: [20, 21]}, {0: [30, 32], 1: [20, None]})._repr_html_()
     fills = re.findall(r'<rect [^>]*fill="(.*?)"', picture)
     first, second = COLOURS[:2]

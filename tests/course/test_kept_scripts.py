@@ -39,7 +39,7 @@ def test_a_script_that_has_passed_is_kept_when_another_cell_is_checked(script: P
     assert texts(script) == ["draft", "solved"]
 
 
-def test_after_a_reset_run_all_keeps_what_another_notebook_wrote(script: Path):
+def test_a_script_written_by_another_session_is_kept(script: Path):
     before = Scripts()
     before.write(script, "draft")
     before.write(script, "solved")
@@ -59,7 +59,7 @@ def test_a_script_changed_by_hand_is_kept(script: Path):
     assert kept and kept.read_text() == "changed in an editor"
 
 
-def test_a_script_that_cannot_be_written_is_said_with_its_folder(tmp_path: Path):
+def test_a_script_that_cannot_be_written_is_reported_with_its_folder(tmp_path: Path):
     folder = tmp_path / "missing"
     with pytest.raises(UsageError, match=f"cannot write the cell to .* in {folder}"):
         Scripts().write(folder / "capstone.py", "cell")

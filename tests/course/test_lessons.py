@@ -59,7 +59,7 @@ def lesson(
     yield file, play(file, home / "course", RANKROOM_HOME=str(home / "home"))
 
 
-def test_a_lesson_runs_through(lesson: tuple[str, Played]):
+def test_a_lesson_runs_without_errors(lesson: tuple[str, Played]):
     assert not lesson[1].errors
 
 
@@ -79,6 +79,6 @@ def test_checks_tell_right_from_wrong(lesson: tuple[str, Played]):
     assert set(played.verdicts) == set(wrong_answers(file)), "an exercise without wrong answers"
 
 
-def test_what_a_lesson_claims_comes_true(lesson: tuple[str, Played]):
+def test_the_output_of_a_lesson_matches_its_claims(lesson: tuple[str, Played]):
     file, played = lesson
     importlib.import_module(f"answers.lesson_{file[:2]}").claims(played)

@@ -28,7 +28,7 @@ def test_tries_and_the_day_of_the_first_success_are_kept(home: Path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"user": 1}', '{"user": "a", "tries": []}'])
-def test_a_spoiled_file_is_begun_again(home: Path, text: str):
+def test_a_corrupt_progress_file_is_replaced(home: Path, text: str):
     home.mkdir()
     progress.file().write_text(text)
     assert progress.read().tries == {}
@@ -39,7 +39,7 @@ def test_a_spoiled_file_is_begun_again(home: Path, text: str):
 @pytest.mark.parametrize(
     "spoil", [lambda: progress.file().write_text("{"), lambda: progress.file().mkdir()]
 )
-def test_what_cannot_be_read_is_not_called_nothing(home: Path, spoil: Callable[[], None]):
+def test_an_unreadable_progress_file_is_reported_as_an_error(home: Path, spoil: Callable[[], None]):
     home.mkdir()
     spoil()
     said = CliRunner().invoke(main, ["course", "progress"])
@@ -47,13 +47,13 @@ def test_what_cannot_be_read_is_not_called_nothing(home: Path, spoil: Callable[[
     assert "no exercise" not in said.output
 
 
-def test_a_folder_that_cannot_be_written_does_not_spoil_a_lesson(home: Path):
+def test_progress_that_cannot_be_written_raises_no_error(home: Path):
     home.parent.mkdir(exist_ok=True)
     home.write_text("a file where the home should be")
     progress.note("ring.1", True)
 
 
-def test_a_class_is_collected(home: Path, tmp_path: Path):
+def test_the_progress_of_a_class_is_summarized(home: Path, tmp_path: Path):
     folder = tmp_path / "collected"
     for user, passed in (("ada", ["ring.1", "ring.2"]), ("grace", ["ring.1"])):
         (folder / user).mkdir(parents=True)
@@ -68,7 +68,7 @@ def test_a_class_is_collected(home: Path, tmp_path: Path):
     assert "ring.2                 1      2         4.0" in said.output
 
 
-def test_what_is_left_out_of_a_class_is_said(tmp_path: Path):
+def test_invalid_progress_files_of_a_class_are_reported_and_skipped(tmp_path: Path):
     data = {"user": "ada\x1b[2J\x07\u202e", "tries": {"ring.1": 1}, "passed": {}}
     (tmp_path / "ada.json").write_text(json.dumps(data))
     for name, text in (
@@ -87,12 +87,12 @@ def test_what_is_left_out_of_a_class_is_said(tmp_path: Path):
     assert not {*"\x1b\x07\u202e"} & {*said.output}
 
 
-def test_an_empty_collection_says_so(tmp_path: Path):
+def test_a_class_folder_without_progress_files_is_reported(tmp_path: Path):
     said = CliRunner().invoke(main, ["course", "progress", str(tmp_path)])
     assert said.exit_code == 1 and "no course.json in" in said.output
 
 
-def test_ones_own_progress(home: Path):
+def test_a_learners_own_progress_is_shown(home: Path):
     assert "no exercise tried yet" in CliRunner().invoke(main, ["course", "progress"]).output
     progress.note("ring.1", True)
     progress.note("ring.2", False)
@@ -102,7 +102,7 @@ def test_ones_own_progress(home: Path):
     assert "03 Ring all-reduce" in listed and "1 of 4 exercises" in listed
 
 
-def test_the_notebooks_are_copied_and_yours_are_kept(tmp_path: Path):
+def test_course_copy_adds_the_notebooks_and_keeps_changed_ones(tmp_path: Path):
     folder = tmp_path / "mine"
     first = CliRunner().invoke(main, ["course", "copy", str(folder)])
     assert first.exit_code == 0, first.output
@@ -117,7 +117,7 @@ def test_the_notebooks_are_copied_and_yours_are_kept(tmp_path: Path):
 @pytest.mark.parametrize(
     "change", [lambda: progress.note("ring.2", True), lambda: progress.begin(3)]
 )
-def test_what_cannot_be_read_for_a_moment_is_not_written_over(
+def test_a_temporarily_unreadable_progress_file_is_not_overwritten(
     home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
 ):
     progress.note("ring.1", True)
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_for_a_moment_is_not_written_over(
     assert list(progress.read().passed) == ["ring.1"]
 
 
-def test_a_lesson_that_cannot_be_copied_stays_as_it_is(
+def test_a_lesson_whose_reset_fails_is_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     mine = tmp_path / "01_hello_ranks.ipynb"

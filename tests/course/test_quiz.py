@@ -34,7 +34,7 @@ def filled(when: quiz.When, right: int, questions: Sequence[Question] = QUESTION
     return "\n".join(f"{number} {letter}" for number, letter in enumerate(letters, 1))
 
 
-def test_questions_are_two_forms_of_the_same():
+def test_every_quiz_question_has_two_forms_with_distinct_answers():
     assert 8 <= len(QUESTIONS) <= 10
     lessons = {each.number for each in LESSONS}
     for each in QUESTIONS:
@@ -48,7 +48,7 @@ def test_questions_are_two_forms_of_the_same():
     assert not {*all_exercises()} & {f"{when}.{n}" for when in quiz.WHEN for n in range(20)}
 
 
-def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Path):
+def test_the_empty_answer_sheet_is_refused_until_it_has_an_answer(home: Path):
     magic, _, lines = quiz.answer_cell("before").partition("\n")
     assert magic == "%%check quiz.before"
     with pytest.raises(UsageError, match="you have not answered anything yet"):
@@ -57,7 +57,7 @@ def test_the_sheet_that_is_shown_can_be_handed_in_once_it_has_an_answer(home: Pa
     assert "0 of 10 right" in repr(quiz.answer("before", lines.replace("1 ?", f"1 {wrong}", 1)))
 
 
-def test_marks_count_once_and_the_gain_is_said(home: Path):
+def test_a_quiz_is_marked_once_and_the_gain_is_shown(home: Path):
     first = repr(quiz.answer("before", filled("before", 4)))
     assert "4 of 10 right" in first
     assert QUESTIONS[2].before.answers[0] not in first  # the same is asked again later
@@ -73,7 +73,7 @@ def test_marks_count_once_and_the_gain_is_said(home: Path):
     assert kept.tries["before.5"] == 1
 
 
-def test_marks_that_cannot_be_kept_are_said_to_be_lost(home: Path):
+def test_marks_that_cannot_be_stored_are_reported(home: Path):
     home.write_text("a file where the home should be")
     said = repr(quiz.answer("before", filled("before", 4)))
     assert "4 of 10 right" in said and f"your teacher does not get them: {home}" in said
@@ -90,7 +90,7 @@ def test_marks_that_cannot_be_kept_are_said_to_be_lost(home: Path):
         ("", "no answer to 1, 2"),
     ],
 )
-def test_a_sheet_that_is_not_filled_is_not_marked(home: Path, text: str, said: str):
+def test_an_invalid_or_incomplete_answer_sheet_is_not_marked(home: Path, text: str, said: str):
     with pytest.raises(UsageError, match=said):
         quiz.answer("before", text)
     assert quiz.score(progress.read(), "before") is None
@@ -102,7 +102,7 @@ def test_answers_may_be_written_in_several_ways():
     assert quiz.read(f"# mine\n\n{text}") == {n: "b" if n % 2 else "?" for n in range(1, 11)}
 
 
-def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
+def test_a_teacher_sees_the_quiz_gain_of_a_class(home: Path, tmp_path: Path):
     class_folder = tmp_path / "class"
     class_folder.mkdir()
     for user, before, after in (("ada", 2, 8), ("grace", 4, 10), ("late", None, 6)):
@@ -123,7 +123,7 @@ def test_a_teacher_sees_what_was_learnt(home: Path, tmp_path: Path):
     assert "quiz after: 6 of 10 right" in mine and "after.1" not in mine
 
 
-def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
+def test_the_quiz_of_a_workshop_covers_only_its_lessons(home: Path):
     hour = quiz.questions_about([1, 4, 12])
     assert [each.lesson for each in hour] == [1, 4, 4, 12]
     assert (
@@ -154,14 +154,14 @@ def test_a_workshop_asks_for_what_its_lessons_teach(home: Path):
     ]  # fmt: skip
 
 
-def test_a_quiz_of_another_workshop_is_told_with_its_size(home: Path):
+def test_an_earlier_quiz_of_another_length_is_shown_with_its_length(home: Path):
     quiz.answer("before", filled("before", 8))
     hour = quiz.questions_about([1, 4, 12])
     after = quiz.answer("after", filled("after", 4, hour), hour)
     assert after.words == ["quiz after the workshop: 4 of 4 right; before it: 8 of 10"]
 
 
-def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeypatch):
+def test_collected_workshop_results_include_the_quiz(home: Path, tmp_path: Path, monkeypatch):
     plan = Plan(name="w", folder=str(tmp_path / "w"), way="node", lessons=((1, 15),))
     # Other users cannot enter pytest's folders, and do not have to here.
     monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)
@@ -179,7 +179,7 @@ def test_what_is_collected_from_seats_has_it(home: Path, tmp_path: Path, monkeyp
     )  # fmt: skip
 
 
-def test_a_class_without_a_quiz_reads_nothing_of_one(tmp_path: Path):
+def test_a_class_without_a_quiz_gets_no_quiz_results(tmp_path: Path):
     (tmp_path / "ada.json").write_text('{"user": "ada", "tries": {"ring.1": 1}, "passed": {}}')
     assert "quiz" not in CliRunner().invoke(main, ["course", "progress", str(tmp_path)]).output
 
@@ -194,7 +194,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
         made.close()
 
 
-def test_in_a_notebook_it_needs_no_ranks(kernel: Kernel):
+def test_the_quiz_needs_no_ranks_in_a_notebook(kernel: Kernel):
     shown = kernel.run("%course --quiz before")
     assert QUESTIONS[2].before.text in f"{shown.stdout}{shown.text}{shown.outputs}"
     marked = kernel.run(f"%%check quiz.before\n{filled('before', 7)}")
@@ -204,7 +204,7 @@ def test_in_a_notebook_it_needs_no_ranks(kernel: Kernel):
     assert "invalid choice" in str(kernel.run("%course --quiz now").error)
 
 
-def test_in_the_notebook_of_a_workshop_it_is_about_its_lessons(
+def test_the_quiz_in_a_workshop_notebook_covers_its_lessons(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(workshop_folder, "demand_reachable", lambda folder: None)

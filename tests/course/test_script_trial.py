@@ -25,7 +25,7 @@ print("the end")
 """
 
 
-def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Path, tmp_path: Path):
+def test_a_trial_kills_a_rank_and_counts_the_next_run_separately(home: Path, tmp_path: Path):
     trial = ScriptTrial(tmp_path / "trial", READS)
     trial.run(kill=(1, 100))
     assert trial.was_killed and trial.status != 0
@@ -38,7 +38,7 @@ def test_a_rank_is_killed_on_the_way_and_the_next_run_is_counted_apart(home: Pat
     assert trial.saved_by() == {0} and (trial.folder / "model.pt").exists()
 
 
-def test_a_script_that_fails_tells_why(home: Path, tmp_path: Path):
+def test_a_failed_script_is_reported_with_its_error(home: Path, tmp_path: Path):
     trial = ScriptTrial(tmp_path / "trial", "print(1 / 0)")
     trial.run(kill=(0, 1))
     assert trial.status != 0 and not trial.was_killed
@@ -46,7 +46,7 @@ def test_a_script_that_fails_tells_why(home: Path, tmp_path: Path):
 
 
 @pytest.mark.thorough
-def test_a_job_that_never_gives_up_is_ended(home: Path, tmp_path: Path):
+def test_a_job_that_restarts_its_script_endlessly_is_ended(home: Path, tmp_path: Path):
     text = "#!/bin/bash\nwhile ! rankroom run --ranks 1 --preload none train.py; do :; done\n"
     status, started, sizes = run_job(tmp_path, text, failures=99)
     assert status != 0 and started == 4 and sizes == {1}

@@ -17,12 +17,12 @@ from rankroom.course.lessons import LESSONS
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", [each.file for each in LESSONS], ids=lambda file: file[:2])
-def test_run_all_without_an_exercise_solved_says_what_is_missing(file: str, tmp_path: Path):
+def test_run_all_with_unsolved_exercises_says_what_is_missing(file: str, tmp_path: Path):
     home = str(tmp_path / "home")
     assert not untouched(file, tmp_path / "course", 2, RANKROOM_HOME=home)
 
 
-def test_errors_of_libraries_are_told_from_those_of_cells():
+def test_library_errors_are_distinguished_from_cell_errors():
     in_cell = "Cell In[9], line 4\n      1 following\nValueError: the ranks are 0 to 1"
     assert not from_library(in_cell)
     deeper = (

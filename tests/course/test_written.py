@@ -28,7 +28,7 @@ def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
     return found
 
 
-def test_it_begins_and_ends_as_all_do(notebook):
+def test_a_lesson_has_the_standard_beginning_and_end(notebook):
     first, last = notebook.cells[0].source, notebook.cells[-1].source
     assert first.startswith("# ") and "you will" in first
     assert last.startswith("## What to remember")
@@ -38,7 +38,7 @@ def test_it_begins_and_ends_as_all_do(notebook):
     ]
 
 
-def test_its_paragraphs_are_short(notebook):
+def test_paragraphs_of_a_lesson_are_short(notebook):
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             words = re.sub(r"```.*?```", "", cell.source, flags=re.DOTALL)
@@ -57,25 +57,25 @@ def links(notebook: nbformat.NotebookNode) -> set[str]:
     }
 
 
-def test_its_links_lead_somewhere(notebook):
+def test_links_of_a_lesson_are_listed_or_lead_to_a_file(notebook):
     """Links to other sites were checked by hand when they were listed: tests use no network."""
     known = LINKS.read_text().split()
     for target in links(notebook):
         assert target in known if "://" in target else (NOTEBOOKS / target).exists(), target
 
 
-def test_every_link_that_was_looked_at_is_in_a_lesson():
+def test_every_listed_link_is_used_in_a_lesson():
     known = LINKS.read_text().split()
     assert known == sorted(set(known))
     assert set(known) == {each for file in FILES for each in links(read(file)) if "://" in each}
 
 
-def test_its_cells_are_short(notebook):
+def test_code_cells_of_a_lesson_are_short(notebook):
     for cell in notebook.cells:
         assert cell.cell_type == "markdown" or len(cell.source.splitlines()) <= 25, cell.id
 
 
-def test_it_writes_and_removes_only_what_is_its_own(notebook):
+def test_a_lesson_writes_and_removes_only_its_own_files(notebook):
     """A reader's folder may contain a train.py of the reader's own."""
     own = f"lesson-{notebook.file[:2]}", "capstone-runs"
     for cell in notebook.cells:
@@ -87,30 +87,30 @@ def test_it_writes_and_removes_only_what_is_its_own(notebook):
             assert "unlink" not in cell.source, cell.id
 
 
-def test_its_commands_come_after_what_puts_them_on_the_path(notebook):
+def test_shell_commands_come_after_the_cell_that_sets_the_path(notebook):
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     begun = next(place for place, source in enumerate(code) if "%course" in source)
     assert not re.search(r"^!(rankroom|horovodrun)", "\n".join(code[:begun]), re.M)
 
 
-def test_the_message_that_the_teachers_tables_quote_is_said():
+def test_the_busy_message_quoted_for_teachers_is_current():
     quoted = "cluster … is busy with a run of …"
     assert runs.CLUSTER_BUSY.format(name="…", whose="…").startswith(quoted)
     for page in ("notebooks/README.md", "docs/workshop.md"):
         assert f'| "{quoted}"' in (ROOT / page).read_text("utf-8"), page
 
 
-def test_it_goes_further_before_its_end(notebook):
+def test_a_lesson_has_a_going_further_section_before_its_end(notebook):
     assert notebook.cells[-2].id == "stretch"
     assert notebook.cells[-2].source.startswith("## Going further\n")
 
 
-def test_its_last_line_says_how_to_end_the_ranks(notebook):
+def test_the_last_line_of_a_lesson_says_how_to_stop_the_ranks(notebook):
     last = notebook.cells[-1].source.splitlines()[-1]
     assert last == "If you stop here, `%cluster stop` ends the ranks."
 
 
-def test_it_takes_as_long_as_is_said(notebook):
+def test_the_stated_duration_of_a_lesson_matches_the_estimate(notebook):
     said = next(each.minutes for each in LESSONS if each.file == notebook.file)
     measured = minutes(notebook)
     assert said % 5 == 0 and abs(said - measured) < 5, f"{measured:.0f} minutes, not {said}"
@@ -118,12 +118,12 @@ def test_it_takes_as_long_as_is_said(notebook):
     assert re.search(rf"\b{said} minutes", first) or (said == 10 and "ten minutes" in first)
 
 
-def test_the_rule_for_its_minutes_is_the_teachers():
+def test_the_reading_speed_is_stated_in_the_teachers_guide():
     told = (NOTEBOOKS / "README.md").read_text()
     assert f"{WORDS} words and {LINES} lines of code a minute" in told
 
 
-def test_its_exercises_have_three_hints_and_a_solution(notebook):
+def test_exercises_have_three_hints_and_a_solution(notebook):
     checked = [
         match[1] for c in notebook.cells
         if c.cell_type == "code" and (match := CHECK.match(c.source))
@@ -146,7 +146,7 @@ def test_its_exercises_have_three_hints_and_a_solution(notebook):
             assert SOLUTION.search(after)[1].strip() not in cell.source
 
 
-def test_every_exercise_is_asked_somewhere():
+def test_every_exercise_is_used_in_a_lesson():
     asked = {
         match[1] for file in FILES for cell in read(file).cells
         if (match := CHECK.match(cell.source))
@@ -154,7 +154,7 @@ def test_every_exercise_is_asked_somewhere():
     assert asked == set(all_exercises())
 
 
-def test_the_lessons_are_the_notebooks_there_are():
+def test_every_notebook_is_listed_packaged_and_documented():
     there = {path.name for path in NOTEBOOKS.glob("*.ipynb")}
     assert {*FILES, "quickstart.ipynb"} == there
     packed = (ROOT / "pyproject.toml").read_text()
@@ -168,7 +168,7 @@ def test_the_lessons_are_the_notebooks_there_are():
             assert f"[{each.number} {each.title}]({each.file}) | {each.minutes} |" in overview
 
 
-def test_nothing_is_said_twice_the_same(notebook):
+def test_no_long_line_occurs_in_two_lessons(notebook):
     """A long line that is in two lessons was copied."""
     mine = {line for cell in notebook.cells if cell.cell_type == "markdown"
             for line in cell.source.splitlines() if len(line) > 90}  # fmt: skip
@@ -178,7 +178,7 @@ def test_nothing_is_said_twice_the_same(notebook):
             assert not mine & others
 
 
-def test_later_lessons_import_what_earlier_ones_show():
+def test_imported_models_match_those_that_earlier_lessons_define():
     """The networks of `rankroom.course.models` are those that cells define."""
     import torch
 
@@ -206,7 +206,7 @@ def test_later_lessons_import_what_earlier_ones_show():
     assert 0 <= models.clock("cpu") - begun < 60
 
 
-def test_the_folder_is_where_the_tests_think(tmp_path: Path):
+def test_the_lessons_folder_is_the_notebooks_folder(tmp_path: Path):
     from rankroom.course.lessons import folder
 
     assert folder() == NOTEBOOKS

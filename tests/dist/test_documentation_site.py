@@ -36,7 +36,7 @@ def build(tools: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_site_is_built_and_a_broken_link_ends_it(tools: Path):
+def test_the_documentation_is_built_and_a_broken_link_fails_the_build(tools: Path):
     done = build(tools)
     assert done.returncode == 0, done.stdout
     site = tools.parents[1] / "dist" / "docs"

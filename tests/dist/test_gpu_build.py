@@ -22,14 +22,14 @@ def pip_has(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     monkeypatch.setattr(gpu_build, "run", fetch)
 
 
-def test_what_pips_compiler_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_pips_compiler_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pip_has(monkeypatch, "bin/ptxas", "bin/nvcc.profile", "include/nvcc", "nvvm/bin/cicc")
     said = gpu_build.without_toolkit("12")
     assert "cu12 12.9.86 has cicc, ptxas and lacks nvcc, cudafe++, fatbinary, nvlink." in said
     assert "install CUDA toolkit 12 and set CUDA_HOME to it" in said
 
 
-def test_a_compiler_that_pip_has_after_all_is_a_failure(
+def test_the_gpu_build_fails_if_pip_has_nvcc_after_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pip_has(monkeypatch, "bin/ptxas", "bin/nvcc")

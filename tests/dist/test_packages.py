@@ -34,14 +34,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, offered: bool, asked:
         (False, True, "cuda", ["torch===2.13.0"]),
     ],
 )
-def test_a_machine_without_a_gpu_takes_torch_for_the_cpu_where_pip_has_it(
+def test_without_a_gpu_the_cpu_build_of_torch_is_chosen_if_pip_has_it(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, offered: bool, asked: str, words: list[str]
 ) -> None:
     machine(monkeypatch, gpu=gpu, offered=offered, asked=asked)
     assert packages.torch_build(PYTHON, "2.13.0") == words
 
 
-def test_a_build_that_pip_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_or_unknown_torch_build_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, gpu=False, offered=False, asked="cpu")
     with pytest.raises(SystemExit, match=r"no torch==2.13.0\+cpu for this Python.*pip config set"):
         packages.torch_build(PYTHON, "2.13.0")
@@ -55,7 +55,7 @@ def test_a_build_that_pip_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None
     [("2.21.0", True), ("2.21.0.post1", True), ("2.22.0rc0", False), ("2.22.0.dev3", False),
      (None, False)],
 )  # fmt: skip
-def test_a_candidate_is_no_release(
+def test_a_prerelease_does_not_count_as_offered(
     monkeypatch: pytest.MonkeyPatch, version: str | None, is_offered: bool
 ) -> None:
     def pip(*words: object) -> bool:
@@ -83,7 +83,7 @@ def files(folder: Path, **sizes: int) -> list[dict[str, object]]:
     return found
 
 
-def test_how_much_comes_is_said_before_it_comes(
+def test_the_download_size_is_announced_before_the_download(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(monkeypatch, gpu=False, offered=False)
@@ -99,7 +99,7 @@ def test_how_much_comes_is_said_before_it_comes(
     assert "1 package, at least 0.0 GB" in capsys.readouterr().out
 
 
-def test_a_disk_that_is_too_small_is_told_before_the_download(
+def test_too_little_disk_space_is_reported_before_the_download(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine(monkeypatch, gpu=False, offered=False)
@@ -125,7 +125,7 @@ def test_the_python_that_runs_is_found() -> None:
     assert interpreters.find("3.99") is None
 
 
-def test_a_machine_with_one_python_has_nothing_more_to_try(
+def test_trials_with_other_pythons_are_skipped_if_there_are_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(interpreters, "find", lambda version: None)
@@ -136,7 +136,7 @@ def test_a_machine_with_one_python_has_nothing_more_to_try(
     assert closing.startswith("0 passed, 0 failed, 1 skipped in ")
 
 
-def test_the_table_of_versions_brings_its_heading(tmp_path: Path) -> None:
+def test_the_versions_get_a_heading_and_repeated_rows_are_replaced(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "pythons.md").read_text("utf-8")
     before, _, rest = text.partition(versions.BEGIN)
     page = tmp_path / "page.md"
@@ -152,7 +152,7 @@ def test_the_table_of_versions_brings_its_heading(tmp_path: Path) -> None:
     assert f"|---|\n{older.row}\n{again.row}\n\n3.14\n\n{versions.END}" in page.read_text()
 
 
-def test_uv_looks_where_pip_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [each for each in os.environ if each.startswith("PIP_")]:
         monkeypatch.delenv(name)
     settings = tmp_path / "pip.conf"

@@ -40,7 +40,7 @@ def a_step(checkout, times):
     return setup.Step("a step", lambda: setup.text_of(source), make, made)
 
 
-def test_a_step_is_done_again_only_for_another_content(checkout, capsys):
+def test_a_step_is_repeated_only_if_the_content_of_its_inputs_changes(checkout, capsys):
     times = []
     step = a_step(checkout, times)
     assert step.due()
@@ -105,7 +105,7 @@ def test_steps_wait_for_what_they_need_and_for_nothing_else(checkout):
     assert len(order) == 4, "none of them was due"
 
 
-def test_a_step_that_fails_ends_what_goes_on_beside_it(checkout, tmp_path):
+def test_a_failed_step_ends_steps_that_run_in_parallel(checkout, tmp_path):
     started = tmp_path / "started"
     sleep = f"touch {started}; sleep 600"
 
@@ -128,7 +128,7 @@ def test_a_step_that_fails_ends_what_goes_on_beside_it(checkout, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_end_of_the_set_up_is_that_of_its_commands(tmp_path, number):
+def test_a_signal_that_ends_the_setup_also_ends_its_commands(tmp_path, number):
     pid = tmp_path / "pid"
     source = f"""
 import pathlib, signal, machine, setup
@@ -150,19 +150,19 @@ setup.take_all([setup.Step("long", lambda: "", lambda: machine.run(command), set
         time.sleep(0.02)
 
 
-def test_a_command_that_ends_by_itself_when_it_is_told_to_was_ended():
+def test_a_command_that_exits_with_143_on_sigterm_is_reported_as_ended():
     with pytest.raises(SystemExit, match="was ended"):
         machine.run(["sh", "-c", "trap 'exit 143' TERM; kill $$"])
 
 
-def test_every_step_waits_for_steps_before_it():
+def test_every_step_depends_only_on_earlier_steps():
     known = []
     for step in setup.STEPS:
         assert set(step.after) <= set(known), step.name
         known.append(step.name)
 
 
-def test_sources_are_what_people_wrote(tmp_path):
+def test_sources_exclude_generated_files(tmp_path):
     for name in ("src/a.ts", "src/lib/b.ts", "node_modules/c.js", "tsconfig.tsbuildinfo", "z.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -170,7 +170,7 @@ def test_sources_are_what_people_wrote(tmp_path):
     assert sorted(found) == ["src/a.ts", "z.json"]
 
 
-def test_an_environment_that_was_moved_is_not_kept(checkout, tmp_path):
+def test_a_moved_environment_is_recognized(checkout, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
     pip = tmp_path / ".venv" / "bin" / "pip"
     assert not setup.here()
@@ -182,7 +182,7 @@ def test_an_environment_that_was_moved_is_not_kept(checkout, tmp_path):
     assert not setup.works()
 
 
-def test_the_ranges_are_those_of_pyproject(monkeypatch):
+def test_version_ranges_are_read_from_pyproject(monkeypatch):
     monkeypatch.chdir(TOOLS.parent)
     monkeypatch.setattr(setup, "PYTHON", sys.executable)
     ranges = setup.ranges(setup.EXTRAS)
@@ -191,7 +191,7 @@ def test_the_ranges_are_those_of_pyproject(monkeypatch):
     assert any(each.startswith("jupyter_server>=") for each in ranges)
 
 
-def test_the_lock_names_no_place():
+def test_the_lock_has_no_paths_or_local_versions():
     lines = setup.LOCK.read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert len(pins) > 50
@@ -199,21 +199,21 @@ def test_the_lock_names_no_place():
     assert not [pin for pin in pins if pin.startswith(("horovod", "rankroom"))]
 
 
-def test_a_machine_that_lacks_something_says_how_to_get_it(monkeypatch):
+def test_missing_tools_are_reported_with_the_apt_command(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match=r"needs g\+\+, npm: .*`sudo apt install g\+\+ npm`"):
         machine.provide(["g++", "npm", "g++"])
 
 
-def test_the_packages_are_those_of_the_python_that_it_is():
+def test_debian_packages_match_the_version_of_the_running_python():
     """It need not be the distribution's own Python."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     wanted = ["Python's venv", "Python's headers"]
     assert machine.from_debian(wanted) == [f"{version}-venv", f"{version}-dev"]
 
 
-def test_no_package_is_advised_where_debian_has_only_an_older_one(tmp_path, monkeypatch):
+def test_apt_is_not_suggested_for_an_outdated_nodejs(tmp_path, monkeypatch):
     node = tmp_path / "node"
     node.write_text("#!/bin/sh\necho v12.22.9\n")
     node.chmod(0o755)
@@ -228,7 +228,7 @@ def test_no_package_is_advised_where_debian_has_only_an_older_one(tmp_path, monk
         machine.provide([machine.NODE, "Chromium"])
 
 
-def test_the_oldest_node_runs_what_is_locked():
+def test_locked_npm_packages_support_the_oldest_supported_nodejs():
     """npm only warns about a Node.js that is older than a package requires."""
     lock = json.loads((TOOLS.parent / "extension" / "package-lock.json").read_text())
     wants = {
@@ -241,7 +241,7 @@ def test_the_oldest_node_runs_what_is_locked():
         assert min(majors, default=0) <= machine.OLDEST_NODE, (name, want)
 
 
-def test_the_extensions_tests_are_named_one_by_one():
+def test_node_is_given_test_files_rather_than_their_folder():
     """From Node.js 21 on, `node --test` does not search a folder."""
     scripts = json.loads((TOOLS.parent / "extension" / "package.json").read_text())["scripts"]
     assert scripts["test"].endswith("node --test lib-test/test/*.test.js")
@@ -259,7 +259,7 @@ def test_a_python_that_is_too_old_or_too_new_is_refused(tmp_path, version, ok):
     assert ("needs Python 3.10 to 3.14" in done.stdout) == bool(ok)
 
 
-def test_a_python_of_the_environment_that_is_gone_is_not_taken(tmp_path):
+def test_make_does_not_use_an_environment_whose_python_is_gone(tmp_path):
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python = tmp_path / ".venv" / "bin" / "python"
     show = "show: ; @echo $(PYTHON)"
@@ -272,7 +272,7 @@ def test_a_python_of_the_environment_that_is_gone_is_not_taken(tmp_path):
         python.unlink()
 
 
-def test_a_terminal_that_has_not_all_letters_is_written_to():
+def test_messages_are_escaped_where_the_terminal_lacks_a_character():
     code = """
 import setup
 setup.only_one = setup.contextlib.nullcontext
@@ -299,7 +299,7 @@ LOCKED = f"tensorflow-cpu=={setup.locked('tensorflow-cpu')}"
         (False, {"setuptools"}, False, False),
     ],
 )
-def test_without_a_release_of_tensorflow_there_is_pytorch(
+def test_pytorch_alone_is_installed_if_pip_offers_no_tensorflow(
     monkeypatch, capsys, is_locked, offered, as_locked, has_tensorflow
 ):
     installed = packages_installed(monkeypatch, is_locked, offered)
@@ -312,7 +312,7 @@ def test_without_a_release_of_tensorflow_there_is_pytorch(
     assert ("ranks have PyTorch only" in said) != has_tensorflow
 
 
-def test_without_an_index_nothing_is_left_out(monkeypatch):
+def test_setup_fails_if_pip_finds_no_package_at_all(monkeypatch):
     with pytest.raises(SystemExit, match="pip finds no package at all"):
         packages_installed(monkeypatch, True, set())
 
@@ -331,12 +331,12 @@ def packages_installed(monkeypatch, is_locked, offered):
     return installed
 
 
-def test_a_wheel_replaces_wheels_only():
+def test_make_dist_removes_only_old_wheels():
     recipe = (TOOLS.parent / "Makefile").read_text().partition("\ndist: ")[2].partition("\n\n")[0]
     assert re.findall(r"^\trm (.+)$", recipe, re.M) == ["-f dist/*.whl"]
 
 
-def test_root_gets_it_installed(monkeypatch):
+def test_missing_packages_are_installed_if_setup_runs_as_root(monkeypatch):
     ran = []
     here = iter([False, True])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -356,7 +356,7 @@ def test_a_command_that_fails_shows_its_last_lines(capsys):
     assert "  line 1" not in shown
 
 
-def test_what_is_installed_starts_no_service(tmp_path, monkeypatch):
+def test_installing_packages_starts_no_services(tmp_path, monkeypatch):
     policy = tmp_path / "policy-rc.d"
     monkeypatch.setattr(machine, "POLICY", policy)
     with machine.no_services():
@@ -368,12 +368,12 @@ def test_what_is_installed_starts_no_service(tmp_path, monkeypatch):
     assert policy.exists()
 
 
-def test_the_test_cluster_is_set_up_where_it_can_be_brought_up():
+def test_the_test_cluster_needs_slurm_munge_and_sshd_but_no_browser():
     assert set(machine.CLUSTER) >= {"slurmctld", "slurmd", "munged", "sshd"}
     assert not set(machine.CLUSTER) & {"Chromium", "npm"}
 
 
-def test_the_lock_is_for_every_python_3_11():
+def test_locked_packages_support_every_release_of_python_3_11():
     """A package that requires a later patch release excludes Debian 12, whose Python is 3.11.2."""
     lines = (TOOLS.parent / "requirements.lock").read_text().splitlines()
     names = [line.partition("==")[0] for line in lines if "==" in line and line[0] != "#"]
@@ -383,9 +383,7 @@ def test_the_lock_is_for_every_python_3_11():
     assert not refused
 
 
-def test_packages_are_compiled_whatever_files_for_other_pythons_are_among_them(
-    tmp_path, monkeypatch
-):
+def test_files_for_other_pythons_do_not_stop_the_compilation_of_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(setup, "VENV", tmp_path)
     monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -42,7 +42,7 @@ def test_long_texts_are_cut_between_blocks():
     assert all(slides.height_of(each) <= slides.ROOM for each in found)
 
 
-def test_drawings_are_drawn_and_nothing_else_is_run():
+def test_the_diagram_cells_of_all_lessons_are_drawn():
     source = "from rankroom.course.diagrams import ring\n\nring(ranks=3)"
     [drawing] = slides.drawn(source)
     assert "<svg" in drawing._repr_html_()
@@ -56,7 +56,7 @@ def test_drawings_are_drawn_and_nothing_else_is_run():
 @pytest.mark.thorough
 @pytest.mark.ui
 @pytest.mark.timeout(600)
-def test_slides_in_a_browser(tmp_path: Path):
+def test_slides_load_nothing_from_the_network_and_open_in_a_browser(tmp_path: Path):
     assert PLAYWRIGHT.exists() and CHROMIUM.exists(), "`make test` sets up Playwright and Chromium"
     file = tmp_path / "slides.html"
     made = subprocess.run(

@@ -105,7 +105,7 @@ def bare(request, wheel, tmp_path_factory):
     return Bare(folder)
 
 
-def test_the_wheel_holds_everything(wheel):
+def test_the_wheel_contains_all_data_files_and_no_build_leftovers(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "rankroom/record/record.schema.json",
@@ -123,7 +123,7 @@ def test_the_wheel_holds_everything(wheel):
     assert not [name for name in names if any(each in name for each in left_out)]
 
 
-def test_nothing_else_is_at_hand(bare):
+def test_the_environment_has_neither_nodejs_nor_a_framework(bare):
     path = bare.environment()["PATH"]
     assert shutil.which("node", path=path) is None
     packages = bare.run("pip", "list", "--format=freeze")
@@ -142,7 +142,7 @@ def test_the_lab_extension_is_enabled(bare):
     assert re.search(rf"rankroom v{re.escape(rankroom.__version__)} +enabled +OK", said), said
 
 
-def test_the_command_is_there(bare):
+def test_the_rankroom_command_is_installed(bare):
     said = bare.run("rankroom", "--help")
     for word in ("demo", "horovod", "runs"):
         assert re.search(rf"^  {word} ", said, re.M)

@@ -129,7 +129,7 @@ PEERS = {
 
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
-def test_a_run_goes_on_beside(usual: Cluster, peer: Callable[[Cluster], None], tmp_path: Path):
+def test_a_run_survives_bad_peers(usual: Cluster, peer: Callable[[Cluster], None], tmp_path: Path):
     process = psutil.Process(usual.refresh().supervisor)
     usual._ask("follow")
     log = usual.paths.supervisor_log.read_text()
@@ -149,7 +149,7 @@ def test_a_run_goes_on_beside(usual: Cluster, peer: Callable[[Cluster], None], t
     assert len([line for line in said.splitlines() if not line.startswith(" ")]) <= 3, said
 
 
-def test_a_cluster_of_a_version_to_come_is_refused(usual: Cluster):
+def test_a_cluster_of_a_newer_version_is_refused(usual: Cluster):
     info = usual.refresh()
     usual.paths.write(type(info)(**{**vars(info), "version": VERSION + 1}))
     try:
@@ -164,7 +164,7 @@ def test_a_cluster_of_a_version_to_come_is_refused(usual: Cluster):
     "a supervisor stands still for longer than it is waited for",
     "one line says so; what was asked meanwhile is not done later, and it goes on",
 )
-def test_a_supervisor_that_does_not_answer(usual: Cluster, tmp_path: Path):
+def test_requests_to_a_suspended_supervisor_time_out_without_effect(usual: Cluster, tmp_path: Path):
     run = usual.run(GATED.format(gate=str(tmp_path / "gate")))
     with stopped(usual):
         with pytest.raises(RankroomError, match="did not answer within 10 s") as told:

@@ -143,7 +143,7 @@ def alone(tmp_path_factory):
     ("rank", "step", "goes_on"), [(1, 5, 4), (0, 5, 4), (1, 0, 0)],
     ids=["rank 1 dies", "rank 0 dies", "a rank dies before the first commit"],
 )  # fmt: skip
-def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
+def test_elastic_training_continues_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
     die = f"rank == {rank} and state.batch == {step} and once('flag') and die()"
     before = {each.rank: each.pid for each in pair.ranks}
     seen, run = trained(pair, training(tmp_path, die))
@@ -172,7 +172,7 @@ def test_it_goes_on_from_the_last_commit(pair, tmp_path, rank, step, goes_on):
 
 
 @pytest.mark.thorough
-def test_collectives_are_matched_after_a_rank_came_back(three, tmp_path):
+def test_collectives_are_matched_after_a_rank_has_rejoined(three, tmp_path):
     from rankroom.analysis.collectives import Collectives
 
     die = "time.sleep(0.4); rank == 2 and state.batch == 5 and once('flag') and die()"
@@ -198,7 +198,7 @@ def test_two_ranks_die_in_turn(pair, tmp_path):
     assert len(went_on(run)) == 2
 
 
-def test_the_one_that_came_back_is_then_the_one_that_has_the_state(three, tmp_path):
+def test_a_rejoined_rank_without_a_commit_of_its_own_supplies_the_state(three, tmp_path):
     # Rank 1 has made no commit of its own when rank 0 dies.
     die = (
         "rank == 1 and state.batch == 2 and once('first') and die(); "
@@ -209,7 +209,7 @@ def test_the_one_that_came_back_is_then_the_one_that_has_the_state(three, tmp_pa
     assert seen[0] == [2, 3, 4, 5, 6, 7] and seen[1] == [2, 3, 2, 3, 4, 5, 6, 7]
 
 
-def test_another_dies_while_the_first_is_waited_for(three, tmp_path):
+def test_a_second_rank_dies_while_the_first_is_restarted(three, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('first') and die()"
     soon = "rank == 2 and once('second') and threading.Timer(0.2, die).start()"
     seen, run = trained(three, training(tmp_path, die, restored=soon))
@@ -217,7 +217,7 @@ def test_another_dies_while_the_first_is_waited_for(three, tmp_path):
     assert len(went_on(run)) == 2
 
 
-def test_a_rank_dies_just_when_it_has_come_back(other_three, tmp_path):
+def test_a_restarted_rank_dies_again_before_it_rejoins(other_three, tmp_path):
     again = (
         f"first, second = pathlib.Path({str(tmp_path)!r}, 'first'), "
         f"pathlib.Path({str(tmp_path)!r}, 'again')\n"
@@ -229,7 +229,7 @@ def test_a_rank_dies_just_when_it_has_come_back(other_three, tmp_path):
     assert seen[1] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
 
 
-def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
+def test_a_restarted_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     first, second = (f"pathlib.Path({str(tmp_path)!r}, {name!r})" for name in ("flag", "again"))
     dies = (
         f"if rank == 1 and {first}.exists() and not {second}.exists():\n"
@@ -243,7 +243,7 @@ def test_a_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
 
 
 @pytest.mark.thorough
-def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, tmp_path):
+def test_a_second_rank_dies_while_horovod_connects_and_another_is_late(other_three, tmp_path):
     # All three ranks have met. Rank 2 dies as it connects, 3 s before rank 0 asks for addresses.
     ways = """
         from rankroom.rank.world import World
@@ -268,7 +268,7 @@ def test_another_dies_as_horovod_connects_them_and_one_comes_late(other_three, t
 
 
 @pytest.mark.thorough
-def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three, tmp_path):
+def test_a_second_rank_dies_after_announcing_its_address_to_horovod(new_three, tmp_path):
     # Of two ranks, the one with the lower address listens; rank 2 announces the highest of all.
     ways = """
         import socket, urllib.error, urllib.request
@@ -302,7 +302,7 @@ def test_another_dies_when_it_has_said_where_it_is_and_is_listened_for(new_three
     assert run.duration < 25  # Horovod alone would listen for 30 s
 
 
-def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
+def test_a_rank_that_dies_after_every_restart_stays_down(tmp_path, home):
     cluster = Cluster.local(ranks=2, auto_restart=True, preload="torch,horovod.torch")
     try:
         flag = f"pathlib.Path({str(tmp_path)!r}, 'flag')"
@@ -318,7 +318,7 @@ def test_a_rank_that_dies_each_time_is_left_down_soon(tmp_path, home):
         cluster.stop()
 
 
-def test_names_of_earlier_cells_are_missing_on_it(other_pair, tmp_path):
+def test_a_restarted_rank_lacks_variables_of_earlier_cells(other_pair, tmp_path):
     finish(other_pair, "limit = 5")
     die = "rank == 1 and state.batch == limit and once('flag') and die()"
     run = finish(other_pair, training(tmp_path, die))
@@ -373,7 +373,7 @@ def keras_pair(tmp_path_factory):
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.thorough)])
-def test_keras_goes_on_from_the_last_commit(keras_pair, tmp_path, rank):
+def test_elastic_keras_training_continues_from_the_last_commit(keras_pair, tmp_path, rank):
     whole = values(keras_pair, KERAS.format(folder=str(tmp_path), rank=-1))
     ranks = values(keras_pair, KERAS.format(folder=str(tmp_path), rank=rank))
     assert [each[0] for each in ranks] == [4, 4]
@@ -384,7 +384,7 @@ def test_keras_goes_on_from_the_last_commit(keras_pair, tmp_path, rank):
 # -- without --auto-restart
 
 
-def test_who_restarts_it_meanwhile_brings_it_back(alone, tmp_path):
+def test_restarting_a_dead_rank_by_command_resumes_the_training(alone, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     run = alone.run(training(tmp_path, die))
     command = f"rankroom cluster restart {alone.name} --ranks 1"
@@ -395,7 +395,7 @@ def test_who_restarts_it_meanwhile_brings_it_back(alone, tmp_path):
     assert eval(run.results[0])[1:] == [[0, 1, 2, 3, 4, 5, 4, 5, 6, 7], WEIGHTS]
 
 
-def test_a_living_rank_can_be_restarted_in_it(alone, tmp_path):
+def test_a_live_rank_can_be_restarted_during_elastic_training(alone, tmp_path):
     run = alone.run(training(tmp_path, "print(f'step {state.batch}'); time.sleep(0.5)"))
     until(lambda: "step 3" in log(run, 0))
     alone.restart([0])
@@ -403,7 +403,7 @@ def test_a_living_rank_can_be_restarted_in_it(alone, tmp_path):
     assert went_on(run)[0].startswith("rank 0 was restarted; it has rejoined")
 
 
-def test_one_that_nobody_restarts_ends_the_run(alone, tmp_path):
+def test_a_dead_rank_that_is_not_restarted_in_time_fails_the_run(alone, tmp_path):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     begun = time.monotonic()
     run = finish(alone, training(tmp_path, die))
@@ -419,7 +419,7 @@ def test_one_that_nobody_restarts_ends_the_run(alone, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["interrupt", "release"])
-def test_who_waits_for_it_can_be_ended(alone, tmp_path, how):
+def test_a_rank_waiting_for_a_dead_one_can_be_interrupted_or_released(alone, tmp_path, how):
     die = "rank == 1 and state.batch == 5 and once('flag') and die()"
     run = alone.run(training(tmp_path, die))
     until(lambda: "was killed" in log(run, 1, "stderr"))
@@ -433,7 +433,7 @@ def test_who_waits_for_it_can_be_ended(alone, tmp_path, how):
 
 
 @pytest.mark.thorough
-def test_a_cluster_is_stopped_meanwhile(home, tmp_path, monkeypatch):
+def test_a_cluster_is_stopped_while_a_rank_waits_for_a_dead_one(home, tmp_path, monkeypatch):
     monkeypatch.delenv("RANKROOM_ELASTIC_SECONDS", raising=False)
     cluster = Cluster.local(ranks=2, preload="torch,horovod.torch")
     try:

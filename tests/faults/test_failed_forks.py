@@ -54,7 +54,7 @@ def two(home: Path) -> Iterator[Cluster]:
 @pytest.mark.fault(
     "the process that forks ranks can fork none", "no rank ends, and the one that is down says why"
 )
-def test_ranks_live_on_where_none_can_be_forked(two: Cluster):
+def test_other_ranks_survive_a_restart_whose_fork_fails(two: Cluster):
     values(two, "kept = rank")
     supervisor = psutil.Process(two.refresh().supervisor)
     [forks] = [p for p in supervisor.children() if "rankroom.agent.node_agent" in p.cmdline()]
@@ -70,7 +70,7 @@ def test_ranks_live_on_where_none_can_be_forked(two: Cluster):
     "the supervisor can start no thread during a run",
     "the run ends as ever, and the next one works",
 )
-def test_a_run_ends_where_no_thread_can_be_started(two: Cluster, tmp_path: Path):
+def test_runs_end_normally_while_the_supervisor_cannot_start_threads(two: Cluster, tmp_path: Path):
     gate = tmp_path / "gate"
     run = two.run(GATED.format(gate=str(gate)))
     assert poll_until(lambda: written(two.store, run.id, 1).count("\n") > 20, 60)

@@ -106,7 +106,7 @@ def begin(ranks: Cluster, steps: Path, killed_after: int | None = None) -> Run:
     "no print fails, no line is missing; the record says that it was so",
 )
 @pytest.mark.parametrize("disk", ["clusters"], indirect=True)
-def test_a_full_spool(ranks, disk, tmp_path):
+def test_a_temporarily_full_spool_disk_loses_no_line(ranks, disk, tmp_path):
     run = begin(ranks, tmp_path)
     make_step(tmp_path, 0)
     disk.fill()
@@ -128,7 +128,7 @@ def test_a_full_spool(ranks, disk, tmp_path):
     "a rank is killed while the disk of its spool is full", "its last line is in the record"
 )
 @pytest.mark.parametrize("disk", ["clusters"], indirect=True)
-def test_a_rank_killed_on_a_full_disk(ranks, disk, tmp_path):
+def test_a_rank_killed_while_the_spool_disk_is_full_loses_no_line(ranks, disk, tmp_path):
     run = begin(ranks, tmp_path, killed_after=1)
     make_step(tmp_path, 0)
     disk.fill()
@@ -154,7 +154,7 @@ def spooled(ranks: Cluster, run: Run, rank: int) -> list[str]:
     "the run goes on; when there is room again, the record has every line",
 )
 @pytest.mark.parametrize("disk", ["runs"], indirect=True)
-def test_a_full_disk_of_records(ranks, disk, tmp_path):
+def test_a_temporarily_full_record_disk_loses_no_line(ranks, disk, tmp_path):
     run = begin(ranks, tmp_path)
     make_step(tmp_path, 0)
     disk.fill()
@@ -173,7 +173,7 @@ def test_a_full_disk_of_records(ranks, disk, tmp_path):
     "the run ends and says what is missing, the spools keep it, and the record gets it later",
 )
 @pytest.mark.parametrize("disk", ["runs"], indirect=True)
-def test_a_disk_of_records_that_stays_full(ranks, disk, tmp_path):
+def test_a_record_is_completed_from_the_spools_once_its_disk_has_room(ranks, disk, tmp_path):
     run = begin(ranks, tmp_path)
     make_step(tmp_path, 0)
     disk.fill()
@@ -198,7 +198,7 @@ def test_a_disk_of_records_that_stays_full(ranks, disk, tmp_path):
     "the cluster goes on; how the rank ended is written when there is room",
 )
 @pytest.mark.parametrize("disk", ["clusters"], indirect=True)
-def test_a_rank_that_ends_while_the_disk_is_full(ranks, disk):
+def test_how_a_rank_ended_is_recorded_once_the_disk_has_room(ranks, disk):
     disk.fill()
     gone = psutil.Process(ranks.info.ranks[1].pid)
     gone.kill()

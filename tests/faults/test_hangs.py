@@ -185,7 +185,7 @@ THOROUGH = {"different libraries", "uneven batches", "TensorFlow, eager"}
         for name, case in CASES.items()
     ],
 )
-def test_it_is_explained_and_let_go(ready, explained, source, words, record_property):
+def test_a_hang_is_explained_and_released(ready, explained, source, words, record_property):
     run = ready.run(source)
     try:
         hang = hang_of(ready, run, words)
@@ -204,7 +204,7 @@ def test_it_is_explained_and_let_go(ready, explained, source, words, record_prop
     assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
 
 
-def test_a_wait_may_last_as_long_as_the_environment_says(home, monkeypatch):
+def test_rankroom_hang_seconds_sets_when_a_hang_is_reported(home, monkeypatch):
     monkeypatch.setenv("RANKROOM_HANG_SECONDS", "7")
     cluster = Cluster.local(ranks=1)
     try:
@@ -217,7 +217,7 @@ def test_a_wait_may_last_as_long_as_the_environment_says(home, monkeypatch):
 
 
 @pytest.mark.alone  # it measures time
-def test_a_slow_rank_is_only_told_of(ready, tmp_path):
+def test_a_slow_rank_is_reported_but_not_released(ready, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     run = ready.run(
         f"if rank == 1:\n    open({str(gate)!r}).read()\nhvd.allreduce(x, op=hvd.Sum).tolist()"
@@ -230,7 +230,7 @@ def test_a_slow_rank_is_only_told_of(ready, tmp_path):
 
 
 @pytest.mark.alone  # it measures time
-def test_steps_that_wait_a_little_are_not_hangs(ready):
+def test_short_waits_in_each_step_are_not_a_hang(ready):
     """The waits add up to more than the time after which a run counts as stuck."""
     source = "for i in range(6):\n    time.sleep(1.2 * rank)\n    hvd.allreduce(x)"
     run = finish(ready, source)
@@ -252,7 +252,7 @@ def test_steps_that_wait_a_little_are_not_hangs(ready):
     ],
     ids=["a child process", "another thread"],
 )
-def test_what_computes_for_the_cell_is_no_hang(ready, source):
+def test_waiting_for_a_computing_child_or_thread_is_not_a_hang(ready, source):
     run = finish(ready, source)
     assert run.state == "done" and run.info.notes == []
     assert run.duration > 6
@@ -268,7 +268,7 @@ def stacks(cluster, ranks, words, seconds=60):
         assert time.monotonic() < until, texts
 
 
-def test_stacks_of_all_ranks(ready):
+def test_stacks_show_all_user_threads_of_all_ranks(ready):
     source = dedent("""
         def wait_here():
             threading.Event().wait(300)
@@ -287,7 +287,7 @@ def test_stacks_of_all_ranks(ready):
     assert run.wait(60) and states(run) == {0: "interrupted", 1: "interrupted"}
 
 
-def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
+def test_stacks_are_shown_for_a_rank_stuck_in_c_code(ready, tmp_path):
     os.mkfifo(gate := tmp_path / "gate")
     source = f"""
         def inner():
@@ -309,7 +309,7 @@ def test_stacks_of_a_rank_that_is_stuck_in_c(ready, tmp_path):
     assert over and run.state == "done" and log(run, 1, "stderr") == ""
 
 
-def test_a_release_from_outside_leaves_the_ranks_usable(ready, tmp_path):
+def test_collectives_work_again_after_a_release_during_a_successful_run(ready, tmp_path):
     """Although the run succeeds after it, the next cell must set Horovod up again."""
     gate = tmp_path / "gate"
     run = ready.run(f"print(1)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n1")
@@ -321,6 +321,6 @@ def test_a_release_from_outside_leaves_the_ranks_usable(ready, tmp_path):
     assert values(ready, ALL) == [[["precious", rank], 2.0, 2.0, 2.0] for rank in range(2)]
 
 
-def test_nothing_to_release(ready):
+def test_releasing_idle_ranks_is_refused(ready):
     with pytest.raises(UsageError, match=r"no rank is running a cell: there is nothing to release"):
         ready.release()

@@ -226,7 +226,7 @@ def test_an_interrupt_ends_the_cell_on_all_ranks(ready, source, record_property)
 
 
 @pytest.mark.parametrize("source", ["await asyncio.sleep(60)", "await asyncio.Event().wait()"])
-def test_ranks_of_a_cell_that_awaits_have_been_interrupted_and_have_not_failed(ready, source):
+def test_ranks_of_an_interrupted_async_cell_count_as_interrupted_not_failed(ready, source):
     run = inside(ready, source)
     run.interrupt()
     assert run.wait(30)
@@ -234,18 +234,18 @@ def test_ranks_of_a_cell_that_awaits_have_been_interrupted_and_have_not_failed(r
     assert set(states(run).values()) == {"interrupted"}
 
 
-def test_every_kind_that_is_always_interrupted_is_there():
+def test_the_kinds_of_cells_that_are_always_interrupted_are_defined():
     assert INSIDE.keys() >= ALWAYS
 
 
 @pytest.mark.parametrize(("source", "read"), READING.values(), ids=READING.keys())
-def test_a_cell_that_reads_what_nobody_types_ends_by_itself(ready, source, read):
+def test_reading_standard_input_on_a_rank_returns_nothing_at_once(ready, source, read):
     assert values(ready, source) == [read, read]
     demand_in_time(lambda: finish(ready, source).duration)
 
 
 @pytest.mark.parametrize("source", ["input('name? ')", "import getpass; getpass.getpass()"])
-def test_a_question_is_refused_instead_of_waiting(ready, source):
+def test_input_and_getpass_are_refused_instead_of_waiting(ready, source):
     def once() -> float:
         run = finish(ready, source)
         assert "cannot read an answer on a rank" in failure(run)
@@ -255,7 +255,7 @@ def test_a_question_is_refused_instead_of_waiting(ready, source):
     assert values(ready, AFTER) == expected()
 
 
-def test_one_rank_of_two_is_interrupted_in_a_cell_of_its_own(ready):
+def test_a_cell_that_runs_on_one_of_two_ranks_is_interrupted(ready):
     run = ready.run("print('here', flush=True)\ntime.sleep(60)", ranks=[1])
     until(lambda: log(run, 1))
     run.interrupt()
@@ -264,7 +264,7 @@ def test_one_rank_of_two_is_interrupted_in_a_cell_of_its_own(ready):
     assert values(ready, AFTER) == expected()
 
 
-def test_an_interrupt_twice_and_after_the_end(ready):
+def test_repeated_and_late_interrupts_are_harmless(ready):
     run = inside(ready, "dist.barrier() if rank == 0 else time.sleep(60)")
     run.interrupt()
     run.interrupt()
@@ -273,7 +273,7 @@ def test_an_interrupt_twice_and_after_the_end(ready):
     assert values(ready, AFTER) == expected()
 
 
-def test_a_rank_that_finishes_its_own_way_is_let_do_so(ready):
+def test_an_interrupted_rank_runs_its_finally_block_and_keeps_its_variables(ready):
     """The cell's `finally` block runs, and the variables that it sets are kept."""
     run = inside(ready, "tidied = False\ntry:\n    time.sleep(60)\nfinally:\n    tidied = True")
     run.interrupt()
@@ -310,7 +310,7 @@ def texts(store: Store, before: set[str]) -> set[int]:
 
 
 @pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
-def test_the_stop_button_gives_the_prompt_back(kernel, source):
+def test_the_stop_button_interrupts_the_run_and_returns_the_prompt(kernel, source):
     store = Store(kernel.home)
     cell = f"%%distributed\nprint('here', flush=True)\n{source}"
 
@@ -336,7 +336,7 @@ def test_the_stop_button_gives_the_prompt_back(kernel, source):
     assert "ranks 0–1: 2" in kernel.run("%distributed kept[0] * 0 + size").text
 
 
-def test_the_stop_button_pressed_again_gives_it_back_at_once(kernel):
+def test_a_second_press_of_the_stop_button_returns_the_prompt_at_once(kernel):
     store = Store(kernel.home)
     before = set(store.ids())
     slow = "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    time.sleep(4)"
@@ -358,7 +358,7 @@ def test_the_stop_button_pressed_again_gives_it_back_at_once(kernel):
 
 
 @pytest.mark.parametrize("source", KERNEL.values(), ids=KERNEL.keys())
-def test_a_timeout_ends_a_run_the_same_way(kernel, source):
+def test_a_timeout_interrupts_a_run(kernel, source):
     def once() -> float:
         shown = kernel.run(f"%%distributed --timeout 0.5\n{source}")
         assert shown.error == "stopped after --timeout 0.5 s"
@@ -369,12 +369,12 @@ def test_a_timeout_ends_a_run_the_same_way(kernel, source):
     assert "rank 0: [0]" in kernel.run("%distributed kept").text
 
 
-def test_no_timeout_unless_asked(kernel):
+def test_an_unreached_timeout_has_no_effect_and_an_invalid_one_is_refused(kernel):
     assert kernel.run("%%distributed --timeout 30\n1").error == ""
     assert "invalid float value" in kernel.run("%%distributed --timeout x\n1").error
 
 
-def test_an_interrupt_while_a_cell_is_sent_is_kept():
+def test_an_interrupt_while_a_cell_is_being_sent_is_deferred():
     before = signal.getsignal(signal.SIGINT)
     with deferred() as pressed:
         os.kill(os.getpid(), signal.SIGINT)
@@ -385,12 +385,12 @@ def test_an_interrupt_while_a_cell_is_sent_is_kept():
         assert pool.submit(lambda: list(deferred().__enter__())).result() == []
 
 
-def test_an_interrupt_without_a_run(ready):
+def test_an_interrupt_without_a_run_does_nothing(ready):
     ready.interrupt()
     assert values(ready, AFTER) == expected()
 
 
-def test_many_between_two_cells(ready):
+def test_many_interrupts_between_two_cells_are_harmless(ready):
     """Hundreds of interrupts of idle ranks: none may stop a rank in the middle of a write."""
     for _ in range(500):
         for rank in ready.info.ranks:
@@ -400,7 +400,7 @@ def test_many_between_two_cells(ready):
         assert "SIGINT" not in ready.paths.rank_log(rank.rank).read_text()
 
 
-def test_two_at_once(ready):
+def test_two_threads_may_interrupt_a_run_at_the_same_time(ready):
     """Two threads of one kernel interrupt at the same moment."""
     run = inside(ready, "hvd.barrier() if rank == 0 else forever()")
     errors = []
@@ -438,7 +438,7 @@ def test_an_interrupt_that_python_drops_is_sent_again(ready):
     assert states(run) == {0: "interrupted", 1: "interrupted"}
 
 
-def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
+def test_cleanup_after_an_interrupt_is_not_interrupted_again(ready):
     source = "tidied = 0\ntry:\n    time.sleep(60)\nfinally:\n    time.sleep(2.5)\n    tidied = 1"
     run = inside(ready, source)
     run.interrupt()
@@ -447,7 +447,7 @@ def test_tidying_up_after_an_interrupt_is_not_interrupted(ready):
 
 
 @pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaiting"])
-def test_a_cell_that_ends_early_by_its_own_hand_saves_in_peace(ready, awaits):
+def test_a_cell_that_catches_an_interrupt_is_not_interrupted_again(ready, awaits):
     """An interrupt is delivered once: what the cell does after catching it is not interrupted."""
     source = """
     began = saved = heard = 0
@@ -465,7 +465,7 @@ def test_a_cell_that_ends_early_by_its_own_hand_saves_in_peace(ready, awaits):
     assert values(ready, "[heard, saved]") == [[1, 1], [1, 1]]
 
 
-def test_a_handler_of_the_cells_own_is_called_once(ready):
+def test_a_sigint_handler_set_by_the_cell_is_called_once(ready):
     source = """
     heard = []
     before = signal.signal(signal.SIGINT, lambda *about: heard.append(1))

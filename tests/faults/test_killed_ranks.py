@@ -37,7 +37,7 @@ def ranks(home):
 @pytest.mark.parametrize(
     ("how", "pause"), [("floods", "0"), ("prints now and then", "0.0005 * (i % 7 == 0)")]
 )
-def test_a_rank_that_kills_itself(ranks, how, pause):
+def test_output_of_a_rank_that_kills_itself_is_recorded_completely(ranks, how, pause):
     run = finish(
         ranks,
         f"""
@@ -60,7 +60,7 @@ def test_a_rank_that_kills_itself(ranks, how, pause):
     "every line up to the last is in the record, none twice",
     racy=True,
 )
-def test_a_rank_that_is_killed(ranks, tmp_path):
+def test_output_of_a_rank_killed_from_outside_is_recorded_completely(ranks, tmp_path):
     # The rank counts the lines that it has printed in a file of its own.
     told = tmp_path / "told"
     run = ranks.run(COUNTING.format(told=str(told)))
@@ -79,7 +79,7 @@ def test_a_rank_that_is_killed(ranks, tmp_path):
     "a rank is killed after output of C, os.write, and a child process",
     "each of their lines is in the record, in order",
 )
-def test_output_that_python_does_not_see(ranks):
+def test_output_of_c_code_and_child_processes_is_recorded_in_order(ranks):
     run = finish(
         ranks,
         """

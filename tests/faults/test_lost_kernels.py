@@ -121,7 +121,7 @@ def size_of(lab: Lab, run_id: str) -> int:
 @pytest.mark.parametrize(
     "who", ["another one attaches", pytest.param("no one comes", marks=pytest.mark.thorough)]
 )
-def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
+def test_a_run_survives_the_death_of_its_kernel(lab, what, source, count, who, tmp_path):
     run_id = lab.begin(source + GATE.format(gate=str(tmp_path / "gate")))
     wait_for(lambda: size_of(lab, run_id) > 500)
     lab.kill_kernel()
@@ -143,7 +143,7 @@ def test_a_killed_kernel(lab, what, source, count, who, tmp_path):
     "the record is complete, no line missing or twice",
 )
 @pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.thorough)])
-def test_kernels_that_are_killed_one_after_the_other(lab, times, tmp_path):
+def test_a_run_survives_repeatedly_killed_kernels(lab, times, tmp_path):
     run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
     for turn in range(times):
         size = size_of(lab, run_id)
@@ -170,7 +170,7 @@ def test_kernels_that_are_killed_one_after_the_other(lab, times, tmp_path):
     "the kernel is restarted during a run, and attaches while it goes on",
     "the run goes on in the record; it can be waited for and interrupted",
 )
-def test_a_restarted_kernel(lab, tmp_path):
+def test_a_restarted_kernel_attaches_to_the_run_and_interrupts_it(lab, tmp_path):
     run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
     wait_for(lambda: size_of(lab, run_id) > 500)
     lab.kernel.restart()
@@ -195,7 +195,7 @@ def test_a_restarted_kernel(lab, tmp_path):
     "the kernel of a detached run is shut down, and no one comes until it is over",
     "the record grows meanwhile and is finished, `%runs` shows it, results are there",
 )
-def test_a_detached_run_without_a_kernel(lab, tmp_path):
+def test_a_detached_run_finishes_without_a_kernel(lab, tmp_path):
     # The prompt is back while the run waits for the gate.
     run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
     lab.shut_down()
@@ -224,7 +224,7 @@ def test_a_detached_run_without_a_kernel(lab, tmp_path):
     "the kernel is killed while ranks hang in a collective that one of them skips",
     "the run is explained all the same, and a client that attaches can interrupt it",
 )
-def test_a_hang_without_a_kernel(lab):
+def test_a_hang_is_explained_after_its_kernel_was_killed(lab):
     run_id = lab.begin(
         "import torch, torch.distributed as dist\n"
         "if not dist.is_initialized(): dist.init_process_group('gloo')\n"
@@ -249,7 +249,7 @@ def test_a_hang_without_a_kernel(lab):
     "the kernel is killed during a run; one that was attached before runs a cell",
     "it is refused while the run goes on, can follow it, and its next cell works",
 )
-def test_a_kernel_beside_it(lab, tmp_path):
+def test_another_kernel_is_refused_until_the_run_of_a_killed_one_ends(lab, tmp_path):
     beside = Cluster.attach("lab")
     try:
         run_id = lab.begin(GATED.format(gate=str(tmp_path / "gate")))
@@ -275,7 +275,7 @@ def test_a_kernel_beside_it(lab, tmp_path):
     "a kernel lets go of its cluster during a run, and lives on",
     "the run goes on; its own view of it ends, too",
 )
-def test_a_cluster_that_is_let_go(lab, tmp_path):
+def test_a_run_continues_after_its_client_detaches(lab, tmp_path):
     first = Cluster.attach("lab")
     run = first.run(GATED.format(gate=str(tmp_path / "gate")))
     wait_for(lambda: size_of(lab, run.id) > 500)
@@ -298,7 +298,7 @@ def test_a_cluster_that_is_let_go(lab, tmp_path):
     "the kernel and one rank are killed during a run",
     "the record says how the rank ended; its last line is there",
 )
-def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
+def test_how_a_rank_was_killed_is_recorded_after_its_kernel_was_killed(lab, tmp_path):
     told = tmp_path / "pid"
     run_id = lab.begin(
         f"import os\nfrom pathlib import Path\n"
@@ -324,7 +324,7 @@ def test_a_killed_kernel_and_a_killed_rank(lab, tmp_path):
     "the kernel is killed, then all of its cluster",
     "the record is complete up to the ranks' last lines, and says how they ended",
 )
-def test_nothing_is_left_but_the_disk(tmp_path, monkeypatch):
+def test_a_record_is_completed_after_kernel_and_cluster_were_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
     store = Store(tmp_path)
     pid = os.fork()

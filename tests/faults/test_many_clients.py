@@ -59,7 +59,7 @@ def start(cluster: Cluster, run: str, end: str, clients: ExitStack) -> subproces
 
 
 @pytest.mark.fault("{id}", "each follows it, and no line is missing or twice")
-def test_twenty_clients_open_and_close_during_a_run(
+def test_twenty_clients_attach_and_leave_during_a_run(
     cluster: Cluster, clients: ExitStack, tmp_path: Path
 ):
     supervisor = psutil.Process(cluster.refresh().supervisor)

@@ -57,7 +57,7 @@ def ranks(tmp_path_factory):
         cluster.stop()
 
 
-def test_a_cell_does_not_go_on_with_what_an_abort_left(ranks):
+def test_a_cell_does_not_continue_after_its_collective_is_aborted(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
     run = finish(
         ranks,
@@ -95,7 +95,7 @@ def test_a_rank_whose_gpu_is_in_no_collective_finishes_its_cell(ranks):
     assert run.results[0] == "'saved'"
 
 
-def test_a_cell_that_awaits_is_released_as_well(ranks):
+def test_an_async_cell_is_released_when_another_rank_fails(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
     run = finish(
         ranks,
@@ -112,7 +112,7 @@ def test_a_cell_that_awaits_is_released_as_well(ranks):
     assert errors == {0: "ReleasedError", 1: "ValueError"}
 
 
-def test_an_interrupt_stays_an_interrupt(ranks):
+def test_an_interrupted_rank_counts_as_interrupted_not_released(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "0"))
     run = ranks.run("all_reduce()\nprint('on')\nsynchronize()\nthreading.Event().wait(60)")
     until = time.monotonic() + 30
@@ -124,7 +124,7 @@ def test_an_interrupt_stays_an_interrupt(ranks):
     assert values(ranks, "rank") == [0, 1]
 
 
-def test_an_abort_that_does_not_end_keeps_nobody_waiting_for_ever(ranks):
+def test_an_abort_that_hangs_fails_the_next_cell_with_a_remedy(ranks):
     finish(ranks, PRETEND.replace("ABORT_TAKES", "3600 if rank == 0 else 0"))
     run = finish(ranks, "if rank == 1:\n    raise ValueError('mine')\nall_reduce()\nsynchronize()")
     assert states(run)[1] == "error"
@@ -153,7 +153,7 @@ def synchronize(rounds):
 """
 
 
-def test_a_hang_on_the_gpu_is_explained_though_the_rank_uses_the_processor(ranks):
+def test_a_hang_on_the_gpu_is_explained_although_the_cpu_is_busy(ranks):
     finish(ranks, WAITS)
     words = (
         r"rank 0 waits in dist.all_reduce #1 on its GPU \(cell line 3\) for \d+ s; "
@@ -226,7 +226,7 @@ def step():
 """
 
 
-def test_a_model_averages_after_the_event_that_says_it_could(ranks):
+def test_gpu_events_bracket_the_averaging_of_ddp_gradients(ranks):
     finish(ranks, MODEL)
     source = """
         step()
@@ -257,7 +257,7 @@ def test_a_model_averages_after_the_event_that_says_it_could(ranks):
     assert values(ranks, "order")[0] == ["event", "gradient", "event", "event"]
 
 
-def test_collectives_have_spans_of_the_gpu(ranks):
+def test_spans_of_collectives_are_timed_on_the_gpu(ranks):
     finish(ranks, MODEL)
     source = """
         torch_device.device_of = lambda tensor: "cuda:0"

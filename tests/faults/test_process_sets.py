@@ -10,7 +10,7 @@ pytestmark = [
 ]
 
 
-def test_the_survivor_keeps_its_variables(cluster, tmp_path):
+def test_the_surviving_rank_keeps_its_variables(cluster, tmp_path):
     values(
         cluster,
         """
@@ -42,7 +42,7 @@ def test_the_survivor_keeps_its_variables(cluster, tmp_path):
     assert log(after, 0) == "['precious', 0]\n"
 
 
-def test_a_rank_that_is_started_again_has_the_sets_of_the_others(cluster):
+def test_a_restarted_rank_gets_the_process_sets_of_the_other_ranks(cluster):
     """Horovod does not initialize if ranks name different process sets, and then waits forever."""
     if 1 not in cluster.alive:  # after the previous test
         cluster.restart([1])

@@ -84,7 +84,7 @@ def lives(pid):
 
 
 @pytest.mark.parametrize("rank", [2, 0])
-def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, rank):
+def test_a_restarted_rank_rejoins_collectives_and_the_others_keep_their_state(wired, rank):
     before = {each.rank: each.pid for each in wired.ranks}
     wired.restart([rank])
     after = {each.rank: each.pid for each in wired.ranks}
@@ -102,7 +102,7 @@ def test_a_restarted_rank_is_wired_again_and_the_others_keep_their_state(wired, 
     assert values(wired, BOTH) == [[[3.0] * 2] * 2] * 3
 
 
-def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
+def test_restarting_a_rank_during_a_run_releases_the_other_ranks(wired):
     run = wired.run("print(1)\nif rank == 1: time.sleep(300)\nhvd.allreduce(ones)")
     until(lambda: all(log(run, rank) for rank in (0, 1, 2)))
     wired.restart([1])
@@ -116,7 +116,7 @@ def test_a_run_that_is_on_loses_its_rank_and_the_others_are_released(wired):
     assert values(wired, "kept", ranks=[0, 2]) == [[0], [2]]
 
 
-def test_all_that_a_rank_started_ends_with_it(three):
+def test_child_processes_of_a_rank_end_with_it(three):
     source = """
     import subprocess, sys
     sleep = "import subprocess, sys, time; "
@@ -137,7 +137,7 @@ def test_all_that_a_rank_started_ends_with_it(three):
     assert not lives(other[1])
 
 
-def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
+def test_a_killed_rank_is_reported_with_its_memory_use_and_restarted(three):
     hold = "import os, signal; held = bytearray(400 << 20); held[::4096] = b'1' * len(held[::4096])"
     finish(three, hold, ranks=[1])
     pid = three.ranks[1].pid
@@ -166,7 +166,7 @@ def test_a_dead_rank_is_restarted_and_says_how_much_memory_it_had(three):
     assert values(three, "rank") == [0, 1, 2]
 
 
-def test_every_attached_process_knows(three):
+def test_an_attached_client_is_notified_once_of_a_restart(three):
     other = Cluster.attach(three.name)
     try:
         finish(other, "1")
@@ -182,7 +182,7 @@ def test_every_attached_process_knows(three):
         other.close()
 
 
-def test_bad_restarts_get_one_line(three):
+def test_invalid_restart_requests_are_refused(three):
     with pytest.raises(UsageError, match=r"no rank 7 .*: this cluster has 0–2"):
         three.restart([7])
     with pytest.raises(UsageError, match="no ranks chosen"):
@@ -204,7 +204,7 @@ def test_bad_restarts_get_one_line(three):
         other.close()
 
 
-def test_a_rank_that_does_not_start_again_says_why(home, monkeypatch, tmp_path):
+def test_a_failed_restart_reports_the_cause_and_can_be_retried(home, monkeypatch, tmp_path):
     switch = tmp_path / "switch"
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
@@ -232,7 +232,7 @@ def test_a_rank_that_does_not_start_again_says_why(home, monkeypatch, tmp_path):
             cluster.stop()
 
 
-def test_a_rank_that_dies_comes_back_by_itself_but_not_for_ever(home):
+def test_a_rank_is_restarted_automatically_at_most_three_times_a_minute(home):
     cluster = Cluster.local(ranks=2, auto_restart=True)
     try:
         finish(cluster, "kept = rank")

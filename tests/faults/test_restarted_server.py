@@ -147,7 +147,7 @@ def jupyter(home, tmp_path) -> Iterator[Jupyter]:
         pytest.param("stopped", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
-def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
+def test_a_run_continues_while_the_jupyter_server_restarts(jupyter, home, tmp_path, how, signal_):
     kernel = jupyter.open_kernel()
     run(kernel, "%cluster start --ranks 2 --name stays")
     gate = tmp_path / "gate"
@@ -185,7 +185,7 @@ def test_a_server_that_comes_back(jupyter, home, tmp_path, how, signal_):
     "the kernel is shut down in mid-run, and no other one comes",
     "the view shows the run go on, and finished with every line when it is",
 )
-def test_a_run_that_nobody_attends(jupyter, home, tmp_path):
+def test_the_server_shows_a_run_without_a_kernel_to_its_end(jupyter, home, tmp_path):
     kernel = jupyter.open_kernel()
     run(kernel, "%cluster start --ranks 2 --name stays")
     gate = tmp_path / "gate"

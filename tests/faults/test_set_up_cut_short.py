@@ -52,7 +52,7 @@ def ranks(home: object) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("how", FAILS)
 @pytest.mark.parametrize("library", POINTS)
-def test_who_connects_to_a_rank_that_fails_is_let_go(ranks: Cluster, library: str, how: str):
+def test_a_rank_that_connects_to_a_failing_rank_is_released(ranks: Cluster, library: str, how: str):
     point, used = POINTS[library]
     finish(ranks, SETUP)
     run = ranks.run(f"""
@@ -78,7 +78,7 @@ if rank == 1:
     assert values(ranks, used) == 2 * [[2.0, 2.0]]
 
 
-def test_a_rank_that_was_busy_when_the_others_failed_waits_for_nobody(
+def test_a_rank_that_was_busy_when_its_peer_failed_is_released_from_hvd_init(
     ranks: Cluster, tmp_path: Path
 ):
     """A request, such as another notebook's, keeps rank 1 busy until rank 0 has long failed."""

@@ -75,7 +75,7 @@ def printed(cluster, run, rank):
         ("supervisor", "its supervisor was killed"),
     ],
 )
-def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, words):
+def test_a_run_whose_cluster_dies_fails_with_the_cause_and_all_its_lines(two, who, words):
     run = two.run(COUNT)
     until(lambda: all(len(printed(two, run, rank)) > 10 for rank in (0, 1)))
     spool = two.paths.spool(1) / "stdout"
@@ -102,7 +102,7 @@ def test_a_run_whose_cluster_dies_ends_with_words_and_all_its_lines(two, who, wo
         again.stop()
 
 
-def test_a_rank_in_c_code_ends_with_its_supervisor_and_so_do_its_children(two):
+def test_a_rank_stuck_in_c_code_and_its_children_end_with_the_supervisor(two):
     source = """
     import ctypes, os, subprocess, sys
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
@@ -120,7 +120,7 @@ def test_a_rank_in_c_code_ends_with_its_supervisor_and_so_do_its_children(two):
     assert run.wait(60)
 
 
-def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home):
+def test_stopping_a_cluster_during_a_run_leaves_no_gap_in_its_record(home):
     cluster = Cluster.local(ranks=2)
     run = cluster.run(COUNT)
     until(lambda: len(printed(cluster, run, 0)) > 10)
@@ -132,7 +132,7 @@ def test_records_of_runs_that_are_on_are_whole_when_the_cluster_is_stopped(home)
     until(lambda: not cluster.paths.folder.exists())
 
 
-def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(home):
+def test_spools_of_an_unfinished_run_survive_reuse_of_the_cluster_name(home):
     """No client is left when the supervisor is killed; then the cluster's name is used again."""
     kernel = subprocess.Popen(
         [
@@ -161,7 +161,7 @@ def test_what_ranks_hold_of_an_unfinished_run_outlives_the_cluster_and_its_name(
         again.stop()
 
 
-def test_a_run_whose_kernel_is_gone_is_closed_when_its_cluster_is_stopped(home):
+def test_a_run_of_a_dead_kernel_fails_when_its_cluster_is_stopped(home):
     kernel = subprocess.Popen(
         [
             sys.executable,
@@ -183,7 +183,7 @@ def test_a_run_whose_kernel_is_gone_is_closed_when_its_cluster_is_stopped(home):
     assert not ClusterPaths("kept").folder.exists()
 
 
-def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp_path):
+def test_a_cluster_without_clients_or_a_run_ends_after_its_lease(home, monkeypatch, tmp_path):
     monkeypatch.setenv("RANKROOM_LEASE_HOURS", str(2 / 3600))
     cluster = Cluster.local(ranks=1)
     supervisor = psutil.Process(cluster.paths.read().supervisor)
@@ -209,7 +209,7 @@ def test_a_cluster_that_nobody_holds_ends_after_its_lease(home, monkeypatch, tmp
     assert own_processes(cluster.paths) == []
 
 
-def test_a_rank_takes_its_restarts_from_its_supervisor_after_a_failure(two):
+def test_a_crashed_rank_is_reported_with_its_signal_and_can_be_restarted(two):
     os.kill(two.ranks[1].pid, signal.SIGSEGV)
     until(lambda: "1" in two.refresh().exits)
     assert two.how_ended(1).startswith("was killed by SIGSEGV: it crashed in ")

@@ -33,7 +33,7 @@ def begin(cluster, source):
     return run
 
 
-def test_both_interrupt_at_once(cluster, other):
+def test_two_kernels_interrupt_a_run_at_once(cluster, other):
     values(cluster, "import time\nkept = rank\n1")
     for _ in range(5):
         run = begin(cluster, "time.sleep(300)")
@@ -47,7 +47,7 @@ def test_both_interrupt_at_once(cluster, other):
         assert values(cluster, "kept") == [0, 1]
 
 
-def test_both_and_a_browser_interrupt_at_once(cluster, other, tmp_path):
+def test_two_kernels_and_a_browser_interrupt_a_run_at_once(cluster, other, tmp_path):
     values(cluster, "import time\nkept = rank\n1")
     home = str(cluster.store.root)
     with serve(tmp_path, "noting_server.py", RANKROOM_HOME=home) as server:
@@ -78,21 +78,21 @@ def test_both_and_a_browser_interrupt_at_once(cluster, other, tmp_path):
             assert values(cluster, "kept") == [0, 1]
 
 
-def test_an_interrupt_of_idle_ranks_hits_nothing(cluster, other):
+def test_interrupts_of_idle_ranks_do_not_affect_the_next_cell(cluster, other):
     for _ in range(50):
         cluster.interrupt()
         other.interrupt()
         assert values(cluster, "kept") == [0, 1]
 
 
-def test_the_other_may_interrupt_a_run_it_did_not_start(cluster, other):
+def test_a_kernel_may_interrupt_a_run_that_another_kernel_started(cluster, other):
     run = begin(cluster, "while True: pass")
     other.interrupt()
     assert run.wait(60)
     assert run.state == "interrupted" and states(run) == {0: "interrupted", 1: "interrupted"}
 
 
-def test_the_other_is_told_in_one_line_that_a_run_is_on(cluster, other, tmp_path):
+def test_a_second_kernel_is_refused_while_a_run_is_in_progress(cluster, other, tmp_path):
     gate = tmp_path / "gate"
     run = cluster.run(f"import os\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)")
     with pytest.raises(RankroomError, match="busy with a run of this notebook"):
@@ -102,7 +102,7 @@ def test_the_other_is_told_in_one_line_that_a_run_is_on(cluster, other, tmp_path
     assert finish(other, "kept").results == {0: "0", 1: "1"}
 
 
-def test_of_two_that_run_at_once_one_is_refused(cluster, other, tmp_path):
+def test_one_of_two_cells_submitted_at_once_is_refused(cluster, other, tmp_path):
     for turn in range(10):
         gate = tmp_path / f"gate-{turn}"
         source = f"import os\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
@@ -126,7 +126,7 @@ def test_of_two_that_run_at_once_one_is_refused(cluster, other, tmp_path):
         assert run.wait(60) and run.state == "done"
 
 
-def test_the_other_follows_a_run_that_it_did_not_start(cluster, home, monkeypatch, tmp_path):
+def test_a_kernel_follows_a_run_that_another_kernel_started(cluster, home, monkeypatch, tmp_path):
     gate = tmp_path / "gate"
     run = cluster.run(f"import os\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n7")
     monkeypatch.setenv("RANKROOM_HOME", str(cluster.store.root))
@@ -142,7 +142,7 @@ def test_the_other_follows_a_run_that_it_did_not_start(cluster, home, monkeypatc
         following.close()
 
 
-def test_a_cluster_that_is_gone(home):
+def test_running_and_attaching_are_refused_once_the_cluster_is_stopped(home):
     gone = Cluster.local(ranks=1)
     other = Cluster.attach(gone.name)
     other.stop()

@@ -118,7 +118,7 @@ def test_a_run_goes_on_while_the_clusters_file_cannot_be_read(
 
 @pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.thorough)])
-def test_it_starts_idles_and_stops_while_its_file_cannot_be_read(
+def test_a_cluster_starts_runs_and_stops_while_its_file_cannot_be_read(
     home: Path, away: Callable[[Path], contextlib.AbstractContextManager[None]], seconds: float
 ):
     paths = ClusterPaths("away")
@@ -167,7 +167,7 @@ def test_a_run_goes_on_while_its_record_cannot_be_read(
 @pytest.mark.parametrize(
     "ends", ["afterwards", pytest.param("meanwhile", marks=pytest.mark.thorough)]
 )
-def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
+def test_a_run_goes_on_while_its_client_is_out_of_file_descriptors(
     two: Cluster, tmp_path: Path, ends: str
 ):
     gate = tmp_path / "gate"
@@ -185,7 +185,7 @@ def test_a_run_goes_on_while_its_process_is_out_of_descriptors(
 
 
 @pytest.mark.thorough
-def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Path):
+def test_a_run_survives_a_supervisor_out_of_file_descriptors(two: Cluster, tmp_path: Path):
     supervisor = two.info.supervisor
     run = begin(two, tmp_path / "gate")
     with no_descriptors(supervisor):
@@ -200,7 +200,7 @@ def test_a_supervisor_out_of_descriptors_ends_nothing(two: Cluster, tmp_path: Pa
 
 
 @pytest.mark.parametrize("away", [hidden, broken, home_away])
-def test_a_run_goes_on_while_a_home_is_away(
+def test_a_run_goes_on_while_the_home_or_its_cluster_file_is_unavailable(
     cluster: Cluster,
     tmp_path: Path,
     away: Callable[[Path], contextlib.AbstractContextManager[None]],
@@ -218,7 +218,7 @@ def test_a_run_goes_on_while_a_home_is_away(
 
 @pytest.mark.parametrize("has_read", [True, False], ids=["knew it", "never read it"])
 @pytest.mark.parametrize("does", ["attach", "run", "start", "stop"])
-def test_a_client_out_of_descriptors_says_so_and_takes_nothing_for_gone(
+def test_a_client_out_of_file_descriptors_reports_it_and_ends_nothing(
     cluster: Cluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +285,7 @@ def answers(where: str, key: str) -> bool:
     return False
 
 
-def test_a_supervisor_without_descriptors_for_those_who_connect_puts_them_off(
+def test_a_supervisor_out_of_descriptors_delays_new_clients_and_serves_the_others(
     few: Cluster, tmp_path: Path
 ):
     supervisor = psutil.Process(few.refresh().supervisor)
@@ -313,7 +313,7 @@ def test_a_supervisor_without_descriptors_for_those_who_connect_puts_them_off(
 
 
 @pytest.mark.parametrize("away", [hidden, pytest.param(broken, marks=pytest.mark.thorough)])
-def test_who_never_read_it_leaves_a_cluster_alone(
+def test_a_new_process_leaves_a_cluster_with_an_unreadable_file_alone(
     two: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     away: Callable[[Path], contextlib.AbstractContextManager[None]],
@@ -336,14 +336,14 @@ def test_who_never_read_it_leaves_a_cluster_alone(
     assert [each.name for each in lookup.running_clusters()] == [two.name]
 
 
-def test_what_was_stopped_is_gone_at_once(home: Path):
+def test_a_stopped_cluster_is_gone_at_once(home: Path):
     made = Cluster.local(ranks=1)
     made.stop()
     assert made.paths.read() is None
     assert not made.running
 
 
-def test_a_folder_that_is_left_without_processes_is_used_again(home: Path):
+def test_a_leftover_cluster_folder_without_processes_is_reused(home: Path):
     paths = ClusterPaths("left")
     paths.make(1)
     made = Cluster.local(ranks=1, name="left")

@@ -129,7 +129,7 @@ ELSEWHERE = "198.51.100.99"  # no machine has this address
 
 
 @pytest.mark.parametrize("how", ["guard", "without_diag"])
-def test_what_listens_everywhere_is_reached_by_all_addresses(
+def test_a_wildcard_listener_is_reached_at_all_addresses_of_the_machine(
     named: Machine, request: pytest.FixtureRequest, how: str
 ):
     env = request.getfixturevalue(how)
@@ -169,7 +169,7 @@ sys.stdin.readline()
 """
 
 
-def test_the_users_own_is_reached_where_a_stranger_took_the_port_of_another_address(
+def test_a_users_own_listener_is_preferred_to_another_users_on_the_same_port(
     named: Machine, guard: dict[str, str]
 ):
     as_stranger = [f"--reuid={another_user.UID}", f"--regid={another_user.UID}", "--clear-groups"]
@@ -265,7 +265,7 @@ def knock(machine: Machine, uid: int, port: int, *sources: str) -> list[str]:
 
 
 @pytest.mark.cluster
-def test_ranks_meet_by_the_name_of_their_machine_and_no_one_else_meets_them(
+def test_ranks_connect_at_the_name_of_their_machine_and_others_are_refused(
     named: Machine, other: Machine
 ):
     named.rankroom("cluster", "start", "--ranks", "2")

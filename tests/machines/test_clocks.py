@@ -57,7 +57,7 @@ def set_up(
 
 
 @pytest.mark.parametrize("seconds", [3600, -3600])
-def test_a_clock_that_is_set(set_up: tuple[Machine, Odd, Path], seconds: int):
+def test_a_run_survives_a_change_of_the_clock(set_up: tuple[Machine, Odd, Path], seconds: int):
     there, odd, home = set_up
     gate, store = home.parent / f"gate{seconds}", Store(home)
     begun = time.monotonic()

@@ -39,7 +39,7 @@ print(json.dumps([run.state, run.results, run.info.notes]))
 
 
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.ENOLCK], ids=errno.errorcode.get)
-def test_without_locks_all_works_with_a_note(there: Machine, home: Path, odd: Odd, error: int):
+def test_a_cluster_works_without_file_locks(there: Machine, home: Path, odd: Odd, error: int):
     odd.fail("flock", error)
     started, listed, _ = there.each(
         "cluster start --ranks 2 --name mine", "cluster list", "doctor --clean"
@@ -112,7 +112,7 @@ class Usual:
 
 
 @pytest.mark.parametrize("error", SAYS, ids=errno.errorcode.get)
-def test_whatever_fails_is_said_in_a_line_and_leaves_nothing(usual: Usual, error: int):
+def test_a_failed_file_operation_is_reported_and_leaves_nothing(usual: Usual, error: int):
     before = usual.there.processes("rankroom")
     odd, home = str(usual.odd.folder), str(usual.home)
     source = PROBES.format(odd=odd, home=home, error=error, operations=OPERATIONS, needs=NEEDS)
@@ -151,7 +151,7 @@ print(json.dumps([run.state, run.results]))
 
 
 @pytest.mark.parametrize("error", SAYS, ids=errno.errorcode.get)
-def test_a_run_goes_on_and_no_line_is_lost(usual: Usual, error: int):
+def test_a_run_survives_failing_file_operations_and_loses_no_line(usual: Usual, error: int):
     gate = usual.folder / f"gate-{error}"
     client = usual.there.start(sys.executable, "-c", PRINTS.format(gate=str(gate)))
     assert client.stdout
@@ -174,7 +174,7 @@ def test_a_run_goes_on_and_no_line_is_lost(usual: Usual, error: int):
         assert_numbered(store, run_id, int(rank), int(count))
 
 
-def test_a_quota_that_a_server_tells_of_at_the_end_is_in_the_record(usual: Usual):
+def test_a_quota_error_on_close_is_noted_and_the_spools_are_kept(usual: Usual):
     """A failed close means that the record may be incomplete, so the ranks' spools are kept."""
     gate = usual.folder / "gate-quota"
     client = usual.there.start(sys.executable, "-c", PRINTS.format(gate=str(gate)))

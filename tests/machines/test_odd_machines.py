@@ -94,7 +94,7 @@ def machine(odd: Oddity, folder: Path) -> Iterator[Machine]:
         for name in ODDITIES
     ],
 )
-def test_ranks_start_train_and_end_there(tmp_path: Path, name: str):
+def test_ranks_start_train_and_end_on_unusual_machines(tmp_path: Path, name: str):
     odd = ODDITIES[name]
     home = tmp_path / odd.home / "rankroom"
     home.parent.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_folders_above_a_home_are_not_open_to_others(tmp_path: Path):
         ),
     ],
 )
-def test_one_line_says_why_not(tmp_path: Path, odd: Oddity, says: str):
+def test_one_line_says_why_a_cluster_cannot_start(tmp_path: Path, odd: Oddity, says: str):
     (tmp_path / "home").mkdir()
     with machine(odd, tmp_path) as there:
         said = there.refused("cluster", "start", "--ranks", "1")
@@ -143,7 +143,7 @@ def test_one_line_says_why_not(tmp_path: Path, odd: Oddity, says: str):
         assert there.rankroom("cluster", "list").startswith("no clusters")
 
 
-def test_who_has_no_home_is_told_so(tmp_path: Path):
+def test_a_user_without_a_home_folder_is_told_so(tmp_path: Path):
     with machine(Oddity(setup=HOMELESS), tmp_path) as there:
         del there.environment["RANKROOM_HOME"]
         for words in (["cluster", "start"], ["runs", "list"], ["doctor"]):
@@ -206,7 +206,7 @@ def half_a_core(tmp_path: Path) -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_container_has_the_threads_that_its_quota_is_for(half_a_core: Path):
+def test_the_number_of_cores_follows_the_quota_of_the_control_group(half_a_core: Path):
     code = (
         "import json, sys; open(sys.argv[1], 'w').write('0'); "
         "from rankroom.system import control_groups; print(json.dumps(control_groups.cores()))"

@@ -68,7 +68,7 @@ def test_a_container_with_a_home_of_the_same_path_is_left_alone(container: Machi
     assert container.processes("rankroom") == []
 
 
-def test_a_mark_counts_where_the_home_is_the_same(home: Path, tmp_path: Path):
+def test_doctor_ends_a_leftover_process_of_the_same_home(home: Path, tmp_path: Path):
     """A container with this machine's home: its marked process belongs here, although the folder
     that the mark names exists on neither side."""
     (home / "clusters").mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_mark_counts_where_the_home_is_the_same(home: Path, tmp_path: Path):
         marked.stdout.close()
 
 
-def test_links_are_followed_as_the_process_finds_them(tmp_path: Path):
+def test_symlinks_are_resolved_within_the_root_of_the_process(tmp_path: Path):
     root = tmp_path / "root"
     for each in (root / "data/ann", tmp_path / "data/ann"):
         each.mkdir(parents=True)

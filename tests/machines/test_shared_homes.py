@@ -112,7 +112,7 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
         ("login1", "b3", True),  # the same machine, booted again
     ],
 )
-def test_a_machine_that_has_crashed(
+def test_doctor_removes_a_crashed_machines_cluster_once_its_end_is_certain(
     login1: Machine, home: Path, tmp_path: Path, name: str, boot: str, known: bool
 ):
     login1.crash()

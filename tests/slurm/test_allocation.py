@@ -61,7 +61,7 @@ def test_tensorflows_workers_are_on_their_nodes(job: Inside):
     assert len(set(workers)) == 4
 
 
-def test_the_cluster_says_where_it_is(job: Inside):
+def test_a_cluster_describes_its_job_nodes_and_processes(job: Inside):
     words = job.do("cluster.describe()")
     assert words.startswith(f"job-{job.job}-")
     assert words.endswith("4 ranks on c1, c2 (one GPU each)")
@@ -107,7 +107,7 @@ run.wait(60)
     assert job.do("values(cluster, 'hvd.allreduce(torch.ones(1), op=hvd.Sum).item()')") == [4.0] * 4
 
 
-def test_a_rank_killed_on_another_node_is_told_and_comes_back(job: Inside):
+def test_a_rank_killed_on_another_node_is_reported_and_restarted(job: Inside):
     first, ended, said = job.do(
         """
 run = finish(cluster, '''
@@ -138,7 +138,7 @@ hvd.init()
     assert [each[0] for each in again][:3] == pids[:3]
 
 
-def test_the_load_of_ranks_on_all_nodes_is_told(job: Inside):
+def test_cpu_and_memory_use_of_ranks_on_all_nodes_is_reported(job: Inside):
     looked = job.do(
         """
 from rankroom.rpc.client import ask
@@ -251,7 +251,7 @@ def test_ranks_see_all_gpus_however_their_job_asked_for_them(machines: Machines,
         job.until_gone()
 
 
-def test_a_shell_on_the_login_node_uses_what_salloc_got(machines: Machines):
+def test_python_on_the_login_node_uses_the_node_that_salloc_got(machines: Machines):
     file = machines.put(
         "bob",
         "one.py",
@@ -324,7 +324,7 @@ log(run, 1)
 
 
 @pytest.mark.thorough  # as before
-def test_a_node_that_crashes_is_named_and_frees_the_others(machines: Machines):
+def test_a_crashed_node_is_named_and_ranks_of_other_nodes_are_released(machines: Machines):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how=""))
@@ -363,7 +363,7 @@ run.wait(90)
 
 
 @pytest.mark.thorough  # as before
-def test_a_cluster_whose_job_was_put_back_into_the_queue_ends_and_says_so(machines: Machines):
+def test_a_cluster_whose_job_is_requeued_ends_and_records_the_reason(machines: Machines):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--requeue")
     with Inside(machines, "alice", *options) as job:
         job.do(START.format(how="name='mine'"))

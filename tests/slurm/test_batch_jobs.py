@@ -182,7 +182,7 @@ LONG = "%%distributed\nimport time\nprint('begun', rank, flush=True)\ntime.sleep
                      marks=pytest.mark.thorough),  # Slurm checks the time every 30 s
     ],
 )  # fmt: skip
-def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
+def test_a_job_ended_during_a_cell_records_the_reason_and_keeps_all_output(
     alice: Alice, end: list[str], words: str
 ):
     said = alice.batch(alice.notebook(START, LONG, "1"))
@@ -205,7 +205,7 @@ def test_a_job_that_is_ended_in_a_cell_says_so_and_keeps_all_lines(
     assert words in alice.rankroom("batch", "--collect", job)
 
 
-def test_both_scripts_are_shown_without_submitting(alice: Alice):
+def test_a_dry_run_shows_the_job_script_and_the_notebook_and_submits_nothing(alice: Alice):
     said = alice.batch(alice.notebook(START, "1 + 1"), "--dry-run", "--time", "00:20:00")
     assert "#SBATCH --time=00:20:00" in said
     assert "rankroom.batch.runner" in said
@@ -213,7 +213,7 @@ def test_both_scripts_are_shown_without_submitting(alice: Alice):
     assert alice.machines.queue("login", ["squeue", "-h", "--me"], "alice") == ""
 
 
-def test_from_a_laptop_the_notebook_goes_there_and_comes_back_with_its_records(
+def test_a_notebook_submitted_from_a_laptop_returns_with_its_records(
     machines: Machines, alice: Alice
 ):
     profile = PROFILE.format(python=sys.executable).replace("~", alice.there)

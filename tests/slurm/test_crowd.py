@@ -55,7 +55,7 @@ def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
 @pytest.mark.parametrize(
     "number", [3, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.alone])]
 )
-def test_each_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop], number: int):
+def test_each_user_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop], number: int):
     looked, begun = looks(machines), time.monotonic()
     start = "cluster = RemoteCluster.start(site.load('here'), 'mine').until_ready()"
     at_once(crowd, lambda each: each.do(start, 400))

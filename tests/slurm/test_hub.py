@@ -67,7 +67,7 @@ def learners(hub: Hub) -> dict[str, Learner]:
 
 
 @pytest.mark.timeout(900)
-def test_each_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners):
+def test_each_learner_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners):
     for user, learner in learners.items():
         said = learner.kernel(RANKS, CELL, "import os; print(dict(os.environ))")
         for rank in (0, 1):
@@ -81,7 +81,7 @@ def test_each_has_a_notebook_on_ranks_of_their_own(machines: Machines, learners)
         assert learner.hub.ask("GET", lesson, learner.token)[0] == 200, learner.logs()
 
 
-def test_the_teacher_sees_both_and_the_reservation_holds_them(machines: Machines, learners):
+def test_the_teacher_sees_both_learners_and_they_use_the_reservation(machines: Machines, learners):
     watch = [PYTHON, "-m", "rankroom", "workshop", "watch", "--once", "--json", FOLDER]
     deadline = time.monotonic() + 60
     while True:
@@ -97,7 +97,7 @@ def test_the_teacher_sees_both_and_the_reservation_holds_them(machines: Machines
     assert sorted(held.split("\n")[:-1]) == [f"{user} workshop" for user in sorted(learners)]
 
 
-def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, learners):
+def test_another_learners_server_cannot_be_reached(machines: Machines, hub: Hub, learners):
     alice, bob = learners["alice"], learners["bob"]
     for method, path in (
         ("GET", "/user/bob/api/contents"),
@@ -128,7 +128,7 @@ def test_nothing_of_another_learners_is_reached(machines: Machines, hub: Hub, le
     assert {403} <= {*json.loads(said)}, said
 
 
-def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, learners):
+def test_the_hub_runs_no_command_sent_by_a_learner(machines: Machines, hub: Hub, learners):
     """Batchspawner's route uses only the port in a job's report, and runs no command from it."""
     alice = learners["alice"]
     own = alice.kernel("import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
@@ -147,7 +147,7 @@ def test_the_hub_runs_no_command_of_a_learners(machines: Machines, hub: Hub, lea
     assert not mark.exists(), hub.said()
 
 
-def test_nothing_listens_for_everybody_and_no_secret_is_shown(machines: Machines, hub, learners):
+def test_no_wildcard_address_is_bound_and_no_secret_is_shown(machines: Machines, hub, learners):
     uids = [f"uid:{machines.id(user)}" for user in LEARNERS]
     places = {}
     for node in machines.nodes:
@@ -174,13 +174,13 @@ def test_nothing_listens_for_everybody_and_no_secret_is_shown(machines: Machines
     assert "Permission denied" in files, files
 
 
-def test_who_is_not_in_the_plan_does_not_come_in(hub: Hub):
+def test_users_outside_the_plan_and_wrong_passwords_are_refused(hub: Hub):
     for user, password in (("root", PASSWORD), ("nobody", PASSWORD), ("alice", "wrong, and long")):
         who = {"auth": {"username": user, "password": password}}
         assert hub.ask("POST", f"/hub/api/users/{user}/tokens", body=who)[0] == 403
 
 
-def test_what_slurm_refuses_is_told(machines: Machines, hub: Hub, learners):
+def test_a_spawn_that_slurm_refuses_is_explained(machines: Machines, hub: Hub, learners):
     alice = learners["alice"]
     alice.stop()
     change = ["scontrol", "update", "ReservationName=workshop"]
@@ -197,7 +197,7 @@ def test_what_slurm_refuses_is_told(machines: Machines, hub: Hub, learners):
 @pytest.mark.thorough
 @pytest.mark.ui
 @pytest.mark.timeout(900)
-def test_a_learner_in_a_browser(machines: Machines, hub: Hub, learners, tmp_path: Path):
+def test_a_learner_runs_a_cell_in_a_browser(machines: Machines, hub: Hub, learners, tmp_path: Path):
     """From the login page to the lesson, and a cell of it on two ranks."""
     assert PLAYWRIGHT.exists() and CHROMIUM.exists(), "`make test` sets up Playwright and Chromium"
     learners["bob"].stop()

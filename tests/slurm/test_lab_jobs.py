@@ -52,7 +52,7 @@ def lab(machines: Machines, home: Path) -> Iterator[object]:
     until_nothing_is_left(machines)
 
 
-def test_the_whole_way_and_back_again(machines: Machines, lab):
+def test_a_lab_is_started_left_running_attached_again_and_cancelled(machines: Machines, lab):
     typed = lab("--site", "test")
     job = typed.until(r"job (\d+) was submitted at test")[1]
     typed.until(rf"job {job} runs on c\[1-2\]")
@@ -101,7 +101,7 @@ def test_no_secret_is_kept_on_the_laptop(machines: Machines, home: Path, lab):
 
 
 @pytest.mark.thorough
-def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
+def test_a_cut_connection_is_reported_and_reopened_with_its_tunnel(machines: Machines, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
     machines.unplug("laptop", "campus")
@@ -114,7 +114,7 @@ def test_a_line_that_is_cut_opens_again_and_says_so(machines: Machines, lab):
 
 
 @pytest.mark.thorough
-def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, home: Path, lab):
+def test_a_second_client_without_local_state_attaches_to_a_lab(machines: Machines, home: Path, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
     other = make_home(machines, machines.root / "other-home", "root", test=profile())
@@ -135,7 +135,7 @@ def test_attached_from_a_machine_that_knows_nothing_of_it(machines: Machines, ho
 
 
 @pytest.mark.thorough
-def test_cancelled_from_elsewhere(machines: Machines, home: Path, lab):
+def test_a_lab_ends_and_says_so_if_its_job_is_cancelled(machines: Machines, home: Path, lab):
     typed = lab("--site", "test")
     opened = typed.opened()
     [job] = jobs(machines)
@@ -149,7 +149,7 @@ def test_cancelled_from_elsewhere(machines: Machines, home: Path, lab):
 
 
 @pytest.mark.thorough
-def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
+def test_a_port_that_another_user_of_the_node_occupies_is_skipped(machines: Machines, lab):
     last = int(machines.run("login", ["sbatch", "--parsable", "--wrap=true"], "alice"))
     machines.until_idle()
     taken = 20000 + (last + 1) % 12000
@@ -167,7 +167,7 @@ def test_a_port_that_somebody_has_is_passed_over(machines: Machines, lab):
         end(squatter)
 
 
-def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machines, lab):
+def test_with_ssh_to_nodes_a_lab_listens_on_loopback_only(machines: Machines, lab):
     typed = lab("--site", "loopback", "--nodes", "1")
     node = typed.until(r"runs on (c\d)")[1]
     opened = typed.opened()
@@ -184,7 +184,7 @@ def test_where_one_may_ssh_to_nodes_it_listens_on_loopback_only(machines: Machin
 
 
 @pytest.mark.thorough
-def test_what_would_wait_for_ever_is_said_and_cancelled(machines: Machines, lab):
+def test_a_job_that_would_never_start_is_reported_and_cancelled(machines: Machines, lab):
     typed = lab("--site", "test", "--time", "05:00:00")
     assert typed.ended() == 1
     assert re.search(r"Error: job \d+ is waiting .*: as submitted, it will never start", typed.text)
@@ -205,7 +205,7 @@ def test_a_job_that_fails_shows_its_log(machines: Machines, lab):
     log.unlink()
 
 
-def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machines, lab):
+def test_a_waiting_job_says_why_and_can_be_cancelled(machines: Machines, lab):
     held = machines.run("login", ["sbatch", "--parsable", "-N4", "--exclusive", "--wrap=sleep 300"],
                         "bob").strip()  # fmt: skip
     try:
@@ -238,7 +238,7 @@ def test_a_job_that_waits_says_why_and_can_be_left_or_cancelled(machines: Machin
         (["--site", "down"], "nowhere.invalid"),
     ],
 )
-def test_bad_input_is_answered_in_a_line(machines: Machines, lab, words: list[str], said: str):
+def test_invalid_options_are_reported(machines: Machines, lab, words: list[str], said: str):
     typed = lab(*words)
     assert typed.ended() == 1
     assert said in typed.text, typed.text
@@ -246,7 +246,7 @@ def test_bad_input_is_answered_in_a_line(machines: Machines, lab, words: list[st
 
 
 @pytest.mark.thorough
-def test_a_port_that_is_taken_here_is_refused(machines: Machines, lab):
+def test_a_local_port_in_use_is_refused_before_submission(machines: Machines, lab):
     words = [PYTHON, "-m", "http.server", "18080", "--bind", "127.0.0.1"]
     server = machines.start("laptop", words, "root", **SILENT)
     try:

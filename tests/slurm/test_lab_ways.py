@@ -109,7 +109,7 @@ def told(machines: Machines, output: Path) -> tuple[str, Opened]:
 
 
 @pytest.mark.parametrize("site", [pytest.param("test", marks=pytest.mark.thorough), "loopback"])
-def test_on_the_login_node_it_prints_what_to_type_on_the_laptop(
+def test_on_the_login_node_the_ssh_command_for_the_laptop_is_printed(
     machines: Machines, own: Path, site: str
 ):
     with Typed(machines, "login", "alice", own, ["--site", site]) as typed:
@@ -127,7 +127,7 @@ def test_on_the_login_node_it_prints_what_to_type_on_the_laptop(
 
 
 @pytest.mark.thorough
-def test_plain_sbatch_says_how_to_reach_it(machines: Machines):
+def test_a_lab_submitted_with_sbatch_says_how_to_reach_it(machines: Machines):
     _, output = submitted(machines, "--nodes=2", "--ntasks-per-node=1")
     line, opened = told(machines, output)
     assert output.stat().st_mode & 0o777 == 0o600
@@ -151,7 +151,7 @@ def test_plain_sbatch_says_how_to_reach_it(machines: Machines):
 
 
 @pytest.mark.thorough
-def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
+def test_a_lab_submitted_with_sbatch_listens_on_loopback_with_ssh_to_nodes(machines: Machines):
     job, output = submitted(machines, SSH_TO_NODES="yes")
     line, opened = told(machines, output)
     node = re.search(r"runs on (c\d)", output.read_text())
@@ -164,7 +164,7 @@ def test_plain_sbatch_where_one_may_ssh_to_the_nodes(machines: Machines):
     until_nothing_is_left(machines)
 
 
-def test_settings_of_ones_own_let_nobody_in(machines: Machines):
+def test_insecure_jupyter_settings_of_the_user_are_overridden(machines: Machines):
     # Tutorials recommend these settings for a server on the user's own machine.
     folder = machines.home("alice") / ".jupyter"
     folder.mkdir(exist_ok=True)
@@ -196,7 +196,7 @@ def test_a_job_without_jupyterlab_says_what_to_install(machines: Machines):
 
 
 @pytest.mark.thorough
-def test_two_labs_of_one_user_on_one_node(machines: Machines):
+def test_two_labs_on_one_node_have_different_ports_and_tokens(machines: Machines):
     found = [submitted(machines, "--nodelist=c1") for _ in range(2)]
     told_by = [told(machines, output)[1] for _, output in found]
     assert told_by[0].port != told_by[1].port
@@ -215,7 +215,7 @@ def test_a_job_whose_time_is_up_leaves_nothing(machines: Machines):
     until_nothing_is_left(machines)
 
 
-def test_a_stranger_gets_no_token_and_no_answer_without_it(machines: Machines):
+def test_another_user_cannot_obtain_the_token_or_get_in_without_it(machines: Machines):
     home = machines.home("alice")
     home.chmod(0o755)
     gate = home / "go"
@@ -304,7 +304,7 @@ def plant(machines: Machines, folder: str, *jobs: str) -> None:
     machines.run("login", ["chmod", "777", folder], "bob")
 
 
-def test_what_a_stranger_planted_is_not_used(machines: Machines, own: Path, project: str):
+def test_a_folder_planted_by_another_user_is_refused(machines: Machines, own: Path, project: str):
     plant(machines, f"{project}/labs", "1")
     with Typed(machines, "login", "alice", own, ["--site", "shared"]) as typed:
         assert typed.ended() == 1
@@ -319,7 +319,7 @@ def test_what_a_stranger_planted_is_not_used(machines: Machines, own: Path, proj
     assert jobs(machines) == []
 
 
-def test_what_a_stranger_puts_in_its_place_is_not_run(machines: Machines, own: Path, project: str):
+def test_code_that_another_user_swapped_in_is_not_run(machines: Machines, own: Path, project: str):
     """The folder belongs to alice when the job is submitted, and to bob when it starts."""
     with Typed(
         machines, "login", "alice", own, ["--site", "shared", "--time", "00:20:00"]

@@ -107,7 +107,7 @@ def logins(machines: Machines) -> int:
 # -- one shared connection
 
 
-def test_a_command_runs_there_as_it_was_written(laptop: Elsewhere):
+def test_a_remote_command_keeps_its_arguments_input_and_exit_status(laptop: Elsewhere):
     laptop.do("line = SshConnection('login')")
     said = "['printf', '%s|', 'a b', '$HOME', \"it's\", '*', '`id`', 'x\\ny']"
     assert laptop.do(f"wait(line.run({said})).output") == "a b|$HOME|it's|*|`id`|x\ny|"
@@ -134,7 +134,7 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
     assert laptop.do("wait(line.alive())") is False
 
 
-def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewhere):
+def test_a_command_without_a_connection_does_not_log_in(machines: Machines, laptop: Elsewhere):
     before = logins(machines)
     done = laptop.do(
         "from rankroom.ssh import command\n"
@@ -148,11 +148,11 @@ def test_words_never_log_in_beside_the_line(machines: Machines, laptop: Elsewher
     assert logins(machines) == before
 
 
-def test_through_the_login_node_to_a_compute_node(laptop: Elsewhere):
+def test_a_compute_node_is_reached_through_the_login_node(laptop: Elsewhere):
     assert laptop.do("wait(SshConnection('c2').run(['hostname'])).output.strip()") == "c2"
 
 
-def test_a_node_behind_the_open_line(machines: Machines, laptop: Elsewhere):
+def test_a_node_is_reached_over_the_login_nodes_connection(machines: Machines, laptop: Elsewhere):
     before = logins(machines)
     laptop.do(
         "login, node = SshConnection('login'), SshConnection('login', node='c2')\n"
@@ -166,7 +166,7 @@ def test_a_node_behind_the_open_line(machines: Machines, laptop: Elsewhere):
     assert why == "lost" and "c2" in message and logins(machines) == before + 1
 
 
-def test_what_lies_there_after_a_crash_is_no_line(machines: Machines, laptop: Elsewhere):
+def test_a_stale_control_socket_is_no_connection(machines: Machines, laptop: Elsewhere):
     laptop.do("line = SshConnection('login')\nwait(line.open())")
     socket = laptop.do("str(line.socket)")
     machines.run("laptop", ["pkill", "-KILL", "-f", f"ControlPath={socket}"])
@@ -175,7 +175,7 @@ def test_what_lies_there_after_a_crash_is_no_line(machines: Machines, laptop: El
     assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
 
 
-def test_more_commands_at_once_than_a_connection_takes(
+def test_more_commands_than_maxsessions_all_run_over_one_login(
     machines: Machines, home: Path, laptop: Elsewhere
 ):
     with another_sshd(machines, home, "MaxSessions 2") as log:
@@ -227,7 +227,7 @@ def there(machines: Machines) -> Iterator[int]:
         server.wait()
 
 
-def test_ports_and_sockets_lead_there(
+def test_ports_and_sockets_are_forwarded_and_closed(
     machines: Machines, home: Path, laptop: Elsewhere, there: int
 ):
     laptop.do(
@@ -287,7 +287,7 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
     assert laptop.do("all(a != b for a, b in zip(told, told[1:]))")
 
 
-def test_a_line_that_another_process_opened_again_is_taken(
+def test_a_connection_reopened_by_another_process_is_used(
     machines: Machines, home: Path, laptop: Elsewhere, there: int
 ):
     laptop.do(GET + "port, line, told = free(), SshConnection('login'), []")
@@ -378,7 +378,7 @@ def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, lapt
     assert why == "unknown key" and "compare the key" in message
 
 
-def test_a_wrong_key_and_a_wrong_name(machines: Machines, laptop: Elsewhere):
+def test_a_denied_key_and_a_wrong_name_are_told_apart(machines: Machines, laptop: Elsewhere):
     assert trouble(laptop, "SshConnection('carol@login').open()")[0] == "denied"
     assert trouble(laptop, "SshConnection('no.such.machine').open()")[0] == "unknown host"
     why, message = trouble(laptop, f"SshConnection('{machines.address('c3')}').open()")
@@ -412,7 +412,7 @@ ASKED = (
 )
 
 
-def test_what_ssh_asks_is_answered_from_another_process(
+def test_another_process_can_answer_the_questions_of_ssh(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
     laptop.do("told = []\nline = SshConnection('login')")
@@ -441,7 +441,7 @@ def test_what_ssh_asks_is_answered_from_another_process(
 
 
 @pytest.mark.thorough
-def test_what_a_jump_asks_is_waited_for(
+def test_questions_of_a_jump_host_do_not_count_towards_the_timeout(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
     """Time that a question takes does not count towards the connection timeout."""
@@ -467,7 +467,7 @@ def answer():
     assert laptop.do("questions.pending()") == []
 
 
-def test_a_refused_question_ends_it_at_once(
+def test_refusing_a_question_ends_the_login_attempt(
     machines: Machines, home: Path, locked: None, laptop: Elsewhere
 ):
     laptop.do(ASKED + "opening = go(SshConnection('login').open())")
@@ -480,7 +480,7 @@ def test_a_refused_question_ends_it_at_once(
     assert laptop.do("questions.pending()") == []
 
 
-def test_nobody_answers(machines: Machines, home: Path, locked: None):
+def test_an_unanswered_question_ends_the_login(machines: Machines, home: Path, locked: None):
     patience = {**settings(home), "RANKROOM_ASK_SECONDS": "1"}
     with Elsewhere(machines, "laptop", "root", patience) as laptop:
         laptop.do(LINE)

@@ -79,7 +79,7 @@ def test_a_restarted_rank_is_forked_on_its_node(job: Inside):
     assert sorted((job.machines.home("alice") / "imported").read_text().split()) == ["c1", "c2"]
 
 
-def test_the_ranks_of_a_killed_agent_end_and_come_back_with_another(job: Inside):
+def test_ranks_of_a_killed_agent_end_and_are_restarted_by_a_new_one(job: Inside):
     before = agents(job)
     job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
     job.do("while not all(log(run, rank) for rank in range(4)): time.sleep(0.05)")
@@ -106,7 +106,7 @@ run.wait(60)
     assert job.do(f"values(cluster, {summed!r})") == [1.0] * 4
 
 
-def test_a_node_that_is_silent_keeps_its_ranks_and_no_run(job: Inside):
+def test_an_interrupted_run_gives_up_a_silent_node_whose_ranks_survive(job: Inside):
     """The agent is stopped, but Slurm still hears from the node and the step: neither has ended."""
     before = agents(job)
     job.do(
@@ -151,7 +151,7 @@ while late() != {2, 3} and time.monotonic() < deadline: time.sleep(0.2)
 
 
 @pytest.mark.thorough  # the agent checks on its supervisor after a minute of silence
-def test_ranks_outlive_a_minute_without_a_word_in_either_direction(job: Inside):
+def test_ranks_survive_a_minute_of_silence_between_supervisor_and_agent(job: Inside):
     """The srun that connects supervisor and agent is stopped."""
     before = agents(job)
     job.do("values(cluster, 'kept = rank')")
@@ -177,7 +177,7 @@ def test_agents_end_with_their_supervisor(job: Inside):
     job.do("cluster.stop()")
 
 
-def test_ranks_that_are_not_forked_have_an_agent_as_well(machines: Machines):
+def test_with_preloading_off_ranks_are_not_forked_and_can_be_restarted(machines: Machines):
     options = ("--nodes=2", "--ntasks-per-node=1", "--nodelist=c3,c4")
     with Inside(machines, "alice", *options) as job:
         job.do(

@@ -23,7 +23,7 @@ os.environ.update(
 """
 
 
-def test_ranks_on_two_nodes_of_a_pbs_job(machines: Machines):
+def test_a_pbs_job_places_ranks_on_its_nodes_and_restarts_one_in_place(machines: Machines):
     about = {
         "job_state": "R",
         "Resource_List": {"walltime": "01:00:00"},

@@ -43,7 +43,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_cluster(machines: Machines, laptop: Laptop, case: str):
+def test_a_job_that_cannot_start_is_explained(machines: Machines, laptop: Laptop, case: str):
     asked, said = CASES[case]
     state, words = laptop.do(f"begin({case.replace(' ', '-')!r}, **{asked!r})", 180)
     assert state == "failed"

@@ -37,7 +37,7 @@ def values(laptop: Laptop, source: str) -> dict:
     return laptop.do(f"json.loads({found!r})")
 
 
-def test_the_start_says_how_it_gets_on(laptop: Laptop):
+def test_the_cluster_magic_shows_nodes_job_and_rank_states(laptop: Laptop):
     shown = cell(laptop, "%cluster")["stdout"]
     assert "far: 2 ranks on c1, c2 (CPU), job " in shown
     assert "on test, 0:0" in shown
@@ -45,7 +45,7 @@ def test_the_start_says_how_it_gets_on(laptop: Laptop):
     assert jobs(laptop.machines) != []
 
 
-def test_a_cell_runs_there_and_its_record_is_here(laptop: Laptop):
+def test_a_cell_runs_on_the_site_and_its_record_is_copied_to_the_laptop(laptop: Laptop):
     shown = cell(laptop, "%%distributed -o run\nprint('line of', rank)\nrank * 10")
     assert not shown["error"]
     text = "\n".join(str(each.get("text/plain")) for each in shown["outputs"])
@@ -65,7 +65,7 @@ for name in ("run.json", "source.py", "events.jsonl"):
     assert same[1] == {name: (there / name).read_text() for name in same[1]}
 
 
-def test_ranks_find_each_other(laptop: Laptop):
+def test_ranks_on_two_nodes_complete_an_all_reduce(laptop: Laptop):
     source = """
 import torch, torch.distributed as dist
 if not dist.is_initialized():
@@ -76,7 +76,7 @@ int(x)"""
     assert values(laptop, source) == {"0": "3", "1": "3"}
 
 
-def test_variables_travel(laptop: Laptop):
+def test_variables_are_pushed_to_and_pulled_from_ranks(laptop: Laptop):
     cell(laptop, "import numpy as np\nx = np.arange(3)\ndef twice(a): return 2 * a")
     assert "pushed" in cell(laptop, "%ranks push x twice")["stdout"]
     assert values(laptop, "y = twice(x) + rank\nint(y.sum())") == {"0": "6", "1": "9"}
@@ -87,7 +87,7 @@ def test_variables_travel(laptop: Laptop):
     assert "NameError" in cell(laptop, "%ranks pull nowhere")["error"]
 
 
-def test_an_error_is_told_as_of_ranks_here(laptop: Laptop):
+def test_an_error_names_its_rank_and_line_and_the_ranks_stay_usable(laptop: Laptop):
     shown = cell(laptop, "%%distributed\nif rank == 1:\n    1 / 0")
     assert "rank 1 failed first (cell line 2): ZeroDivisionError" in shown["error"]
     assert values(laptop, "rank") == {"0": "0", "1": "1"}
@@ -113,7 +113,7 @@ shown = kernel.run({source!r}, 90, lambda: threading.Thread(target=press).start(
     assert values(laptop, "rank") == {"0": "0", "1": "1"}
 
 
-def test_detached_runs_listed_profiled_and_looked_at(laptop: Laptop):
+def test_a_detached_run_can_be_awaited_listed_profiled_and_inspected(laptop: Laptop):
     gate = laptop.machines.home("alice") / "gate"
     waits = "import os, time\nwhile not os.path.exists('gate'): time.sleep(0.01)\n'slept'"
     cell(laptop, f"%%distributed --detach -o run\n{waits}")
@@ -130,7 +130,7 @@ def test_detached_runs_listed_profiled_and_looked_at(laptop: Laptop):
     assert ": ready" in cell(laptop, "%cluster log")["stdout"]
 
 
-def test_a_rank_is_restarted_there(laptop: Laptop):
+def test_a_rank_is_restarted_on_request_and_after_a_sigkill(laptop: Laptop):
     cell(laptop, "%%distributed\nkept = rank")
     assert "rank 1 restarted" in cell(laptop, "%cluster restart --ranks 1", 120)["stdout"]
     assert values(laptop, "'kept' in globals()") == {"0": "True", "1": "False"}
@@ -141,7 +141,7 @@ def test_a_rank_is_restarted_there(laptop: Laptop):
     assert values(laptop, "rank") == {"0": "0", "1": "1"}
 
 
-def test_a_kernel_that_is_restarted_attaches_and_takes_up_its_run(laptop: Laptop):
+def test_a_restarted_kernel_attaches_while_its_run_continues(laptop: Laptop):
     gate = laptop.machines.home("alice") / "gate"
     cell(laptop, "%%distributed --detach" + GATED.format(gate="/home/alice/gate"))
     run = laptop.do("Store().ids()[0]")

@@ -65,7 +65,7 @@ def test_a_cluster_starts_once_its_questions_are_answered(machines: Machines, la
     until_nothing_runs(machines)
 
 
-def test_who_does_not_answer_has_no_cluster_and_no_job(machines: Machines, laptop: Laptop):
+def test_refusing_a_question_of_ssh_starts_no_job(machines: Machines, laptop: Laptop):
     laptop.do(ASKED)
     laptop.until("asked('authenticity')")
     laptop.do("questions.refuse(asked('authenticity')[0].id)")

@@ -35,7 +35,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
         until_nothing_runs(machines)
 
 
-def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
+def test_a_cut_connection_is_reported_and_the_run_continues(laptop: Laptop, gate: Path):
     begin(laptop)
     laptop.machines.unplug("laptop", "campus")
     try:
@@ -53,7 +53,7 @@ def test_a_cut_line_is_told_and_the_run_goes_on(laptop: Laptop, gate: Path):
     assert_whole(laptop)
 
 
-def test_a_run_that_ends_while_the_line_is_cut_is_whole(laptop: Laptop, gate: Path):
+def test_a_run_told_to_end_while_disconnected_has_a_complete_record(laptop: Laptop, gate: Path):
     begin(laptop)
     laptop.machines.unplug("laptop", "campus")
     until(laptop, "lost")
@@ -65,7 +65,7 @@ def test_a_run_that_ends_while_the_line_is_cut_is_whole(laptop: Laptop, gate: Pa
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, how):
+def test_attaching_resumes_the_run_of_a_killed_local_agent(laptop: Laptop, gate: Path, how):
     begin(laptop)
     laptop.do(f"os.kill(cluster.refresh().supervisor, {int(how)})")
     laptop.until("not cluster.running")
@@ -79,7 +79,7 @@ def test_another_agent_goes_on_where_one_was_killed(laptop: Laptop, gate: Path, 
     assert_whole(laptop)
 
 
-def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
+def test_a_killed_ssh_process_is_replaced_and_the_run_continues(laptop: Laptop, gate: Path):
     """The local ssh process is killed, and nothing reports that to the local agent."""
     begin(laptop)
     ssh = laptop.machines.run("laptop", ["pgrep", "-f", "ssh_config"]).split()
@@ -90,7 +90,7 @@ def test_a_connection_that_was_ended_is_made_again(laptop: Laptop, gate: Path):
     assert_whole(laptop)
 
 
-def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path):
+def test_a_laptop_that_was_suspended_completes_its_record(laptop: Laptop, gate: Path):
     """The agent and ssh are stopped for longer than a connection may be silent."""
     begin(laptop)
     agent = laptop.do("cluster.refresh().supervisor")
@@ -105,7 +105,7 @@ def test_a_sleeping_laptop_wakes_up_to_a_whole_record(laptop: Laptop, gate: Path
 
 
 @pytest.mark.parametrize("where", ["there", "here"])
-def test_a_file_of_the_cluster_that_is_not_seen_for_a_while_ends_nothing(
+def test_a_cluster_file_missing_for_a_while_ends_no_run_and_no_job(
     laptop: Laptop, gate: Path, where: str
 ):
     there = laptop.machines.home("alice") / ".local/share/rankroom/clusters"
@@ -124,7 +124,7 @@ def test_a_file_of_the_cluster_that_is_not_seen_for_a_while_ends_nothing(
 
 
 @pytest.mark.thorough
-def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: Path):
+def test_a_silent_supervisor_is_reported_but_its_run_is_not_ended(laptop: Laptop, gate: Path):
     begin(laptop)
     node = laptop.do("cluster.ranks[0].host")
     found = laptop.machines.run(node, ["pgrep", "-u", "alice", "-f", SUPERVISOR]).split()
@@ -145,7 +145,7 @@ def test_a_supervisor_that_is_silent_for_long_is_not_gone(laptop: Laptop, gate: 
 
 
 @pytest.mark.thorough
-def test_an_agent_that_can_open_and_start_nothing_cancels_no_job(laptop: Laptop, gate: Path):
+def test_a_local_agent_out_of_file_descriptors_cancels_no_job(laptop: Laptop, gate: Path):
     begin(laptop)
     job, supervisor = laptop.do("[cluster.refresh().remote.job, cluster.info.supervisor]")
     laptop.machines.unplug("laptop", "campus")

@@ -15,9 +15,7 @@ AWHILE_S = 12.0
 
 
 @pytest.mark.thorough
-def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
-    machines: Machines, gate: Path
-):
+def test_a_full_local_disk_at_reconnection_cancels_no_job(machines: Machines, gate: Path):
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
         data = laptop.home / "data"
         machines.run("laptop", ["mkdir", "-p", data])
@@ -44,7 +42,7 @@ def test_a_disk_here_that_is_full_as_the_line_comes_back_cancels_no_job(
 
 
 @pytest.mark.thorough
-def test_a_cell_that_begins_on_a_full_disk_here_is_followed_once_there_is_room(machines: Machines):
+def test_a_run_started_on_a_full_local_disk_is_followed_once_space_is_freed(machines: Machines):
     with Laptop(machines, {"test": profile(nodes=2, ranks_per_node=1)}) as laptop:
         data = laptop.home / "data"
         machines.run("laptop", ["mkdir", "-p", data])

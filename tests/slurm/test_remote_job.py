@@ -48,7 +48,7 @@ def assert_over(laptop: Laptop, said: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_job_that_is_cancelled_in_mid_cell(laptop: Laptop):
+def test_cancelling_the_job_during_a_cell_fails_the_run_and_leaves_nothing(laptop: Laptop):
     begin(laptop)
     [job] = jobs(laptop.machines)
     laptop.machines.run("login", ["scancel", job], "alice")
@@ -75,7 +75,7 @@ def test_a_node_that_fails_in_mid_cell_is_named(laptop: Laptop):
         laptop.machines.until_idle()
 
 
-def test_waiting_is_told_and_can_be_left_and_gone_on_with(laptop: Laptop):
+def test_a_start_interrupted_in_the_queue_is_resumed_by_attach(laptop: Laptop):
     """In a notebook: the start is interrupted in the queue, then attached until it is ready."""
     hold = laptop.machines.run(
         "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
@@ -118,7 +118,7 @@ vars(kernel.run("%cluster start --site all --name far", 120,
 
 
 @pytest.mark.thorough
-def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
+def test_a_stale_cluster_file_of_an_earlier_job_is_ignored(laptop: Laptop):
     begin(laptop)
     left = laptop.machines.home("alice") / ".local/share/rankroom/clusters/far/cluster.json"
     text = left.read_text()
@@ -141,7 +141,7 @@ def test_what_a_job_before_left_is_not_taken_for_the_new_one(laptop: Laptop):
     until_nothing_runs(laptop.machines)
 
 
-def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
+def test_a_waiting_cluster_ends_when_it_is_stopped_or_its_job_is_cancelled(laptop: Laptop):
     hold = laptop.machines.run(
         "login", ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap=sleep 600"], "bob"
     ).strip()
@@ -161,7 +161,7 @@ def test_stopped_or_cancelled_while_it_waits(laptop: Laptop):
         laptop.machines.until_idle()
 
 
-def test_a_cluster_of_the_same_name_outlives_one_that_only_waited(
+def test_stopping_a_waiting_cluster_keeps_a_running_one_of_the_same_name(
     machines: Machines, laptop: Laptop
 ):
     """Two computers start clusters of this name: stopping the second removes only its own files."""
@@ -176,7 +176,7 @@ def test_a_cluster_of_the_same_name_outlives_one_that_only_waited(
         laptop.do("cluster.stop()", 120)
 
 
-def test_the_site_of_a_login_node_needs_no_ssh(machines: Machines):
+def test_a_cluster_started_on_the_login_node_runs_in_the_notebooks_folder(machines: Machines):
     """A notebook on the login node: its ranks run in a job, in the notebook's folder."""
     sites = {"here": profile(login="", nodes=1, ranks_per_node=2)}
     with Laptop(machines, sites, "login", "alice") as login:

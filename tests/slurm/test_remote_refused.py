@@ -72,7 +72,7 @@ def begin(name, **options):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_is_wrong_is_said_and_nothing_is_left(laptop: Laptop, ask: str, parts: list[str]):
+def test_a_failed_start_is_explained_and_leaves_nothing(laptop: Laptop, ask: str, parts: list[str]):
     said = laptop.do(f"begin({ask})", 240)
     for part in parts:
         assert re.search(part, said), (part, said)

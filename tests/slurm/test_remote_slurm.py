@@ -22,7 +22,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 
 
 @pytest.mark.thorough
-def test_a_controller_that_is_down_is_told_and_nothing_is_left(machines: Machines, laptop: Laptop):
+def test_a_start_fails_cleanly_without_the_controller(machines: Machines, laptop: Laptop):
     machines.crash("ctl")
     try:
         said = laptop.do(
@@ -63,7 +63,7 @@ def test_ranks_go_on_while_the_controller_is_down(machines: Machines, laptop: La
 
 
 @pytest.mark.thorough
-def test_a_cluster_stopped_while_the_controller_is_down(machines: Machines, laptop: Laptop):
+def test_a_stop_during_an_outage_cancels_the_job_later(machines: Machines, laptop: Laptop):
     """Its job is cancelled as soon as the controller is back."""
     laptop.do("cluster = RemoteCluster.start(site.load('test')).until_ready()", 300)
     machines.crash("ctl")

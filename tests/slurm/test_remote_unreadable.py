@@ -52,7 +52,7 @@ def away_for(seconds: float, away: Away, file: Path) -> Iterator[None]:
         pytest.param("there", broken, 60.0, marks=pytest.mark.thorough),
     ],
 )
-def test_a_cluster_whose_file_cannot_be_read(
+def test_an_unreadable_cluster_file_ends_no_run_and_cancels_no_job(
     laptop: Laptop, gate: Path, where: str, away: Away, seconds: float
 ):
     there = laptop.machines.home("alice") / ".local/share/rankroom/clusters"

@@ -46,7 +46,7 @@ def told(laptop: Laptop, expression: str) -> Any:
     return json.loads(cell(laptop, f"import json; print(json.dumps({expression}))")["stdout"])
 
 
-def test_a_timeline_has_the_collectives_of_both_nodes(laptop: Laptop):
+def test_a_profile_counts_collectives_and_node_clocks_are_compared(laptop: Laptop):
     cell(laptop, f"%%distributed -o run\n{STEPS}")
     shown = cell(laptop, "print(run.profile())")["stdout"]
     assert re.search(r"^dist all_reduce +20 +4\.0 kB", shown, re.M), shown
@@ -56,7 +56,7 @@ def test_a_timeline_has_the_collectives_of_both_nodes(laptop: Laptop):
     assert [bool(each["clock"]) for each in found] == [False, True]
 
 
-def test_scaling(laptop: Laptop):
+def test_scaling_reports_speedup_and_efficiency_and_keeps_the_cluster(laptop: Laptop):
     shown = cell(laptop, f"%%scaling 1,2 --repeat 1\n{STEPS}", 300)
     assert not shown["error"], shown["error"]
     text = "\n".join(str(each.get("text/plain")) for each in shown["outputs"])
@@ -65,7 +65,7 @@ def test_scaling(laptop: Laptop):
     assert told(laptop, "run.results") == {"0": "2", "1": "2"}
 
 
-def test_a_profile_of_operators_comes_here(laptop: Laptop):
+def test_operator_spans_of_all_ranks_reach_the_local_record(laptop: Laptop):
     source = "import torch\ny = torch.ones(200, 200) @ torch.ones(200, 200)"
     shown = cell(laptop, f"%%distributed --profile -o run\n{source}", 300)
     assert not shown["error"], shown["error"]
@@ -76,7 +76,7 @@ def test_a_profile_of_operators_comes_here(laptop: Laptop):
     assert [0, "op"] in cats and [1, "op"] in cats
 
 
-def test_ranks_are_not_given_up_for_a_size_that_is_refused(laptop: Laptop):
+def test_a_refused_resize_keeps_the_ranks_and_submits_no_job(laptop: Laptop):
     before = jobs(laptop.machines)
     cell(laptop, "%%distributed\nkept = rank + 10")
     said = cell(laptop, "%cluster resize 64", 120)["error"]

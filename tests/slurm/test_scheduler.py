@@ -67,14 +67,14 @@ def asking(**job: object) -> Site:
     return replace(SITE, job=replace(SITE.job, **job))
 
 
-def test_a_profiles_script_runs_on_what_it_asks_for(scheduler: Scheduler):
+def test_a_job_script_runs_on_the_nodes_its_profile_requests(scheduler: Scheduler):
     site = asking(nodes=2, gpus_per_node=2, memory_per_cpu="200M")
     job = scheduler.submit(site, "srun sh -c 'echo $(hostname) $SLURM_LOCALID' | sort")
     scheduler.until(job, lambda status: status.state in ("ended", "gone"))
     assert scheduler.log(job).splitlines() == ["c1 0", "c1 1", "c2 0", "c2 1"]
 
 
-def test_a_running_job_says_where_and_how_long_yet(scheduler: Scheduler):
+def test_a_running_job_reports_its_nodes_and_end_time(scheduler: Scheduler):
     begun = time.time()
     job = scheduler.submit(asking(nodes=2), "sleep 280")
     status = scheduler.until(job, lambda status: status.state == "running")
@@ -94,7 +94,7 @@ def test_a_running_job_says_where_and_how_long_yet(scheduler: Scheduler):
         (asking(nodes=99), "more time, nodes or CPUs than the partition gives"),
     ],
 )
-def test_what_slurm_accepts_and_never_starts_is_called_so(
+def test_a_job_that_slurm_will_never_start_is_recognized(
     scheduler: Scheduler, site: Site, words: str
 ):
     job = scheduler.submit(site, "true")
@@ -105,7 +105,7 @@ def test_what_slurm_accepts_and_never_starts_is_called_so(
     scheduler.until(job, lambda status: words in status.words)
 
 
-def test_a_job_waits_for_one_before_it_and_is_told_when_it_may_start(scheduler: Scheduler):
+def test_a_job_that_waits_for_another_has_an_expected_start_time(scheduler: Scheduler):
     first = scheduler.submit(asking(nodes=4, extra=("--exclusive",)), "sleep 280")
     scheduler.until(first, lambda status: status.state == "running")
     second = scheduler.submit(asking(nodes=1), "true")
@@ -117,12 +117,12 @@ def test_a_job_waits_for_one_before_it_and_is_told_when_it_may_start(scheduler: 
     scheduler.until(second, lambda status: status.state in ("ended", "gone"))
 
 
-def test_a_held_job_says_who_holds_it(scheduler: Scheduler):
+def test_a_held_job_is_reported_with_the_command_to_release_it(scheduler: Scheduler):
     job = scheduler.submit(asking(extra=("--hold",)), "true")
     assert "scontrol release" in scheduler.ask(job).words
 
 
-def test_a_job_that_fails_says_so(scheduler: Scheduler):
+def test_a_job_ends_at_its_first_failed_command(scheduler: Scheduler):
     job = scheduler.submit(SITE, "false", "echo not reached")
     status = scheduler.until(job, lambda status: status.state in ("ended", "gone"))
     assert (status.state, status.reason) in (("ended", "failed"), ("gone", ""))
@@ -137,12 +137,12 @@ def test_a_job_that_fails_says_so(scheduler: Scheduler):
         (asking(constraint="a100"), "(?i)feature"),
     ],
 )
-def test_what_slurm_refuses_is_told_in_its_words(scheduler: Scheduler, site: Site, said: str):
+def test_a_refusal_has_the_message_of_slurm(scheduler: Scheduler, site: Site, said: str):
     with pytest.raises(StartError, match=said):
         scheduler.submit(site, "true")
 
 
-def test_a_job_that_never_was_is_gone(scheduler: Scheduler):
+def test_an_unknown_job_is_reported_as_gone(scheduler: Scheduler):
     assert scheduler.ask("99999").state == "gone"
 
 

@@ -52,7 +52,7 @@ def terminal(machines: Machines) -> Iterator[Terminal]:
     yield Terminal(machines)
 
 
-def test_a_script_runs_there_and_its_record_is_here(machines: Machines, terminal: Terminal):
+def test_a_script_runs_on_the_site_and_is_recorded_locally(machines: Machines, terminal: Terminal):
     status, out, said = terminal.run("run", "--site", "test", "train.py", "--epochs", "3")
     assert status == 0, said
     assert "0 │ on c1 ['--epochs', '3']" in out and "1 │ on c2 ['--epochs', '3']" in out
@@ -64,7 +64,7 @@ def test_a_script_runs_there_and_its_record_is_here(machines: Machines, terminal
 
 
 @pytest.mark.thorough
-def test_its_exit_status_is_that_of_the_first_rank_that_failed(
+def test_the_exit_status_is_that_of_the_first_rank_that_failed(
     machines: Machines, terminal: Terminal
 ):
     status, _, said = terminal.run("run", "--site", "test", "train.py", "exit")
@@ -92,7 +92,7 @@ def test_an_interrupt_ends_the_ranks_and_their_job(machines: Machines, terminal:
     machines.until_idle()
 
 
-def test_an_interrupt_while_it_waits_in_the_queue_cancels_the_job(
+def test_an_interrupt_during_the_wait_in_the_queue_cancels_the_job(
     machines: Machines, terminal: Terminal
 ):
     machines.run("ctl", ["scontrol", "update", "PartitionName=gpu", "State=DOWN"])
@@ -107,7 +107,7 @@ def test_an_interrupt_while_it_waits_in_the_queue_cancels_the_job(
         machines.run("ctl", ["scontrol", "update", "PartitionName=gpu", "State=UP"])
 
 
-def test_in_a_job_it_takes_what_is_granted(machines: Machines, terminal: Terminal):
+def test_a_run_inside_a_job_uses_the_nodes_granted_to_it(machines: Machines, terminal: Terminal):
     lines = ["--nodes=2", "--ntasks-per-node=1", "--time=10", "--output=run.log"]
     command = f"{sys.executable} -m rankroom run train.py exit"
     script = ["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), command, "echo status $?", ""]

@@ -19,7 +19,7 @@ SHARED_WITH_NOBODY = profile(nodes=2, ranks_per_node=1, extra=["--exclusive"])
 
 @pytest.mark.thorough
 @pytest.mark.ui
-def test_the_sidebar_and_a_real_site(machines: Machines, tmp_path: Path):
+def test_the_sidebar_starts_and_ends_clusters_on_a_real_site(machines: Machines, tmp_path: Path):
     """The form starts ranks on two nodes, a job that waits, and one that is refused; all end."""
     assert PLAYWRIGHT.exists() and CHROMIUM.exists(), "`make test` sets up Playwright and Chromium"
     with Laptop(machines, {"test": SHARED_WITH_NOBODY}) as laptop:

@@ -60,7 +60,7 @@ def room(machines: Machines) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_a_site_that_works(machines: Machines, check: Say):
+def test_a_working_site_passes_every_check(machines: Machines, check: Say):
     said = check("--job", environment=f'python = "{sys.executable}"\n')
     marks = [line[0] for line in said.splitlines() if line[0] in "✓!✗–"]
     assert len(marks) == 8, said
@@ -88,7 +88,7 @@ def test_a_site_that_works(machines: Machines, check: Say):
         ),
     ],
 )
-def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remedy: str):
+def test_a_refused_job_fails_the_check(check: Say, laptop: Path, job: str, said: str, remedy: str):
     found = check(job=job)
     assert "✗ account and partition: test: `sbatch --test-only` on login failed" in found
     assert said in found
@@ -104,13 +104,13 @@ def test_what_slurm_refuses(check: Say, laptop: Path, job: str, said: str, remed
         ('partition = "short"', "it asks for 01:00:00, and the partition short gives 5:00"),
     ],
 )
-def test_what_slurm_accepts_and_never_starts(check: Say, job: str, said: str):
+def test_a_job_that_slurm_would_never_start_fails_the_check(check: Say, job: str, said: str):
     found = check(job=job)
     words = "such a job is accepted but would never start"
     assert f"✗ account and partition: {words}: {said}" in found
 
 
-def test_a_wrong_account(machines: Machines, check: Say):
+def test_a_test_job_with_a_wrong_account_is_reported_and_cancelled(machines: Machines, check: Say):
     # Without an accounting database, Slurm notices only when the job should start.
     said = check("--job", job='account = "other"\npartition = "closed"\ntime = "00:05:00"')
     assert "✗ test job: job" in said
@@ -119,14 +119,14 @@ def test_a_wrong_account(machines: Machines, check: Say):
     assert machines.queue("login", ["squeue", "-h", "-t", "PD,R"], "alice") == ""
 
 
-def test_no_rankroom_there(machines: Machines, check: Say):
+def test_a_site_without_rankroom_is_reported_with_the_pip_command(machines: Machines, check: Say):
     bare = machines.put("alice", "bare", BARE)
     said = check(environment=f'python = "{bare}"\n')
     assert "✗ Python with Rankroom: /usr/bin/python3 on login has no Rankroom" in said
     assert f"/usr/bin/python3 -m pip install rankroom-{rankroom.__version__}-py3" in said
 
 
-def test_another_version_there(machines: Machines, check: Say):
+def test_a_different_rankroom_version_on_the_site_is_reported(machines: Machines, check: Say):
     package = machines.home("alice") / "old" / "rankroom"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('__version__ = "0.0.9"\n')
@@ -137,34 +137,34 @@ def test_another_version_there(machines: Machines, check: Say):
     )
 
 
-def test_a_module_that_is_not_there(check: Say):
+def test_a_missing_environment_module_is_reported(check: Say):
     said = check(environment='python = "/home/alice/python"\nmodules = ["cudnn/9"]\n')
     assert "✗ environment: `module load cudnn/9` on login failed" in said
     assert "Correct [environment] of" in said
 
 
-def test_a_scratch_that_is_not_ours(check: Say):
+def test_an_unwritable_scratch_folder_is_reported(check: Say):
     said = check(top='login = "login"\nscratch = "/proc/room"\n')
     assert "✗ scratch: test: `bash -lc" in said
     assert "set it to a folder that you may write to" in said
 
 
 @pytest.mark.thorough
-def test_a_scratch_that_compute_nodes_do_not_see(machines: Machines, check: Say):
+def test_a_scratch_folder_not_shared_with_compute_nodes_is_reported(machines: Machines, check: Say):
     said = check("--job", top='login = "login"\nscratch = "/tmp/room"\n')
     assert "✓ scratch: /tmp/room can be written to" in said
     assert "log in /tmp/room is missing or empty: the compute node does not see that" in said
     assert machines.run("login", ["ls", "/tmp/room"], "alice") == ""
 
 
-def test_a_login_node_with_another_name(check: Say):
+def test_an_unknown_login_node_is_reported_and_later_steps_are_skipped(check: Say):
     said = check(top='login = "logn"\n')
     assert "✗ login node: cannot reach logn: no machine with this name is found" in said
     assert '– scheduler: skipped, because the step "login node" failed' in said
 
 
 @pytest.mark.thorough
-def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
+def test_an_unreachable_login_node_is_reported(machines: Machines, check: Say):
     machines.unplug("login", "campus")
     try:
         # With another home, no connection is open yet.
@@ -176,7 +176,7 @@ def test_a_login_node_that_is_unplugged(machines: Machines, check: Say):
 
 
 @pytest.mark.thorough
-def test_slurm_that_is_down(machines: Machines, check: Say):
+def test_a_stopped_slurmctld_is_reported_and_other_steps_still_run(machines: Machines, check: Say):
     # By name, but only among the machine's own processes.
     machines.run("ctl", ["pkill", "-x", "slurmctld"])
     try:
@@ -193,7 +193,7 @@ def test_slurm_that_is_down(machines: Machines, check: Say):
 
 
 @pytest.mark.thorough
-def test_a_controller_that_is_gone(machines: Machines, check: Say):
+def test_a_crashed_slurm_controller_host_is_reported(machines: Machines, check: Say):
     machines.crash("ctl")
     try:
         said = check()

@@ -35,7 +35,7 @@ def laptop(machines: Machines) -> Iterator[Laptop]:
 
 
 @pytest.mark.thorough
-def test_what_the_profile_has_to_say_is_told(laptop: Laptop):
+def test_a_refused_port_forward_is_reported_with_the_setting_to_add(laptop: Laptop):
     laptop.do("cluster = RemoteCluster.start(site.load('closed'), 'closed')")
     until(laptop, "lost")
     told = laptop.do("cluster.refresh().remote.words")
@@ -45,7 +45,7 @@ def test_what_the_profile_has_to_say_is_told(laptop: Laptop):
 
 
 @pytest.mark.thorough
-def test_a_run_outlives_cuts_and_nothing_is_left(laptop: Laptop, gate: Path):
+def test_a_run_survives_cut_connections_and_leaves_no_ssh_session(laptop: Laptop, gate: Path):
     machines = laptop.machines
     laptop.do("cluster = RemoteCluster.start(site.load('nodes'), 'nodes').until_ready()", 300)
     job, node = laptop.do("[cluster.refresh().remote.job, cluster.ranks[0].host]")

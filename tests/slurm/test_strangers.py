@@ -143,7 +143,7 @@ def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_nothing_listens_for_everybody(machines: Machines, job: Inside):
+def test_processes_listen_only_on_the_address_of_their_node(machines: Machines, job: Inside):
     listening = {node: ports(machines, node, "alice") for node in ("c1", "c2")}
     assert len(listening["c1"]) > 5
     for node, places in listening.items():
@@ -151,7 +151,7 @@ def test_nothing_listens_for_everybody(machines: Machines, job: Inside):
 
 
 @pytest.mark.parametrize("place", ["c1", "c2", "c3", "login"])
-def test_ports_of_frameworks_are_shut_to_who_is_not_on_the_other_nodes(
+def test_framework_ports_refuse_other_users_except_from_other_nodes_of_the_job(
     machines: Machines, job: Inside, place: str
 ):
     script = machines.put("bob", "knock.py", KNOCK)
@@ -173,7 +173,7 @@ def test_ports_of_frameworks_are_shut_to_who_is_not_on_the_other_nodes(
         assert True in json.loads(said.splitlines()[-1]).values()
 
 
-def test_what_stays_open_is_said(machines: Machines, job: Inside):
+def test_a_note_names_framework_ports_open_to_the_other_nodes(machines: Machines, job: Inside):
     notes = job.do("frameworks.info.notes")
     for framework in ("torch.distributed", "tf.distribute"):
         [note] = [each for each in notes if f"connect to the ports of {framework}" in each]
@@ -198,7 +198,7 @@ def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str)
         assert "stranger" not in machines.run(node, ["ls", "/tmp"])
 
 
-def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
+def test_another_user_of_the_node_receives_no_output_of_ranks(machines: Machines):
     script = machines.put("bob", "listen.py", LISTEN)
     with Inside(machines, "alice", "--nodelist=c3", "--ntasks=2") as job:
         job.do(
@@ -221,7 +221,7 @@ def test_nobody_on_the_same_node_hears_what_ranks_print(machines: Machines):
     assert b"a secret" not in heard and b"IDS|MSG" not in heard
 
 
-def test_its_own_user_gets_in_where_the_stranger_does_not(machines: Machines, job: Inside):
+def test_the_owner_can_connect_and_another_user_cannot(machines: Machines, job: Inside):
     # The ports answer a user who can read the connection files, so a refusal means something.
     file = "/home/alice/.local/share/rankroom/clusters/*/ipp/security/ipcontroller-client.json"
     code = (
@@ -233,7 +233,7 @@ def test_its_own_user_gets_in_where_the_stranger_does_not(machines: Machines, jo
     assert "[0, 1]" not in denied
 
 
-def test_no_file_of_a_cluster_can_be_read(machines: Machines, job: Inside):
+def test_another_user_can_read_no_file_of_a_cluster(machines: Machines, job: Inside):
     folder = cluster_folder(machines, "alice")
     files = [file for file in folder.rglob("*") if file.is_file()]
     names = {file.name for file in files}

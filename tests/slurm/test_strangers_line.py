@@ -57,7 +57,7 @@ def tries(machines: Machines, *places: str, machine: str = "login") -> list[str]
     return machines.run(machine, [PYTHON, script, *places], "bob").split()
 
 
-def test_nobody_uses_the_open_line(machines: Machines, opened: None):
+def test_another_user_cannot_use_an_open_connection(machines: Machines, opened: None):
     with alice(machines) as python:
         socket = python.do("line = SshConnection('c1')\nwait(line.open())\nstr(line.socket)")
         assert tries(machines, socket) == ["PermissionError"]
@@ -89,7 +89,7 @@ def test_a_folder_that_somebody_else_made_first_is_not_used(machines: Machines, 
         machines.run("login", ["rm", "-rf", folder])
 
 
-def test_nobody_reads_or_answers_a_question(machines: Machines, opened: None):
+def test_another_user_can_neither_read_nor_answer_a_question(machines: Machines, opened: None):
     ssh = machines.home("alice") / ".ssh"
     (ssh / "locked").unlink(missing_ok=True)
     machines.run("login", ["cp", "/home/alice/.ssh/id_ed25519", "/home/alice/.ssh/locked"], "alice")
@@ -109,7 +109,7 @@ def test_nobody_reads_or_answers_a_question(machines: Machines, opened: None):
         python.do("opening.result(90)\nwait(line.end())")
 
 
-def test_a_forwarded_port_is_on_loopback_and_a_forwarded_socket_is_its_users(
+def test_a_forwarded_port_is_on_loopback_and_a_forwarded_socket_is_private(
     machines: Machines, opened: None
 ):
     words = [PYTHON, "-c", SERVER, machines.address("c1")]

@@ -62,7 +62,7 @@ def listening(machines: Machines) -> dict[str, list[str]]:
     return {machine: places for machine, places in found.items() if places}
 
 
-def test_nothing_listens_for_everybody(machines: Machines, cluster: Elsewhere):
+def test_only_the_supervisors_node_listens_at_its_address(machines: Machines, cluster: Elsewhere):
     found = listening(machines)
     # The login node needs only ssh, and the laptop no port at all. On a node that has neither the
     # controller nor the supervisor, ranks only connect.
@@ -79,7 +79,7 @@ def test_no_port_answers_a_stranger(machines: Machines, cluster: Elsewhere, user
         assert "stranger" not in machines.run(machine, ["ls", "/tmp"])
 
 
-def test_nobody_hears_what_ranks_print(machines: Machines, cluster: Elsewhere):
+def test_another_user_receives_no_results_of_ranks(machines: Machines, cluster: Elsewhere):
     for machine, places in listening(machines).items():
         script = machines.put("bob", "listen.py", LISTEN)
         with machines.start(
@@ -92,7 +92,7 @@ def test_nobody_hears_what_ranks_print(machines: Machines, cluster: Elsewhere):
         assert b"a secret" not in heard and b"IDS|MSG" not in heard, machine
 
 
-def test_no_file_can_be_read(machines: Machines, cluster: Elsewhere, here: Path):
+def test_another_user_can_read_no_file(machines: Machines, cluster: Elsewhere, here: Path):
     home = machines.home("alice")
     tried = 0
     for folder in (home / ".local/share/rankroom", home / ".rankroom"):
@@ -110,7 +110,7 @@ def test_no_file_can_be_read(machines: Machines, cluster: Elsewhere, here: Path)
     assert "Permission denied" in said
 
 
-def test_no_secret_is_shown(machines: Machines, cluster: Elsewhere, here: Path):
+def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, cluster: Elsewhere, here: Path):
     secrets = set()
     for root in (machines.home("alice") / ".local/share/rankroom", here / "data"):
         for file in root.glob("clusters/*/cluster.json"):

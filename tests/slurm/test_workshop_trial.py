@@ -48,7 +48,7 @@ def trial(homes: Home) -> Trial:
     return made
 
 
-def test_how_late_the_console_was_is_told_from_the_learners_records(trial: Trial, homes: Home):
+def test_the_consoles_delay_is_measured_against_the_learners_records(trial: Trial, homes: Home):
     homes.ran("ada", "r1", 100.0, 110.0)
     trial.views = [
         View(99.0, {"ada": tile(98.0), "bob": tile(98.5)}),
@@ -63,7 +63,7 @@ def test_how_late_the_console_was_is_told_from_the_learners_records(trial: Trial
     assert trial.result.missed == ["the console was 4.0 s late, and not 3"]
 
 
-def test_what_a_browser_shows_late_is_told_apart(trial: Trial, homes: Home):
+def test_the_delay_of_the_browser_is_reported_separately(trial: Trial, homes: Home):
     homes.ran("ada", "r1", 100.0, 110.0)
     trial.views = [
         View(at, {"ada": tile(at, 100.0, state), "bob": tile(at)})
@@ -79,7 +79,7 @@ def test_what_a_browser_shows_late_is_told_apart(trial: Trial, homes: Home):
     assert trial.result.missed == ["the console in a browser was 3.5 s late, and not 3"]
 
 
-def test_who_has_no_seat_or_no_failure_and_a_run_that_was_not_shown_are_named(
+def test_learners_without_a_seat_or_failure_and_runs_never_shown_are_named(
     trial: Trial, homes: Home
 ):
     homes.ran("ada", "r1", 100.0, 110.0)
@@ -110,7 +110,7 @@ GOOD: dict[str, Any] = {
         ({"requests": {"A": 6800, "B": 1}}, "slurmctld had 6801 requests, and not 6800"),
     ],
 )
-def test_what_is_too_much_fails_the_trial(
+def test_a_measurement_over_its_limit_fails_the_trial(
     monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], said: str
 ):
     result = Result(40, **{**GOOD, **more})

@@ -36,7 +36,7 @@ def workshop(machines: Machines) -> Iterator[Workshop]:
     made.close()
 
 
-def test_four_learners_come_work_are_seen_and_go(machines: Machines, workshop: Workshop):
+def test_the_console_follows_four_learners_to_the_end(machines: Machines, workshop: Workshop):
     trial = workshop_trial.Trial(workshop, print)
     found = trial.run()
     print("\n".join(found.lines))
@@ -111,7 +111,7 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
 
 
 @pytest.mark.thorough
-def test_one_large_node(machines: Machines, workshop: Workshop):
+def test_learners_share_one_large_node_without_a_scheduler(machines: Machines, workshop: Workshop):
     """Each learner has a JupyterLab on one machine, without a scheduler: it outlives the command
     that started it, is found again, and accepts only its own token."""
     workshop.open(way="node")
@@ -152,7 +152,7 @@ def test_one_large_node(machines: Machines, workshop: Workshop):
 # -- refusals
 
 
-def test_what_cannot_be_joined_is_said_and_starts_no_job(machines: Machines, workshop: Workshop):
+def test_a_refused_join_says_why_and_starts_no_job(machines: Machines, workshop: Workshop):
     make_home(machines, machines.home("eve") / "own", "eve")
     workshop.open()
     said = workshop.typed("eve", "join", FOLDER)
@@ -167,7 +167,7 @@ def test_what_cannot_be_joined_is_said_and_starts_no_job(machines: Machines, wor
 
 
 @pytest.mark.thorough
-def test_a_reservation_that_has_ended_is_said(machines: Machines, workshop: Workshop):
+def test_a_missing_reservation_is_named_and_starts_no_job(machines: Machines, workshop: Workshop):
     workshop.open(more='reservation = "course"')
     said = workshop.typed("ada", "join", FOLDER)
     assert "the reservation course of this workshop does not take your job" in said
@@ -202,7 +202,7 @@ def test_a_reservation_is_checked_and_used(machines: Machines, workshop: Worksho
 
 
 @pytest.mark.thorough
-def test_a_plan_is_checked(machines: Machines, workshop: Workshop):
+def test_workshop_check_reports_a_missing_account(machines: Machines, workshop: Workshop):
     workshop.open(learners=[*LEARNERS, "zoe"])
     said = workshop.typed(TEACHER, "check", "/home/teacher/plan.toml")
     assert "✗ learners: there is no account zoe" in said
@@ -214,7 +214,7 @@ def test_a_plan_is_checked(machines: Machines, workshop: Workshop):
     assert "✗" not in said, said
 
 
-def test_an_old_environment_of_ones_own_is_said(machines: Machines, workshop: Workshop):
+def test_joining_with_an_older_version_is_refused(machines: Machines, workshop: Workshop):
     workshop.open()
     plan = machines.root / FOLDER.lstrip("/") / "workshop.toml"
     plan.write_text(re.sub('version = ".*"', 'version = "99.1"', plan.read_text()))
@@ -225,7 +225,7 @@ def test_an_old_environment_of_ones_own_is_said(machines: Machines, workshop: Wo
 
 
 @pytest.mark.thorough
-def test_a_job_that_starts_too_late_ends_by_itself(machines: Machines, workshop: Workshop):
+def test_a_job_started_after_the_workshop_ends_by_itself(machines: Machines, workshop: Workshop):
     workshop.open()
     held = machines.run(
         "login", ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=sleep 300"], "bob"

@@ -90,7 +90,7 @@ async function dark(page: Page): Promise<void> {
   await page.theme.setDarkTheme();
 }
 
-test('lesson 1: a rank fails, and checks tell right from wrong', async ({ page }) => {
+test('lesson 1: the error of a rank is shown, and right answers pass', async ({ page }) => {
   const lesson = await Lesson.open(page, '01_hello_ranks.ipynb');
   await lesson.runAll();
   await expect(await lesson.seen('start')).toContainText('everything it needs is available', { timeout: 120_000 });
@@ -106,7 +106,7 @@ test('lesson 1: a rank fails, and checks tell right from wrong', async ({ page }
   await lesson.picture('hello-1', 'course-01-check-dark');
 });
 
-test('lesson 4: one network on all ranks, and three that are not', async ({ page }) => {
+test('lesson 4: all ranks train one network, unless a step is left out', async ({ page }) => {
   const lesson = await Lesson.open(page, '04_horovod_pytorch.ipynb');
   await lesson.runAll();
   await expect(await lesson.seen('horovod-4')).toContainText('✓ horovod.4', { timeout: 300_000 });
@@ -122,7 +122,7 @@ test('lesson 4: one network on all ranks, and three that are not', async ({ page
   await lesson.picture('no-broadcast', 'course-04-apart');
 });
 
-test('lesson 10: without warm-up at chance, with it not', async ({ page }) => {
+test('lesson 10: training with large batches succeeds only with a warm-up', async ({ page }) => {
   const lesson = await Lesson.open(page, '10_large_batches.ipynb');
   await lesson.runAll();
   await expect(await lesson.seen('same')).toContainText('True', { timeout: 300_000 });
@@ -142,7 +142,7 @@ test('lesson 10: without warm-up at chance, with it not', async ({ page }) => {
   await lesson.picture('curves', 'course-10-curves-dark');
 });
 
-test('lesson 12: who is late, and that it helped', async ({ page }) => {
+test('lesson 12: repairing the straggler more than halves the time', async ({ page }) => {
   const lesson = await Lesson.open(page, '12_find_the_straggler.ipynb');
   await lesson.runAll();
   await expect(await lesson.seen('straggler-3')).toContainText('✓ straggler.3', { timeout: 300_000 });

@@ -59,7 +59,7 @@ async function openCells(page: Page, path: string, sources: string[]): Promise<{
 
 const line = (view: Locator): Locator => view.locator('.rr-prompt-input');
 
-viewTest('ranks in the debugger are answered under the log, one or all', ALWAYS, async ({ page }) => {
+viewTest('debugger prompts are answered for one rank or all ranks', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('debugger', 4);
   [0, 1, 2].forEach(rank => record.print(rank, STOPPED));
   record.save('running', { prompts: [0, 1, 2].map(rank => command(rank)) });
@@ -106,7 +106,7 @@ viewTest('ranks in the debugger are answered under the log, one or all', ALWAYS,
   await whole(view);
 });
 
-viewTest('an answer that was not taken says why; a password is not seen', async ({ page }) => {
+viewTest('a refused answer shows the reason; passwords are not displayed', async ({ page }) => {
   const record = new LiveRecord('debugger-late');
   record.print(0, 'here\n');
   const asks = (kind: string, text: string): Json => ({ prompts: [{ rank: 0, number: 1, kind, text, since: 0, place: 'train.py:12' }] });
@@ -126,7 +126,7 @@ viewTest('an answer that was not taken says why; a password is not seen', async 
   await expect(view.locator('.rr-prompt')).toBeHidden();
 });
 
-viewTest('what was typed for a prompt that is gone goes to no other', async ({ page }) => {
+viewTest('text typed for a closed prompt is not sent to another one', async ({ page }) => {
   const record = new LiveRecord('debugger-gone', 2);
   const asks = (rank: number, text: string): Json => ({ rank, number: 1, kind: 'input', text, since: 0, place: 'cell line 2' });
   record.save('running', { prompts: [asks(0, 'the name of the run? '), asks(1, 'delete checkpoints? ')] });
@@ -153,7 +153,7 @@ viewTest('what was typed for a prompt that is gone goes to no other', async ({ p
   await whole(view);
 });
 
-viewTest('64 ranks at once, one that others wait for; narrow and wide, light and dark', async ({ page }) => {
+viewTest('prompts of 64 ranks share one line, which fits narrow windows', async ({ page }) => {
   const many = new LiveRecord('debugger-many', 64);
   many.print(0, STOPPED);
   many.save('running', { prompts: Array.from({ length: 64 }, (_, rank) => command(rank)) });
@@ -190,7 +190,7 @@ viewTest('64 ranks at once, one that others wait for; narrow and wide, light and
 test.describe('with real ranks', () => {
   test.use({ kernels: null });
 
-  test('a rank stops, is stepped through the cell, and goes on', async ({ page }) => {
+  test('a rank stops at a breakpoint, is stepped, and continues', async ({ page }) => {
     const sources = [
       '%load_ext rankroom\n%cluster start --ranks 2',
       '%%distributed\ntotal = 20\nbreakpoint()\ntotal += rank\nprint("total", total)',
@@ -238,7 +238,7 @@ test.describe('with real ranks', () => {
     await expect(cell(4)).toContainText('stopped');
   });
 
-  test('the debugger of JupyterLab shows a rank, and the prompt of the run can go on as well', async ({ page }) => {
+  test('JupyterLab’s debugger shows a rank that the prompt can continue', async ({ page }) => {
     const { cell, begin } = await openCells(page, 'panel.ipynb', [
       '%load_ext rankroom\n%cluster start --ranks 2',
       '%ranks debug 1',

@@ -1,7 +1,7 @@
 /** The view of each golden record. */
 import { ALWAYS, LiveRecord, expect, openRuns, picture, rows, viewTest, whole, type Page } from './rankroom';
 
-viewTest('two ranks: what is the same stands once, values at the end', ALWAYS, async ({ page }) => {
+viewTest('identical lines of two ranks collapse; values come last', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['ok']);
   await whole(view);
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.5 s · 11 lines');
@@ -39,7 +39,7 @@ viewTest('two ranks: what is the same stands once, values at the end', ALWAYS, a
   await expect(view.getByRole('alert')).toContainText('not a valid regular expression');
 });
 
-viewTest('a failure: the cause first and whole, the others in one line, and the way to it', ALWAYS, async ({ page }) => {
+viewTest('a failure shows its cause first and folds other errors', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['failure']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText(
@@ -62,7 +62,7 @@ viewTest('a failure: the cause first and whole, the others in one line, and the 
   await picture(page, 'failure-dark');
 });
 
-viewTest('colours, attributes and odd characters', async ({ page }) => {
+viewTest('colors, text attributes and control characters are rendered', async ({ page }) => {
   const view = await openRuns(page, ['colours']);
   await whole(view);
   await expect(view.locator('.ansi-red-fg').first()).toHaveText('red');
@@ -85,7 +85,7 @@ viewTest('progress bars show their last state, one row each', async ({ page }) =
   await picture(page, 'progress-light');
 });
 
-viewTest('figures of one rank, tables of both, updated and cleared displays', async ({ page }) => {
+viewTest('displays are labeled by rank, merged, updated and cleared', async ({ page }) => {
   const view = await openRuns(page, ['figure', 'clear']);
   const figure = view.nth(0);
   await whole(figure);
@@ -105,7 +105,7 @@ viewTest('figures of one rank, tables of both, updated and cleared displays', as
   ]);
 });
 
-viewTest('four ranks that say partly the same', async ({ page }) => {
+viewTest('partly identical output of four ranks is collapsed', async ({ page }) => {
   const view = await openRuns(page, ['collapse']);
   await whole(view);
   await picture(page, 'collapse-light');
@@ -125,7 +125,7 @@ viewTest('four ranks that say partly the same', async ({ page }) => {
   ]);
 });
 
-viewTest('a fit of Keras: start-up messages in one line that opens, numbers of the ranks side by side', ALWAYS, async ({ page }) => {
+viewTest('Keras start-up messages fold; numbers of ranks are merged', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['keras']);
   await whole(view);
   const fold = "0–3┃▸TensorFlow's start-up messages: 16 lines";
@@ -180,7 +180,7 @@ viewTest('a fit of Keras: start-up messages in one line that opens, numbers of t
   await expect(view.getByLabel('but for numbers')).toBeHidden();
 });
 
-viewTest('a damaged record shows what is sound, and says so', ALWAYS, async ({ page }) => {
+viewTest('a damaged record shows its valid events and the damage', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['corrupt']);
   await whole(view);
   await expect(view.locator('.rr-words')).toContainText('lost');
@@ -189,14 +189,14 @@ viewTest('a damaged record shows what is sound, and says so', ALWAYS, async ({ p
   await picture(page, 'corrupt-light');
 });
 
-viewTest('a record of a newer version is refused with the remedy, and the summary shown', async ({ page }) => {
+viewTest('a newer record is refused with a remedy and the saved summary', async ({ page }) => {
   const view = await openRuns(page, ['newer']);
   await expect(view.locator('.rr-refusal')).toContainText('pip install -U rankroom');
   await expect(view.locator('.rr-fallback')).toContainText('static summary of newer');
   await expect(view.locator('.rr-list')).toBeHidden();
 });
 
-viewTest('a record that is gone: it says so, and the summary is shown', async ({ page }) => {
+viewTest('a missing record is reported, and the saved summary is shown', async ({ page }) => {
   const gone = { version: 1, id: 'gone', state: 'done', start: 1, end: 2_000_001, cluster: 'local', size: 2, ranks: [], lines: 5 };
   const view = await openRuns(page, [gone]);
   await expect(view.locator('.rr-refusal')).toContainText("no record 'gone'");
@@ -245,14 +245,14 @@ async function change(page: Page, state: string, html: string): Promise<void> {
   }, { state, html });
 }
 
-viewTest('nothing written', async ({ page }) => {
+viewTest('a run without output says so', async ({ page }) => {
   const view = await openRuns(page, ['empty']);
   await whole(view);
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 21 ms · no output');
   await picture(page, 'empty-light');
 });
 
-viewTest('64 ranks: ranges are typed, failures that are alike stand once', async ({ page }) => {
+viewTest('64 ranks: ranges can be typed, and identical failures are merged', async ({ page }) => {
   const view = await openRuns(page, ['many']);
   await whole(view);
   await expect(view.locator('.rr-cause')).toContainText('rank 9 · RuntimeError: CUDA out of memory');
@@ -267,7 +267,7 @@ viewTest('64 ranks: ranges are typed, failures that are alike stand once', async
   await expect(view.getByRole('alert')).toContainText('it has 0–63');
 });
 
-viewTest('a rank that was killed: what others say of it is folded, and none of them is the cause', async ({ page }) => {
+viewTest('after a rank is killed, errors of the other ranks are folded', async ({ page }) => {
   const record = new LiveRecord('killed', 4);
   for (const rank of [0, 1, 3]) {
     record.print(rank, 'epoch 1\n');
@@ -290,7 +290,7 @@ viewTest('a rank that was killed: what others say of it is folded, and none of t
   await picture(page, 'killed-dark');
 });
 
-viewTest('narrow and wide, light and dark', async ({ page }) => {
+viewTest('a failure fits a narrow window, light and dark', async ({ page }) => {
   const view = await openRuns(page, ['failure']);
   await whole(view);
   await page.setViewportSize({ width: 480, height: 900 });

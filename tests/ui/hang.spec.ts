@@ -24,7 +24,7 @@ function step(view: Locator, name: string | RegExp): Locator {
   return view.locator('.rr-hang').getByRole('button', { name });
 }
 
-viewTest('it is explained while it lasts, at most seconds after it began, and gone when it is over', ALWAYS, async ({ page }) => {
+viewTest('a hang is explained while it lasts, and hidden when over', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-comes', 4);
   record.print(0, 'step 0\n');
   const view = await openRuns(page, ['hang-comes']);
@@ -61,7 +61,7 @@ viewTest('it is explained while it lasts, at most seconds after it began, and go
   await expect(view.getByRole('button', { name: 'Interrupt' })).toBeHidden();
 });
 
-viewTest('each step is a button, which says what it did or why it could not', ALWAYS, async ({ page }) => {
+viewTest('each remedy is a button that reports success or failure', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('hang-steps', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-steps']);
@@ -95,7 +95,7 @@ viewTest('each step is a button, which says what it did or why it could not', AL
   await expect(said).toBeHidden();
 });
 
-viewTest('a step is taken once, however often its button is pressed before the answer', async ({ page }) => {
+viewTest('a remedy runs once, however often its button is pressed', async ({ page }) => {
   const record = new LiveRecord('hang-once');
   record.print(0, 'here\n');
   const view = await openRuns(page, ['hang-once']);
@@ -127,7 +127,7 @@ viewTest('a step is taken once, however often its button is pressed before the a
   await expect(view.locator('.rr-hang')).toBeHidden();
 });
 
-viewTest('stacks of all ranks, looked at again, and hidden', async ({ page }) => {
+viewTest('stacks of all ranks are shown, refreshed and hidden', async ({ page }) => {
   const record = new LiveRecord('hang-stacks', 4);
   record.save('running', { hang: hang(6) });
   const view = await openRuns(page, ['hang-stacks']);
@@ -151,7 +151,7 @@ viewTest('stacks of all ranks, looked at again, and hidden', async ({ page }) =>
   record.save('done');
 });
 
-viewTest('64 ranks: places are told together, and so are restarts', async ({ page }) => {
+viewTest('64 ranks: places of a hang are limited, and restarts combined', async ({ page }) => {
   const every = (by: number, first: number): number[] => Array.from({ length: Math.ceil((64 - first) / by) }, (_, i) => first + i * by);
   const places = [
     ...Array.from({ length: 8 }, (_, i) => ({ ranks: every(9, i), state: 'waits', words: `wait in broadcast weights.${i} (cell line 7)` })),
@@ -166,7 +166,7 @@ viewTest('64 ranks: places are told together, and so are restarts', async ({ pag
   record.save('done');
 });
 
-viewTest('in a panel; narrow and wide, light and dark', async ({ page }) => {
+viewTest('a hang fits a narrow window and is shown in a panel', async ({ page }) => {
   const record = new LiveRecord('hang-looks', 4);
   record.print(0, 'step 0\nstep 1\n');
   record.save('running', { hang: hang(6) });

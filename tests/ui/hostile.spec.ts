@@ -1,7 +1,7 @@
 /** Hostile output, which must not freeze the page, and files that outputs name. */
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, viewTest, whole } from './rankroom';
 
-viewTest('a line of 12 MB is shown in part, said so, and the page goes on', async ({ page }) => {
+viewTest('a line of 12 MB is truncated, and the page stays responsive', async ({ page }) => {
   const record = new LiveRecord('long-line');
   record.print(0, 'before\n');
   for (let i = 0; i < 12; i++) {
@@ -44,7 +44,7 @@ viewTest('markup, scripts and links in a log stay text', ALWAYS, async ({ page }
   expect(await page.evaluate(() => 'evil' in window)).toBe(false);
 });
 
-viewTest('files that rich outputs name are those beside the notebook', ALWAYS, async ({ page }) => {
+viewTest('relative paths in rich outputs resolve beside the notebook', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('files');
   record.add('display', 0, { data: { 'text/html': '<img src="plots/fig.png"><a href="out.csv">out</a>' } });
   record.save('done');
@@ -54,7 +54,7 @@ viewTest('files that rich outputs name are those beside the notebook', ALWAYS, a
   await expect(view.locator('.rr-display a')).toHaveAttribute('href', /\/files\/out\.csv/);
 });
 
-viewTest('five runs on one page: each is read, none disturbs another', async ({ page }) => {
+viewTest('five live runs on one page are followed independently', async ({ page }) => {
   const records = Array.from({ length: 5 }, (_, i) => new LiveRecord(`one-of-five-${i}`));
   const view = await openRuns(page, records.map(({ id }) => id));
   for (const [i, record] of records.entries()) {

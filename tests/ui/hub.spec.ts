@@ -8,7 +8,7 @@ const GRANTED = { timeout: 240_000 };
 
 test.skip(HUB === '', 'there is no hub: tests/slurm starts this with one');
 
-test('from the login page to a cell on two ranks', async ({ page }) => {
+test('a learner logs in to JupyterHub and runs a cell on two ranks', async ({ page }) => {
   await page.goto(`${HUB}/hub/login`);
   await page.getByLabel('Username').fill(USER);
   await page.getByLabel('Password').fill(process.env.RANKROOM_UI_PASSWORD ?? '');

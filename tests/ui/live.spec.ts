@@ -3,7 +3,7 @@ import type { Request } from '@playwright/test';
 
 import { ALWAYS, expect, LiveRecord, openRuns, readRun, rows, still, test, viewTest, whole, type Page } from './rankroom';
 
-viewTest('lines appear as they are written, bars move in place, and the end is told', ALWAYS, async ({ page }) => {
+viewTest('live lines appear, bars update in place, the end is shown', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lines');
   record.print(0, 'before\n');
   const view = await openRuns(page, ['live-lines']);
@@ -23,7 +23,7 @@ viewTest('lines appear as they are written, bars move in place, and the end is t
   await expect(view.locator('.rr-words')).toHaveText('2 ranks · done in 1.0 s · 4 lines');
 });
 
-viewTest('a line is on the screen soon after it is in the record', async ({ page }) => {
+viewTest('the delay from the record to the screen is measured', async ({ page }) => {
   const record = new LiveRecord('live-soon');
   const view = await openRuns(page, ['live-soon']);
   await expect(view.getByRole('log')).toBeAttached();
@@ -51,7 +51,7 @@ viewTest('a line is on the screen soon after it is in the record', async ({ page
   await whole(view);
 });
 
-viewTest('the end stays in sight, until the reader scrolls up', async ({ page }) => {
+viewTest('the log follows its end until the reader scrolls up', async ({ page }) => {
   const record = new LiveRecord('live-tail');
   const view = await openRuns(page, ['live-tail']);
   const print = (first: number, count: number): void =>
@@ -97,7 +97,7 @@ viewTest('the line at the top stays there when the view is made narrower', async
   expect(await still(page, first)).toBe(top);
 });
 
-viewTest('no one looks: nothing is asked; then everything is there', async ({ page }) => {
+viewTest('a hidden view sends no requests and catches up when shown', async ({ page }) => {
   const record = new LiveRecord('live-hidden');
   record.print(0, 'early\n');
   const asked = requests(page, 'live-hidden');
@@ -120,7 +120,7 @@ viewTest('no one looks: nothing is asked; then everything is there', async ({ pa
   expect(await rows(again)).toEqual(['0│early', '0│late']);
 });
 
-viewTest('the page is loaded again in the middle', ALWAYS, async ({ page }) => {
+viewTest('a live run that is opened again loses no line', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-reload');
   record.print(0, 'one\n');
   let view = await openRuns(page, ['live-reload']);
@@ -155,7 +155,7 @@ viewTest('two views of a run: each has its own tab, filter and ranks', async ({ 
   await whole(one);
 });
 
-test('a server that does not answer: it is said, tried again, and nothing is lost', ALWAYS, async ({ page }) => {
+test('an unresponsive server is reported and retried without loss', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');
   const view = await openRuns(page, ['live-down']);
@@ -170,7 +170,7 @@ test('a server that does not answer: it is said, tried again, and nothing is los
   await whole(view);
 });
 
-viewTest('a kernel that is gone: the run is lost, what it wrote is there', ALWAYS, async ({ page }) => {
+viewTest('a run whose kernel died is lost but keeps its output', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-lost');
   record.print(0, 'last words');
   record.save('running', { owner: { host: 'nowhere', pid: 1 } });

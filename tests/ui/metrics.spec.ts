@@ -86,7 +86,7 @@ function questions(page: Page, id: string): URL[] {
   return asked;
 }
 
-viewTest('a plot for each metric, with a curve for each rank; what the pointer is on is said', ALWAYS, async ({ page }) => {
+viewTest('each metric has a plot with rank curves and a tooltip', ALWAYS, async ({ page }) => {
   reported('mt-plots').save('done');
   const view = await openRuns(page, ['mt-plots']);
   await whole(view);
@@ -117,7 +117,7 @@ viewTest('a plot for each metric, with a curve for each rank; what the pointer i
   await expect.poll(() => pixels(tab, 'train/loss', 0)).toBe(0);
 });
 
-viewTest('in a narrow window the plots stand one below the other, and nothing is cut off', async ({ page }) => {
+viewTest('in a narrow window, plots are stacked and nothing is cut off', async ({ page }) => {
   reported('mt-narrow', 3).save('done');
   await page.setViewportSize({ width: 600, height: 860 });
   const tab = await openMetrics(page, 'mt-narrow');
@@ -127,7 +127,7 @@ viewTest('in a narrow window the plots stand one below the other, and nothing is
   await picture(page, 'metrics-narrow');
 });
 
-viewTest('along time, on a logarithmic scale, smoothed, and as the mean of the ranks', async ({ page }) => {
+viewTest('plots offer a time axis, a log scale, smoothing and the mean', async ({ page }) => {
   reported('mt-choices', 4).save('done');
   const tab = await openMetrics(page, 'mt-choices');
   await tab.getByLabel('log scale').check();
@@ -147,7 +147,7 @@ viewTest('along time, on a logarithmic scale, smoothed, and as the mean of the r
   await picture(page, 'metrics-mean');
 });
 
-viewTest('zoom by wheel, drag and keys; what is near is asked for, and all is shown again', ALWAYS, async ({ page }) => {
+viewTest('zoom by wheel, drag or keys loads finer data and resets', ALWAYS, async ({ page }) => {
   reported('mt-zoom', 2, 20_000).save('done');
   const asked = questions(page, 'mt-zoom');
   const tab = await openMetrics(page, 'mt-zoom');
@@ -197,7 +197,7 @@ viewTest('zoom by wheel, drag and keys; what is near is asked for, and all is sh
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
-viewTest('a range of time that is chosen here is the timeline’s', ALWAYS, async ({ page }) => {
+viewTest('metrics and timeline share the selected time range', ALWAYS, async ({ page }) => {
   const record = reported('mt-shared');
   for (const rank of [0, 1]) {
     const define = [{ name: 'for step in range(400):' }];
@@ -228,7 +228,7 @@ viewTest('a range of time that is chosen here is the timeline’s', ALWAYS, asyn
   await expect.poll(async () => (await range(tab)).from).toBeCloseTo(closer.from, 3);
 });
 
-viewTest('a live run is followed while its metrics are looked at, at most once a second', ALWAYS, async ({ page }) => {
+viewTest('visible metrics of a live run refresh at most every second', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('mt-live');
   const asked = questions(page, 'mt-live');
   record.print(0, 'begun\n');
@@ -262,7 +262,7 @@ viewTest('a live run is followed while its metrics are looked at, at most once a
   await expect(tab).toHaveAttribute('data-ready', 'true');
 });
 
-viewTest('what is no finite number, steps that go back, and ranks that report different metrics', ALWAYS, async ({ page }) => {
+viewTest('plots show non-finite values and steps that go back', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('mt-bad', 3);
   const values: Array<number | string> = loss(0, 100);
   record.report(0, 'loss', [...values.slice(0, 41), ...Array.from({ length: 59 }, () => 'NaN')]);
@@ -289,7 +289,7 @@ viewTest('what is no finite number, steps that go back, and ranks that report di
   await expect(plot(tab, 'negative').locator('.rr-mt-none')).toHaveText('no value above 0 in this range');
 });
 
-viewTest('of many metrics the first are shown; others are found, and added', async ({ page }) => {
+viewTest('of 300 metrics 20 are shown; others can be found and added', async ({ page }) => {
   const record = new LiveRecord('mt-names');
   for (let i = 0; i < 300; i++) {
     record.report(i % 2, `layer.${i}/norm`, [1, 2, i]);
@@ -327,7 +327,7 @@ viewTest('every point of the metrics shown can be downloaded', async ({ page }) 
   expect(lines).toContain(`train/loss,1,5999,${loss(1, 1, 5_999)[0]},,,1,mt-csv`);
 });
 
-viewTest('other runs under this one: told apart, said under the pointer, removed and added again', async ({ page }) => {
+viewTest('compared runs have letters, values in the tooltip, and a legend', async ({ page }) => {
   reported('mt-base', 4, 500, 1.4).save('done', { name: 'baseline', title: 'train(lr=0.1)', has_metrics: true });
   reported('mt-wide', 1, 300, 0.7).save('done', { title: 'train(lr=0.4)' });
   reported('mt-compared').save('done', { compare: ['mt-base', 'mt-wide', 'mt-gone'] });
@@ -375,7 +375,7 @@ viewTest('other runs under this one: told apart, said under the pointer, removed
   await picture(page, 'metrics-compared-narrow');
 });
 
-test('a server that does not answer: it is said, and tried again', async ({ page }) => {
+test('an unresponsive server is reported, and metrics are retried', async ({ page }) => {
   reported('mt-away').save('done');
   await page.route(/mt-away\/metrics/, route => route.abort());
   const view = await openRuns(page, ['mt-away']);
@@ -390,7 +390,7 @@ test('a server that does not answer: it is said, and tried again', async ({ page
   await expect(view.locator('.rr-mt-empty')).toBeHidden();
 });
 
-viewTest('64 ranks: their mean and spread, and all of their curves', ALWAYS, async ({ page }) => {
+viewTest('64 ranks are plotted as their mean or as 64 curves', ALWAYS, async ({ page }) => {
   reported('mt-many', 64, 2_000).save('done');
   const tab = await openMetrics(page, 'mt-many');
   await expect(plot(tab, 'train/loss')).toHaveAttribute('data-lines', '1');

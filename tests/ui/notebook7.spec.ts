@@ -3,7 +3,7 @@ import { ALWAYS, expect, LiveRecord, picture, rows, saveRuns, test, whole, type 
 
 test.use({ autoGoto: false });
 
-test('the run under its cell, live; the log grows in place', ALWAYS, async ({ page: lab, baseURL }) => {
+test('Notebook 7 shows a live run and resizes its log', ALWAYS, async ({ page: lab, baseURL }) => {
   const tree = await fetch(`${baseURL}/tree`);
   test.skip(!tree.ok || !tree.url.includes('tree'), 'Notebook 7 is not installed beside JupyterLab');
   const record = new LiveRecord('notebook7');

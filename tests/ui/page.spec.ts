@@ -30,7 +30,7 @@ async function picture(page: Page, name: string): Promise<void> {
   await page.screenshot({ path: join(__dirname, 'test-results', 'pictures', `${name}.png`) });
 }
 
-test('log, timeline and profile, as in a notebook', ALWAYS, async ({ page }) => {
+test('the page of a run shows its timeline and profile', ALWAYS, async ({ page }) => {
   const complaints = await open(page, 'trace-slow_loader');
   await expect(page.locator('.rr-words')).toContainText('slowest: rank 2');
   await page.getByRole('tab', { name: 'Timeline' }).click();
@@ -44,7 +44,7 @@ test('log, timeline and profile, as in a notebook', ALWAYS, async ({ page }) => 
   expect(complaints).toEqual([]);
 });
 
-test('metrics, zoomed without a server, with another run under them', async ({ page }) => {
+test('metrics are zoomed and compared without a server', async ({ page }) => {
   const values = Array.from({ length: 2_000 }, (_, i) => 2 / (1 + i / 100));
   const other = new LiveRecord('page-other', 1);
   other.report(0, 'loss', values.map(value => value + 2));
@@ -67,7 +67,7 @@ test('metrics, zoomed without a server, with another run under them', async ({ p
   expect(complaints).toEqual([]);
 });
 
-test('a failure with its traceback and its colours, narrow', async ({ page }) => {
+test('a narrow page shows a failure with its colored traceback', async ({ page }) => {
   await page.setViewportSize({ width: 600, height: 800 });
   const complaints = await open(page, 'failure');
   await expect(page.locator('h1')).toHaveText(/.+/);
@@ -79,7 +79,7 @@ test('a failure with its traceback and its colours, narrow', async ({ page }) =>
   expect(complaints).toEqual([]);
 });
 
-test('pictures are shown, and what ranks wrote runs nothing and loads nothing', async ({ page }) => {
+test('images are shown, and output of ranks neither runs nor loads anything', async ({ page }) => {
   const complaints = await open(page, 'figure');
   await expect(page.locator('.rr-display img').first()).toBeVisible();
   expect(await page.locator('.rr-display img').first().evaluate(img => (img as HTMLImageElement).naturalWidth)).toBeGreaterThan(1);

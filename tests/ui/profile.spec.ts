@@ -21,7 +21,7 @@ function column(table: Locator, key: string): Promise<string[]> {
   return table.locator(`tbody .rr-col-${key}`).allInnerTexts();
 }
 
-viewTest('the sentence, the ranks, the collectives and the straggler', ALWAYS, async ({ page }) => {
+viewTest('the profile shows diagnosis, ranks and collectives', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(/^steps 2–40: rank 2 arrives last in \d+ % of 39 allreduces and costs 35 % of a step; its data loading takes 12\.0 of 23\.1 ms, 3\.0 × the others'$/);
   const ranks = section(tab, 'Time of each rank');
@@ -37,7 +37,7 @@ viewTest('the sentence, the ranks, the collectives and the straggler', ALWAYS, a
   await picture(page, 'profile-dark');
 });
 
-viewTest('a table for each phase: the loop first, its speed, and what is not counted in it', ALWAYS, async ({ page }) => {
+viewTest('each phase has tables; the loop comes first with its speed', ALWAYS, async ({ page }) => {
   const tab = await openProfile(page, 'trace-imports');
   await expect(tab.locator('.rr-diagnosis')).toHaveText(
     /^steps 3–40: rank 2 .* costs 61 % of a step; it spends 20\.1 of 26\.3 ms in load, 4\.9 × the others' time; before that: 10\.4 s, 10\.0 s of it imports$/
@@ -75,7 +75,7 @@ viewTest('a table for each phase: the loop first, its speed, and what is not cou
   );
 });
 
-viewTest('the memory of each rank, and one whose memory rises', async ({ page }) => {
+viewTest('memory is shown for each rank, and a rise is pointed out', async ({ page }) => {
   const record = new LiveRecord('profile-memory');
   for (const rank of [0, 1]) {
     record.add('spans', rank, { t: 20_000_000, cat: 'cell', from: 0, define: [{ name: 'train()', line: 1 }], name: [0], start: [0], dur: [20_000_000] });
@@ -138,7 +138,7 @@ viewTest('the tables are copied as text and as CSV', async ({ page }) => {
   expect(await copied('Collectives', 'Copy text')).toMatch(/^collective +calls +bytes +time per rank.*\n─+\nhvd\.torch allreduce +50 +4\.1 kB/);
 });
 
-viewTest('narrow, light and dark', async ({ page }) => {
+viewTest('a profile fits a narrow window, light and dark', async ({ page }) => {
   const tab = await openProfile(page, 'trace-slow_loader');
   await page.setViewportSize({ width: 600, height: 900 });
   await tab.scrollIntoViewIfNeeded();
@@ -149,7 +149,7 @@ viewTest('narrow, light and dark', async ({ page }) => {
   await picture(page, 'profile-narrow-dark');
 });
 
-viewTest('64 ranks: the first of them, and all when asked for', async ({ page }) => {
+viewTest('64 ranks: the first 16 are listed, and all on request', async ({ page }) => {
   const record = new LiveRecord('profile-64', 64);
   for (let rank = 0; rank < 64; rank++) {
     record.add('status', rank, { state: 'running', t: 0 });
@@ -175,7 +175,7 @@ viewTest('64 ranks: the first of them, and all when asked for', async ({ page })
   expect(scrolls).toBe(false);
 });
 
-viewTest('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
+viewTest('a profile with nothing to report says why', ALWAYS, async ({ page }) => {
   const alone = await openProfile(page, 'trace-alone');
   await expect(alone.locator('.rr-diagnosis')).toContainText('No collectives in this run');
   await expect(alone.getByRole('table')).toHaveCount(1);
@@ -187,7 +187,7 @@ viewTest('nothing to profile is said, and why', ALWAYS, async ({ page }) => {
 });
 
 // With a page of its own: the page of the other tests has read this run's profile already.
-test('a profile that the server does not answer for: it is said, and tried again', async ({ page }) => {
+test('an unresponsive server is reported, and the profile is retried', async ({ page }) => {
   await page.route(/trace-slow_loader\/profile/, route => route.abort());
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
@@ -202,7 +202,7 @@ test('a profile that the server does not answer for: it is said, and tried again
   await expect(words).toContainText('rank 2 arrives last');
 });
 
-test('the times of the ranks are there also where the profile comes before the spans', async ({ page }) => {
+test('times of ranks are shown even if the profile precedes the spans', async ({ page }) => {
   const profiled = page.waitForResponse(/trace-slow_loader\/profile/);
   await page.route(/trace-slow_loader\/events/, async route => {
     await profiled;
@@ -216,7 +216,7 @@ test('the times of the ranks are there also where the profile comes before the s
   await expect(ranks.locator('tbody tr')).toHaveCount(4);
 });
 
-viewTest('a live run is followed', ALWAYS, async ({ page }) => {
+viewTest('the profile of a live run is updated while it is visible', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('profile-live', 2);
   const define = [{ name: 'allreduce g', op: 'allreduce', tensor: 'g', library: 'dist' }, { name: 'dist.all_reduce' }];
   let end = 0;

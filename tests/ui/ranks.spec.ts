@@ -130,7 +130,7 @@ test('training on two ranks, as the README shows it', async ({ page }) => {
   await stopRanks(page);
 });
 
-test('lines come live, and a reload of the page in mid-run loses none', async ({ page }) => {
+test('lines appear live, and reloading the page during a run loses none', async ({ page }) => {
   // The run continues while the page is loaded, but does not end before the test has seen it running.
   const seen = join(process.env.RANKROOM_UI_HOME ?? '', 'reloaded');
   const steps = `%%distributed
@@ -168,7 +168,7 @@ test('the stop button ends the cell on both ranks', async ({ page }) => {
   await stopRanks(page);
 });
 
-test('a rank waits for one that does not come: it is explained, and each step helps', async ({ page }) => {
+test('a hang is explained, and stacks, release and interrupt work', async ({ page }) => {
   const hang = `%%distributed
 import time
 import torch
@@ -209,7 +209,7 @@ else:
   await stopRanks(page);
 });
 
-test('the first failure is the one to read, and the others say what they were released from', async ({ page }) => {
+test('the first failure is shown as the cause, other ranks as released', async ({ page }) => {
   const failing = `%%distributed
 import torch
 import torch.distributed as dist
@@ -230,7 +230,7 @@ train(torch.ones(3))`;
   await stopRanks(page);
 });
 
-test('who waits for whom: said in a line, drawn, and in numbers', async ({ page }) => {
+test('a straggler is named in the summary, timeline and profile', async ({ page }) => {
   await notebookWith(page, STRAGGLER, STRAGGLER);
   await page.notebook.runCell(1);
   // The second run is without the time of imports and of the first init().
@@ -248,7 +248,7 @@ test('who waits for whom: said in a line, drawn, and in numbers', async ({ page 
   await page.notebook.runCell(3);
 });
 
-test('what ranks report: a curve for each rank, in the run’s own colours', async ({ page }) => {
+test('metrics that ranks report are plotted', async ({ page }) => {
   await page.setViewportSize({ width: 1000, height: 1000 });
   await notebookWith(page, REPORTING, WARM);
   await page.notebook.runCell(2);

@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process';
 import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
 import { freePort, serverCommand } from './server';
 
-test('with the keyboard alone', ALWAYS, async ({ page }) => {
+test('a run view can be operated with the keyboard alone', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('keys', 4);
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   record.print(2, 'of two\n');
@@ -43,7 +43,7 @@ test('with the keyboard alone', ALWAYS, async ({ page }) => {
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
-test('of many ranks some are chosen in a strip or typed, and each says how it stands', ALWAYS, async ({ page }) => {
+test('64 ranks can be selected in a strip that shows their states', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('strip', 64);
   for (let rank = 0; rank < 64; rank++) {
     record.print(rank, `line of ${rank}\n`);
@@ -101,7 +101,7 @@ test('of many ranks some are chosen in a strip or typed, and each says how it st
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
-test('the wheel moves the notebook, until the log has the focus', async ({ page }) => {
+test('the wheel scrolls the notebook until the log has the focus', async ({ page }) => {
   const record = new LiveRecord('wheel');
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   record.save('done');
@@ -123,7 +123,7 @@ test('the wheel moves the notebook, until the log has the focus', async ({ page 
   await expect(view.getByRole('button', { name: 'to the end' })).toBeVisible();
 });
 
-test('in a panel, with the whole height; once, and there again after a reload', ALWAYS, async ({ page }) => {
+test('a run opens in one panel, which is restored after a reload', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('panel');
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);
@@ -161,7 +161,7 @@ test('in a panel, with the whole height; once, and there again after a reload', 
 /** The process group of a second server: the shell and the server; 0 if there is none. */
 let second = 0;
 
-test('the server extension is not enabled: the summary, and how to have more', async ({ page }) => {
+test('without the server extension, the summary and a remedy are shown', async ({ page }) => {
   const port = await freePort();
   const { command, url, env } = serverCommand(port, false);
   second = spawn(command, { shell: true, env, stdio: 'ignore', detached: true }).pid ?? 0;

@@ -16,7 +16,7 @@ interface Overview {
 test.use({ kernels: null });
 test.skip(FOLDER === '', 'there is no workshop: tests/slurm starts this with one');
 
-test('a teacher has the console open from the first learner to the end', async ({ page }) => {
+test('the console shows all learners until the workshop is over', async ({ page }) => {
   test.setTimeout(OVER.timeout + 300_000);
   let latest: Overview | null = null;
 

@@ -22,7 +22,7 @@ async function open(page: Page, sources: string[]): Promise<void> {
   await expect(page.locator('#jp-main-statusbar')).toContainText(/\| Idle/, { timeout: 60_000 });
 }
 
-test('the table and the plot of %%scaling fit and can be read, light and dark', async ({ page }) => {
+test('the %%scaling table and plot are readable, and its runs are grouped', async ({ page }) => {
   test.setTimeout(300_000);
   await open(page, [START, SCALING, '%cluster stop']);
   const output = page.locator('.jp-Notebook .jp-CodeCell').nth(1).locator('.jp-OutputArea');

@@ -51,7 +51,7 @@ async function agree(page: Page, label: string): Promise<void> {
   await page.locator('.jp-Dialog').getByRole('button', { name: label }).click();
 }
 
-test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) => {
+test('ranks are started by form, used for a cell, and stopped', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   // Runs of this cluster only: the golden records would come first, as their ids are not dates.
   await page.route(/rankroom\/runs\?limit/, async route => {
@@ -102,7 +102,7 @@ test('from nothing to a cell on two ranks, and back', ALWAYS, async ({ page }) =
   await expect(page.locator('.rr-status-button')).toBeHidden();
 });
 
-test('one click is enough; two windows and a reload see the same', async ({ page }) => {
+test('one click starts ranks; windows and reloads show the same state', async ({ page }) => {
   let panel = await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
@@ -141,7 +141,7 @@ test('one click is enough; two windows and a reload see the same', async ({ page
   await other.close();
 });
 
-test('a card is dragged into a notebook', async ({ page }) => {
+test('dragging a cluster into a notebook inserts a cell that attaches', async ({ page }) => {
   writeRemote('dragged', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await openNotebook(page);
@@ -159,7 +159,7 @@ test('a card is dragged into a notebook', async ({ page }) => {
   removeCluster('dragged');
 });
 
-test('a rank that is down is named and brought back; one that was killed with its supervisor is said', ALWAYS, async ({ page }) => {
+test('a dead rank is named with its signal and can be restarted', ALWAYS, async ({ page }) => {
   const panel = await openRanks(page);
   const made = await startTwo(panel, 'falls');
   process.kill(await pidOf(made, 1), 'SIGKILL');
@@ -170,7 +170,7 @@ test('a rank that is down is named and brought back; one that was killed with it
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
-test('menus and commands are about the cluster, rank or run that was clicked on', ALWAYS, async ({ page }) => {
+test('menus and commands apply to the clicked cluster or rank', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   writeCluster('older', {});
   const panel = await openRanks(page);
@@ -210,7 +210,7 @@ test('menus and commands are about the cluster, rank or run that was clicked on'
   removeCluster('older');
 });
 
-test('a job that waits, and one whose time is nearly over', async ({ page }) => {
+test('a queued job shows its expected start, a running one its time left', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   const now = Date.now() / 1000;
   const expected = new Date((now + 1800) * 1000);
@@ -240,7 +240,7 @@ test('a job that waits, and one whose time is nearly over', async ({ page }) => 
   await expect(waits).toBeHidden();
 });
 
-test('ssh asks: in every window, until one answers', ALWAYS, async ({ page }) => {
+test('questions of ssh appear in every window until one answers', ALWAYS, async ({ page }) => {
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
@@ -276,7 +276,7 @@ test('ssh asks: in every window, until one answers', ALWAYS, async ({ page }) =>
   await other.close();
 });
 
-test('the form says what is wrong before anything is started', ALWAYS, async ({ page }) => {
+test('the start form reports invalid values before starting ranks', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1000 });
   const panel = await openRanks(page);
   await panel.getByText('Start ranks…').click();
@@ -307,7 +307,7 @@ test('the form says what is wrong before anything is started', ALWAYS, async ({ 
   expect(await panel.locator('.rr-card').count()).toBe(0);
 });
 
-test('every state, narrow and wide, light and dark', async ({ page }) => {
+test('every cluster state fits sidebars of any width, light and dark', async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1300 });
   const now = Date.now() / 1000;
   writeRemote('pm-waits', { state: 'pending', reason: 'Priority: higher-priority jobs are ahead of it', expected: now + 4000 });
@@ -338,7 +338,7 @@ test('every state, narrow and wide, light and dark', async ({ page }) => {
   names.forEach(removeCluster);
 });
 
-test('a server that does not answer: it is said, and what was known stays', ALWAYS, async ({ page }) => {
+test('an unresponsive server is reported, and clusters stay listed', ALWAYS, async ({ page }) => {
   writeRemote('stays', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await expect(card(panel, 'stays')).toBeVisible();

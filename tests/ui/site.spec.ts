@@ -22,7 +22,7 @@ async function submit(page: Page, name: string, wishes: { [label: string]: strin
   await expect(form).toBeHidden();
 }
 
-test('from the form to ranks on two nodes, and back', async ({ page }) => {
+test('a job is submitted by form, used on two nodes, and stopped', async ({ page }) => {
   test.setTimeout(480_000);
   await page.setViewportSize({ width: 1200, height: 900 });
   const panel = await openRanks(page);

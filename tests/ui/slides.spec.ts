@@ -31,7 +31,7 @@ async function open(page: Page): Promise<string[]> {
   return complaints;
 }
 
-test('one file, every lesson, and no slide that overflows', async ({ page }) => {
+test('the slides cover every lesson, and none overflows', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
   const complaints = await open(page);
   const found = await page.evaluate(() => {
@@ -60,7 +60,7 @@ test('one file, every lesson, and no slide that overflows', async ({ page }) => 
   expect(complaints).toEqual([]);
 });
 
-test('arrows lead through it, and a link to another lesson to its slides', async ({ page }) => {
+test('arrow keys navigate slides, and lesson links lead to their slides', async ({ page }) => {
   await page.setViewportSize({ width: 1280, height: 800 });
   await open(page);
   await page.keyboard.press('ArrowRight');

@@ -88,7 +88,7 @@ function trained(id: string): LiveRecord {
   return record;
 }
 
-viewTest('tabs: the log first, the timeline when asked for, and again when the cell is shown again', ALWAYS, async ({ page }) => {
+viewTest('the log tab is first, and the selected tab is restored', ALWAYS, async ({ page }) => {
   trained('tl-tabs');
   const view = await openRuns(page, ['tl-tabs']);
   await whole(view);
@@ -109,7 +109,7 @@ viewTest('tabs: the log first, the timeline when asked for, and again when the c
   await expect(without.getByRole('tablist')).toBeHidden();
 });
 
-viewTest('wheel, keys and minimap: zoom and pan, and the notebook keeps its own wheel and keys', ALWAYS, async ({ page }) => {
+viewTest('Ctrl+wheel, keys and minimap zoom and pan the timeline', ALWAYS, async ({ page }) => {
   trained('tl-zoom');
   const view = (await openRuns(page, ['tl-zoom', 'ok', 'colours'])).first();
   await whole(view);
@@ -177,7 +177,7 @@ async function isInMinimap(view: Locator, label: string): Promise<boolean> {
   }, colour);
 }
 
-viewTest('a run that is over opens with some steps of its loop, and F shows everything', ALWAYS, async ({ page }) => {
+viewTest('a finished run opens at its loop; F shows the whole run', ALWAYS, async ({ page }) => {
   const view = await openRuns(page, ['trace-imports']);
   await whole(view);
   const body = await timeline(view);
@@ -209,7 +209,7 @@ viewTest('a run that is over opens with some steps of its loop, and F shows ever
   await picture(page, 'timeline-loop-narrow');
 });
 
-viewTest('a live run is followed, and shown as it was when it ends', async ({ page }) => {
+viewTest('a live run is followed, and the whole run stays shown at its end', async ({ page }) => {
   const record = new LiveRecord('tl-live-loop');
   const step = (n: number): void => {
     const define = [{ name: 'SGD.step' }];
@@ -237,7 +237,7 @@ viewTest('a live run is followed, and shown as it was when it ends', async ({ pa
   expect((await range(body)).to).toBeGreaterThan(1_545_000);
 });
 
-viewTest('a click on a collective: who came last and by how much, and each rank’s arrival', ALWAYS, async ({ page }) => {
+viewTest('clicking a collective shows each rank’s arrival and delay', ALWAYS, async ({ page }) => {
   trained('tl-late');
   const view = await openRuns(page, ['tl-late']);
   await whole(view);
@@ -266,7 +266,7 @@ viewTest('a click on a collective: who came last and by how much, and each rank�
   await page.keyboard.press('Escape');
 });
 
-viewTest('a drag selects a part of time and tells what is in it', async ({ page }) => {
+viewTest('dragging selects a time range and shows its totals', async ({ page }) => {
   trained('tl-part');
   const view = await openRuns(page, ['tl-part']);
   await whole(view);
@@ -290,7 +290,7 @@ viewTest('a drag selects a part of time and tells what is in it', async ({ page 
   await expect(details).toBeHidden();
 });
 
-viewTest('search counts and goes on; full stop, comma and arrows go from span to span', async ({ page }) => {
+viewTest('search counts matches, and keys step from span to span', async ({ page }) => {
   trained('tl-find');
   const view = await openRuns(page, ['tl-find']);
   await whole(view);
@@ -327,7 +327,7 @@ viewTest('search counts and goes on; full stop, comma and arrows go from span to
   await expect(find).toBeFocused();
 });
 
-viewTest('from a line of the log to its moment, and back', ALWAYS, async ({ page }) => {
+viewTest('a log line leads to its moment in the timeline, and back', ALWAYS, async ({ page }) => {
   trained('tl-log');
   const view = await openRuns(page, ['tl-log']);
   await whole(view);
@@ -346,7 +346,7 @@ viewTest('from a line of the log to its moment, and back', ALWAYS, async ({ page
   await expect(body).toHaveAttribute('data-moment', '590000');
 });
 
-viewTest('lanes open: categories, tensors, utilisation', async ({ page }) => {
+viewTest('lanes open for categories, tensors and utilization', async ({ page }) => {
   trained('tl-lanes');
   const view = await openRuns(page, ['tl-lanes']);
   await whole(view);
@@ -366,7 +366,7 @@ viewTest('lanes open: categories, tensors, utilisation', async ({ page }) => {
 });
 
 for (const name of ['hostile', 'nan', 'jumping', 'overlap', 'nested', 'many_names', 'imported', 'groups', 'one_rank']) {
-  viewTest(`${name}: a picture of what is sound, and no complaint`, async ({ page }) => {
+  viewTest(`${name}: valid spans are painted without errors`, async ({ page }) => {
     const found = complaints(page);
     const view = await openRuns(page, [`trace-${name}`]);
     await whole(view);
@@ -412,7 +412,7 @@ viewTest('the timeline can be downloaded, for Perfetto', async ({ page }) => {
   await expect(page.locator('.jp-NotebookPanel:not(.lm-mod-hidden)')).toBeVisible();
 });
 
-viewTest('a record without a sound span says so', async ({ page }) => {
+viewTest('a record without a valid span says so', async ({ page }) => {
   const record = new LiveRecord('tl-unsound');
   record.add('spans', 0, { cat: 'op', name: [0], start: [10], dur: [-5] });
   record.save('done');
@@ -423,7 +423,7 @@ viewTest('a record without a sound span says so', async ({ page }) => {
   await expect(view.locator('.rr-tl-note')).toHaveText('1 span dropped: 1 × a negative duration');
 });
 
-viewTest('a live run grows while one looks, and a part of it stays where it is', ALWAYS, async ({ page }) => {
+viewTest('a live run grows without moving a zoomed range', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('tl-live');
   const add = (t: number): void =>
     record.add('spans', 0, { t, cat: 'user', from: 0, define: [{ name: 'work' }], name: [0], start: [t], dur: [1000] });
@@ -448,7 +448,7 @@ viewTest('a live run grows while one looks, and a part of it stays where it is',
   await whole(view);
 });
 
-viewTest('narrow, wide and many ranks; light and dark', async ({ page }) => {
+viewTest('64 ranks are drawn in wide and narrow windows, light and dark', async ({ page }) => {
   const record = new LiveRecord('tl-many', 64);
   for (let rank = 0; rank < 64; rank++) {
     const define = [{ name: 'allreduce x', op: 'allreduce', tensor: 'x', library: 'dist' }, { name: 'work' }];
@@ -476,7 +476,7 @@ viewTest('narrow, wide and many ranks; light and dark', async ({ page }) => {
   expect(wide!.width).toBeGreaterThan(150);
 });
 
-viewTest('a long run is seen before all of it is read', async ({ page }) => {
+viewTest('an overview of a long run is shown until all spans are read', async ({ page }) => {
   const record = new LiveRecord('tl-long');
   const [each, events] = [5_000, 120];
   for (let i = 0; i < events; i++) {
@@ -524,7 +524,7 @@ viewTest('a long run is seen before all of it is read', async ({ page }) => {
   await expect(view.locator('.rr-tl-facts')).toContainText('lasts80 µs');
 });
 
-viewTest('in a panel the picture fills the room, and the panel opens with the tab', async ({ page }) => {
+viewTest('a panel opens with the selected tab of its view', async ({ page }) => {
   trained('tl-panel');
   const view = await openRuns(page, ['tl-panel']);
   await whole(view);

@@ -43,7 +43,7 @@ function unmarked(part: Locator, without: string): Promise<string[]> {
   }, { MARK, without });
 }
 
-test('the sidebar and its form', ALWAYS, async ({ page }) => {
+test('all text of the sidebar and its form is translated', ALWAYS, async ({ page }) => {
   const panel = await openRanks(page);
   await panel.locator('.rr-section > summary').first().click();
   const form = panel.getByRole('form');
@@ -58,7 +58,7 @@ test('the sidebar and its form', ALWAYS, async ({ page }) => {
   await picture(page, 'translated-sidebar');
 });
 
-test('the run view: log, timeline and profile', async ({ page }) => {
+test('all text of the log, timeline and profile is translated', async ({ page }) => {
   const view = await openRuns(page, ['trace-slow_loader']);
   await whole(view);
   // The ranks' output, and sentences that the server composes.
@@ -72,7 +72,7 @@ test('the run view: log, timeline and profile', async ({ page }) => {
   await picture(page, 'translated-view');
 });
 
-test('the metrics of a run', async ({ page }) => {
+test('all text of the metrics tab is translated', async ({ page }) => {
   const record = new LiveRecord('translated');
   for (let i = 0; i < 25; i++) {
     [0, 1].forEach(rank => record.report(rank, `m${i}`, [1, 2, 3 + rank]));

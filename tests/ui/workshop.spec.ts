@@ -57,7 +57,7 @@ function users(panel: Locator): Promise<string[]> {
   return tiles(panel).evaluateAll(nodes => nodes.map(node => (node as HTMLElement).dataset.user ?? ''));
 }
 
-test('forty learners: those first who need help, in words and signs', ALWAYS, async ({ page }) => {
+test('the console lists forty learners, those who need help first', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1400, height: 900 });
   const panel = await openConsole(page, openWorkshop());
   await expect(tiles(panel)).toHaveCount(COUNT);
@@ -96,7 +96,7 @@ test('forty learners: those first who need help, in words and signs', ALWAYS, as
   await page.theme.setLightTheme();
 });
 
-test('in a narrow window the tiles are below, and nothing is cut off', async ({ page }) => {
+test('in a narrow window, the console cuts nothing off', async ({ page }) => {
   await page.setViewportSize({ width: 600, height: 900 });
   const panel = await openConsole(page, openWorkshop());
   await expect(tiles(panel)).toHaveCount(COUNT);
@@ -111,7 +111,7 @@ test('in a narrow window the tiles are below, and nothing is cut off', async ({ 
   await picture(page, 'workshop-console-narrow-open');
 });
 
-test('the order is kept while the teacher points at a tile, and forty tiles stay smooth', async ({ page }) => {
+test('tiles keep their order under the pointer, and rendering stays smooth', async ({ page }) => {
   await page.setViewportSize({ width: 1400, height: 900 });
   const folder = openWorkshop();
   const panel = await openConsole(page, folder);
@@ -149,7 +149,7 @@ test('the order is kept while the teacher points at a tile, and forty tiles stay
   await expect(tileOf(panel, 'learner04')).toContainText('ring.2: passed, 9 tries');
 });
 
-test('no learners yet, no folder, not the teacher, and a folder that is gone', async ({ page }) => {
+test('the console explains missing learners, folders and permissions', async ({ page }) => {
   const folder = openWorkshop(0);
   let panel = await openConsole(page, '');
   await expect(panel.getByText('Which workshop?')).toBeVisible();
@@ -220,7 +220,7 @@ async function openLearner(page: Page, notebook: string): Promise<{ learner: Pag
   return { learner, panel: learner.locator('.rr-ws-seat') };
 }
 
-test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, async ({ page }) => {
+test('a learner raises a hand, receives messages and stops sharing', ALWAYS, async ({ page }) => {
   const { folder } = await startLearner();
   const record = new LiveRecord('20260514-100000-abcdef');
   record.save('running', { title: 'train(model, batches)' });
@@ -302,7 +302,7 @@ test('a learner raises the hand, hears the teacher, and stops sharing', ALWAYS, 
   await execute(learner, 'apputils:change-theme', { theme: 'JupyterLab Light' });
 });
 
-test('catch up and reset are done by the learner’s click, and nothing is lost', async ({ page }) => {
+test('offers to catch up or reset take effect when the learner accepts', async ({ page }) => {
   const { folder, copies } = await startLearner();
   const teacher = await openConsole(page, folder);
   const { learner, panel } = await openLearner(page, '01_hello_ranks.ipynb');

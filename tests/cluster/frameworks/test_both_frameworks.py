@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
         pytest.param(("horovod_keras", "horovod_torch"), marks=pytest.mark.thorough),
     ],
 )
-def test_both_train_in_one_process(home: Path, order: tuple[str, str]) -> None:
+def test_torch_and_tensorflow_train_in_one_process(home: Path, order: tuple[str, str]) -> None:
     cluster = Cluster.local(ranks=2)
     try:
         for tutorial in (*order, order[0]):

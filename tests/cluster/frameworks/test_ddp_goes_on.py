@@ -66,7 +66,7 @@ def ranks(home: Path) -> Iterator[Cluster]:
         made.stop()
 
 
-def test_a_model_of_any_kind_averages_again_after_a_failure(ranks: Cluster):
+def test_every_kind_of_ddp_model_averages_gradients_after_a_failed_cell(ranks: Cluster):
     assert finish(ranks, FAILS).state == "failed"
     # With a static graph, the first step averages in a different way than later ones.
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_a_model_of_any_kind_averages_again_after_a_failure(ranks: Cluster):
         assert values(ranks, "len(seen) - before") == [1, 1]
 
 
-def test_so_do_copies_of_a_model(ranks: Cluster):
+def test_an_averaged_copy_of_a_ddp_model_works_after_a_failed_cell(ranks: Cluster):
     """An AveragedModel holds a copy, whose buffers are broadcast before a forward pass."""
     source = """
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
@@ -87,7 +87,7 @@ def test_so_do_copies_of_a_model(ranks: Cluster):
     assert values(ranks, "tuple(average(torch.ones(3, 2)).shape)") == [(3, 2), (3, 2)]
 
 
-def test_an_interrupt_within_a_backward_pass_spoils_no_model(ranks: Cluster):
+def test_ddp_models_average_again_after_an_interrupted_backward_pass(ranks: Cluster):
     source = """
     torch.manual_seed(0)
     deep = DDP(torch.nn.Sequential(*[torch.nn.Linear(1200, 1200) for _ in range(8)]))
@@ -104,7 +104,7 @@ def test_an_interrupt_within_a_backward_pass_spoils_no_model(ranks: Cluster):
     assert values(ranks, "gradients()") == AVERAGED
 
 
-def test_a_frozen_copy_is_no_trouble(ranks: Cluster):
+def test_a_frozen_copy_of_a_ddp_model_causes_no_error_after_a_failed_cell(ranks: Cluster):
     """Averaged models are usually frozen; PyTorch makes no reducer for a frozen model."""
     source = "frozen = copy.deepcopy(models['plain']).requires_grad_(False)"
     assert finish(ranks, source).state == "done"

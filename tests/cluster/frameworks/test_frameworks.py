@@ -94,7 +94,7 @@ def test_an_optimizer_of_horovod_is_made_again_with_other_names(frameworks):
         assert values(frameworks, f"optimizer = {cell}\nsteps()") == [[1.5] * 3] * 2
 
 
-def test_parameters_stay_where_an_optimizers_state_is_broadcast(frameworks):
+def test_broadcasting_optimizer_state_does_not_change_parameters(frameworks):
     """A new optimizer takes a step to create its state; weight decay would change parameters."""
     source = """
         import torch, horovod.torch as hvd
@@ -199,7 +199,7 @@ def test_horovod_torch_collectives(frameworks):
     assert [shown[12] for shown in ranks] == [[0.0, 0.0], [1.0, 1.0]]
 
 
-def test_state_is_broadcast_by_the_names_of_parameters(frameworks):
+def test_broadcast_functions_accept_keyword_arguments(frameworks):
     source = """
         import torch, horovod.torch as hvd, horovod.tensorflow as hvd_tf
         hvd.init(); hvd_tf.init()
@@ -233,7 +233,7 @@ OBJECTS = """
 """
 
 
-def test_objects_of_any_kind_are_sent_as_they_are(frameworks):
+def test_object_collectives_send_dict_subclasses_and_recursive_lists(frameworks):
     assert values(frameworks, dedent(OBJECTS)) == [[1, 0, [0, 1], 2]] * 2
 
 
@@ -341,7 +341,7 @@ def test_horovod_keras_trains(frameworks):
     assert "Epoch 4/4" in log(run, 0)
 
 
-def test_both_horovods_in_one_session(frameworks):
+def test_horovod_for_torch_and_tensorflow_work_in_one_session(frameworks):
     source = """
     import numpy, torch, tensorflow as tf
     import horovod.torch as hvd_torch
@@ -363,7 +363,7 @@ def test_both_horovods_in_one_session(frameworks):
     assert values(frameworks, source.format(between=stop)) == expected
 
 
-def test_process_sets_of_both_horovods_are_apart(frameworks):
+def test_horovod_for_torch_and_tensorflow_have_separate_process_sets(frameworks):
     source = """
     hvd_torch.init(); hvd_tf.init()
     mine = [hvd_torch.add_process_set([r]) for r in range(2)][rank]
@@ -388,7 +388,7 @@ def test_process_sets_of_both_horovods_are_apart(frameworks):
     assert "given different ranks on different ranks" in failure(unlike)
 
 
-def test_cores_are_shared_out(frameworks):
+def test_each_rank_uses_its_share_of_cores_as_thread_count(frameworks):
     share = max(1, len(os.sched_getaffinity(0)) // 2)
     source = """
     import os, torch, tensorflow as tf
@@ -398,7 +398,7 @@ def test_cores_are_shared_out(frameworks):
     assert values(frameworks, source) == [[share] * 3] * 2
 
 
-def test_names_of_a_rank_and_the_users_own(frameworks):
+def test_users_may_overwrite_the_variables_rank_and_size(frameworks):
     source = "import horovod.torch as hvd; hvd.init()\n[rank, size, local_rank]"
     assert values(frameworks, source) == [[0, 2, 0], [1, 2, 1]]
     assert values(frameworks, "rank = hvd.rank() * 10; size = 'mine'\nrank") == [0, 10]

@@ -42,7 +42,7 @@ def ranks(home):
 
 
 @pytest.mark.thorough
-def test_the_next_cell_says_so_and_sets_it_up_again(ranks):
+def test_a_shutdown_between_cells_is_reported_and_horovod_reinitialized(ranks):
     assert finish(ranks, STOPPED).state == "done"
     run = finish(ranks, ADD)
     assert run.results == {0: "[2.0, 2.0]", 1: "[2.0, 2.0]"}
@@ -54,7 +54,7 @@ def test_the_next_cell_says_so_and_sets_it_up_again(ranks):
     assert log(finish(ranks, ADD), 0, "stderr") == ""
 
 
-def test_a_cell_in_which_it_gives_up_fails_and_the_next_one_works(ranks):
+def test_a_cell_in_which_horovod_shuts_down_fails_and_the_next_one_works(ranks):
     run = finish(ranks, STOPPED + ADD)
     assert run.state == "failed", run
     assert "HorovodInternalError" in failure(run)
@@ -62,7 +62,7 @@ def test_a_cell_in_which_it_gives_up_fails_and_the_next_one_works(ranks):
 
 
 @pytest.mark.thorough
-def test_an_init_that_fails_once_is_made_again(ranks):
+def test_a_failed_horovod_init_is_retried_on_all_ranks(ranks):
     """For example, a connection breaks while it is made: all ranks try again together."""
     source = """
     hvd.shutdown()
@@ -84,7 +84,7 @@ def test_an_init_that_fails_once_is_made_again(ranks):
     assert values(ranks, ADD) == [[2.0, 2.0]] * 2
 
 
-def test_a_forgotten_init_is_the_cells_failure(home):
+def test_using_horovod_without_init_fails_the_cell(home):
     cluster = Cluster.local(ranks=2)
     try:
         run = finish(cluster, "import horovod.torch as hvd\nhvd.rank()")

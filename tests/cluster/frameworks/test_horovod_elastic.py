@@ -39,7 +39,7 @@ SHOWN = """
 
 
 @pytest.mark.parametrize("trouble", ["none", "once"])
-def test_it_goes_on_from_the_last_commit(frameworks, trouble):
+def test_elastic_training_resumes_from_the_last_commit(frameworks, trouble):
     broken = "if state.batch == 3 and not resets: raise HorovodInternalError('a link is down')"
     source = TRAINING.format(trouble="pass" if trouble == "none" else broken)
     ranks = values(frameworks, source + SHOWN)
@@ -52,7 +52,7 @@ def test_it_goes_on_from_the_last_commit(frameworks, trouble):
     assert values(frameworks, source + SHOWN)[0][:3] == ranks[0][:3]
 
 
-def test_a_rank_that_raises_ends_it_on_all(frameworks):
+def test_an_exception_on_one_rank_ends_elastic_training_on_all(frameworks):
     source = TRAINING.format(trouble="if rank == 1 and state.batch == 3: raise ValueError('mine')")
     run = finish(frameworks, source + SHOWN)
     assert failure(run) == "rank 1: ValueError: mine"
@@ -61,7 +61,7 @@ def test_a_rank_that_raises_ends_it_on_all(frameworks):
     assert values(frameworks, TRAINING.format(trouble="pass") + SHOWN)[0][0] == 6
 
 
-def test_gradients_in_groups_go_on_where_a_rank_failed_within_backward(frameworks):
+def test_grouped_gradients_resume_after_a_rank_failed_in_backward(frameworks):
     source = """
         import horovod.torch.optimizer as module
         optimizer = hvd.DistributedOptimizer(

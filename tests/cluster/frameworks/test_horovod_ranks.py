@@ -42,7 +42,7 @@ def all_of(script: str) -> set[str]:
 
 
 @pytest.mark.thorough
-def test_keras_3_fit(tmp_path: Path) -> None:
+def test_horovod_trains_correctly_with_keras_3_fit(tmp_path: Path) -> None:
     script = "keras3_fit.py"
     env = {"FOLDER": str(tmp_path), "MODULE": "horovod.tensorflow.keras"}
     for findings in on_ranks(script, env=env):
@@ -50,7 +50,7 @@ def test_keras_3_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_module_horovod_keras(tmp_path: Path) -> None:
+def test_the_module_horovod_keras_works_with_keras_3(tmp_path: Path) -> None:
     only = {"broadcast_gives_everyone_the_roots", "metrics_are_averaged", "saved_models_go_on"}
     env = {"FOLDER": str(tmp_path), "MODULE": "horovod.keras", "ONLY": " ".join(only)}
     for findings in on_ranks("keras3_fit.py", env=env):
@@ -58,7 +58,7 @@ def test_the_module_horovod_keras(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", [thorough("tensorflow_loop.py"), "torch_loop.py"])
-def test_loops(script: str) -> None:
+def test_horovod_works_in_custom_training_loops(script: str) -> None:
     for findings in on_ranks(script, worlds=4):
         assert set(findings) == all_of(script)
 
@@ -78,13 +78,13 @@ def test_loops(script: str) -> None:
     ],
     ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
-def test_nothing_is_missed_by_threads_that_sleep(settings: dict[str, str]) -> None:
+def test_sleeping_horovod_threads_miss_no_operation(settings: dict[str, str]) -> None:
     for findings in on_ranks("pace.py", size=3, env=settings):
         assert set(findings) == all_of("pace.py")
 
 
 @pytest.mark.parametrize(("size", "times"), [(2, 10), thorough((2, 200)), thorough((4, 200))])
-def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> None:
+def test_horovod_restarts_many_times_on_a_busy_machine(size: int, times: int) -> None:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
         ranks = on_ranks("start_again.py", size=size, env={"TIMES": str(times)})
@@ -101,7 +101,7 @@ def test_it_starts_again_many_times_beside_other_work(size: int, times: int) -> 
     [b"", b"\xff\0\0\0\0\0\0\0\1\x7f", bytes(64)],
     ids=["nothing", "ZeroMQ's greeting", "zeros"],
 )
-def test_ranks_meet_whoever_else_connects_to_their_ports(says: bytes) -> None:
+def test_horovod_starts_although_strangers_connect_to_its_ports(says: bytes) -> None:
     """For example, port scanners, or clients of a server that is gone (ZeroMQ retries for days)."""
     over = threading.Event()
     reached: list[socket.socket] = []
@@ -139,7 +139,7 @@ def listening() -> set[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_it_starts_again_after_whatever_went_wrong(framework: str, tmp_path: Path) -> None:
+def test_horovod_restarts_after_each_kind_of_failure(framework: str, tmp_path: Path) -> None:
     script = "again.py"
     env = {"FRAMEWORK": framework, "FOLDER": str(tmp_path)}
     for findings in on_ranks(script, worlds=29, env=env):
@@ -156,7 +156,7 @@ def test_every_rank_writes_a_timeline(framework: str, tmp_path: Path) -> None:
     assert not [file for file in files if not (tmp_path / framework / file).exists()]
 
 
-def test_the_libraries_share_nothing_but_their_c_functions() -> None:
+def test_the_horovod_libraries_export_only_their_c_functions() -> None:
     """C++ symbols of one would be used by the library loaded second, whose layout differs."""
     here = features.features()
     libraries = [library for name in here.frameworks for library in (here.path / name).glob("*.so")]
@@ -183,7 +183,7 @@ def test_a_horovod_for_the_cpu_refuses_a_gpus_tensor_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, thorough({"PROCESS_SETS": "1"})])
-def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
+def test_every_rank_notices_within_seconds_that_another_has_exited(
     settings: dict[str, str],
 ) -> None:
     """Of four ranks, not every pair communicates: a rank that gives up closes its connections."""
@@ -192,7 +192,7 @@ def test_all_are_told_of_a_rank_that_is_gone_also_by_those_who_are_not(
     assert all(each["turns"] > 20 for each in found), found  # another thread kept running
 
 
-def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
+def test_an_interrupted_adasum_optimizer_gets_its_weights_back() -> None:
     [found] = on_ranks("adasum_left.py", size=1)
     assert found == {
         "after backward": True, "tensors kept": 0, "within a hook": True, "parameters": 2,
@@ -200,7 +200,7 @@ def test_an_adasum_optimizer_that_was_left_half_way_has_its_weights() -> None:
     }  # fmt: skip
 
 
-def test_the_stall_check_ends_what_stands_still() -> None:
+def test_the_stall_check_ends_a_stalled_collective() -> None:
     """Without Rankroom's edit, it writes missing ranks past the end of an empty list."""
     script = (
         "import time, torch, horovod.torch as hvd\n"
@@ -217,7 +217,7 @@ def test_the_stall_check_ends_what_stands_still() -> None:
 
 
 @pytest.mark.thorough
-def test_check_proves_it() -> None:
+def test_horovod_check_verifies_the_installed_build() -> None:
     result = CliRunner().invoke(horovod, ["check"])
     assert result.exit_code == 0, result.output
     features_there = (
@@ -228,7 +228,7 @@ def test_check_proves_it() -> None:
         assert f"{framework:12}allreduce on 2 ranks is right (Gloo" in result.output
 
 
-def test_a_sites_own_horovod_works_and_is_told_what_it_lacks(
+def test_check_accepts_a_horovod_of_the_site_and_lists_what_it_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = features.features()
@@ -249,7 +249,7 @@ def test_a_sites_own_horovod_works_and_is_told_what_it_lacks(
     assert "tensorflow  not built in" in text
 
 
-def test_a_proof_that_fails_is_told_with_its_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported_with_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
     here = dataclasses.replace(features.features(), frameworks={"torch": "unknown"})
     monkeypatch.setattr(check, "features", lambda: here)
     real = run_ranks

@@ -125,12 +125,12 @@ def test_a_tensor_may_have_any_name(tensor: str) -> None:
     assert fields["name"] == "GLOO_ALLREDUCE" and fields["fused"] == 5
 
 
-def test_what_has_no_tensor() -> None:
+def test_a_barrier_is_described_without_a_tensor() -> None:
     fields, _ = describe("collective BARRIER 0 - - - ", "hvd.torch", dict)
     assert fields == {"name": "barrier", "op": "barrier", "library": "hvd.torch"}
 
 
-def test_tensorflows_prefix_goes() -> None:
+def test_tensorflows_prefix_is_removed_from_operation_names() -> None:
     text = "collective ALLREDUCE 0 4 float32 [] HorovodAllreduce"
     assert describe(f"{text}_grads_0", "hvd.tensorflow", dict)[0]["name"] == "allreduce grads_0"
     assert describe(text, "hvd.tensorflow", dict)[0]["name"] == "allreduce"
@@ -164,7 +164,7 @@ def test_spans_are_taken_with_their_names(run: None, monkeypatch: pytest.MonkeyP
     assert compiled.on == 1
 
 
-def test_a_name_that_an_earlier_run_learned(run: None) -> None:
+def test_a_span_may_use_a_name_defined_in_an_earlier_run(run: None) -> None:
     compiled = Compiled()
     source = native(compiled)
     compiled.name(0, b"collective ALLREDUCE 0 4 float32 [] x")
@@ -181,7 +181,7 @@ def test_a_name_that_an_earlier_run_learned(run: None) -> None:
     assert (cat, name["tensor"], start, dur) == ("collective", "x", 1_999_990, 20)
 
 
-def test_more_than_are_taken_at_once(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_spans_are_taken_in_several_calls(run: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horovod_spans, "SPANS_PER_CALL", 10)
     monkeypatch.setattr(horovod_spans, "MAX_KEPT_NAMES", 50)
     compiled = Compiled()
@@ -199,7 +199,7 @@ def test_more_than_are_taken_at_once(run: None, monkeypatch: pytest.MonkeyPatch)
         assert len(kept) <= 100
 
 
-def test_what_nobody_took_in_time_is_said(run: None) -> None:
+def test_the_number_of_dropped_spans_is_noted(run: None) -> None:
     compiled = Compiled()
     compiled.horovod_take_spans_dropped = SimpleCall(iter([17, 0]).__next__)
     source = native(compiled)
@@ -253,7 +253,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 17, 100, 5000])
-def test_a_timeline_file_read_in_torn_pieces(piece: int) -> None:
+def test_a_timeline_file_can_be_read_in_pieces_of_any_size(piece: int) -> None:
     whole = (META + timeline("allreduce.x")).encode()
     reader = Reader(0)
     found = []
@@ -268,12 +268,12 @@ def test_a_timeline_without_ticks_begins_with_its_negotiation() -> None:
 
 
 @pytest.mark.parametrize("tensor", HOSTILE)
-def test_a_name_that_breaks_the_file_costs_no_other_tensor(tensor: str) -> None:
+def test_a_name_that_breaks_the_timelines_json_loses_no_other_tensor(tensor: str) -> None:
     text = META + timeline(tensor) + "," + timeline("allreduce.x", pid=2)
     assert list(Reader(0).feed(text.encode()))[-4:] == EXPECTED
 
 
-def test_a_letter_torn_in_two() -> None:
+def test_a_utf8_character_may_be_split_between_two_reads() -> None:
     whole = (META + timeline("größe")).encode()
     reader = Reader(0)
     found = [each for at in range(len(whole)) for each in reader.feed(whole[at : at + 1])]
@@ -283,7 +283,7 @@ def test_a_letter_torn_in_two() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[", "null", "{}", '[{"ph": 3}]', '{"ph": "E", "ts": 3}', "{{"]
 )
-def test_what_is_no_timeline(text: str) -> None:
+def test_a_file_that_is_no_timeline_yields_no_spans(text: str) -> None:
     assert list(Reader(0).feed(text.encode())) == []
 
 
@@ -318,7 +318,7 @@ def foreign(
     return made, TimelineSource("torch", made, World(size=2))
 
 
-def test_another_horovods_timeline_is_read_when_the_cell_ends(
+def test_the_timeline_of_an_unpatched_horovod_is_read_when_the_cell_ends(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horovod, source = foreign
@@ -336,7 +336,7 @@ def test_another_horovods_timeline_is_read_when_the_cell_ends(
     assert recorder.new_notes() == [horovod_timeline.RANK_0_ONLY]
 
 
-def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
+def test_other_ranks_of_an_unpatched_horovod_note_why_they_have_no_spans(
     run: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RANKROOM_SPOOL", str(tmp_path))
@@ -349,7 +349,7 @@ def test_other_ranks_of_another_horovod_say_why_they_have_nothing(
     assert recorder.new_notes() == [horovod_timeline.RANK_0_ONLY]
 
 
-def test_the_users_own_timeline_goes_first(
+def test_a_timeline_started_by_the_user_takes_precedence(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horovod, source = foreign
@@ -366,7 +366,7 @@ def test_the_users_own_timeline_goes_first(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_file_that_the_user_has_named_for_horovod_goes_first(
+def test_a_file_set_in_horovod_timeline_takes_precedence(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     horovod, _ = foreign
@@ -384,7 +384,7 @@ def test_a_file_that_the_user_has_named_for_horovod_goes_first(
     assert (horovod.file is not None) == (rank == 0)
 
 
-def test_a_file_that_grows_large_begins_again(
+def test_a_timeline_file_that_grows_too_large_is_restarted(
     foreign: tuple[Foreign, TimelineSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     horovod, source = foreign
@@ -429,7 +429,7 @@ def done(cluster: Cluster, source: str, seconds: float = 120) -> Run:
 
 
 @pytest.mark.cluster
-def test_torch_on_both_ranks(frameworks: Cluster) -> None:
+def test_torch_collectives_are_recorded_as_spans_on_both_ranks(frameworks: Cluster) -> None:
     made = done(
         frameworks,
         """
@@ -514,7 +514,7 @@ def test_fused_tensors_share_their_phases(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_a_process_set_is_told_apart(frameworks: Cluster) -> None:
+def test_collectives_of_a_process_set_name_its_ranks(frameworks: Cluster) -> None:
     made = done(
         frameworks,
         """
@@ -557,7 +557,7 @@ def test_nameless_collectives_are_numbered_up_to_a_thousand(frameworks: Cluster)
 
 
 @pytest.mark.cluster
-def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
+def test_collectives_that_reuse_a_name_are_described_separately(frameworks: Cluster) -> None:
     """A collective is not described by what is known of the last one with the same name."""
     made = done(
         frameworks,
@@ -587,7 +587,7 @@ def test_a_name_that_is_used_for_other_things(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_what_is_handed_over_in_one_cell_and_over_in_the_next(
+def test_a_collective_that_spans_two_cells_is_recorded_in_the_second(
     frameworks: Cluster, tmp_path: Path
 ) -> None:
     first = done(
@@ -622,7 +622,7 @@ def test_what_is_handed_over_in_one_cell_and_over_in_the_next(
 
 
 @pytest.mark.cluster
-def test_what_was_given_up_is_recorded_and_the_next_cell_is_whole(
+def test_an_aborted_collective_is_recorded_and_the_next_cell_is_complete(
     frameworks: Cluster, tmp_path: Path
 ) -> None:
     begin = "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
@@ -662,7 +662,7 @@ def test_a_cell_without_collectives_has_none(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
+def test_tensorflow_collectives_are_recorded_eagerly_and_in_graphs(frameworks: Cluster) -> None:
     made = done(
         frameworks,
         """
@@ -708,7 +708,7 @@ def test_tensorflow_eager_and_in_a_graph(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_keras_fit_and_both_libraries_in_one_run(frameworks: Cluster) -> None:
+def test_keras_fit_and_torch_collectives_are_recorded_in_one_run(frameworks: Cluster) -> None:
     made = done(
         frameworks,
         """
@@ -737,7 +737,7 @@ def test_keras_fit_and_both_libraries_in_one_run(frameworks: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_the_users_own_timeline_is_written_beside(frameworks: Cluster, tmp_path: Path) -> None:
+def test_the_users_own_timeline_is_written_as_well(frameworks: Cluster, tmp_path: Path) -> None:
     made = done(
         frameworks,
         f"""
@@ -757,7 +757,7 @@ def test_the_users_own_timeline_is_written_beside(frameworks: Cluster, tmp_path:
 
 
 @pytest.mark.cluster
-def test_samples_say_how_busy_a_rank_is(frameworks: Cluster) -> None:
+def test_samples_report_cpu_and_memory_including_child_processes(frameworks: Cluster) -> None:
     made = done(
         frameworks,
         """

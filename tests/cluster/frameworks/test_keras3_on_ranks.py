@@ -58,7 +58,7 @@ def test_the_variables_of_an_optimizer_are_a_list_that_may_be_called(ranks, tmp_
     assert values(ranks, source) == [[0.1, [0.0] * 4, True, [True] * 5, 4, 4, 6, 2]] * 2
 
 
-def test_the_learning_rate_has_the_name_it_had(ranks):
+def test_the_learning_rate_is_also_available_as_lr(ranks):
     """Horovod's elastic examples set `optimizer.lr` after a reset."""
     source = """
         rates = []
@@ -110,7 +110,7 @@ def test_keras_does_not_choose_xla_which_cannot_run_a_collective(ranks):
     assert first == second
 
 
-def test_a_sum_of_gradients_begins_with_each_fit(ranks):
+def test_each_fit_starts_gradient_accumulation_from_zero(ranks):
     """A fit that fails between two passes must not change at which batches its rank averages."""
     source = """
         def made(passes):
@@ -162,7 +162,7 @@ def test_a_sum_of_gradients_begins_with_each_fit(ranks):
     assert values(ranks, loop) == [-3.0] * 2
 
 
-def test_layers_with_collectives_where_one_rank_has_made_more_of_them(ranks):
+def test_layers_with_collectives_match_although_a_rank_created_more_layers(ranks):
     """Keras numbers models and layers, and the names of their operations contain theirs."""
     source = """
         class Mean(keras.layers.Layer):
@@ -198,7 +198,7 @@ def test_layers_with_collectives_where_one_rank_has_made_more_of_them(ranks):
     assert (scale, smaller) == (pytest.approx(0.36, abs=1e-4), pytest.approx(0.24, abs=1e-4))
 
 
-def test_the_best_model_is_saved_where_it_is_said(ranks, tmp_path):
+def test_best_model_checkpoint_saves_to_the_given_path(ranks, tmp_path):
     source = f"""
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -224,7 +224,7 @@ def test_the_best_model_is_saved_where_it_is_said(ranks, tmp_path):
         assert "give it filepath=" in refused
 
 
-def test_a_session_gives_out_variables_by_a_hook(ranks):
+def test_a_session_hook_broadcasts_global_variables(ranks):
     source = """
         with tf.Graph().as_default():
             tf.compat.v1.train.create_global_step()

@@ -33,7 +33,7 @@ def curve(run: Run, name: str, rank: int = 0) -> list[tuple[Any, Any]]:
     ]
 
 
-def test_a_loop_reports_while_it_runs(frameworks: Cluster, tmp_path: Any):
+def test_metrics_of_a_loop_are_available_while_it_runs(frameworks: Cluster, tmp_path: Any):
     gate = tmp_path / "gate"
     run = frameworks.run(
         f"""
@@ -75,7 +75,7 @@ float(total)
     assert "<svg" in bundle(run.info, run._store)["text/html"]
 
 
-def test_a_run_has_its_own_names_and_ranks_theirs(frameworks: Cluster):
+def test_metric_names_belong_to_their_run_and_rank(frameworks: Cluster):
     source = """
     import rankroom, threading
     rankroom.log(**{f"only{rank}": 1.5})
@@ -92,7 +92,7 @@ def test_a_run_has_its_own_names_and_ranks_theirs(frameworks: Cluster):
     assert done(frameworks, "1").metrics() == []
 
 
-def test_bad_values_are_told_and_the_run_goes_on(frameworks: Cluster):
+def test_invalid_metric_values_are_noted_and_the_run_continues(frameworks: Cluster):
     run = done(
         frameworks,
         """
@@ -135,7 +135,7 @@ def test_a_rank_that_is_killed_leaves_what_it_had_reported(frameworks: Cluster):
         frameworks.restart([1])
 
 
-def test_keras_fit_needs_no_word(frameworks: Cluster):
+def test_keras_fit_reports_metrics_without_user_code(frameworks: Cluster):
     run = done(
         frameworks,
         """

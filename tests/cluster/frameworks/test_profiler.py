@@ -48,7 +48,7 @@ def inside(run, rank, name):
     return [each for each in spans(run, rank, "op") if name in each.name], products
 
 
-def test_nothing_to_profile_is_said(cluster):
+def test_a_cell_without_frameworks_says_there_is_nothing_to_profile(cluster):
     run = profile(cluster, "1 + 1")
     for rank in (0, 1):
         assert "neither torch nor tensorflow" in log(run, rank, "stderr")
@@ -57,7 +57,7 @@ def test_nothing_to_profile_is_said(cluster):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_torch_from_its_import_on(cluster, again):
+def test_torch_operators_are_profiled_from_the_import_on(cluster, again):
     run = profile(cluster, TORCH)
     for rank in (0, 1):
         products, around = inside(run, rank, "aten::mm")
@@ -72,13 +72,13 @@ def test_torch_from_its_import_on(cluster, again):
         assert log(run, rank, "stderr") == ""
 
 
-def test_a_cell_without_it_is_not_profiled(cluster):
+def test_a_cell_without_the_profile_option_is_not_profiled(cluster):
     run = cluster.run(dedent(TORCH))
     assert run.wait(60) and run.state == "done"
     assert not spans(run, 0, "op")
 
 
-def test_a_cell_that_raises_is_profiled_and_fails_as_it_does(cluster):
+def test_a_cell_that_raises_is_profiled_and_its_error_is_reported(cluster):
     run = cluster.run("import torch\ntorch.ones(3) + 1\nraise ValueError('mine')", profile=True)
     assert run.wait(60)
     assert failure(run) in ("rank 0: ValueError: mine", "rank 1: ValueError: mine")
@@ -105,7 +105,7 @@ def test_the_users_own_profiler_comes_first(cluster):
     assert run.results == {0: "True", 1: "True"}
 
 
-def test_only_the_longest_are_kept(cluster):
+def test_only_the_longest_operators_are_kept(cluster):
     assert cluster.run("from rankroom.rank import profiler\nprofiler.MAX_OPERATIONS = 100").wait(60)
     try:
         run = profile(cluster, TORCH + "for _ in range(500): torch.ones(1) + 1")
@@ -119,7 +119,7 @@ def test_only_the_longest_are_kept(cluster):
 
 
 @pytest.mark.thorough
-def test_tensorflow_from_its_import_on(cluster):
+def test_tensorflow_operators_are_profiled_from_the_import_on(cluster):
     for _ in range(2):
         run = profile(cluster, TENSORFLOW)
         for rank in (0, 1):
@@ -130,7 +130,7 @@ def test_tensorflow_from_its_import_on(cluster):
             assert products[0].about["thread"]
 
 
-def test_both_frameworks_in_one_cell(cluster):
+def test_both_frameworks_are_profiled_in_one_cell(cluster):
     run = profile(cluster, TORCH.replace("products", "torch") + TENSORFLOW)
     for rank in (0, 1):
         found = [each.name for each in spans(run, rank, "op")]

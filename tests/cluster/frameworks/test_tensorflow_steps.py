@@ -14,7 +14,7 @@ def done(cluster, source):
     return run
 
 
-def test_epochs_and_batches_of_fit(frameworks):
+def test_epochs_and_batches_of_keras_fit_are_recorded_as_steps(frameworks):
     run = done(
         frameworks,
         """
@@ -48,7 +48,7 @@ def test_epochs_and_batches_of_fit(frameworks):
         assert len(second) == 4
 
 
-def test_a_batch_that_raised_does_not_spoil_the_next(frameworks):
+def test_steps_are_recorded_correctly_after_a_batch_that_raised(frameworks):
     run = done(
         frameworks,
         """
@@ -70,7 +70,7 @@ def test_a_batch_that_raised_does_not_spoil_the_next(frameworks):
         assert len(found) == 2 and all(each.start >= again for each in found)
 
 
-def test_waits_for_a_dataset(frameworks):
+def test_waits_for_a_tf_dataset_are_recorded(frameworks):
     run = done(
         frameworks,
         """

@@ -22,7 +22,7 @@ GIVEN_UP = "tf.distribute's collectives were aborted"
 
 
 @pytest.mark.parametrize("name", ["MirroredStrategy", "experimental.CentralStorageStrategy"])
-def test_a_strategy_for_one_process_is_said_to_train_alone(frameworks: Cluster, name: str):
+def test_a_note_says_that_a_single_process_strategy_trains_alone(frameworks: Cluster, name: str):
     source = f"import tensorflow as tf\nfor _ in range(2): tf.distribute.{name}()"
     [note] = finish(frameworks, source).info.notes
     assert "each rank trains its own model" in note and "MultiWorkerMirroredStrategy" in note
@@ -33,14 +33,14 @@ def test_a_strategy_for_one_process_is_said_to_train_alone(frameworks: Cluster, 
     assert (tried.state, tried.info.notes) == ("done", []), failure(tried)
 
 
-def test_a_strategy_that_comes_too_late_says_what_to_do(frameworks: Cluster):
+def test_creating_a_strategy_too_late_fails_with_a_remedy(frameworks: Cluster):
     run = finish(frameworks, f"import tensorflow as tf\ntf.ones(1)\n{STRATEGY}")
     assert run.state == "failed"
     said = "Collective ops must be configured at program startup. Ranks keep TensorFlow's state"
     assert said in failure(run) and "`%cluster restart`" in failure(run)
 
 
-def test_workers_that_nobody_has_named_are_said_to_be_missing(frameworks: Cluster):
+def test_a_strategy_without_tf_config_notes_that_it_found_no_other_worker(frameworks: Cluster):
     source = f"""
     import os
     kept = os.environ.pop("TF_CONFIG")
@@ -53,14 +53,14 @@ def test_workers_that_nobody_has_named_are_said_to_be_missing(frameworks: Cluste
     assert "found no other worker" in note and "`%cluster restart`" in note
 
 
-def test_a_rank_that_makes_a_strategy_is_released_from_one_that_failed(cluster: Cluster):
+def test_a_rank_creating_a_strategy_is_released_when_another_rank_fails(cluster: Cluster):
     run = finish(cluster, f"if rank == 0: raise ValueError('mine')\n{STRATEGY}")
     assert states(run) == {0: "error", 1: "released"}
     assert values(cluster, STRATEGY + TOTAL) == [2.0, 2.0], "and can make it in the next cell"
 
 
 @pytest.mark.parametrize("before", ["", "for _ in range(3): total()"], ids=["none", "some"])
-def test_an_error_outside_of_collectives_leaves_the_strategy(cluster: Cluster, before: str):
+def test_an_error_outside_of_collectives_keeps_the_strategy_usable(cluster: Cluster, before: str):
     run = finish(cluster, f"{before}\ntime.sleep(rank)\nundefined")
     assert states(run) == {0: "error", 1: "error"} and "NameError" in failure(run)
     again = finish(cluster, TOTAL)
@@ -80,7 +80,7 @@ def test_a_collective_that_is_refused_leaves_the_ranks_in_step(cluster: Cluster)
     assert values(cluster, TOTAL) == [2.0, 2.0]
 
 
-def test_ranks_that_wait_are_released_and_all_are_told_once(cluster: Cluster):
+def test_waiting_ranks_are_released_and_the_abort_is_reported_once(cluster: Cluster):
     run = finish(
         cluster, f"if rank == 0:\n    time.sleep(1)\n    raise ValueError('mine')\n{TOTAL}"
     )

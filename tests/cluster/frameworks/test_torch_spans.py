@@ -29,7 +29,7 @@ def told(run, rank):
     return {k: t // 1000 - run.info.start for k, t in json.loads(log(run, rank)).items()}
 
 
-def test_a_collective_is_described(torch_ranks):
+def test_a_collectives_span_has_its_bytes_dtype_shape_and_line(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -92,7 +92,7 @@ def test_the_last_rank_to_arrive_is_seen(torch_ranks):
     assert median(one.start - zero.start for zero, one in zip(*ranks, strict=True)) > 0
 
 
-def test_counts_are_equal_though_ranks_use_groups_apart(torch_ranks):
+def test_collectives_are_numbered_per_group_so_that_ranks_agree(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -158,7 +158,7 @@ def test_an_asynchronous_collective_ends_when_its_work_does(torch_ranks, tmp_pat
     assert waited.end >= times[1]["called"]
 
 
-def test_messages_match_their_receipt(torch_ranks):
+def test_a_send_and_its_receive_have_the_same_name(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -177,7 +177,7 @@ def test_messages_match_their_receipt(torch_ranks):
         assert both[rank][0]["ranks"] == [0, 1]
 
 
-def test_functional_collectives_end_where_they_are_used(torch_ranks):
+def test_functional_collectives_are_recorded(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -193,7 +193,7 @@ def test_functional_collectives_end_where_they_are_used(torch_ranks):
         assert names(run, rank, "collective") == ["barrier #1", "all_reduce #1"]
 
 
-def test_numbers_stop_growing_in_a_long_loop(torch_ranks):
+def test_collectives_are_not_numbered_beyond_500_in_a_long_loop(torch_ranks):
     run = done(torch_ranks, "for _ in range(700): dist.all_reduce(torch.ones(1))")
     for rank in (0, 1):
         found = names(run, rank, "collective")
@@ -201,7 +201,7 @@ def test_numbers_stop_growing_in_a_long_loop(torch_ranks):
         assert found[499:501] == ["all_reduce #500", "all_reduce after #500"]
 
 
-def test_gradients_of_a_ddp_model(torch_ranks):
+def test_gradient_buckets_of_a_ddp_model_are_recorded(torch_ranks):
     source = """
     torch.manual_seed(3)
     layers = [torch.nn.Linear(300, 300) for _ in range(4)]
@@ -250,7 +250,7 @@ def test_gradients_of_a_ddp_model(torch_ranks):
             assert "broadcast buckets" in names(run, 0, "collective")
 
 
-def test_buffers_of_a_ddp_model(torch_ranks):
+def test_buffer_broadcasts_of_a_ddp_model_are_recorded(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -264,7 +264,7 @@ def test_buffers_of_a_ddp_model(torch_ranks):
         assert names(run, rank, "collective").count("broadcast buffers") >= 2
 
 
-def test_compiled_code_is_left_alone(torch_ranks):
+def test_recording_does_not_disturb_compiled_code(torch_ranks):
     run = done(
         torch_ranks,
         """
@@ -298,7 +298,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), 
 """
 
 
-def test_gradients_of_a_ddp_model_with_a_hook(torch_ranks):
+def test_gradients_of_a_ddp_model_with_a_comm_hook_are_recorded(torch_ranks):
     source = f"""{HOOKED}
 model.register_comm_hook(None, default_hooks.allreduce_hook)
 assert model._comm_hooks == [(default_hooks.allreduce_hook, None)]
@@ -322,7 +322,7 @@ for step in range(3):
     assert sum(each.end - each.start for each in waits) > 2 * 60_000
 
 
-def test_what_a_cell_leaves_behind_is_seen(torch_ranks):
+def test_collectives_that_a_cell_does_not_wait_for_are_recorded(torch_ranks):
     run = done(torch_ranks, "dist.barrier()\n_ = dist.all_reduce(torch.ones(9), async_op=True)")
     for rank in (0, 1):
         assert names(run, rank, "collective") == ["barrier #1", "all_reduce #1"]
@@ -332,7 +332,7 @@ def test_what_a_cell_leaves_behind_is_seen(torch_ranks):
         assert len(names(run, rank, "collective")) == 50
 
 
-def test_making_a_ddp_model_communicates_only_at_times(torch_ranks):
+def test_creating_a_ddp_model_records_waits_only_while_it_communicates(torch_ranks):
     run = done(
         torch_ranks,
         """

@@ -14,7 +14,7 @@ def done(cluster, source):
     return run
 
 
-def test_steps_of_an_optimizer(frameworks):
+def test_optimizer_steps_are_recorded(frameworks):
     run = done(
         frameworks,
         """
@@ -42,7 +42,7 @@ def test_steps_of_an_optimizer(frameworks):
         assert before <= found[-1].start + 1 and found[-1].end - 1 <= after
 
 
-def test_steps_after_one_that_raised_and_of_another_inside(frameworks):
+def test_a_failed_step_is_not_recorded_and_a_nested_step_only_once(frameworks):
     run = done(
         frameworks,
         """
@@ -73,7 +73,7 @@ def test_steps_after_one_that_raised_and_of_another_inside(frameworks):
         assert names(run, rank, "step") == ["Broken.step", "Adam.step", "SGD.step"]
 
 
-def test_waits_for_a_loader(frameworks):
+def test_waits_for_a_data_loader_are_recorded(frameworks):
     run = done(
         frameworks,
         """
@@ -106,7 +106,7 @@ def test_waits_for_a_loader(frameworks):
         assert found[3].start >= made[-1].end
 
 
-def test_the_users_own_spans(frameworks):
+def test_spans_defined_by_the_user_are_recorded(frameworks):
     run = done(
         frameworks,
         """

@@ -36,7 +36,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_rank_that_ends_writes_its_files_and_is_never_the_agent(tmp_path: Path):
+def test_an_exiting_rank_flushes_its_files_and_runs_no_agent_code(tmp_path: Path):
     code = RANK.replace("sys.argv[0]", repr(str(tmp_path / "kept.txt")))
     words = [sys.executable, "-c", code, tmp_path / "kept.txt", tmp_path / "log"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

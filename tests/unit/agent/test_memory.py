@@ -41,11 +41,11 @@ def machine(root, files):
 @pytest.mark.parametrize(
     ("files", "expected"), [(V2, 3 << 20), (V1, 2 << 20), (CONTAINER, 2 << 20)]
 )
-def test_the_least_limit_counts(tmp_path, files, expected):
+def test_the_lowest_memory_limit_of_the_control_groups_applies(tmp_path, files, expected):
     assert limit(groups("memory", machine(tmp_path, files))) == expected
 
 
-def test_without_limits_it_is_the_machine(tmp_path):
+def test_without_control_group_limits_the_limit_is_the_machines_memory(tmp_path):
     assert limit(groups("memory", tmp_path)) == psutil.virtual_memory().total
     assert kills(groups("memory", tmp_path)) == 0
 
@@ -57,7 +57,7 @@ def sampled(root, last):
     return memory
 
 
-def test_the_kernel_that_ended_a_rank_counts_it(tmp_path):
+def test_a_rank_ran_out_of_memory_if_the_oom_kill_count_rose(tmp_path):
     memory = sampled(machine(tmp_path, V2), {0: 1 << 20, 1: 1 << 20})
     assert memory.words(0) == "it last used 1 MiB of memory, the limit is 3 MiB"
     events = tmp_path / "sys/fs/cgroup/user/app/memory.events"
@@ -66,7 +66,7 @@ def test_the_kernel_that_ended_a_rank_counts_it(tmp_path):
     assert memory.words(1) == ""
 
 
-def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
+def test_ranks_that_were_near_the_limit_together_may_be_out_of_memory(tmp_path):
     memory = sampled(machine(tmp_path, V1), {0: 800 << 10, 1: 800 << 10})
     assert memory.words(1).endswith("the limit is 2 MiB (out of memory?)")
     assert memory.words(0).endswith("the limit is 2 MiB (out of memory?)"), "in the same look"
@@ -76,7 +76,7 @@ def test_ranks_that_filled_it_together_are_a_likely_cause(tmp_path):
     assert memory.words(0).endswith("the limit is 2 MiB"), "the other was gone already"
 
 
-def test_a_kill_that_was_counted_is_of_all_ranks_that_end_then(tmp_path, monkeypatch):
+def test_an_oom_kill_is_attributed_to_all_ranks_that_end_soon_after(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr("rankroom.agent.memory.time.monotonic", lambda: now)
     events = tmp_path / "sys/fs/cgroup/user/app/memory.events"
@@ -88,7 +88,7 @@ def test_a_kill_that_was_counted_is_of_all_ranks_that_end_then(tmp_path, monkeyp
     assert memory.words(2).endswith("the limit is 3 MiB")
 
 
-def test_a_process_that_was_no_rank_may_have_been_killed(tmp_path, monkeypatch):
+def test_an_oom_kill_is_not_attributed_to_a_rank_that_ends_much_later(tmp_path, monkeypatch):
     """Such as a data loader's worker: the kernel did not kill a rank that ends much later."""
     now = 1000.0
     monkeypatch.setattr("rankroom.agent.memory.time.monotonic", lambda: now)
@@ -99,7 +99,7 @@ def test_a_process_that_was_no_rank_may_have_been_killed(tmp_path, monkeypatch):
     assert memory.words(0).endswith("the limit is 3 MiB")
 
 
-def test_what_a_rank_had_is_not_what_its_dead_process_has():
+def test_the_last_memory_of_a_killed_rank_is_that_of_its_live_process():
     memory = Memory()
     # A new process has almost no memory yet, so wait for its first line.
     argv = [sys.executable, "-c", "print(flush=True); input()"]
@@ -113,7 +113,7 @@ def test_what_a_rank_had_is_not_what_its_dead_process_has():
         assert "it last used 0 " not in memory.words(0)
 
 
-def test_sizes_in_words():
+def test_sizes_are_written_in_mib_and_gib():
     assert [size(n) for n in (400 << 20, (1 << 30) - 1, 33 << 28)] == [
         "400 MiB",
         "1024 MiB",

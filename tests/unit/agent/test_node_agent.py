@@ -61,7 +61,7 @@ def processes():
         process.communicate()
 
 
-def test_a_look_tells_processor_and_memory_of_each_rank(home: Path, processes: list[int]):
+def test_a_load_report_has_cpu_and_memory_of_each_rank(home: Path, processes: list[int]):
     agent, told = agent_of(processes)
     deadline = time.monotonic() + 60
     while True:
@@ -78,7 +78,7 @@ def test_a_look_tells_processor_and_memory_of_each_rank(home: Path, processes: l
         assert (each["gpu"], each["gpu_memory"]) == (None, None)
 
 
-def test_only_a_first_look_takes_a_moment(home: Path, processes: list[int]):
+def test_only_the_first_load_report_waits_for_a_measurement(home: Path, processes: list[int]):
     agent, _ = agent_of(processes)
     agent.look()
     assert (agent._pause() or 0.0) > node_agent.FIRST_S / 2
@@ -116,7 +116,7 @@ def test_a_silent_supervisor_is_not_gone_until_its_lease_is_over(monkeypatch):
     assert found.index(True) * node_agent.HEARTBEAT_PERIOD_S == node_agent.SILENCE_TIMEOUT_S
 
 
-def test_a_cluster_is_over_by_its_file_only(home: Path):
+def test_a_cluster_is_over_if_its_file_says_so_not_if_the_file_is_missing(home: Path):
     paths, info = ClusterPaths("one"), ClusterInfo("one", 1, "running", rpc_key="k")
     paths.make(1)
     paths.write(info)
@@ -136,7 +136,7 @@ def test_a_cluster_is_over_by_its_file_only(home: Path):
     assert ranks.are_over()
 
 
-def test_a_rank_with_a_gpu_says_how_busy_that_is(home: Path, monkeypatch):
+def test_a_load_report_has_the_utilization_and_memory_of_a_ranks_gpu(home: Path, monkeypatch):
     asked = []
 
     def handle(number: int) -> int:
@@ -172,7 +172,7 @@ def test_ranks_of_one_machine_meet_on_loopback(home: Path):
     assert "SLURM_PROCID" not in env
 
 
-def test_ranks_of_a_node_know_all_others(home: Path):
+def test_ranks_on_two_nodes_get_master_peers_and_slurm_step_variables(home: Path):
     nodes = (Node("c1", 1, 0, 4), Node("c2", 2, 2, 4))
     info = ClusterInfo("two", 3, rpc="tcp://127.0.0.1:4000", allocation=Allocation("7", nodes))
     ranks = NodeRanks(info, ClusterPaths("two"), 1, 0)
@@ -227,7 +227,7 @@ def begun_again(monkeypatch: pytest.MonkeyPatch, home: Path):
     return begin
 
 
-def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_again: Any):
+def test_an_agent_restarts_itself_without_the_first_ranks_environment(begun_again: Any):
     """Otherwise it would be ended with that rank, and with it all other ranks."""
     own = dict(os.environ)
     told, argv, env = begun_again(["one", "threaded", "two"], "threaded", set())
@@ -239,7 +239,7 @@ def test_an_agent_that_begins_again_is_not_in_what_a_rank_has_started(begun_agai
     ]
 
 
-def test_a_module_that_started_a_thread_and_failed_is_the_one_left_out(begun_again: Any):
+def test_modules_that_failed_to_import_are_left_out_after_a_restart(begun_again: Any):
     told, argv, _ = begun_again(["broken", "bad", "two"], "bad", {"broken", "bad"})
     assert argv == ["-m", "agent", "two"], "what has failed fails again, and would be told again"
     assert [each["note"] for each in told.lines if "note" in each] == [
@@ -248,7 +248,7 @@ def test_a_module_that_started_a_thread_and_failed_is_the_one_left_out(begun_aga
     ]
 
 
-def test_a_node_without_memory_for_so_many_ranks_says_so(tmp_path: Path):
+def test_ranks_that_do_not_fit_in_the_nodes_free_memory_are_refused(tmp_path: Path):
     group = tmp_path / "sys/fs/cgroup/job"
     group.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)

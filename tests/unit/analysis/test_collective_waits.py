@@ -19,7 +19,7 @@ def rate(trace: Trace) -> float | None:
     return kind.bandwidth
 
 
-def test_of_a_rank_that_was_killed_only_spans_are_missing():
+def test_only_collectives_never_completed_count_as_waits_for_a_killed_rank():
     timeline, _ = golden("killed")
     found = Collectives(timeline)
     given_up = [each.key.tensor for each in found if each.given_up]
@@ -29,7 +29,7 @@ def test_of_a_rank_that_was_killed_only_spans_are_missing():
 
 
 @pytest.mark.parametrize(("state", "count"), [("ok", 0), ("interrupted", 1)])
-def test_a_horovod_that_only_rank_0_tells_of_was_not_in_vain(state: str, count: int):
+def test_a_collective_that_only_rank_0_recorded_is_given_up_if_interrupted(state: str, count: int):
     trace = Trace(4)
     for n in range(90):
         trace.add(0, "collective", collective("allreduce", "g"), 10_000 * n, 4_000)
@@ -41,7 +41,7 @@ def test_a_horovod_that_only_rank_0_tells_of_was_not_in_vain(state: str, count: 
     assert Profile.of(timeline).ranks[0].waiting == 4_000 * count
 
 
-def test_who_leaves_a_broadcast_before_the_last_rank_comes_did_not_wait_for_it():
+def test_a_rank_that_leaves_a_broadcast_early_did_not_wait_for_the_last_rank():
     trace = Trace(4)
     for rank in range(4):
         trace.active(rank, 0, 2_000_000)
@@ -54,7 +54,7 @@ def test_who_leaves_a_broadcast_before_the_last_rank_comes_did_not_wait_for_it()
     assert [(row.waiting, row.exposed) for row in profile.ranks] == [(0, 400_000)] * 4
 
 
-def test_it_did_where_the_clocks_may_be_wrong_by_as_much():
+def test_leaving_a_broadcast_early_within_the_clock_error_counts_as_a_wait():
     timeline, _ = golden("early")
     waits = [
         (calls.wait_end - calls.start).tolist() for calls in Collectives(timeline).calls.values()
@@ -76,13 +76,13 @@ def of_two_hosts(error: int, late: int) -> Trace:
     ("error", "late", "named"),
     [(0, 300, [1]), (400, 300, []), (400, 2_000, [1])],
 )
-def test_a_rank_is_named_only_if_it_is_later_than_its_clock_may_be_wrong(
+def test_a_straggler_is_named_only_if_its_delay_exceeds_the_clock_error(
     error: int, late: int, named: list[int]
 ):
     assert Profile.of(timeline_of(of_two_hosts(error, late))).named == named
 
 
-def test_clocks_of_one_host_agree():
+def test_clock_errors_count_only_between_hosts():
     hosts = {0: ("a", None), 1: ("b", 400), 2: ("b", 300), 3: ("c", 100)}
     ranks = [
         RankInfo(rank, host, 1, "cpu", clock=None if error is None else Clock(5, error))
@@ -95,7 +95,7 @@ def test_clocks_of_one_host_agree():
 
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1], [2, 3]]])
-def test_bandwidth_is_a_ranks_however_many_groups_there_are(groups: list[list[int]]):
+def test_bandwidth_per_rank_does_not_depend_on_the_number_of_groups(groups: list[list[int]]):
     trace = Trace(4)
     for number, members in enumerate(groups):
         more = {"group": str(number), "ranks": members}

@@ -62,7 +62,7 @@ def drawn(said: Json, name: str, rank: int) -> Json:
     return next(c for c in said["curves"] if (c["name"], c["rank"]) == (name, rank))
 
 
-def test_few_points_are_answered_as_they_are():
+def test_curves_with_few_points_are_returned_exactly():
     lines = [line(rank, {"loss": simple([3, 2.5, 1 + rank])}) for rank in (0, 1)]
     said = curve_reply(found(make_run(2), *lines), CurveRequest())
     assert said["names"] == [
@@ -126,7 +126,7 @@ def test_ranks_that_log_different_names_and_at_different_steps():
     assert (over["low"], over["high"]) == ([1, 1, 1, 3], [1, 1, 3, 3])
 
 
-def test_along_time_each_rank_counts_everywhere_though_none_reports_at_the_same_moment():
+def test_on_the_time_axis_the_mean_includes_ranks_that_report_at_other_times():
     lines = [line(0, {"loss": [(step, 1000 * step, 1.0) for step in range(50)]})]
     lines.append(line(1, {"loss": [(step, 1000 * step + 300, 3.0) for step in range(50)]}))
     growing = found(make_run(2), *lines)
@@ -137,7 +137,7 @@ def test_along_time_each_rank_counts_everywhere_though_none_reports_at_the_same_
         assert sum(over["count"]) == pytest.approx(50)
 
 
-def test_along_time_a_rank_is_between_its_points_and_nowhere_else():
+def test_on_the_time_axis_a_rank_is_interpolated_only_between_its_points():
     lines = [
         line(0, {"loss": [(0, 0, 0), (1, 100, 10), (2, 200, 20), (3, 300, 30)]}),
         line(1, {"loss": [(0, 50, 5), (1, 150, "NaN"), (2, 160, 16)]}),
@@ -151,7 +151,7 @@ def test_along_time_a_rank_is_between_its_points_and_nowhere_else():
     assert over["count"] == [0.5, 0.5, 1, 1, 0.5, 1, 1]
 
 
-def test_as_many_points_count_for_the_mean_of_ranks_in_a_coarse_answer_as_in_a_fine_one():
+def test_the_mean_over_ranks_counts_equally_many_points_coarse_or_fine():
     lines = [line(rank, {"loss": simple(list(range(1000)))}) for rank in range(3)]
     growing = found(make_run(3), *lines)
     for axis in ("step", "time"):
@@ -182,7 +182,7 @@ def test_values_that_are_not_finite_are_gaps_and_listed():
     assert len(drawn(curve_reply(many, CurveRequest()), "loss", 0)["bad"]) == 100
 
 
-def test_values_as_large_as_numbers_get():
+def test_extreme_float_values_give_valid_json():
     values = [1e308, -1e308, 1.7e308, 5e-324] * 100
     growing = found(make_run(2), *(line(r, {"loss": simple(values)}) for r in (0, 1)))
     for points in (3, 400):
@@ -193,7 +193,7 @@ def test_values_as_large_as_numbers_get():
     assert max(drawn(curve_reply(growing, CurveRequest(points=3)), "loss", 0)["high"]) == 1.7e308
 
 
-def test_of_many_names_the_first_are_answered_and_others_on_request():
+def test_only_the_first_of_many_names_are_returned_unless_others_are_requested():
     curves = {f"m{at}": simple([at]) for at in range(10_000)}
     growing = found(make_run(1), line(0, curves))
     said = curve_reply(growing, CurveRequest())
@@ -218,7 +218,7 @@ def noted(*values: list[Any]) -> list[str]:
     return notes_of(found(make_run(len(values)), *lines).metrics.curves)
 
 
-def test_ranks_that_agreed_and_then_differ():
+def test_a_note_says_since_which_step_ranks_differ():
     same = [1 / (1 + step) for step in range(20)]
     other = [*same[:12], *(value + 0.5 for value in same[12:])]
     assert noted(same, other, same) == [
@@ -228,7 +228,7 @@ def test_ranks_that_agreed_and_then_differ():
     assert noted(same, [value * (1 + 1e-9) for value in same]) == [], "the order of adding up"
 
 
-def test_ranks_that_differ_for_a_moment_are_not_said_to_have_parted():
+def test_a_note_counts_the_steps_at_which_ranks_differ_only_briefly():
     same = [1 / (1 + step) for step in range(20)]
     other = [value + 0.1 * (step in (12, 15)) for step, value in enumerate(same)]
     assert noted(same, other) == [
@@ -237,27 +237,27 @@ def test_ranks_that_differ_for_a_moment_are_not_said_to_have_parted():
     ]
 
 
-def test_ranks_that_never_agreed_say_nothing():
+def test_ranks_that_never_agreed_get_no_note():
     assert noted([1, 2, 3, 4, 5], [2, 3, 4, 5, 6]) == []
     assert noted([0, 0, 0, 0, 0.5], [0, 0, 0, 0, 0.25]) == [], "an accuracy that begins with 0"
     assert noted([3, 2, 1], [3, 2, 9]) == [], "too few"
     assert noted([3, 2, 1, 1]) == []
 
 
-def test_only_steps_that_both_have_are_compared():
+def test_only_steps_that_both_ranks_have_are_compared():
     one = {"loss": [(s, s, 1 / (s + 1)) for s in range(0, 40)]}
     two = {"loss": [(s, s, 1 / (s + 1) + (s > 20)) for s in range(0, 40, 2)]}
     metrics = found(make_run(2), line(0, one), line(1, two)).metrics
     assert notes_of(metrics.curves)[0].startswith("loss differs between ranks since step 22: ")
 
 
-def test_values_that_are_not_finite_are_said_of_their_ranks():
+def test_a_note_names_the_ranks_and_step_of_values_that_are_not_finite():
     fine, broken = [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, "NaN", "NaN"]
     assert noted(fine, broken, fine, broken) == ["loss is NaN on ranks 1,3 since step 2"]
     assert noted([1.0, "Infinity", 2.0]) == ["loss is Infinity on rank 0 at step 1"]
 
 
-def test_steps_of_a_million_and_more_are_said_in_full():
+def test_notes_write_steps_above_a_million_in_full():
     late = {"loss": [(1_234_567, 0, 1), (1_234_568, 1, "NaN"), (1_234_569, 2, "NaN")]}
     metrics = found(make_run(1), line(0, late)).metrics
     assert notes_of(metrics.curves) == ["loss is NaN on rank 0 since step 1,234,568"]
@@ -279,7 +279,7 @@ def record(root: Path, ranks: int, count: int) -> tuple[Any, RunInfo]:
     return finished_record(root, *lines, size=ranks)
 
 
-def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Path):
+def test_stored_metrics_follow_the_schema_and_give_equivalent_curves(tmp_path: Path):
     store, run = record(tmp_path, 2, 10_000)
     write_metrics(store, run)
     kept = json.loads(store.paths(run.id).metrics.read_text())
@@ -302,7 +302,7 @@ def test_what_is_kept_follows_the_schema_and_gives_the_same_answer(tmp_path: Pat
             assert (min(a["low"]), max(a["high"])) == (min(b["low"]), max(b["high"]))
 
 
-def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_range_is_read_without_the_whole_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_of_run, "PART_BYTES", 100_000)
     store, run = record(tmp_path, 2, 40_000)
     write_metrics(store, run)
@@ -325,7 +325,7 @@ def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept.part(paths.events, run, "step", 20_000, 20_100) is None
 
 
-def test_few_points_are_kept_as_they_are(tmp_path: Path):
+def test_metrics_with_few_points_are_stored_exactly(tmp_path: Path):
     values = [1.5, "NaN", 0.1, "-Infinity", 1e-300]
     store, run = finished_record(tmp_path, line(0, {"loss": simple(values)}), size=1)
     write_metrics(store, run)
@@ -340,7 +340,7 @@ def test_few_points_are_kept_as_they_are(tmp_path: Path):
     assert kept.notes() == ["loss is NaN on rank 0 at step 1"]
 
 
-def test_what_is_kept_is_not_taken_once_there_is_more_or_it_is_damaged(tmp_path: Path):
+def test_stored_metrics_are_ignored_when_outdated_or_damaged(tmp_path: Path):
     store, run = record(tmp_path, 1, 10)
     paths = store.paths(run.id)
     assert stored_metrics(paths, run) is None
@@ -358,7 +358,7 @@ def test_what_is_kept_is_not_taken_once_there_is_more_or_it_is_damaged(tmp_path:
     assert stored_metrics(paths, run) is None
 
 
-def test_a_live_run_is_read_on(tmp_path: Path):
+def test_metrics_of_a_live_run_grow_with_its_events(tmp_path: Path):
     store, run, writer = start_record(tmp_path, size=1)
     growing = GrowingMetrics(store.paths(run.id), run)
     assert curve_reply(growing, CurveRequest())["curves"] == []
@@ -376,7 +376,7 @@ def test_a_live_run_is_read_on(tmp_path: Path):
     writer.close()
 
 
-def test_notes_of_a_live_run_may_be_late_and_those_of_one_that_is_over_are_not():
+def test_notes_may_lag_behind_a_live_run_but_not_behind_a_finished_one():
     growing = found(make_run(1), line(0, {"loss": simple([1, 2])}))
     assert curve_reply(growing, CurveRequest(), "running")["notes"] == []
     growing._next = math.inf
@@ -387,7 +387,7 @@ def test_notes_of_a_live_run_may_be_late_and_those_of_one_that_is_over_are_not()
     ]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_points_and_curves_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_of_run, "MAX_POINTS_IN_MEMORY", 1000)
     monkeypatch.setattr(metrics_of_run, "MAX_CURVES", 3)
     growing = found(make_run(1))
@@ -427,7 +427,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
         ({"from": -1}, "name"),
     ],
 )
-def test_what_makes_no_sense_is_dropped_and_counted(change: Json, why: str):
+def test_invalid_metrics_are_dropped_and_counted(change: Json, why: str):
     event = {"kind": "metrics", "rank": 0, "seq": 1, "t": 1, "from": 0, "define": ["loss"],
              "name": [0, 0], "step": [0, 1], "at": [5, 5], "value": [1, 2]}  # fmt: skip
     raw = json.dumps({**event, **change}, separators=(",", ":")).encode()
@@ -438,7 +438,7 @@ def test_what_makes_no_sense_is_dropped_and_counted(change: Json, why: str):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_bytes_that_are_damaged_anywhere_never_raise(seed: int):
+def test_reading_damaged_metrics_events_never_raises(seed: int):
     chance = random.Random(seed)
     raw = bytearray(line(0, {"loss": simple([1.5, "NaN", 3])}) + line(1, {"acc": simple([1, 2])}))
     for _ in range(chance.randint(1, 6)):
@@ -449,7 +449,7 @@ def test_bytes_that_are_damaged_anywhere_never_raise(seed: int):
     rows_of(make_run(2), lines)
 
 
-def test_clocks_that_are_off_or_jump_are_put_right_or_kept_in_bounds():
+def test_clock_offsets_are_corrected_and_times_that_jump_back_are_sorted():
     run = make_run(2)
     run.ranks[1].clock = Clock(2_000, 10)
     jump = [(0, 3000, 1), (1, -5000, 2), (2, 4_000_000, 3)]
@@ -460,7 +460,7 @@ def test_clocks_that_are_off_or_jump_are_put_right_or_kept_in_bounds():
     assert [row["t"] for row in rows_of(run, lines)][3:] == [0.001, -0.007, 3.998]
 
 
-def test_readers_of_other_kinds_pass_over_them():
+def test_a_timeline_ignores_metrics_events():
     timeline = Timeline.of(make_run(1), [line(0, {"loss": simple([1])})])
     assert timeline.count == 0 and timeline.dropped == {}
 
@@ -480,7 +480,7 @@ def test_rows_are_the_points_as_they_were_reported(monkeypatch: pytest.MonkeyPat
         rows.to_pandas()
 
 
-def test_means_are_as_long_as_matters():
+def test_means_are_rounded_to_nine_significant_digits():
     values = np.array([1 / 3, -12345.678901234, 0.0, np.nan, 5e-324, 1e308, 2.0])
     short = shortened(values)
     assert short[0] == 0.333333333 and short[1] == -12345.6789

@@ -40,7 +40,7 @@ def test_steps_of_a_billion_and_more_are_told_apart(ranks: int):
         assert each["x"][0] == pytest.approx(first + (each["count"][0] - 1) / 2, abs=1e-3)
 
 
-def test_ranks_at_steps_of_their_own_of_a_billion_and_more():
+def test_large_interleaved_steps_of_two_ranks_stay_distinct():
     first = 10**12
     lines = [
         line(rank, {"loss": [(first + 2 * at + rank, at, 1.0) for at in range(1000)]})
@@ -50,7 +50,7 @@ def test_ranks_at_steps_of_their_own_of_a_billion_and_more():
     assert all(a < b for a, b in pairwise(over["x"])) and len(over["x"]) == 300
 
 
-def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.MonkeyPatch):
+def test_a_reply_for_very_many_ranks_has_fewer_names_by_default(monkeypatch: pytest.MonkeyPatch):
     assert curve_answer.CURVES_AT_ONCE * curve_answer.MIN_POINTS <= curve_answer.MOST_BUCKETS
     monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 250)
     curves = {name: simple([1.0, 2.0]) for name in ("loss", "acc", "rate")}
@@ -60,7 +60,7 @@ def test_of_very_many_ranks_the_first_answer_has_few_names(monkeypatch: pytest.M
     assert len(curve_reply(growing, CurveRequest(names=("rate",)))["curves"]) == 100
 
 
-def test_points_that_come_one_by_one_are_no_larger_in_memory_than_others():
+def test_points_added_one_by_one_take_less_than_64_bytes_each():
     curve, count = Curve(), 20_000
     tracemalloc.start()
     for at in range(count):
@@ -74,7 +74,7 @@ def test_points_that_come_one_by_one_are_no_larger_in_memory_than_others():
     assert curve.columns().t[-2:].tolist() == [10 * (count - 1), 2.0]
 
 
-def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_note_reports_curves_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics_of_run, "MAX_CURVES", 3)
     curves = {f"m{at}": simple([1, 2]) for at in range(5)}
     store, run = finished_record(tmp_path, line(0, curves), size=1)
@@ -88,7 +88,7 @@ def test_curves_that_are_too_many_are_said(tmp_path: Path, monkeypatch: pytest.M
         assert "only 3 curves" in note and "4 points" in note
 
 
-def test_of_a_rank_that_was_started_again_names_are_its_own(
+def test_metrics_of_a_restarted_rank_keep_their_own_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The restarted process numbers its names in another order."""

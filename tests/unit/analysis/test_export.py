@@ -62,7 +62,7 @@ def record(folder: Path, count: int = 3000) -> tuple[Store, str]:
     return store, run.id
 
 
-def test_what_is_exported_comes_back_the_same(tmp_path: Path):
+def test_an_exported_record_is_imported_unchanged(tmp_path: Path):
     store, run_id = record(tmp_path / "from")
     file = tmp_path / "t.json.gz"
     file.write_bytes(b"".join(compressed(chrome_json(store, run_id))))
@@ -135,7 +135,7 @@ def record_of_late_ranks(root: Path) -> tuple[Store, RunInfo]:
     return finished_record(root, *lines, ranks=infos, size=3)
 
 
-def test_who_comes_late_is_marked(tmp_path: Path):
+def test_stragglers_are_marked_and_linked_to_the_ranks_that_waited(tmp_path: Path):
     store, run = record_of_late_ranks(tmp_path)
     data, events = exported(store, run.id)
     assert breaches(data) == []
@@ -155,7 +155,7 @@ def test_who_comes_late_is_marked(tmp_path: Path):
     assert ends <= {(e["pid"], e["tid"]) for e in events if e.get("cat") == "collective"}
 
 
-def test_arrows_of_an_export_are_not_missed_when_it_is_read(tmp_path: Path):
+def test_flows_of_an_export_are_not_counted_as_dropped_on_import(tmp_path: Path):
     store, run = record_of_late_ranks(tmp_path / "from")
     file = tmp_path / "t.json"
     file.write_bytes(b"".join(chrome_json(store, run.id)))
@@ -164,7 +164,7 @@ def test_arrows_of_an_export_are_not_missed_when_it_is_read(tmp_path: Path):
     assert not made.files[0].dropped["flows"]
 
 
-def test_phases_lie_within_their_collectives(tmp_path: Path):
+def test_phases_are_exported_on_the_thread_of_their_collective(tmp_path: Path):
     names = [{"name": "allreduce g", "op": "allreduce", "tensor": "g", "library": "horovod"}]
     spans = {"define": names, "from": 0, "name": [0], "start": [1000], "dur": [5000]}
     parts = {"define": [{"name": "negotiate"}, {"name": "transfer"}], "from": 1, "name": [1, 2]}
@@ -182,7 +182,7 @@ def test_phases_lie_within_their_collectives(tmp_path: Path):
     assert spans_of(Store(tmp_path / "to"), made.run.id) == spans_of(store, run.id)
 
 
-def test_text_and_numbers_that_json_does_not_know(tmp_path: Path):
+def test_text_and_numbers_that_json_lacks_are_exported_as_valid_json(tmp_path: Path):
     nasty = {"name": "\x01\udc80\x7f\u2028 😀", "a": [float("nan"), {"b": float("inf")}],
              "big": 10**30, "yes": True, "none": None}  # fmt: skip
     line = event_line("spans", 0, 0, 5, cat="\ud800", define=[nasty], name=[0], start=[1], dur=[1])
@@ -194,7 +194,7 @@ def test_text_and_numbers_that_json_does_not_know(tmp_path: Path):
     assert span["args"]["yes"] is True and span["args"]["a"] == ["nan", {"b": "inf"}]
 
 
-def test_spans_without_room_for_a_thread_stand_on_their_own(tmp_path: Path):
+def test_spans_beyond_the_thread_limit_are_exported_as_async_events(tmp_path: Path):
     count = export.MAX_ROWS + 5
     crossing = event_line("spans", 0, 0, 5, cat="op", define=[{"name": "n"}], name=[0] * count,
                           start=[1] * count, dur=[500] * count)  # fmt: skip
@@ -224,7 +224,7 @@ def test_an_export_leaves_out_what_is_not_sound(tmp_path: Path):
     assert spans == [("n", 2, 2), ("?", 3, 3)]
 
 
-def test_a_category_of_which_nothing_is_sound_is_left_out(tmp_path: Path):
+def test_a_category_without_sound_spans_is_left_out(tmp_path: Path):
     bad = event_line("spans", 0, 0, 1, cat="c", name=[0], start=[1], dur=[-1])
     store, run = finished_record(tmp_path, bad)
     data, events = exported(store, run.id)
@@ -232,7 +232,7 @@ def test_a_category_of_which_nothing_is_sound_is_left_out(tmp_path: Path):
     assert not [e for e in events if e["ph"] == "X"]
 
 
-def test_the_command_writes_the_very_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_export_command_writes_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from click.testing import CliRunner
 
     from rankroom.cli import main
@@ -264,5 +264,5 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("told", BROKEN)
-def test_the_rules_find_what_breaks_them(told: str):
+def test_the_perfetto_rules_detect_each_violation(told: str):
     assert told in " ".join(breaches(BROKEN[told].encode()))

@@ -59,7 +59,7 @@ def test_a_hundred_thousand_processes_are_one_rank_in_seconds(read, store: Store
     assert "100,000 × processes too many to be ranks: they are one" in str(made.files[0])
 
 
-def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
+def test_processes_are_ranks_up_to_the_maximum_number_of_ranks(read, monkeypatch):
     monkeypatch.setattr(trace_file, "MOST_RANKS", 5)
     assert read([span(i, pid=i) for i in range(5)]).run.size == 5
     assert read([span(i, pid=i) for i in range(6)]).run.size == 1
@@ -67,7 +67,7 @@ def test_as_many_processes_as_there_may_be_ranks_are_ranks(read, monkeypatch):
 
 @pytest.mark.parametrize("large", [1 << 40, 0])
 @pytest.mark.parametrize("fields", ["pid tid", "tid", "cat", "pid tid cat"])
-def test_lanes_are_bounded_and_all_spans_are_there(
+def test_the_number_of_lanes_is_bounded_and_all_spans_are_kept(
     read, store: Store, monkeypatch, fields: str, large: int
 ):
     monkeypatch.setattr(parallel_parser, "MIN_FILE_BYTES", large)
@@ -85,14 +85,14 @@ def test_lanes_are_bounded_and_all_spans_are_there(
     assert "spans of too many threads, which share a lane" in str(made.files[0])
 
 
-def test_one_rank_has_only_so_many_categories(read, store: Store):
+def test_the_number_of_categories_of_a_rank_is_bounded(read, store: Store):
     made = read([span(i, cat=f"c{i}") for i in range(2000)])
     found = {each["cat"] for each in store.events(made.run.id) if each["kind"] == "spans"}
     assert len(found) <= trace_file.MOST_CATEGORIES + 1
     assert spans_of(made, store) == 2000
 
 
-def test_what_is_behind_the_last_event_that_is_read_is_said(read, store: Store, monkeypatch):
+def test_a_note_says_after_how_many_events_a_file_was_cut_off(read, store: Store, monkeypatch):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(i) for i in range(2000)])
@@ -116,7 +116,7 @@ def unrecorded(made: importing.Import, store: Store) -> list[tuple[int, int, int
     ]
 
 
-def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkeypatch):
+def test_time_beyond_the_event_limit_is_unrecorded(read, store: Store, monkeypatch):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 300)
     made = read([span(i) for i in range(2000)], [span(200 * i) for i in range(20)])
@@ -125,7 +125,7 @@ def test_moments_that_were_not_read_count_for_nothing(read, store: Store, monkey
     assert profile_of(store, made.run).wall == last
 
 
-def test_a_large_file_has_the_room_that_small_ones_leave(read, monkeypatch):
+def test_a_large_file_may_use_the_events_that_small_files_leave(read, monkeypatch):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(importing, "MOST_EVENTS", 900)
     made = read(*[[span(i) for i in range(count)] for count in (600, 50, 50)])
@@ -133,7 +133,7 @@ def test_a_large_file_has_the_room_that_small_ones_leave(read, monkeypatch):
     assert not any(each.dropped for each in made.files)
 
 
-def test_what_was_not_read_of_one_lane_is_unknown_though_another_was(
+def test_time_is_unrecorded_if_the_event_limit_cut_off_one_of_its_lanes(
     read, store: Store, monkeypatch
 ):
     """Profilers write threads one after another, so a limit may cut off only the last ones."""
@@ -145,7 +145,7 @@ def test_what_was_not_read_of_one_lane_is_unknown_though_another_was(
     assert unrecorded(made, store) == [(0, last, 9995)]
 
 
-def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
+def test_spans_of_ranks_known_only_from_another_ranks_horovod_timeline_are_bounded(
     read, store: Store, monkeypatch
 ):
     monkeypatch.setattr(importing, "MOST_EVENTS", 200)
@@ -163,7 +163,7 @@ def test_ranks_that_only_horovods_timeline_of_another_tells_of_are_bounded(
     assert made.files[0].dropped["operations of ranks without a timeline of their own"] == 40
 
 
-def test_reading_ends_when_its_time_is_over(read, monkeypatch):
+def test_reading_a_trace_stops_at_its_timeout(read, monkeypatch):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 4096)
     monkeypatch.setattr(trace_repair, "READ_TIMEOUT_S", 0.0)
     made = read([span(i) for i in range(2000)])
@@ -171,7 +171,7 @@ def test_reading_ends_when_its_time_is_over(read, monkeypatch):
     assert "the rest of the file, after 0 seconds" in str(made.files[0])
 
 
-def test_a_small_file_that_unpacks_to_a_huge_one_ends(tmp_path: Path, store: Store, monkeypatch):
+def test_a_gzip_bomb_is_read_only_up_to_the_size_limit(tmp_path: Path, store: Store, monkeypatch):
     monkeypatch.setattr(trace_repair, "MAX_FILE_CHARS", 1 << 24)
     packed = tmp_path / "t.json.gz"
     with gzip.open(packed, "wb", compresslevel=1) as out:
@@ -214,7 +214,7 @@ def test_spans_that_end_make_room_for_others(read, store: Store, few_open: int):
     assert spans_of(made, store) == 1000 and not made.files[0].dropped
 
 
-def test_arguments_of_open_spans_and_names_have_a_limit_together(read, store: Store, monkeypatch):
+def test_the_total_size_of_open_arguments_and_of_names_is_bounded(read, store: Store, monkeypatch):
     monkeypatch.setattr(chrome, "MAX_OPEN_CHARS", 50_000)
     monkeypatch.setattr(lanes, "MOST_TEXT", 20_000)
     args = {"a": "y" * 1000}

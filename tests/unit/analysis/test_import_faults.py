@@ -24,7 +24,7 @@ def test_arguments_that_are_no_object_are_left_out(bench: Bench, args: Any):
 
 
 @pytest.mark.parametrize("zero", ["abc", [], None])
-def test_a_zero_that_is_no_number_is_none(bench: Bench, zero: Any):
+def test_a_time_zero_that_is_not_a_number_is_ignored(bench: Bench, zero: Any):
     about = {"rankroom": {"start": 5, "zero": zero}}
     made, spans = bench.read(bench.file({"otherData": about, "traceEvents": [x("a", 0, 1)]}))
     assert made.run.start == 5 and len(spans) == 1
@@ -39,7 +39,7 @@ def no_process(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(("what", "how"), [("part", die), ("ProcessPoolExecutor", no_process)])
-def test_one_process_reads_what_several_cannot(
+def test_a_trace_is_parsed_in_one_process_if_parallel_parsing_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str, how: Any
 ):
     monkeypatch.setattr(parallel_parser, "is_worth", lambda path: True)
@@ -49,7 +49,7 @@ def test_one_process_reads_what_several_cannot(
     assert plain(spans) == sorted(EXPECTED)
 
 
-def test_what_was_read_is_counted_in_words(bench: Bench):
+def test_the_report_of_a_file_counts_its_spans_and_names_its_ranks(bench: Bench):
     made, _ = bench.read(bench.file([x("a", 0, 1)]))
     assert str(made.files[0]) == "t.json: 1 span of rank 0 (Chrome)"
     made, _ = bench.read(bench.file([x("a", 0, 1, pid=rank) for rank in range(3)]))

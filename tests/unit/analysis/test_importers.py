@@ -87,7 +87,7 @@ def lines(events: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.parametrize("form", ["array", "object", "lines", "pretty", "gzip", "bom", "crlf"])
-def test_every_form_of_a_sound_file(bench: Bench, form: str):
+def test_every_file_format_is_read_without_loss(bench: Bench, form: str):
     text = {
         "object": json.dumps({"traceEvents": SOUND, "displayTimeUnit": "ms"}),
         "lines": "\n".join(map(json.dumps, SOUND)),
@@ -123,7 +123,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_damage_that_costs_nothing_is_repaired_and_told(bench: Bench, how: str):
+def test_damage_without_data_loss_is_repaired_and_reported(bench: Bench, how: str):
     text, told = DAMAGED[how]
     made, spans = bench.read(bench.file(text))
     assert plain(spans) == sorted(EXPECTED)
@@ -152,7 +152,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("how", LOST)
-def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
+def test_events_that_cannot_be_imported_are_dropped_and_counted(bench: Bench, how: str):
     text, told = LOST[how]
     made, spans = bench.read(bench.file(text))
     assert plain(spans) == sorted(EXPECTED)
@@ -161,7 +161,7 @@ def test_what_cannot_be_had_is_counted(bench: Bench, how: str):
 
 
 @pytest.mark.parametrize("block", [64, 97, 1000])
-def test_wherever_the_pieces_end_that_are_read(
+def test_block_boundaries_do_not_change_what_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", block)
@@ -194,7 +194,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("block", [150, 1000])
-def test_stretches_parsed_apart_give_the_same(
+def test_parallel_parsing_gives_the_same_result(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, block: int
 ):
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", block)
@@ -210,7 +210,7 @@ def test_stretches_parsed_apart_give_the_same(
         assert found[0] == found[1], how
 
 
-def test_a_large_file_is_parsed_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_file_is_parsed_in_parallel(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parallel_parser, "MIN_FILE_BYTES", 1000)
     monkeypatch.setattr(trace_repair, "BLOCK_CHARS", 1000)
     monkeypatch.setattr("threading.active_count", lambda: 1)
@@ -241,7 +241,7 @@ def test_a_file_cut_at_any_byte_gives_what_came_before(bench: Bench):
         assert made.files[0].repaired["closing bracket missing"] == (cut < len(whole) - 20)
 
 
-def test_bytes_that_are_damaged_anywhere_never_raise(bench: Bench):
+def test_importing_damaged_bytes_never_raises(bench: Bench):
     whole = json.dumps(SOUND).encode()
     dice = random.Random(7)
     for _ in range(150):
@@ -251,7 +251,7 @@ def test_bytes_that_are_damaged_anywhere_never_raise(bench: Bench):
         bench.read(bench.file(bytes(data)))
 
 
-def test_a_compressed_file_that_is_cut_off(bench: Bench):
+def test_a_truncated_gzip_file_is_read_as_far_as_it_goes(bench: Bench):
     dice = random.Random(1)
     events = [x(f"s{i}", dice.randrange(10**9), dice.randrange(99)) for i in range(5000)]
     data = gzip.compress(json.dumps(events).encode())
@@ -265,7 +265,7 @@ def test_a_bracket_alone_is_an_empty_timeline(bench: Bench):
     assert spans == [] and made.files[0].repaired["closing bracket missing"] == 1
 
 
-def test_beginnings_and_ends_that_do_not_match(bench: Bench):
+def test_unmatched_begin_and_end_events_are_dropped_or_repaired(bench: Bench):
     def be(ph: str, ts: int, name: str = "", tid: int = 0) -> dict[str, Any]:
         return {"ph": ph, "ts": ts, "pid": 1, "tid": tid, "name": name, "cat": "c"}
 
@@ -290,7 +290,7 @@ def test_a_hundred_spans_within_one_another(bench: Bench):
     assert sorted(plain(spans)) == sorted((f"n{i}", i, 299 - 2 * i) for i in range(100))
 
 
-def test_names_without_end_share_one(bench: Bench):
+def test_names_beyond_the_limit_share_one_name(bench: Bench):
     events = [x(f"name {i}", i, 1) for i in range(MOST_NAMES + 500)]
     made, spans = bench.read(bench.file(events))
     assert len(spans) == MOST_NAMES + 500
@@ -298,7 +298,7 @@ def test_names_without_end_share_one(bench: Bench):
     assert "(one of too many names)" in spans[-1][2] + spans[0][2]
 
 
-def test_a_deep_nest_of_brackets_is_no_danger(bench: Bench):
+def test_deeply_nested_brackets_do_not_break_the_import(bench: Bench):
     deep = f'[{lines(SOUND)}, {{"ph": "X", "args": {"[" * 100_000}'
     _, spans = bench.read(bench.file(deep))
     assert plain(spans) == sorted(EXPECTED)
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_trace_is_refused_in_one_line(bench: Bench, content: A
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there(bench: Bench):
+def test_importing_a_missing_file_raises_trace_error(bench: Bench):
     with pytest.raises(TraceError, match=r"cannot read .*No such file"):
         bench.read(bench.folder / "no.json")
 
@@ -364,7 +364,7 @@ def test_a_number_in_the_name_of_horovods_timeline_is_no_rank(bench: Bench, name
     assert made.run.size == 2
 
 
-def test_horovods_own_timelines_of_every_rank(bench: Bench):
+def test_horovod_timelines_of_all_ranks_are_merged(bench: Bench):
     files = [
         bench.file(horovod(0, 2000), "hvd.json"),
         bench.file(horovod(1, 2000), "hvd.json.rank1"),
@@ -385,7 +385,7 @@ def test_horovods_own_timelines_of_every_rank(bench: Bench):
     assert made.run.start == 1_790_000_000_000_000
 
 
-def test_an_unpatched_horovods_file_tells_when_the_others_came(bench: Bench):
+def test_an_unpatched_horovod_timeline_gives_other_ranks_ready_times(bench: Bench):
     made, spans = bench.read(bench.file(horovod(0, 3000)))
     assert [rank.rank for rank in made.run.ranks] == [0, 1]
     assert [(s, d) for r, _, _, s, d in spans if r == 1] == [
@@ -394,7 +394,7 @@ def test_an_unpatched_horovods_file_tells_when_the_others_came(bench: Bench):
     assert any("rank 1: only the times when it became ready" in note for note in made.run.notes)
 
 
-def test_operations_in_horovods_cache_keep_their_place(bench: Bench):
+def test_cached_horovod_operations_are_still_matched_between_ranks(bench: Bench):
     """The timeline does not record when ranks were ready for a cached operation."""
     events = [
         {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.grad.0"}},
@@ -435,7 +435,7 @@ def test_operations_in_horovods_cache_keep_their_place(bench: Bench):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_horovods_timeline_goes_with_the_traces_of_its_ranks(bench: Bench, order: int):
+def test_a_horovod_timeline_is_merged_with_pytorch_traces_of_its_ranks(bench: Bench, order: int):
     kernel = [x("gemm", 15, 4, 0, 7, cat="kernel")]
     traces = [kineto(rank, traceEvents=kernel, distributedInfo={}) for rank in (0, 1)]
     files = [bench.file(each, f"rank{rank}.json") for rank, each in enumerate(traces)]
@@ -449,7 +449,7 @@ def test_horovods_timeline_goes_with_the_traces_of_its_ranks(bench: Bench, order
     ]  # fmt: skip
 
 
-def test_kernels_of_horovods_operations_are_no_second_ones(bench: Bench):
+def test_nccl_kernels_of_horovod_operations_are_not_counted_twice(bench: Bench):
     kernels = [x(NCCL, at, 50, 0, 7, cat="kernel") for at in (2010, 12_010, 22_010)]
     trace = kineto(0, traceEvents=[*kernels, x("gemm", 1, 4, 0, 7, cat="kernel")])
     files = bench.file(horovod(0, 2000), "hvd.json"), bench.file(trace, "rank0.json")
@@ -483,7 +483,7 @@ def test_horovods_timeline_of_a_single_rank(bench: Bench):
 
 
 @pytest.mark.parametrize("tick", ["²", "4096", "99999999999", "9" * 5000])
-def test_what_cannot_be_a_rank_is_none(bench: Bench, tick: str):
+def test_invalid_rank_numbers_in_a_horovod_timeline_are_ignored(bench: Bench, tick: str):
     made, _ = bench.read(bench.file(of_one_rank(tick, 5)))
     assert made.run.size == 1
     assert made.files[0].dropped["ranks with too high a number"] == (0 if tick == "²" else 3)
@@ -528,7 +528,7 @@ def kineto(rank: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_profiles_of_pytorch_know_their_rank_and_their_clock(bench: Bench):
+def test_pytorch_traces_have_their_rank_clock_and_categories(bench: Bench):
     made, spans = bench.read(bench.file(kineto(3), "b.json"), bench.file(kineto(1), "a.json"))
     assert [rank.rank for rank in made.run.ranks] == [1, 3]
     of = {rank: {cat: (json.loads(name), start, dur) for r, cat, name, start, dur in spans
@@ -558,7 +558,7 @@ def nccl(count: int, **args: Any) -> list[dict[str, Any]]:
             for n in range(count)]  # fmt: skip
 
 
-def test_groups_are_told_apart_however_many_collectives_there_are(
+def test_process_groups_stay_distinct_among_many_collectives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lanes, "MOST_VARIANTS", 10)
@@ -573,7 +573,7 @@ def test_groups_are_told_apart_however_many_collectives_there_are(
     assert made.files[0].dropped
 
 
-def test_what_was_launched_before_the_profiler_began_is_not_matched(bench: Bench):
+def test_kernels_launched_before_the_profiler_started_are_not_matched(bench: Bench):
     before = [x(NCCL, at, 5, 0, 7, cat="kernel") for at in (10, 20)]
     files = [
         bench.file(kineto(0, traceEvents=[*before, *nccl(3)]), "0.json"),
@@ -587,7 +587,7 @@ def test_what_was_launched_before_the_profiler_began_is_not_matched(bench: Bench
     assert "ranks have different numbers of allreduce" in made.run.notes[0]
 
 
-def test_kernels_of_graphs_are_collectives(bench: Bench):
+def test_nccl_kernels_replayed_by_cuda_graphs_are_collectives(bench: Bench):
     """Kernels that a CUDA graph replays have no launch of their own."""
     replayed = [x(NCCL, 10 * n, 5, 0, 7, cat="kernel") for n in range(5)]
     _, spans = bench.read(bench.file(kineto(0, traceEvents=[*replayed, *nccl(1)])))
@@ -606,7 +606,7 @@ def test_gloos_calls_are_collectives(bench: Bench):
 
 
 @pytest.mark.parametrize("spelt", ["gpu_user_annotation", "gpu_user_Annotation"])
-def test_what_a_gpu_ran_within_an_annotation_is_no_second_one(bench: Bench, spelt: str):
+def test_gpu_annotations_are_not_counted_again_as_steps_or_data(bench: Bench, spelt: str):
     names = ("ProfilerStep#3", "Optimizer.step#SGD.step", "enumerate(DataLoader)#_Single.__next__")
     events = []
     for n, name in enumerate(names):
@@ -620,7 +620,7 @@ def test_what_a_gpu_ran_within_an_annotation_is_no_second_one(bench: Bench, spel
     assert [dur for cat, _, dur in found if cat == spelt] == [600] * 3
 
 
-def test_a_kernels_own_name_tells_what_its_collective_is_where_that_is_called_otherwise(
+def test_an_unknown_collective_name_falls_back_to_the_kernels_name(
     bench: Bench,
 ):
     args = {"Collective name": "allreduce_of_some_other_kind"}
@@ -630,7 +630,7 @@ def test_a_kernels_own_name_tells_what_its_collective_is_where_that_is_called_ot
     assert (cat, json.loads(define)["op"]) == ("collective", "allreduce")
 
 
-def test_communication_that_a_gpu_computes_over_is_not_exposed(bench: Bench):
+def test_communication_overlapped_by_gpu_computation_is_not_exposed(bench: Bench):
     files = []
     for rank in range(2):
         events = []
@@ -669,7 +669,7 @@ def test_the_rank_in_a_files_name(name: str, rank: int | None):
     assert rank_in_name(Path(name)) == rank
 
 
-def test_files_without_ranks_and_clocks_are_put_side_by_side(bench: Bench):
+def test_files_without_ranks_and_clocks_become_ranks_that_start_at_zero(bench: Bench):
     files = [bench.file([x("a", 5000, 1)], "one.json"), bench.file([x("b", 90_000, 1)], "two.json")]
     made, spans = bench.read(*files)
     assert [(rank, start) for rank, _, _, start, _ in spans] == [(0, 0), (1, 0)]
@@ -678,7 +678,7 @@ def test_files_without_ranks_and_clocks_are_put_side_by_side(bench: Bench):
     )
 
 
-def test_two_files_of_one_rank(bench: Bench):
+def test_a_second_file_with_the_same_rank_becomes_another_rank(bench: Bench):
     made, _ = bench.read(
         bench.file([x("a", 1, 1)], "a.rank1.json"), bench.file([x("b", 1, 1)], "b.rank1.json")
     )
@@ -707,7 +707,7 @@ def test_files_of_a_profiler_that_ran_twice_are_of_one_rank(bench: Bench):
     assert [rank.rank for rank in made.run.ranks] == [0, 1], "of another process"
 
 
-def test_clocks_of_several_hosts_are_told(bench: Bench):
+def test_a_note_says_that_the_clocks_of_hosts_were_not_compared(bench: Bench):
     files = [bench.file(kineto(rank, host_name=f"n{rank}"), f"{rank}.json") for rank in (0, 1)]
     made, _ = bench.read(*files)
     assert made.run.notes == ["the clocks of 2 hosts were not compared and may differ"]
@@ -727,13 +727,13 @@ def test_processes_of_one_file_are_ranks(bench: Bench):
 
 
 @pytest.mark.parametrize("own", ["data", "wait", "unrecorded"])
-def test_a_thread_with_the_name_of_a_category_is_none(bench: Bench, own: str):
+def test_a_thread_named_like_a_category_gets_a_category_of_its_own(bench: Bench, own: str):
     name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": own}}
     _, spans = bench.read(bench.file([name, x("work", 1, 9, tid=1, cat="")]))
     assert {cat for _, cat, _, _, _ in spans} == {f"thread {own}"}
 
 
-def test_threads_of_a_category_of_its_own_are_lanes(bench: Bench):
+def test_threads_with_a_custom_category_are_separate_lanes(bench: Bench):
     name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {"name": "IO"}}
     events = [name, x("a", 1, 9, tid=1, cat="net"), x("b", 1, 9, tid=2, cat="net")]
     _, spans = bench.read(bench.file(events))

@@ -45,17 +45,17 @@ def follows(name: str) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": DEFS})
 
 
-def test_long_spans_stay_and_short_ones_of_a_part_are_one_block():
+def test_long_spans_are_kept_and_short_ones_are_merged_into_blocks():
     lane = blocks(columns((0, 0, 10), (1, 20, 30), (0, 60, 5), (2, 100, 500), (3, 650, 1)), 100)
     assert items(lane) == [(1, 0, 65, 45), (2, 100, 500, 500), (3, 650, 1, 1)]
 
 
-def test_what_is_whole_says_nothing_of_busy():
+def test_a_lane_without_merged_spans_has_no_busy_times():
     assert blocks(columns((0, 0, 100), (1, 100, 300)), 50)["busy"] == []
     assert blocks(columns(), 50) == {"name": [], "start": [], "dur": [], "busy": []}
 
 
-def test_nested_spans_are_blocks_at_each_depth_those_outside_first():
+def test_nested_spans_are_merged_separately_at_each_depth():
     outer = [(0, 1000 * i, 900) for i in range(10)]
     inner = [(1, 1000 * i + 10 * j, 9) for i in range(10) for j in range(80)]
     both = sorted(outer + inner, key=lambda span: (span[1], span[0]))
@@ -91,7 +91,7 @@ def test_each_part_is_as_busy_as_its_spans(width: int):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_follows_the_schema_and_leaves_no_lane_out(name: str, tmp_path: Path):
+def test_an_overview_follows_the_schema_and_has_every_lane(name: str, tmp_path: Path):
     store, run = copied(name, tmp_path)
     timeline = Timeline.read(run, store.paths(name).events)
     head, *lanes = map(json.loads, overview_lines(timeline, Collectives(timeline), 12))
@@ -114,7 +114,7 @@ def test_it_follows_the_schema_and_leaves_no_lane_out(name: str, tmp_path: Path)
         assert max(end for _, end in extent) == max(end for _, end in spans)
 
 
-def test_collectives_are_waits_and_transfers(tmp_path: Path):
+def test_an_overview_divides_collectives_into_waits_and_transfers(tmp_path: Path):
     store, run = copied("slow-loader", tmp_path)
     timeline = Timeline.read(run, store.paths(run.id).events)
     collectives = Collectives(timeline)
@@ -132,7 +132,7 @@ def test_collectives_are_waits_and_transfers(tmp_path: Path):
             assert [each["name"] for each in lane["define"]] == ["wait", "transfer"]
 
 
-def test_a_long_run_has_one_until_its_events_are_others(
+def test_only_long_runs_have_an_overview_and_an_outdated_one_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store, run = copied("slow-loader", tmp_path)

@@ -50,7 +50,7 @@ def close(found: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_the_traces_are_those_that_are_made(make: Any):
+def test_the_golden_traces_are_up_to_date_with_their_makers(make: Any):
     folder = FOLDER / make.__name__.replace("_", "-")
     for name, text in files(make).items():
         assert (folder / name).read_text() == text, (
@@ -58,7 +58,7 @@ def test_the_traces_are_those_that_are_made(make: Any):
         )
 
 
-def test_there_is_no_other_trace():
+def test_golden_traces_and_their_makers_correspond():
     assert [make.__name__.replace("_", "-") for make in sorted(ALL, key=lambda m: m.__name__)] == (
         NAMES
     )
@@ -71,7 +71,7 @@ def test_collectives_are_matched(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_view_is_told_what_its_own_tests_read(name: str):
+def test_collectives_as_json_equal_the_golden_file_of_the_views_tests(name: str):
     timeline, _ = golden(name)
     kept = json.loads((FOLDER / name / "collectives.json").read_text())
     assert Collectives(timeline).to_json() == kept
@@ -138,7 +138,7 @@ def at_random(seed: int) -> Trace:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_any_schedule_gives_what_looking_at_every_instant_gives(seed: int):
+def test_profiles_of_random_schedules_equal_an_independent_computation(seed: int):
     trace = at_random(seed)
     lines = trace.lines()
     timeline, expected = timeline_of(trace, lines), truth(trace)
@@ -181,7 +181,7 @@ def in_loops(seed: int) -> Trace:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_any_loop_is_found_as_looking_at_every_instant_finds_it(seed: int):
+def test_profiles_of_random_loops_equal_an_independent_computation(seed: int):
     trace = in_loops(seed)
     lines = trace.lines()
     found, expected = Profile.of(timeline_of(trace, lines)).to_json(), truth(trace)["profile"]
@@ -190,7 +190,7 @@ def test_any_loop_is_found_as_looking_at_every_instant_finds_it(seed: int):
         assert close(found[key], value), (key, found[key], value)
 
 
-def test_those_loops_are_of_every_kind():
+def test_the_random_loops_are_of_every_kind():
     found = [Profile.of(timeline_of(in_loops(seed))) for seed in range(80)]
     loops = [profile.loop for profile in found if profile.loop]
     assert 20 < len(loops) < 75
@@ -238,7 +238,7 @@ def test_the_order_of_events_changes_nothing(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_shifting_all_clocks_changes_nothing_but_the_time(seed: int):
+def test_shifting_all_clocks_alike_does_not_change_the_profile(seed: int):
     trace, moved = at_random(seed), at_random(seed)
     by = random.Random(seed).choice([1, -7, 3_600_000_000, -86_400_000_000])
     for span in moved.spans:
@@ -258,7 +258,7 @@ def test_known_offsets_of_clocks_change_nothing(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
+def test_a_profile_recovers_the_waits_from_which_a_schedule_was_made(seed: int):
     """Ranks load and compute for known times, wait for the last one, then transfer together."""
     dice = random.Random(seed)
     size, steps = dice.randint(2, 6), dice.randint(1, 30)
@@ -296,7 +296,7 @@ def test_a_schedule_gives_back_the_waits_it_was_made_of(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_gpu_computes_over_is_no_communication_alone(seed: int):
+def test_communication_overlapped_by_gpu_kernels_is_not_exposed(seed: int):
     dice = random.Random(seed)
     trace = Trace(2)
     named = {**collective("allreduce", "g", "dist"), "kernel": "ncclDevKernel_AllReduce"}
@@ -314,7 +314,7 @@ def test_what_a_gpu_computes_over_is_no_communication_alone(seed: int):
     assert all(0 < row["exposed"] + row["waiting"] < 160_000 for row in found["ranks"])
 
 
-def test_a_loop_on_one_rank_has_a_speed_and_nobody_to_name():
+def test_a_loop_on_one_rank_has_a_rate_and_no_straggler():
     trace = Trace(1)
     train(trace, {0: 1_000_000}, lambda rank, step: 7_000, 20, [collective("allreduce", "g")])
     profile = Profile.of(timeline_of(trace))
@@ -323,7 +323,7 @@ def test_a_loop_on_one_rank_has_a_speed_and_nobody_to_name():
     assert profile.diagnosis == "" and "steps/s" in str(profile)
 
 
-def test_a_loop_that_goes_on_has_the_steps_that_are_over():
+def test_a_running_loop_has_the_steps_completed_so_far():
     trace = Trace(2)
     clock = {rank: trace.add(rank, "cell", "import torch", 0, 5_000_000) for rank in range(2)}
     for rank in range(2):
@@ -357,7 +357,7 @@ def test_a_loop_begins_when_all_statements_before_it_are_over():
     assert warm_up and warm_up.begin == 100_000
 
 
-def test_collectives_without_a_name_of_their_own_are_one_pattern():
+def test_collectives_with_numbered_names_are_one_repeating_pattern():
     trace = Trace(2)
     clock = {0: 0, 1: 0}
     for step in range(12):
@@ -370,7 +370,7 @@ def test_collectives_without_a_name_of_their_own_are_one_pattern():
     assert loop and (loop.name, loop.last) == ("barrier", 12)
 
 
-def test_rows_of_a_phase():
+def test_rows_can_be_those_of_one_phase():
     profile = Profile.of(golden("imports")[0])
     part = profile.phase("loop")
     assert part and profile.rows("kinds", "loop") == [vars(kind) for kind in part.kinds]
@@ -391,7 +391,7 @@ def test_a_profile_of_an_earlier_version_is_read():
 # --- the rows -------------------------------------------------------------------------------------
 
 
-def test_rows_are_plain():
+def test_profile_rows_are_plain_json_data():
     timeline, expected = golden("slow-loader")
     profile = Profile.of(timeline)
     assert profile.rows() == expected["profile"]["ranks"]
@@ -401,7 +401,7 @@ def test_rows_are_plain():
         profile.rows("rank")
 
 
-def test_a_profile_can_be_read():
+def test_a_profile_has_a_readable_text_and_html_form():
     timeline, expected = golden("slow-loader")
     profile = Profile.of(timeline)
     text = repr(profile)
@@ -415,7 +415,7 @@ def test_a_profile_can_be_read():
         assert " ".join(words.split()) in profile._repr_html_().replace("\u00a0", " ")
 
 
-def test_what_was_dropped_is_said():
+def test_a_profile_reports_the_spans_it_left_out():
     timeline, _ = golden("hostile")
     text = str(Profile.of(timeline))
     assert "25 unsound spans left out: 7 farther than ten years away, 5 in columns" in text
@@ -428,7 +428,7 @@ def test_names_cannot_become_html():
     assert "<script>" not in Profile.of(timeline_of(trace))._repr_html_()
 
 
-def test_pandas_gets_a_frame(monkeypatch: pytest.MonkeyPatch):
+def test_a_profile_converts_to_a_pandas_data_frame(monkeypatch: pytest.MonkeyPatch):
     profile = Profile.of(golden("turns")[0])
 
     class FakePandas:
@@ -442,13 +442,13 @@ def test_pandas_gets_a_frame(monkeypatch: pytest.MonkeyPatch):
     assert profile.to_pandas("kinds")[1][0] == "library"
 
 
-def test_without_pandas_one_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_to_pandas_without_pandas_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install pandas.*rows\('ranks'\)"):
         Profile.of(golden("turns")[0]).to_pandas()
 
 
-def test_many_spans_are_no_harder_than_few():
+def test_a_profile_of_many_spans_counts_all_of_them():
     trace = Trace(2)
     run = RunInfo.from_json(trace.run_json("big"))
     count, batch = 20_000, 4_000
@@ -465,7 +465,7 @@ def test_many_spans_are_no_harder_than_few():
     assert [row.exposed for row in profile.ranks] == [60 * count] * 2
 
 
-def test_collectives_are_matched_anew_where_a_rank_came_back() -> None:
+def test_collectives_are_matched_again_after_a_rank_was_restarted() -> None:
     define = {"from": 0, "define": [{"name": "allreduce g", "op": "allreduce", "tensor": "g"}]}
     again = {**define, "from": 50_001}
 

@@ -38,7 +38,7 @@ def computed(store: Store, run: RunInfo) -> Profile:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_kept_follows_the_schema_and_comes_back_as_it_was(name: str, tmp_path: Path):
+def test_a_stored_profile_follows_the_schema_and_is_read_back_unchanged(name: str, tmp_path: Path):
     store, run = copied(name, tmp_path)
     expected = computed(store, run)
     write_profile(store, run)
@@ -50,7 +50,7 @@ def test_what_is_kept_follows_the_schema_and_comes_back_as_it_was(name: str, tmp
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("piece", [1_000, 40_000])
-def test_however_it_grows_the_end_is_the_same(name: str, piece: int, tmp_path: Path):
+def test_a_profile_read_in_pieces_equals_one_read_at_once(name: str, piece: int, tmp_path: Path):
     store, run = copied(name, tmp_path)
     events = store.paths(run.id).events
     whole = events.read_bytes()
@@ -66,7 +66,7 @@ def test_however_it_grows_the_end_is_the_same(name: str, piece: int, tmp_path: P
     assert growing.refresh(run) is found, "nothing new, so nothing is computed"
 
 
-def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
+def test_a_growing_profile_is_outdated_when_a_ranks_clock_changes(tmp_path: Path):
     store, run = copied("slow-loader", tmp_path)
     growing = GrowingProfile(store.paths(run.id), run)
     growing.refresh(run)
@@ -91,7 +91,7 @@ def test_other_clocks_need_another_look_at_what_was_read(tmp_path: Path):
         lambda kept: None,
     ],
 )
-def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
+def test_an_outdated_or_malformed_stored_profile_is_ignored(spoil: Any, tmp_path: Path):
     store, run = copied("slow-loader", tmp_path)
     expected = computed(store, run)
     write_profile(store, run)
@@ -103,7 +103,7 @@ def test_a_file_that_does_not_fit_is_not_taken(spoil: Any, tmp_path: Path):
     assert file.read_bytes() == before, "reading does not write"
 
 
-def test_what_is_printed_after_the_run_changes_nothing_that_is_kept(tmp_path: Path):
+def test_output_after_the_run_keeps_the_stored_profile_and_metrics_valid(tmp_path: Path):
     """Such as output of processes that the cell left running, added when its ranks end."""
     store, run = copied("slow-loader", tmp_path)
     write_profile(store, run)
@@ -119,7 +119,7 @@ def test_what_is_printed_after_the_run_changes_nothing_that_is_kept(tmp_path: Pa
     assert stored_profile(paths) is None and stored_metrics(paths, run) is None
 
 
-def test_half_a_file_is_not_taken(tmp_path: Path):
+def test_a_truncated_stored_profile_is_ignored(tmp_path: Path):
     store, run = copied("slow-loader", tmp_path)
     write_profile(store, run)
     file = store.paths(run.id).profile

@@ -49,7 +49,7 @@ def of(trace: dict[str, Any], cat: str) -> list[dict[str, Any]]:
     return [each for each in trace["traceEvents"] if each.get("cat") == cat]
 
 
-def test_kernels_are_told_as_kineto_tells_them(tmp_path: Path):
+def test_kernels_are_exported_in_kinetos_format(tmp_path: Path):
     profiled = {"name": "sgemm", "thread": "GPU 3 stream 7"}  # as --profile reports it
     lines = [
         spans(0, 0, "kernel", ({"name": "gemm", "stream": 7}, 10, 5), (profiled, 20, 5),
@@ -80,7 +80,7 @@ def test_kernels_are_told_as_kineto_tells_them(tmp_path: Path):
     assert called["name"] == "allreduce x"
 
 
-def test_each_file_says_which_rank_it_is_where_readers_look(tmp_path: Path):
+def test_each_trace_names_its_rank_in_its_first_line(tmp_path: Path):
     traces = record(tmp_path, spans(0, 0, "op", ("aten::mm", -500, 5)), devices=("cuda:0", "cpu"))
     assert not traces.have_kernels
     for rank, pieces in traces:
@@ -92,7 +92,7 @@ def test_each_file_says_which_rank_it_is_where_readers_look(tmp_path: Path):
     assert event["ts"] == 0  # the earliest span is the trace's zero
 
 
-def test_spans_of_a_thread_lie_within_one_another_or_apart(tmp_path: Path):
+def test_overlapping_spans_are_exported_on_separate_threads(tmp_path: Path):
     crossing = [(f"s{i}", 10 * i, 25) for i in range(50)]
     made = read(record(tmp_path, spans(0, 0, "user", *crossing), spans(0, 1, "op", *crossing)))[0]
     ends: dict[int, int] = {}
@@ -103,12 +103,12 @@ def test_spans_of_a_thread_lie_within_one_another_or_apart(tmp_path: Path):
 
 
 @pytest.mark.parametrize("hostile", ["\ud800", '"\n\\', "ü" * 500, "</script>"])
-def test_names_of_any_kind_are_json(tmp_path: Path, hostile: str):
+def test_hostile_names_are_exported_as_valid_json(tmp_path: Path, hostile: str):
     made = read(record(tmp_path, spans(0, 0, "kernel", (hostile, 0, 1))))
     assert len(of(made[0], "kernel")) == 1
 
 
-def test_what_was_imported_and_exported_is_imported_alike(tmp_path: Path):
+def test_exported_traces_are_imported_with_the_same_spans(tmp_path: Path):
     lines = [spans(rank, 0, "kernel", ("gemm", 10 + 1000 * rank, 5)) for rank in (0, 1)]
     lines += [spans(rank, 1, "collective", (NCCL, 30 + 1000 * rank, 9)) for rank in (0, 1)]
     files = []

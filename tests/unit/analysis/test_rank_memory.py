@@ -42,7 +42,7 @@ def of(memory: list[Any], **others: Any) -> RankMemory:
     return row
 
 
-def test_peak_first_and_last():
+def test_memory_rows_have_first_last_and_peak():
     row = of([GB, 3 * GB, 2 * GB])
     assert row == RankMemory(0, first=GB, last=2 * GB, peak=3 * GB, rise=None, gpu_peak=None)
     assert of([GB], gpu_memory=5 * GB).gpu_peak == 5 * GB
@@ -59,19 +59,19 @@ def test_peak_first_and_last():
         ([GB, GB, 2 * GB, 2 * GB, 3 * GB, 3 * GB, 4 * GB], None),  # too few to tell
     ],
 )
-def test_a_rise_is_one_that_goes_on(memory: list[int], rise: int | None):
+def test_only_memory_that_rises_throughout_counts_as_rising(memory: list[int], rise: int | None):
     assert of(memory).rise == rise
 
 
 @pytest.mark.parametrize("bad", [None, "1", -1, float("nan"), True, 1 << 60, 0.5])
-def test_what_is_no_size_is_no_sample(bad: Any):
+def test_invalid_memory_samples_are_ignored(bad: Any):
     trace = Trace(1)
     sampled(trace, 0, [bad])
     assert memory_rows(timeline(trace), (0, 100 * SECOND)) == []
     assert of([GB], gpu_memory=bad).gpu_peak is None
 
 
-def test_the_words():
+def test_peak_and_rising_memory_are_described_in_words():
     rows = [
         RankMemory(0, GB, GB, GB, 0, None),
         RankMemory(1, GB, 2 * GB, 2 * GB, 700_000_000, None),
@@ -96,7 +96,7 @@ def trained() -> Trace:
     return trace
 
 
-def test_it_is_said_of_the_loop_in_tables_and_in_json():
+def test_memory_over_the_loop_is_in_the_profiles_text_rows_and_json():
     profile = Profile.of(timeline(trained()))
     assert profile.loop is not None
     steady, rising = profile.memory

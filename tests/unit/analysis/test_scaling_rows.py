@@ -36,7 +36,7 @@ def test_a_cell_that_took_no_time_has_no_speed():
 
 
 @pytest.mark.parametrize("text", ["²", "1,²", "x", "0", "-1"])
-def test_what_is_no_number_of_ranks_is_said(text: str):
+def test_an_invalid_list_of_rank_counts_is_refused(text: str):
     with pytest.raises(ValueError, match="is not a number of ranks: give a list such as 1,2,4"):
         parse_rank_counts(text, 4)
 
@@ -49,7 +49,7 @@ def test_the_chart_and_the_page_draw_the_speed_up_in_one_color():
     assert f'fill="none" stroke="{color}"' in picture(made)
 
 
-def test_without_pandas_there_are_rows(monkeypatch: pytest.MonkeyPatch):
+def test_to_pandas_without_pandas_points_to_rows(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install pandas.*scaling\.rows\(\)"):
         scaling((1, [60])).to_pandas()

@@ -77,7 +77,7 @@ def timeline(steps: int, stream: str, before: int = 0) -> Timeline:
 
 @pytest.mark.parametrize("stream", ["torch 0", ""])
 @pytest.mark.parametrize("steps", [600, 3_000])
-def test_who_waited_for_whom_is_the_same_of_a_long_run(stream: str, steps: int):
+def test_a_sampled_long_run_has_the_straggler_and_shares_of_a_short_run(stream: str, steps: int):
     short, long = (Profile.of(timeline(count, stream)) for count in (150, steps))
     assert "rank 1" in short.diagnosis and "40 % of a step" in short.diagnosis
     assert long.diagnosis.partition(" of a step")[0].endswith("costs 40 %"), long.diagnosis
@@ -98,7 +98,7 @@ def test_a_loop_that_begins_when_spans_are_left_out_is_found(before: int, steps:
     assert "costs 40 %" in found.diagnosis and found.named == [1]
 
 
-def test_waits_are_kept_where_their_collectives_are(monkeypatch: pytest.MonkeyPatch):
+def test_waits_are_sampled_along_with_their_collectives(monkeypatch: pytest.MonkeyPatch):
     """Here, both are so many that only stretches of them are recorded."""
     monkeypatch.setattr(module, "UNSAMPLED_SPANS", 1_000)
     found = Profile.of(timeline(12_000, "torch 0"))
@@ -109,14 +109,14 @@ def test_waits_are_kept_where_their_collectives_are(monkeypatch: pytest.MonkeyPa
     assert waiting / found.wall == pytest.approx(0.4, abs=0.02)
 
 
-def test_what_is_lost_by_scaling_is_of_the_same_causes():
+def test_scaling_causes_of_a_sampled_run_match_those_of_a_short_run():
     short, long = (Measured.of(timeline(count, "torch 0")) for count in (150, 3_000))
     assert long.time == pytest.approx(20 * short.time, rel=0.01)
     for cause, time in short.causes.items():
         assert long.causes[cause] / long.time == pytest.approx(time / short.time, abs=0.02), cause
 
 
-def test_a_gap_is_told_while_it_lasts_and_at_the_end():
+def test_an_unrecorded_gap_is_reported_in_pieces_and_noted():
     recorder = SpanRecorder()
     recorder.begin()
     number = recorder.number("a", lambda: {"name": "a"})

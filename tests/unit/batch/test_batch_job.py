@@ -95,7 +95,7 @@ def test_jobs_that_are_submitted_at_once_have_folders_of_their_own():
     assert len({named(Path(f"{each}/train.ipynb"), 0.0) for each in "abc"}) == 3
 
 
-def test_that_a_state_cannot_be_read_is_no_failure():
+def test_an_unreadable_job_state_is_a_scheduler_error_not_a_failed_job():
     sent = BatchJob(Answering(254, "bash: fork: Resource temporarily unavailable"), FOLDER)
     with pytest.raises(SchedulerError, match="status 254"):
         asyncio.run(batch_job.outcome(sent, "7", JobStatus("7", "gone")))
@@ -103,7 +103,7 @@ def test_that_a_state_cannot_be_read_is_no_failure():
         asyncio.run(BatchJob(Answering(-9, "", True), FOLDER).progress())
 
 
-def test_a_folder_that_cannot_be_looked_at_may_hold_a_result(tmp_path: Path):
+def test_an_inaccessible_folder_is_an_error_and_a_missing_one_has_no_result(tmp_path: Path):
     """For instance, a Kerberos ticket may have expired. A folder that does not exist has none."""
     broken = tmp_path / "there"
     broken.symlink_to(broken)
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_looked_at_may_hold_a_result(tmp_path: Path):
     assert asyncio.run(sent.log("7")) == ""
 
 
-def test_a_state_that_is_no_object_is_none():
+def test_a_state_file_that_is_not_a_json_object_is_ignored():
     assert [Progress.from_json(each).state for each in ("null", "[]")] == ["waiting"] * 2
 
 
@@ -126,13 +126,13 @@ def test_a_notebook_is_sent_without_outputs():
     assert NOTEBOOK["cells"][1]["execution_count"] == 3
 
 
-def test_a_site_that_takes_too_long_is_called_so():
+def test_a_site_that_times_out_is_reported():
     sent = BatchJob(Answering(-9, "--- rankroom ---\n", True), FOLDER)
     with pytest.raises(BatchFailed, match="no answer within 300 s"):
         asyncio.run(sent.put({"/job/cells.ipy": "x"}))
 
 
-def test_of_what_cannot_be_brought_the_error_is_shown_and_not_the_data(tmp_path: Path):
+def test_a_failed_fetch_shows_the_error_without_the_data(tmp_path: Path):
     said = f"{'H4sI' * 1000}\ntar: run: Cannot open: Permission denied\n{'AAAA' * 1000}\n"
     said = f"--- rankroom ---\n{said}"
     sent = BatchJob(Answering(2, said), FOLDER)
@@ -150,7 +150,7 @@ class Greeting(LocalHost):
         return await super().run(argv, on_line=on_line, **how)
 
 
-def test_a_greeting_that_looks_like_data_is_none(tmp_path: Path, home: Path):
+def test_a_login_greeting_that_looks_like_base64_is_ignored(tmp_path: Path, home: Path):
     folder = BatchFolder(tmp_path / "job")
     sent = BatchJob(Greeting(), folder)
     asyncio.run(sent.put({str(folder.executed): "{}"}))
@@ -158,7 +158,7 @@ def test_a_greeting_that_looks_like_data_is_none(tmp_path: Path, home: Path):
     assert (tmp_path / "copy.ipynb").read_text() == "{}"
 
 
-def test_records_that_came_stay_when_the_next_one_does_not(tmp_path: Path, home: Path):
+def test_fetched_records_are_kept_when_another_cannot_be_fetched(tmp_path: Path, home: Path):
     _, run, writer = start_record(tmp_path / "there")
     writer.close()
     folder = BatchFolder(tmp_path / "job")
@@ -171,7 +171,7 @@ def test_records_that_came_stay_when_the_next_one_does_not(tmp_path: Path, home:
     assert Store().load(run.id).id == run.id
 
 
-def test_results_come_where_the_temporary_folder_is_a_link(tmp_path: Path, home, monkeypatch):
+def test_the_temporary_folder_for_results_may_be_a_symlink(tmp_path: Path, home, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
@@ -185,7 +185,7 @@ def test_results_come_where_the_temporary_folder_is_a_link(tmp_path: Path, home,
 # -- `rankroom batch`
 
 
-def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
+def test_the_working_folder_is_resolved_where_the_cells_run(tmp_path: Path, monkeypatch):
     (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
     monkeypatch.chdir(tmp_path)
 
@@ -209,7 +209,7 @@ def test_the_folder_of_cells_is_one_where_they_run(tmp_path: Path, monkeypatch):
         (Progress("running", 1, 2, copy="/it-1.ipynb"), True),
     ],
 )
-def test_a_notebook_that_has_run_here_leaves_its_folder_only_where_it_is_needed(
+def test_the_folder_of_a_local_batch_run_is_kept_only_if_it_is_still_needed(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress, is_kept: bool
 ):
     (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
@@ -224,7 +224,7 @@ def test_a_notebook_that_has_run_here_leaves_its_folder_only_where_it_is_needed(
     assert bool(list((home / "batch").iterdir())) == is_kept
 
 
-def test_a_notebook_that_cannot_be_put_where_it_is_to_be_is_refused_before_it_runs(
+def test_a_missing_folder_for_the_executed_notebook_is_refused_before_it_runs(
     tmp_path: Path, home: Path
 ):
     (tmp_path / "it.ipynb").write_text(json.dumps(NOTEBOOK))
@@ -241,7 +241,7 @@ def test_a_notebook_that_cannot_be_put_where_it_is_to_be_is_refused_before_it_ru
         asyncio.run(sent.bring(Progress(), copy, Store()))
 
 
-def test_a_notebook_that_runs_here_ends_with_its_command(tmp_path: Path, home: Path):
+def test_ending_the_batch_command_ends_its_kernel(tmp_path: Path, home: Path):
     """Its kernel ends, too, and the notebook is saved as far as it was executed."""
     pid = tmp_path / "pid"
     cell = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
@@ -257,7 +257,7 @@ def test_a_notebook_that_runs_here_ends_with_its_command(tmp_path: Path, home: P
     assert "KeyboardInterrupt" in (tmp_path / "out.ipynb").read_text()
 
 
-def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(
+def test_a_job_is_collected_from_the_named_site_into_its_saved_output_path(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     Submitted("one", "", "7", "train", 1.0, str(tmp_path / "mine.ipynb")).write()
@@ -281,7 +281,7 @@ def test_a_job_is_collected_of_the_site_that_is_meant_and_where_it_was_to_be(
     assert brought == [("train", str(tmp_path / "mine.ipynb"))]
 
 
-def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, monkeypatch):
+def test_the_ssh_connection_is_kept_open_while_a_job_is_followed(home, monkeypatch):
     """`keep` reconnects instead, and waits longer after each refusal."""
     line = SshConnection("login", terminal=False)
     kept = asyncio.Event()
@@ -303,7 +303,7 @@ def test_while_its_login_is_refused_a_job_is_not_asked_for_each_second(home, mon
 # -- scripts that users may edit
 
 
-def test_cells_that_were_added_stand_before_the_next_one(ready):
+def test_added_cells_are_inserted_before_the_next_original_cell(ready):
     made = ready("# %% [added]\na\n# %% [added]\nb\n# %% [2]\n1\n# %% [3]\n1\n# %% [added]\nc\n")
     sources = [each.source for each in made.notebook.cells]
     assert sources == ["# It", "a", "b", "1", "1", "c"]
@@ -312,23 +312,23 @@ def test_cells_that_were_added_stand_before_the_next_one(ready):
 
 
 @pytest.mark.parametrize("number", [1, 99])
-def test_a_cell_that_the_notebook_does_not_have_is_said_in_a_line(job, number: int):
+def test_an_unknown_cell_number_in_a_script_is_refused(job, number: int):
     folder = job(f"# %% [{number}]\nx\n")
     with pytest.raises(SystemExit, match=rf"has a cell \[{number}\], but the notebook has no"):
         runner.main([str(folder)])
 
 
-def test_a_folder_that_is_not_there_is_said_in_a_line(job):
+def test_a_missing_working_folder_is_refused(job):
     with pytest.raises(SystemExit, match="the working folder /nowhere does not exist on"):
         runner.main([str(job("# %% [2]\n1\n")), "--cwd", "/nowhere"])
 
 
-def test_sockets_are_where_their_path_is_short(ready, tmp_path: Path, monkeypatch):
+def test_sockets_are_in_tmp_whatever_the_temporary_folder_is(ready, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert Path(ready().sockets).parent == Path("/tmp")
 
 
-def test_the_copy_is_written_with_every_cell_and_its_place_need_not_take_it(
+def test_the_copy_is_saved_with_the_notebook_and_retried_after_a_failure(
     ready, tmp_path: Path, capsys
 ):
     copy = tmp_path / "copy.ipynb"
@@ -344,7 +344,7 @@ def test_the_copy_is_written_with_every_cell_and_its_place_need_not_take_it(
     assert made.progress.copy == made.copy and Path(made.copy).exists()
 
 
-def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
+def test_a_full_disk_does_not_end_a_job_and_saving_is_retried_at_the_end(
     ready, tmp_path: Path, monkeypatch, capsys
 ):
     write, tries = runner.write_atomically, []
@@ -365,7 +365,7 @@ def test_a_disk_without_room_ends_no_job_and_is_waited_for_at_the_end(
     assert len(tries) == 6
 
 
-def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, monkeypatch, capsys):
+def test_a_notebook_that_cannot_be_saved_fails_its_job(ready, tmp_path: Path, monkeypatch, capsys):
     """Its small state file may still fit. If that said `done`, the folder would be removed."""
 
     def refuse(*_: object, **how: object) -> None:
@@ -380,7 +380,7 @@ def test_a_notebook_that_cannot_be_kept_fails_its_job(ready, tmp_path: Path, mon
     assert "the executed notebook:" not in capsys.readouterr().out
 
 
-def test_the_copy_is_kept_where_only_that_has_room(ready, tmp_path: Path, monkeypatch):
+def test_a_job_succeeds_if_only_the_copy_can_be_written(ready, tmp_path: Path, monkeypatch):
     (tmp_path / "executed.ipynb").mkdir()
     copy = tmp_path / "copy.ipynb"
     made = ready(copy=str(copy))
@@ -388,7 +388,7 @@ def test_the_copy_is_kept_where_only_that_has_room(ready, tmp_path: Path, monkey
     assert (made.progress.copy, copy.exists()) == (str(copy), True)
 
 
-def test_all_that_a_cell_has_written_is_waited_for(ready):
+def test_the_timeout_for_a_cells_remaining_output_is_at_least_an_hour(ready):
     # By default, nbclient continues after 4 s without the rest of the output.
     assert ready().client.iopub_timeout >= 3600
 
@@ -420,7 +420,7 @@ def test_a_job_that_is_ended_before_its_kernel_is_up_runs_no_cell(ready, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_file_whose_name_is_not_text_is_sent(tmp_path: Path):
+def test_a_notebook_name_that_is_not_utf8_survives_in_the_job_script(tmp_path: Path):
     name = os.fsdecode(b"caf\xe9")
     folder = BatchFolder(tmp_path / "job")
     text = notebook_script.script(NOTEBOOK, f"{name}.ipynb", False)
@@ -450,7 +450,7 @@ print(child.wait(), forked.exitcode)
 """
 
 
-def test_a_kernel_outlives_the_signal_of_a_jobs_end_and_its_children_do_not():
+def test_a_batch_kernel_survives_sigterm_and_its_children_do_not():
     done = subprocess.run([sys.executable, "-c", STAYS], capture_output=True, text=True, timeout=30)
     assert done.stdout == f"{-signal.SIGTERM} {-signal.SIGTERM}\n", done.stderr
 
@@ -462,13 +462,13 @@ say("\\u2588")
 """
 
 
-def test_a_character_that_the_locale_lacks_ends_nothing(monkeypatch):
+def test_a_character_that_the_locale_lacks_is_escaped(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     done = subprocess.run([sys.executable, "-c", SHOWS], capture_output=True, text=True, timeout=30)
     assert done.stdout.endswith(" \\u2588\n"), done.stderr
 
 
-def test_a_notebook_with_a_cell_of_no_kind_is_none(tmp_path: Path):
+def test_a_notebook_with_a_cell_without_a_type_is_refused(tmp_path: Path):
     file = tmp_path / "a.ipynb"
     file.write_text('{"nbformat": 4, "cells": [{"source": "x"}]}')
     with pytest.raises(UsageError, match="is not a notebook"):
@@ -478,7 +478,7 @@ def test_a_notebook_with_a_cell_of_no_kind_is_none(tmp_path: Path):
 FOLDER = BatchFolder("/job")
 
 
-def test_an_interrupt_while_a_job_is_submitted_leaves_none(monkeypatch, capsys):
+def test_an_interrupt_during_submission_cancels_the_job(monkeypatch, capsys):
     begun, cancelled = asyncio.Event(), []
 
     class Slow:

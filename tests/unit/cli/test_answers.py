@@ -56,7 +56,7 @@ def given() -> list[Any]:
     return []
 
 
-def test_a_line_goes_to_all_that_ask_alike_and_to_none_twice(type_in: Type, given: list[Any]):
+def test_an_answer_goes_once_to_all_ranks_with_the_same_prompt(type_in: Type, given: list[Any]):
     shown = type_in("n", "Ada")
     terminal = Answers(lambda text, prompts: given.append((text, dict(prompts))))
     other = Prompt(2, 1, "input", "name? ", 0, "cell line 1")
@@ -66,7 +66,7 @@ def test_a_line_goes_to_all_that_ask_alike_and_to_none_twice(type_in: Type, give
     assert shown == ["ranks 0–1 ipdb> ", "rank 2 name? "]
 
 
-def test_an_at_sign_goes_on_with_other_ranks(type_in: Type, given: list[Any]):
+def test_an_at_sign_selects_the_ranks_that_are_asked(type_in: Type, given: list[Any]):
     type_in("@1", "n", "@", "c", "@9", "w")
     terminal = Answers(lambda text, prompts: given.append((text, dict(prompts))))
     first, second = run_with(command(0), command(1)), run_with(command(0), command(1, 2))
@@ -91,7 +91,7 @@ def test_others_are_asked_when_the_chosen_rank_asks_no_more(
     assert terminal.ask(left) and given == [{1: 1}, {0: 1}]
 
 
-def test_an_answer_that_comes_late_is_said_and_forgotten(
+def test_an_answer_that_comes_too_late_is_reported(
     type_in: Type, capsys: pytest.CaptureFixture[str]
 ):
     def refuse(text: str, prompts: Any) -> None:
@@ -110,7 +110,7 @@ def test_only_chosen_ranks_are_asked(type_in: Type, given: list[Any]):
     assert terminal.ask(run_with(command(0), command(1))) and given == [{1: 1}]
 
 
-def test_words():
+def test_prompts_are_described_in_words():
     run = run_with(command(0), command(1), command(3, line=9))
     assert prompt_words(run) == (
         "ranks 0–1 are in the debugger at cell line 5; rank 3 is in the debugger at cell line 9"

@@ -123,7 +123,7 @@ def test_help_names_every_command():
 
 
 @pytest.mark.parametrize("name", ["list", "show", "tail", "path", "prune"])
-def test_every_command_has_help(name: str):
+def test_runs_subcommands_have_help(name: str):
     assert len(good("runs", name, "--help").splitlines()) > 4
 
 
@@ -131,7 +131,7 @@ def test_version():
     assert re.fullmatch(r"rankroom, version \d+\.\d+\.\d+\n", good("--version"))
 
 
-def test_as_a_program(home: Path):
+def test_python_m_rankroom_prints_an_error_in_one_line(home: Path):
     done = subprocess.run(
         [sys.executable, "-m", "rankroom", "runs", "show", "x"], capture_output=True, text=True
     )
@@ -142,7 +142,7 @@ def test_as_a_program(home: Path):
 @pytest.mark.parametrize(
     ("words", "sign"), [(["--help"], rb"\u2026"), (["runs", "show"], rb"\u25cf")]
 )
-def test_what_a_locale_lacks_is_escaped(home: Path, words: list[str], sign: bytes):
+def test_characters_the_locale_lacks_are_escaped(home: Path, words: list[str], sign: bytes):
     failed_run(home)
     done = subprocess.run(
         [sys.executable, "-m", "rankroom", *words],
@@ -152,29 +152,29 @@ def test_what_a_locale_lacks_is_escaped(home: Path, words: list[str], sign: byte
     assert done.returncode == 0 and sign in done.stdout, done.stderr
 
 
-def test_a_command_that_is_shown_can_be_typed(tmp_path: Path):
+def test_paths_in_displayed_commands_are_quoted(tmp_path: Path):
     into = tmp_path / "my course"
     assert f"`jupyter lab '{into}/" in good("course", "copy", str(into))
 
 
-def test_a_mistyped_site_has_no_jobs_to_be_listed():
+def test_listing_the_jobs_of_an_unknown_site_is_an_error():
     assert "nowhere" in bad("jobs", "--site", "nowhere")
     assert good("jobs", "--site", "local") == "no jobs\n"
 
 
-def test_unknown_words_list_the_valid_ones():
+def test_unknown_commands_and_options_are_refused():
     assert "runs" in bad("rnus", code=2)
     assert "No such option" in bad("runs", "list", "--wrong", code=2)
 
 
-def test_list(home: Path):
+def test_list_shows_the_newest_runs_first(home: Path):
     assert "no runs yet" in good("runs", "list")
     ids = [finished_record(home, title=f"cell {n}")[1].id for n in range(3)]
     table = good("runs", "list", "-n", "2").splitlines()
     assert [line.split()[0] for line in table[1:]] == ids[:0:-1]
 
 
-def test_show_has_everything(home: Path):
+def test_show_prints_notes_errors_logs_and_results(home: Path):
     failed_run(home)
     lines = good("runs", "show").splitlines()
     assert lines == [
@@ -187,7 +187,7 @@ def test_show_has_everything(home: Path):
     ]
 
 
-def test_show_calls_a_rank_that_shows_the_same_twice_one_rank(home: Path):
+def test_show_names_a_rank_once_for_two_equal_displays(home: Path):
     data = {"text/plain": "0.9"}
     finished_record(home, *[event_line("display", 1, seq, 9, data=data) for seq in (1, 2)])
     assert good("runs", "show").splitlines()[1:] == ["rank 1:", "0.9"]
@@ -213,21 +213,21 @@ def test_show_folds_start_up_messages_and_joins_lines_by_their_numbers(home: Pat
     assert len(every) == 7 and every[1] == f"0 ┃ {ABSL}"
 
 
-def test_colours_only_where_they_can_be_seen(home: Path):
+def test_show_prints_colors_only_to_a_terminal(home: Path):
     failed_run(home)
     assert "\x1b" not in good("runs", "show")
     seen = CliRunner().invoke(main, ["runs", "show"], color=True).output
     assert "\x1b[31mred\x1b[0m" in seen
 
 
-def test_ranks_out_of_range(home: Path):
+def test_invalid_ranks_are_refused(home: Path):
     failed_run(home)
     assert "no rank 4" in bad("runs", "show", "--ranks", "4") and "0–3" in bad(
         "runs", "tail", "--ranks", "x"
     )
 
 
-def test_no_such_run(home: Path):
+def test_an_unknown_or_damaged_run_is_an_error(home: Path):
     assert "there are no records yet" in bad("runs", "show")
     store, run = finished_record(home)
     assert run.id in bad("runs", "path", run.id[:-6] + "zzzzzz")
@@ -236,7 +236,7 @@ def test_no_such_run(home: Path):
     assert "is damaged" in bad("runs", "show", run.id)
 
 
-def test_path(home: Path):
+def test_path_prints_the_folder_of_a_record(home: Path):
     store, run = finished_record(home)
     assert good("runs", "path", run.id[-6:]).strip() == str(store.paths(run.id).folder)
 
@@ -280,7 +280,7 @@ def test_tail_follows_to_the_end(home: Path):
     ]
 
 
-def test_tail_that_follows_can_be_stopped(home: Path):
+def test_following_with_tail_can_be_interrupted(home: Path):
     _, _, writer = start_record(home)
     writer.append(log(0, "first\n"))
     argv = [sys.executable, "-u", "-m", "rankroom", "runs", "tail", "-f"]
@@ -294,7 +294,7 @@ def test_tail_that_follows_can_be_stopped(home: Path):
 
 
 @pytest.mark.parametrize("words", [("tail", "-f"), ("debug",)])
-def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
+def test_a_run_is_still_followed_after_its_record_was_briefly_unreadable(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ):
     """Such as while a file server is being restarted."""
@@ -342,7 +342,7 @@ def test_a_run_is_followed_on_when_its_record_cannot_be_read_for_a_while(
         runs_command._patiently(Store().tail(run.id).read)
 
 
-def test_output_into_a_closed_pipe_is_no_traceback(home: Path):
+def test_output_into_a_closed_pipe_prints_no_traceback(home: Path):
     finished_record(home, *[log(0, f"{n}\n" * 100, n) for n in range(3000)])
     done = subprocess.run(
         f"{sys.executable} -m rankroom runs show | head -n 2",
@@ -353,7 +353,7 @@ def test_output_into_a_closed_pipe_is_no_traceback(home: Path):
     assert len(done.stdout.splitlines()) == 2 and "Traceback" not in done.stderr
 
 
-def test_prune(home: Path):
+def test_prune_removes_old_records_and_those_beyond_the_size_limit(home: Path):
     then = time.time() - 40 * DAY_S
     store, old = finished_record(home, start=int(then * 1e6))
     _, new = finished_record(home)
@@ -368,7 +368,7 @@ def test_prune(home: Path):
     assert store.ids() == []
 
 
-def test_prune_keeps_to_the_limit_that_is_given(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_prune_options_override_the_configured_limits(home: Path, monkeypatch: pytest.MonkeyPatch):
     then = time.time() - 40 * DAY_S
     store, old = finished_record(home, start=int(then * 1e6))
     for path in store.paths(old.id).folder.iterdir():
@@ -398,7 +398,7 @@ def test_prune_options_are_checked(monkeypatch):
     assert "RANKROOM_KEEP_DAYS is 'soon'" in bad("runs", "prune")
 
 
-def test_a_newer_record(home: Path):
+def test_a_record_of_a_newer_version_is_listed_but_not_shown(home: Path):
     store = Store(home)
     run = make_run(version=7)
     store.create(run, "").close()
@@ -424,7 +424,7 @@ def test_a_command_needs_the_name_of_a_cluster_where_several_run():
     assert "named 'three'; running: two, one" in bad("cluster", "log", "three")
 
 
-def test_what_processes_wrote_commands_no_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_terminal_escapes_are_stripped_from_cluster_output(monkeypatch: pytest.MonkeyPatch):
     me = this_process()
     paths = ClusterPaths("one")
     paths.make(1)
@@ -438,7 +438,7 @@ def test_what_processes_wrote_commands_no_terminal(monkeypatch: pytest.MonkeyPat
 # --- profile --------------------------------------------------------------------------------------
 
 
-def test_a_profile_in_the_terminal(home: Path):
+def test_profile_prints_text_or_json(home: Path):
     folder = TRACES / "slow-loader"
     shutil.copytree(folder, home / "runs" / "trace-slow-loader")
     out = good("runs", "profile", "slow-loader")

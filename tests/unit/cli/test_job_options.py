@@ -28,7 +28,7 @@ from rankroom.scheduler.site import Site
     ],
     ids=lambda words: words[0],
 )
-def test_a_forgotten_site_is_said_and_nothing_starts(
+def test_job_options_without_a_site_are_refused_and_nothing_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ):
     started: list[object] = []
@@ -45,13 +45,13 @@ def test_a_forgotten_site_is_said_and_nothing_starts(
     assert not started
 
 
-def test_a_site_without_a_scheduler_is_named(home: Path):
+def test_job_options_for_a_site_without_a_scheduler_are_refused(home: Path):
     done = CliRunner().invoke(main, ["cluster", "start", "--site", "local", "--nodes", "2"])
     assert done.exit_code == 1
     assert done.output == "Error: --nodes applies to a job only, and local has no scheduler\n"
 
 
-def test_a_site_that_is_this_machine_has_ranks_here(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_local_site_starts_ranks_on_this_machine(home: Path, monkeypatch: pytest.MonkeyPatch):
     info = SimpleNamespace(notes=[])
     made = SimpleNamespace(info=info, describe=lambda: "2 ranks here", close=lambda: None)
     monkeypatch.setattr(Cluster, "local", lambda *words, **options: made)
@@ -63,7 +63,7 @@ def press(*words: Any, **options: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_ranks_start_here_ends_as_in_a_shell(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_while_local_ranks_start_exits_with_status_130(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Cluster, "local", press)
     done = CliRunner().invoke(main, ["cluster", "start"])
     assert (done.exit_code, done.output) == (130, "")

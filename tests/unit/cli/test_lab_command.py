@@ -86,13 +86,13 @@ def ended(home, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "error", [SshError("the link is lost", "lost"), LabError("no answer through the tunnel")]
 )
-def test_a_job_that_cannot_be_reached_from_here_stays(ended, error: Exception):
+def test_an_unreachable_job_is_left_running(ended, error: Exception):
     said, cancelled = ended(error)
     assert not cancelled
     assert "job 7 was not cancelled" in said and "--attach 7" in said
 
 
-def test_what_ends_a_job_is_a_command_of_its_scheduler(home):
+def test_the_displayed_cancel_command_is_that_of_the_scheduler(home):
     scheduler: Any = Submits7()
     scheduler.kind = pbs
     command = LabCommand(scheduler, scheduler.place, Terminal(), False, 0)
@@ -108,7 +108,7 @@ def test_a_job_that_is_of_no_use_is_cancelled(ended):
     assert "job 7 was cancelled" in said
 
 
-def test_a_port_that_cannot_be_had_is_said_before_a_job_is_submitted(home):
+def test_a_taken_port_is_refused_before_a_job_is_submitted(home):
     scheduler: Any = Submits7()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -118,7 +118,7 @@ def test_a_port_that_cannot_be_had_is_said_before_a_job_is_submitted(home):
     assert scheduler.submitted == 0
 
 
-def test_a_port_of_the_administrators_is_called_so(monkeypatch):
+def test_a_privileged_port_is_reported_as_reserved(monkeypatch):
     def denied(port: int) -> int:
         raise PermissionError
 
@@ -128,7 +128,7 @@ def test_a_port_of_the_administrators_is_called_so(monkeypatch):
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_job_that_was_just_submitted_is_cancelled_or_named(home, refuses: bool):
+def test_leaving_during_submission_cancels_or_names_the_job(home, refuses: bool):
     scheduler: Any = Submits7(refuses)
 
     async def left() -> None:
@@ -143,7 +143,7 @@ def test_a_job_that_was_just_submitted_is_cancelled_or_named(home, refuses: bool
     assert not refuses or "jobs --cancel 7 --site test" in str(error.value)
 
 
-def test_the_newest_lab_may_be_at_another_site_than_one_that_is_over(home, monkeypatch):
+def test_attach_tries_the_next_newest_lab_if_the_newest_is_over(home, monkeypatch):
     SavedLab("two", "5", created=1.0).write()
     SavedLab("one", "7", created=2.0).write()
     asked: list[Any] = []
@@ -161,7 +161,7 @@ def test_the_newest_lab_may_be_at_another_site_than_one_that_is_over(home, monke
     assert asked == [("one", "7"), ("two", "5")]
 
 
-def test_who_presses_ctrl_c_again_does_not_wait_for_the_end_of_a_job(home, monkeypatch, capsys):
+def test_a_second_ctrl_c_stops_waiting_for_the_end_of_a_job(home, monkeypatch, capsys):
     async def cancel(lab: Lab) -> None:
         await asyncio.sleep(60)
 
@@ -179,7 +179,7 @@ def test_who_presses_ctrl_c_again_does_not_wait_for_the_end_of_a_job(home, monke
     assert "job 7 may still run" in capsys.readouterr().out
 
 
-def test_a_job_has_ended_although_one_look_at_it_failed(home, monkeypatch):
+def test_cancel_polls_again_after_a_failed_status_query(home, monkeypatch):
     looks = [SchedulerError("squeue does not answer"), None]
 
     class Looks(Submits7):
@@ -197,7 +197,7 @@ def test_a_job_has_ended_although_one_look_at_it_failed(home, monkeypatch):
     assert scheduler.cancelled == ["7"] and looks == []
 
 
-def test_under_nohup_the_end_of_the_terminal_is_ignored():
+def test_sighup_stays_ignored_under_nohup():
     async def waits() -> Any:
         with Terminal().interrupt_event():
             return signal.getsignal(signal.SIGHUP)

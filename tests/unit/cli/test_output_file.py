@@ -25,7 +25,7 @@ WORDS = r"was not written, as events\.jsonl cannot be read: Stale file handle"
 
 
 @pytest.mark.parametrize("before", [None, "old"])
-def test_a_record_that_cannot_be_read_leaves_what_was_there(tmp_path: Path, before: str | None):
+def test_a_read_failure_leaves_the_existing_file_unchanged(tmp_path: Path, before: str | None):
     file = tmp_path / "page.html"
     if before is not None:
         file.write_text(before)
@@ -37,12 +37,12 @@ def test_a_record_that_cannot_be_read_leaves_what_was_there(tmp_path: Path, befo
     assert found == ({} if before is None else {"page.html": "old"})
 
 
-def test_of_a_folder_it_is_not_said_that_it_cannot_be_written(tmp_path: Path):
+def test_a_read_failure_is_not_reported_as_an_unwritable_folder(tmp_path: Path):
     with pytest.raises(click.ClickException, match=f"traces {WORDS}"):
         write_folder([("rank0.json", unread(STALE))], str(tmp_path / "traces"), "")
 
 
-def test_a_file_keeps_its_mode_and_links_to_it_lead_to_what_is_new(tmp_path: Path):
+def test_replacing_a_file_keeps_its_mode_and_symlinks_to_it(tmp_path: Path):
     file, link = tmp_path / "page.html", tmp_path / "folder" / "link"
     link.parent.mkdir()
     link.symlink_to("../page.html")
@@ -55,7 +55,7 @@ def test_a_file_keeps_its_mode_and_links_to_it_lead_to_what_is_new(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 2 and list(link.parent.iterdir()) == [link]
 
 
-def test_what_cannot_be_replaced_is_written_to_as_it_is(tmp_path: Path):
+def test_pipes_descriptors_and_hard_links_are_written_in_place(tmp_path: Path):
     pipe, read = tmp_path / "pipe", list[bytes]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
@@ -73,7 +73,7 @@ def test_what_cannot_be_replaced_is_written_to_as_it_is(tmp_path: Path):
     assert other.read_text() == "by both names"
 
 
-def test_a_folder_in_which_nothing_can_be_made_is_said(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path):
     with pytest.raises(click.ClickException, match=r"cannot write .*page: No such file"):
         write_file([b"x"], str(tmp_path / "no" / "page"), "")
     with pytest.raises(click.ClickException, match=r"cannot write .*: Is a directory"):

@@ -63,7 +63,7 @@ def stalled(words: str, seconds: int, line: int = 1) -> Hang:
     return Hang(0, f"rank 0 waits in {words} for {seconds} s", [waits, computes])
 
 
-def test_a_stall_is_told_when_ranks_wait_for_something_else(
+def test_a_stall_is_reported_again_only_if_its_cause_changes_or_recurs(
     begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     hangs = [
@@ -99,7 +99,7 @@ def test_ranks_that_do_not_take_the_interrupt_of_a_timeout_are_ended(
     assert "ending the ranks" in capsys.readouterr().err
 
 
-def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
+def test_an_interrupt_that_cannot_be_delivered_is_reported_in_one_line(
     begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def refuse() -> None:
@@ -113,7 +113,7 @@ def test_an_interrupt_that_reaches_nobody_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-5"])
-def test_a_timeout_is_more_than_nothing(seconds: str):
+def test_a_timeout_that_is_not_positive_is_refused(seconds: str):
     done = CliRunner().invoke(main, ["run", "--timeout", seconds, "no-such.py"])
     assert done.exit_code == 2 and "--timeout" in done.output
 
@@ -121,7 +121,7 @@ def test_a_timeout_is_more_than_nothing(seconds: str):
 @pytest.mark.parametrize(
     "error", [OSError(errno.EIO, "Input/output error"), UnreadableRecordError("cannot be read")]
 )
-def test_a_record_that_cannot_be_read_for_a_moment_is_read_on(
+def test_a_briefly_unreadable_record_is_read_to_its_end(
     begun: Begun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ):  # fmt: skip
@@ -166,7 +166,7 @@ def test_a_record_that_stays_unreadable_is_waited_for_while_the_run_is_on(
         ("no data in x\nsee y", 1, "no data in x\nsee y\n"),
     ],
 )
-def test_the_end_of_a_script_is_as_pythons(
+def test_exit_status_and_message_of_a_script_are_as_with_python(
     begun: Begun, capsys: pytest.CaptureFixture[str], code: str, status: int, shown: str
 ):
     about = {"ename": "ScriptExit", "evalue": code, "traceback": ["ScriptExit"]}
@@ -176,7 +176,7 @@ def test_the_end_of_a_script_is_as_pythons(
     assert capsys.readouterr().err.startswith(f"{shown}●")
 
 
-def test_an_error_of_a_rank_commands_no_terminal(begun: Begun, capsys: pytest.CaptureFixture[str]):
+def test_a_ranks_error_has_no_terminal_escapes(begun: Begun, capsys: pytest.CaptureFixture[str]):
     about = {"ename": "ValueError", "evalue": "x", "traceback": ["f\x1b]0;mine", "ValueError"]}
     begun.events = [{"kind": "error", "rank": 1, **about}]
     begun.end("failed", failure=Failure(1, "ValueError", "x"))
@@ -193,7 +193,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_it_outlives_its_terminal_under_nohup(
+def test_run_keeps_sighup_ignored_under_nohup(
     handlers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*what: Any, **more: Any) -> None:

@@ -52,7 +52,7 @@ def test_files_become_a_record_with_a_profile(place: Path):
     assert good("runs", "list").splitlines()[1].startswith(run.id)
 
 
-def test_a_files_name_commands_no_terminal(place: Path):
+def test_terminal_escapes_are_stripped_from_file_names(place: Path):
     for rank in (0, 1):
         trace(place / f"\x1b]0;mine\x07.rank0.{rank}", 0, 0)
     said = good("timeline", *(each.name for each in sorted(place.glob("*rank0*"))))
@@ -66,7 +66,7 @@ def test_text_only_keeps_no_record(place: Path):
     assert Store().newest() == []
 
 
-def test_a_temporary_folder_is_for_text_only(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_text_output_needs_a_temporary_folder(place: Path, monkeypatch: pytest.MonkeyPatch):
     trace(place / "t.json", 0, 0)
 
     def refuse(*about: object, **options: object) -> None:
@@ -79,21 +79,21 @@ def test_a_temporary_folder_is_for_text_only(place: Path, monkeypatch: pytest.Mo
     assert "shows it in a notebook" in good("timeline", "t.json")
 
 
-def test_a_page_of_it(place: Path):
+def test_html_writes_a_page_of_the_timeline(place: Path):
     trace(place / "t.json", 0, 0)
     good("timeline", "t.json", "--html", "page.html")
     page = (place / "page.html").read_text()
     assert page.startswith("<!doctype html>") and "t.json" in page
 
 
-def test_what_is_no_trace_is_one_line_and_no_record(place: Path):
+def test_a_file_that_is_not_a_trace_is_an_error_without_a_record(place: Path):
     (place / "a.json").write_text("no")
     assert "is not a trace" in bad("timeline", "a.json")
     assert "cannot read" in bad("timeline", "missing.json")
     assert Store().newest() == []
 
 
-def test_an_opened_notebook_shows_it(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_open_shows_the_timeline_in_a_notebook(place: Path, monkeypatch: pytest.MonkeyPatch):
     trace(place / "t.json", 0, 0)
     assert "you have no running Jupyter server" in good("timeline", "t.json", "--open")
     server = {"url": "http://127.0.0.1:1/", "root_dir": str(place), "token": "abc"}

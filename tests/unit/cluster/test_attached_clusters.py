@@ -63,9 +63,7 @@ def attached(kept: Kept) -> Iterator[AnyCluster]:
     made.close()
 
 
-def test_another_size_is_known_before_a_cell_is_sent_and_the_new_cluster_is_held(
-    kept: Kept, attached: AnyCluster
-):
+def test_a_client_notices_a_resized_cluster_and_holds_its_lease(kept: Kept, attached: AnyCluster):
     lease = kept.paths.folder / "lease"
     attached._restarts = {"0": 1, "1": 2}
     assert attached.size == 4 and held(lease)
@@ -83,7 +81,7 @@ def refuse(*about: object, **more: object) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-def test_what_cannot_be_read_now_is_read_with_the_next_look(
+def test_an_unreadable_cluster_file_is_read_at_the_next_refresh(
     kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
     about = dataclasses.asdict(kept.info) | {"restarts": {"0": 1}}
@@ -94,7 +92,7 @@ def test_what_cannot_be_read_now_is_read_with_the_next_look(
     assert attached.refresh().restarts == {"0": 1}
 
 
-def test_a_new_cluster_that_cannot_be_held_now_is_held_with_the_next_look(
+def test_a_lease_that_cannot_be_taken_is_taken_at_the_next_refresh(
     kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
     kept.end()
@@ -106,7 +104,7 @@ def test_a_new_cluster_that_cannot_be_held_now_is_held_with_the_next_look(
     again.end()
 
 
-def test_one_that_was_let_go_of_is_not_held_again(kept: Kept, attached: AnyCluster):
+def test_a_closed_client_does_not_take_the_lease_of_a_new_cluster(kept: Kept, attached: AnyCluster):
     attached.close()
     kept.end()
     again = Kept(2)
@@ -118,7 +116,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_attaching_again_and_again_is_one_connection(
+def test_repeated_attaching_reuses_one_connection(
     kept: Kept, attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(AnyCluster, "current", attached)  # as `Cluster.local` sets it
@@ -144,14 +142,14 @@ def test_attaching_again_and_again_is_one_connection(
     again.end()
 
 
-def test_what_is_asked_after_it_was_let_go_of_is_answered(kept: Kept, attached: AnyCluster):
+def test_a_request_after_close_is_still_answered(kept: Kept, attached: AnyCluster):
     attached.interrupt()
     attached.close()
     attached._supervisor.ask("interrupt", patience=5.0)
     assert kept.asked == ["interrupt", "interrupt"]
 
 
-def test_with_stops_it_however_its_block_ends(
+def test_an_exception_in_a_with_block_still_stops_the_cluster(
     attached: AnyCluster, monkeypatch: pytest.MonkeyPatch
 ):
     stopped = []
@@ -162,7 +160,7 @@ def test_with_stops_it_however_its_block_ends(
     assert stopped == ["made"]
 
 
-def test_a_rank_that_is_not_there_is_refused_at_once(kept: Kept, attached: AnyCluster):
+def test_an_unknown_rank_is_refused_without_a_request(kept: Kept, attached: AnyCluster):
     with pytest.raises(UsageError, match="no rank 7"):
         attached.apply(7, len, [])
     with pytest.raises(UsageError, match="no rank 7"):
@@ -170,7 +168,7 @@ def test_a_rank_that_is_not_there_is_refused_at_once(kept: Kept, attached: AnyCl
     assert kept.asked == []
 
 
-def test_the_state_of_each_rank_is_said_at_once(
+def test_the_status_magic_shows_the_state_of_each_rank(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     kept = Kept(4, ready=[0, 3], starting=[3], exits={"1": "was killed by SIGKILL"})

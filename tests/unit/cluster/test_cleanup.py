@@ -36,14 +36,14 @@ def found(paths: ClusterPaths) -> cleanup.Finding:
     return finding
 
 
-def test_a_job_that_a_cluster_may_have_is_spoken_of_as_such(left: ClusterPaths):
+def test_doctor_reports_that_a_job_may_still_be_running(left: ClusterPaths):
     remote = Remote("hpc", state="submitting", others=[])
     left.write(ClusterInfo("x", 1, "running", remote=remote, supervisor=2**22))
     said = found(left).what
     assert "its local agent is gone, but a job that it may have on hpc may still be running" in said
 
 
-def test_output_of_a_record_that_is_not_there_goes_with_its_cluster(left: ClusterPaths):
+def test_output_of_a_missing_record_may_be_removed_with_its_cluster(left: ClusterPaths):
     assert found(left).clean is not None
 
 
@@ -75,7 +75,7 @@ def test_output_that_a_record_may_lack_is_kept(
     assert (finding.clean is None) == is_kept
 
 
-def test_what_has_the_name_of_a_dead_cluster_by_now_is_left_alone(left: ClusterPaths):
+def test_a_new_cluster_with_the_name_of_a_dead_one_is_left_alone(left: ClusterPaths):
     clean = found(left).clean
     assert clean is not None
     left.write(ClusterInfo("x", 1, created=time.time() + 1))
@@ -84,7 +84,7 @@ def test_what_has_the_name_of_a_dead_cluster_by_now_is_left_alone(left: ClusterP
     assert left.folder.exists()
 
 
-def test_a_folder_whose_file_is_about_to_be_written_is_left_alone(home: Path):
+def test_a_recent_folder_without_cluster_json_is_left_alone(home: Path):
     paths = ClusterPaths("x")
     paths.make(1)
     assert list(cleanup._of_cluster(paths, Store())) == []
@@ -95,7 +95,7 @@ def test_a_folder_whose_file_is_about_to_be_written_is_left_alone(home: Path):
     assert not paths.folder.exists()
 
 
-def test_a_folder_that_cannot_be_looked_at_is_not_gone(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreadable_folder_is_not_called_removed(home: Path, monkeypatch: pytest.MonkeyPatch):
     folder = home / "clusters"
     folder.mkdir(parents=True)
     loop = folder / "x"
@@ -130,7 +130,7 @@ def test_output_of_a_record_that_cannot_be_understood_is_kept(left: ClusterPaths
 )
 @pytest.mark.parametrize("answer", [ConnectionRefusedError, TimeoutError])
 @pytest.mark.parametrize("nodes", [("c9", ""), ("c9",)])
-def test_a_cluster_of_a_job_is_kept_while_the_job_may_go_on(
+def test_a_cluster_is_kept_while_its_job_may_still_be_running(
     home: Path, monkeypatch: pytest.MonkeyPatch, in_s: int | None, said: str, kept: bool,
     answer: type[OSError], nodes: tuple[str, ...],
 ):  # fmt: skip

@@ -102,7 +102,7 @@ def test_states_are_those_of_the_schema():
         ({"supervisor": 0, "state": "starting", "created": 1.0}, "failed", "was killed", "Restart"),
     ],
 )  # fmt: skip
-def test_a_cluster_here(home, supervisor, fields, state, words, remedy):
+def test_status_of_a_local_cluster(home, supervisor, fields, state, words, remedy):
     info = made(**{"supervisor": supervisor, **fields})
     found = status_of(info)
     assert found.state == state
@@ -111,7 +111,7 @@ def test_a_cluster_here(home, supervisor, fields, state, words, remedy):
     valid(dataclasses.asdict(found), "ClusterStatus")
 
 
-def test_ranks_and_their_states(home, supervisor):
+def test_status_of_each_rank(home, supervisor):
     exits = {"1": "exited with code 3"}
     info = made(supervisor=supervisor, ready=[0], exits=exits, allocation=None)
     zero, one = status_of(info).ranks
@@ -123,7 +123,7 @@ def test_ranks_and_their_states(home, supervisor):
     assert status_of(info).gpus_per_node == 1
 
 
-def test_a_cluster_in_an_allocation(home):
+def test_status_of_a_cluster_in_an_allocation(home):
     granted = Allocation("17", (Node("c1", 1), Node("c2", 1)), 4000.0)
     found = status_of(made("failed", allocation=granted, message="the time of job 17 is over"))
     assert (found.job, found.nodes, found.until, found.site) == ("17", 2, 4000.0, "")
@@ -144,7 +144,7 @@ def test_a_cluster_in_an_allocation(home):
         ({"state": "running"}, {"supervisor": 0}, "lost", "its local agent is gone"),
     ],
 )  # fmt: skip
-def test_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):
+def test_status_of_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):
     remote = Remote(
         **{"site": "hpc", "login": "login", "job": "12", "nodes": 2, "ranks_per_node": 1, **remote}
     )
@@ -155,13 +155,13 @@ def test_a_cluster_on_a_site(home, supervisor, remote, fields, state, words):
     valid(dataclasses.asdict(found), "ClusterStatus")
 
 
-def test_the_expected_start_is_told_only_while_it_waits(home, supervisor):
+def test_the_expected_start_is_reported_only_while_the_job_is_pending(home, supervisor):
     for state, expected in (("pending", 99.0), ("starting", 0.0)):
         remote = Remote("hpc", state=state, expected=99.0)  # type: ignore[arg-type]
         assert status_of(made(remote=remote, supervisor=supervisor)).expected == expected
 
 
-def test_cards_come_newest_first_without_those_that_were_stopped(home):
+def test_clusters_are_listed_newest_first_without_stopped_ones(home):
     for i, (name, state) in enumerate([("a", "failed"), ("b", "stopped"), ("c", "failed")]):
         paths = ClusterPaths(name)
         paths.make(1)
@@ -174,7 +174,7 @@ def test_cards_come_newest_first_without_those_that_were_stopped(home):
     assert [each.name for each in cluster_status.all_clusters()] == ["c", "a"]
 
 
-def test_a_cluster_that_cannot_be_read_comes_last_and_says_what_to_do(home):
+def test_an_unreadable_cluster_is_listed_last_with_a_remedy(home):
     for name in ("damaged", "fine"):
         ClusterPaths(name).make(1)
     ClusterPaths("damaged").info.write_text("{")
@@ -186,7 +186,7 @@ def test_a_cluster_that_cannot_be_read_comes_last_and_says_what_to_do(home):
     valid(dataclasses.asdict(damaged), "ClusterStatus")
 
 
-def test_a_card_tells_the_cause_of_a_failure(home):
+def test_a_failed_cluster_shows_the_last_line_of_the_rank_log(home):
     paths = ClusterPaths("made")
     paths.make(1)
     paths.rank_log(1).write_text("Traceback:\nImportError: no module named zmq\n")
@@ -203,7 +203,7 @@ def test_the_server_needs_no_ipyparallel():
 # -- requests
 
 
-def test_each_field_is_checked_by_itself(home):
+def test_each_field_of_a_start_request_is_checked_separately(home):
     where = site.load("perlmutter")
     asked = {
         "nodes": "0",
@@ -222,7 +222,7 @@ def test_each_field_is_checked_by_itself(home):
     assert "account" in errors["colour"]
 
 
-def test_what_is_empty_is_as_the_profile_has_it(home):
+def test_an_empty_field_keeps_the_value_of_the_profile(home):
     where = site.load("taurus-ml")
     granted = start_request.granted(where, {"nodes": " 3 ", "time": "", "account": "  "})
     assert (granted.job.nodes, granted.job.time) == (3, where.job.time)
@@ -233,7 +233,7 @@ def test_what_is_empty_is_as_the_profile_has_it(home):
         start_request.granted(where, {"memory_per_cpu": "4G", "memory_per_node": "64G"})
 
 
-def test_ranks_here_have_a_limit(home):
+def test_invalid_numbers_of_local_ranks_are_refused(home):
     here = site.load("local")
     assert start_request.ranks({"ranks": ""}) is None
     start_request.granted(here, {"ranks": "3"})
@@ -260,7 +260,7 @@ def test_a_dry_run_shows_the_script_or_the_errors(home):
         start_request.dry_run("nowhere", {})
 
 
-def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path):
+def test_a_faulty_profile_is_listed_with_its_error(home, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     own = tmp_path / "rankroom" / "sites"
     own.mkdir(parents=True)
@@ -277,12 +277,12 @@ def test_a_profile_with_a_mistake_is_listed_with_it(home, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "none", "-x", "a\nb"])
-def test_a_name_that_is_no_cluster(home, name):
+def test_an_invalid_cluster_name_is_not_found(home, name):
     with pytest.raises(NoClusterError):
         actions.find(name)
 
 
-def test_a_name_that_no_cluster_has_is_said_to_have_none(home):
+def test_an_unknown_cluster_name_is_reported(home):
     with pytest.raises(NoClusterError, match=r"^there is no cluster named tpyo: "):
         actions.stop("tpyo")
 
@@ -314,7 +314,7 @@ def test_no_name_leads_out_of_the_folder_of_clusters(name: str, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../runs"])
-def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
+def test_a_path_outside_the_clusters_folder_is_not_removed(name: str, tmp_path: Path):
     (tmp_path / "clusters" / "one").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
     with pytest.raises(ValueError, match="not a cluster's folder"):
@@ -322,7 +322,7 @@ def test_what_leads_elsewhere_is_not_removed(name: str, tmp_path: Path):
     assert (tmp_path / "runs").exists() and (tmp_path / "clusters" / "one").exists()
 
 
-def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
+def test_files_that_nfs_keeps_of_a_removed_cluster_are_no_cluster(home: Path, monkeypatch):
     """NFS keeps files that are still open; cluster.json must not stay with them."""
     paths, kept = ClusterPaths("one"), "supervisor.log"
     paths.make(1)
@@ -346,7 +346,7 @@ def test_what_a_file_system_keeps_of_a_cluster_is_none(home: Path, monkeypatch):
     assert [each.name for each in (home / "clusters").iterdir()] == ["one"]
 
 
-def test_nothing_is_left_where_a_supervisor_was_ended_while_it_removed_its_folder(home: Path):
+def test_a_cluster_folder_whose_removal_was_interrupted_is_removed(home: Path):
     paths = ClusterPaths("one")
     paths.make(1)
     paths.write(ClusterInfo("one", 1, "stopped"))
@@ -365,7 +365,7 @@ def test_nothing_is_left_where_a_supervisor_was_ended_while_it_removed_its_folde
         pytest.param(None, "net-7", "m1", "gone", id="the-same-name"),
     ],
 )
-def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine: str, state: str):
+def test_liveness_after_a_machine_reboot(monkeypatch, remote, host: str, machine: str, state: str):
     """A laptop is identified by its machine id, as its host name may depend on the network."""
     monkeypatch.setattr(pid_space, "here", lambda: pid_space.PidSpace("net-7", "m1", "b2", "p"))
     before = pid_space.PidSpace(host, machine, "b1", "p")
@@ -373,7 +373,7 @@ def test_a_machine_that_was_booted_again(monkeypatch, remote, host: str, machine
     assert liveness.state(info) == state
 
 
-def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
+def test_an_unreadable_pid_space_is_an_error_and_not_another_machine(monkeypatch):
     """A cluster that recorded an incomplete PID space would seem to be on another machine."""
     before = pid_space.here()
     rebooted = before._replace(machine="m1", boot="before")
@@ -393,12 +393,12 @@ def test_a_place_that_cannot_be_read_now_is_no_other_one(monkeypatch):
 
 
 @pytest.mark.parametrize("site_name", ["Uni Köln (GPU)", "Über", "計算", "x" * 80])
-def test_a_cluster_is_named_after_its_site_whatever_that_is_called(site_name: str):
+def test_any_site_name_gives_a_valid_cluster_name(site_name: str):
     assert actions.NAME_PATTERN.fullmatch(named(None, site_name).name)
     assert named("train.2", "local").name == "train.2"
 
 
-def test_a_file_among_the_clusters_is_none(home: Path):
+def test_a_file_in_the_clusters_folder_is_not_a_cluster(home: Path):
     ClusterPaths("one").make(1)
     (home / "clusters" / "notes.txt").write_text("mine")
     assert [paths.name for paths in all_paths()] == ["one"]

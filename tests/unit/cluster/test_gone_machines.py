@@ -50,7 +50,7 @@ def doctor(*options: str, answer: str = "") -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_it_is_left_alone_until_its_user_says_so(run: RunInfo):
+def test_a_cluster_of_a_gone_machine_is_kept_until_its_user_confirms(run: RunInfo):
     folder = ClusterPaths("local").folder
     status, said = doctor("--clean")
     assert status == 0 and "whether it runs cannot be told from here" in said
@@ -65,7 +65,7 @@ def test_it_is_left_alone_until_its_user_says_so(run: RunInfo):
     assert not folder.exists()
 
 
-def test_its_records_are_completed_before_it_is_removed(run: RunInfo):
+def test_records_of_a_gone_machine_are_completed(run: RunInfo):
     assert doctor(*WITH, "--yes")[0] == 0
     store = Store()
     found = store.load(run.id)
@@ -75,7 +75,7 @@ def test_its_records_are_completed_before_it_is_removed(run: RunInfo):
     assert texts == ["one\n", "two\n"]
 
 
-def test_a_record_that_is_being_written_shows_that_it_runs(run: RunInfo):
+def test_a_recently_written_record_keeps_the_cluster(run: RunInfo):
     os.utime(Store().paths(run.id).events, (time.time(), time.time()))
     status, said = doctor(*WITH, "--yes")
     assert status == 1 and f"cluster local is kept: the record of {run.id}" in said
@@ -84,7 +84,7 @@ def test_a_record_that_is_being_written_shows_that_it_runs(run: RunInfo):
     assert Store().load(run.id).state == "running"
 
 
-def test_a_record_that_another_process_writes_keeps_it(run: RunInfo):
+def test_a_record_owned_by_another_process_keeps_the_cluster(run: RunInfo):
     raw = Store().paths(run.id).run
     about = json.loads(raw.read_text())
     about["owner"]["space"] = "pod-2//another-boot/pid:[2]"
@@ -93,7 +93,7 @@ def test_a_record_that_another_process_writes_keeps_it(run: RunInfo):
     assert ClusterPaths("local").folder.exists()
 
 
-def test_processes_of_it_that_are_seen_here_show_that_it_runs(run: RunInfo):
+def test_a_process_of_the_cluster_on_this_machine_keeps_it(run: RunInfo):
     mark = {process_tree.CLUSTER_MARK: str(ClusterPaths("local").folder)}
     code = "print(flush=True); input()"
     with subprocess.Popen(
@@ -108,7 +108,7 @@ def test_processes_of_it_that_are_seen_here_show_that_it_runs(run: RunInfo):
     assert ClusterPaths("local").folder.exists()
 
 
-def test_of_others_nothing_has_to_be_said(run: RunInfo):
+def test_the_gone_option_is_refused_where_it_does_not_apply(run: RunInfo):
     assert doctor("--clean", "--gone", "x", "--yes") == (
         1, "Error: --gone x: there is no cluster of this name; there are: local\n",
     )  # fmt: skip
@@ -123,7 +123,7 @@ def test_of_others_nothing_has_to_be_said(run: RunInfo):
     assert status == 1 and "`rankroom doctor --clean` is enough" in said
 
 
-def test_of_a_cluster_on_a_site_only_the_agent_is_gone(run: RunInfo):
+def test_of_a_cluster_on_a_site_only_the_local_agent_is_replaced(run: RunInfo):
     """Its job may still be running, and only an agent can follow or cancel it."""
     paths = ClusterPaths("local")
     info = paths.read()
@@ -142,7 +142,7 @@ def test_of_a_cluster_on_a_site_only_the_agent_is_gone(run: RunInfo):
     assert paths.read() is not None
 
 
-def test_a_job_that_goes_on_is_no_machine_that_is_gone(
+def test_a_cluster_of_a_running_job_is_not_removed_as_gone(
     run: RunInfo, monkeypatch: pytest.MonkeyPatch
 ):
     paths = ClusterPaths("local")
@@ -157,7 +157,7 @@ def test_a_job_that_goes_on_is_no_machine_that_is_gone(
     assert paths.folder.exists()
 
 
-def test_one_that_stays_keeps_nothing_else_from_being_cleaned_up(run: RunInfo):
+def test_a_kept_cluster_does_not_prevent_the_cleanup_of_others(run: RunInfo):
     os.utime(Store().paths(run.id).events, (time.time(), time.time()))
     dead = ClusterPaths("zero")
     dead.make(1)

@@ -36,7 +36,7 @@ def test_gpus_are_counted_as_cuda_would(monkeypatch, visible, count):
 
 
 @pytest.mark.parametrize("visible", [None, "0", INSTANCES])
-def test_no_driver_is_no_gpu(monkeypatch, visible):
+def test_without_a_driver_no_gpu_is_visible(monkeypatch, visible):
     def broken():
         raise OSError("no driver")
 
@@ -85,7 +85,7 @@ def test_two_nodes_have_a_rank_for_each_gpu(home, monkeypatch):
         assert not any("CUDA_VISIBLE_DEVICES" in env for env, _ in node)
 
 
-def test_what_slurm_made_visible_stays(home, monkeypatch):
+def test_ranks_keep_the_gpus_that_slurm_made_visible(home, monkeypatch):
     for visible in ("4,5", "GPU-4,GPU-5"):
         pretend_gpus(monkeypatch, visible)
         [(first, _), (second, _)] = two_nodes(ranks=4)[0]
@@ -93,7 +93,7 @@ def test_what_slurm_made_visible_stays(home, monkeypatch):
         assert "CUDA_VISIBLE_DEVICES" not in first | second
 
 
-def test_each_rank_has_an_instance_of_mig_to_itself(home, monkeypatch):
+def test_each_rank_has_its_own_mig_instance(home, monkeypatch):
     pretend_gpus(monkeypatch, INSTANCES)
     [(first, one), (second, other)] = two_nodes(ranks=4)[0]
     seen = [env["CUDA_VISIBLE_DEVICES"] for env in (first, second)]

@@ -53,7 +53,7 @@ def texts(store: Store, run_id: str) -> list[str]:
     return [event["text"] for event in store.events(run_id) if event["kind"] == "log"]
 
 
-def test_what_came_later_joins_the_record_once(given_up):
+def test_late_output_is_added_to_the_record_once(given_up):
     store, run_id, spool = given_up
     assert texts(store, run_id) == ["one\n", "two\n"]
     with spool.open("ab") as file:
@@ -74,7 +74,7 @@ def test_what_came_later_joins_the_record_once(given_up):
     assert store.load(run_id).state == "failed"
 
 
-def test_a_line_behind_a_hole_in_the_middle_of_another_joins_it(given_up):
+def test_an_event_after_a_truncated_one_in_the_spool_is_added(given_up):
     store, run_id, spool = given_up
     with spool.open("ab") as file:
         # While the disk was full, only the beginning of an event was written; the next is complete.
@@ -82,14 +82,14 @@ def test_a_line_behind_a_hole_in_the_middle_of_another_joins_it(given_up):
     assert texts(store, run_id) == ["one\n", "two\n", "four\n"]
 
 
-def test_a_spool_that_nobody_writes_to_any_more_goes(given_up):
+def test_a_spool_without_recent_writes_is_removed(given_up):
     store, _, spool = given_up
     os.utime(spool, (0, 0))
     assert complete_all(store) == []
     assert not spool.exists()
 
 
-def test_a_rank_that_is_gone_for_good_has_nothing_to_add(home: Path):
+def test_nothing_is_added_for_a_rank_that_was_killed(home: Path):
     _, run, writer = start_record(home, size=1, ranks=[RankInfo(0, "c4", 99, "cpu")])
     writer.append(BEGIN + event_line("status", 0, 1, 9, state="lost", note="was killed"))
     run.state, run.ranks[0].state = "failed", "lost"
@@ -101,7 +101,7 @@ def test_a_rank_that_is_gone_for_good_has_nothing_to_add(home: Path):
     assert texts(Store(), run.id) == []
 
 
-def test_what_cannot_be_read_at_once_is_added_later(given_up, monkeypatch):
+def test_late_output_is_added_after_a_failed_read(given_up, monkeypatch):
     store, run_id, spool = given_up
     had = spool.stat().st_size
     with spool.open("ab") as file:
@@ -126,7 +126,7 @@ def test_what_cannot_be_read_at_once_is_added_later(given_up, monkeypatch):
     assert found == ["one\n", "two\n", "three\n"]
 
 
-def test_of_a_disk_that_is_full_for_a_while_nothing_is_added_twice(given_up, monkeypatch):
+def test_late_output_is_not_added_twice_after_a_full_disk(given_up, monkeypatch):
     store, run_id, spool = given_up
     marks = [event_line("mark", 0, 3 + at, at, name=f"m{at}", args={}) for at in range(3)]
     with spool.open("ab") as file:

@@ -58,7 +58,7 @@ def elsewhere() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("cwd", [None, ".", "", Path()])
-def test_ranks_begin_in_a_folder_that_means_the_same_everywhere(
+def test_the_working_folder_is_recorded_as_an_absolute_path(
     begun: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: Any
 ):
     monkeypatch.chdir(tmp_path)
@@ -70,26 +70,26 @@ def test_ranks_begin_in_a_folder_that_means_the_same_everywhere(
         assert Path(info.cwd).is_absolute() and Path(info.cwd).samefile(meant)
 
 
-def test_a_folder_that_is_not_there_is_refused(begun: list[Any], home: Path):
+def test_a_missing_working_folder_is_refused(begun: list[Any], home: Path):
     with pytest.raises(UsageError, match="no such folder"):
         launch.launch(1, "x", "nowhere")
     assert not begun and not (home / "clusters").exists()
 
 
-def test_what_cannot_be_a_cluster_leaves_no_folder(begun: list[Any], home: Path):
+def test_a_number_of_ranks_of_the_wrong_type_leaves_no_folder(begun: list[Any], home: Path):
     with pytest.raises(TypeError):
         launch.launch(2.0, "x", None)  # type: ignore[arg-type]
     assert list((home / "clusters").iterdir()) == []
 
 
-def test_what_is_no_name_is_told_what_one_has(begun: list[Any], home: Path):
+def test_an_invalid_cluster_name_is_refused_with_the_rules_for_names(begun: list[Any], home: Path):
     for name in ("a b", "../runs", "x" * 64):
         with pytest.raises(UsageError, match=r"invalid cluster name .*, at most 63 characters"):
             launch.launch(1, name, None)
     assert begun == []
 
 
-def test_a_cluster_is_started_again_with_its_own_python_and_environment(
+def test_a_cluster_is_restarted_with_its_own_python_and_environment(
     begun: list[Any], tmp_path: Path, elsewhere: subprocess.Popen[bytes]
 ):
     python = tmp_path / "python"
@@ -106,9 +106,7 @@ def test_a_cluster_is_started_again_with_its_own_python_and_environment(
     assert again is not None and again.python == str(python)
 
 
-def test_a_python_that_is_gone_is_refused_before_anything_is_stopped(
-    begun: list[Any], tmp_path: Path
-):
+def test_a_restart_with_a_missing_python_is_refused(begun: list[Any], tmp_path: Path):
     info = ClusterInfo("x", 1, python=str(tmp_path / "gone"), cwd=str(tmp_path))
     with pytest.raises(UsageError, match="is no longer there"):
         actions.prepare_restart(ClusterPaths("x"), info, {})
@@ -132,7 +130,7 @@ def of_job(size: int) -> ClusterInfo:
     return ClusterInfo("x", size, allocation=Allocation("7", (Node("c1", size),)))
 
 
-def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any]):
+def test_a_cluster_of_a_job_is_not_restarted_outside_the_job(begun: list[Any]):
     """Otherwise its ranks would run outside of the job, such as on the login node."""
     for asked in ({}, {"ranks": "4"}):
         with pytest.raises(UsageError, match="cluster x belongs to job 7, and this process is"):
@@ -146,20 +144,20 @@ def test_a_cluster_of_a_job_is_not_started_again_outside_of_it(begun: list[Any])
     (6, {"ranks": "4"}, 4),
     (6, {"ranks": "0"}, 0),  # which `room_for` refuses
 ])  # fmt: skip
-def test_in_a_job_ranks_are_dealt_out_as_at_the_start(
+def test_a_restart_in_a_job_requests_as_many_ranks_as_the_start(
     begun: list[Any], granted: list[int | None], size: int, asked: Any, passed: int | None
 ):
     actions.prepare_restart(ClusterPaths("x"), of_job(size), asked)()
     assert granted[-1] == passed
 
 
-def test_what_was_stopped_at_a_site_meanwhile_is_not_started_again(begun: list[Any]):
+def test_a_remote_cluster_stopped_in_the_meantime_is_not_restarted(begun: list[Any]):
     info = ClusterInfo("x", 1, remote=Remote("far", "login"))
     with pytest.raises(NoClusterError, match="cluster x has been stopped"):
         actions.prepare_restart(ClusterPaths("x"), info, {"ranks": "4"})
 
 
-def test_an_interrupt_between_end_and_start_is_told(begun: list[Any], tmp_path: Path):
+def test_an_interrupt_between_stop_and_restart_is_reported(begun: list[Any], tmp_path: Path):
     paths = ClusterPaths("x")
     info = ClusterInfo("x", 1, cwd=str(tmp_path))
 
@@ -171,7 +169,7 @@ def test_an_interrupt_between_end_and_start_is_told(begun: list[Any], tmp_path: 
     assert begun == []
 
 
-def test_what_cannot_be_kept_aside_is_not_deleted(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_spool_that_cannot_be_moved_is_not_deleted(home: Path, monkeypatch: pytest.MonkeyPatch):
     paths = ClusterPaths("x")
     paths.make(1)
     paths.write(ClusterInfo("x", 1, "failed"))
@@ -187,13 +185,13 @@ def test_what_cannot_be_kept_aside_is_not_deleted(home: Path, monkeypatch: pytes
     assert spool.exists()
 
 
-def test_a_start_that_is_late_without_a_rank_that_is(home: Path):
+def test_a_start_timeout_is_reported_even_if_no_rank_is_missing(home: Path):
     paths = ClusterPaths("x")
     paths.make(1)
     assert str(launch.timed_out(paths, [])).startswith("the cluster was not ready after ")
 
 
-def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
+def test_a_cluster_whose_supervisor_is_starting_is_not_reported_as_gone(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Another notebook has just restarted it; another restart would end that one."""
@@ -210,7 +208,7 @@ def test_one_whose_supervisor_is_on_its_way_is_not_called_gone(
         lookup.read_supervised(paths)
 
 
-def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
+def test_of_two_simultaneous_starts_of_a_name_the_second_is_refused(
     begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     spawn, refused = launch.spawn, []
@@ -245,7 +243,7 @@ def test_of_two_that_start_it_at_once_one_is_told_that_the_other_does(
     assert ClusterPaths("x").read() is not None
 
 
-def test_a_start_on_another_node_of_the_job_is_not_in_the_way(home: Path):
+def test_a_cluster_starting_on_another_node_is_not_removed(home: Path):
     paths = ClusterPaths("x")
     paths.make(1)
     granted = Allocation("7", (Node("c2", 1),))
@@ -255,7 +253,7 @@ def test_a_start_on_another_node_of_the_job_is_not_in_the_way(home: Path):
     assert paths.folder.exists()
 
 
-def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
+def test_stopping_a_cluster_spares_a_new_one_of_the_same_name(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     paths, me = ClusterPaths("x"), this_process()
@@ -273,7 +271,7 @@ def test_who_stopped_a_cluster_leaves_one_alone_that_has_its_name_by_now(
     assert not paths.folder.exists()
 
 
-def test_a_start_that_fails_ends_no_other_one(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_start_spares_a_newer_cluster(home: Path, monkeypatch: pytest.MonkeyPatch):
     paths = ClusterPaths("x")
     paths.make(1)
     paths.write(ClusterInfo("x", 1, created=1.0))
@@ -288,7 +286,7 @@ def test_a_start_that_fails_ends_no_other_one(home: Path, monkeypatch: pytest.Mo
     assert paths.folder.exists()
 
 
-def test_a_cluster_that_has_failed_is_started_again_once_its_supervisor_has_ended(
+def test_a_failed_cluster_is_restarted_once_its_supervisor_has_ended(
     begun: list[Any], elsewhere: subprocess.Popen[bytes]
 ):
     paths = ClusterPaths("x")

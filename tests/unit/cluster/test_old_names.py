@@ -13,7 +13,7 @@ from rankroom.cluster import launch, liveness
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths
 
 
-def test_a_renamed_variable_counts_and_its_new_name_is_said(
+def test_a_renamed_variable_still_works_and_its_new_name_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("RANKROOM_GUARD", "0")
@@ -30,7 +30,7 @@ def test_a_renamed_variable_counts_and_its_new_name_is_said(
     assert capsys.readouterr().err == ""
 
 
-def test_a_cluster_of_the_version_before_is_found_with_its_log(home: Path):
+def test_a_cluster_of_the_previous_version_is_found_with_its_log(home: Path):
     paths = ClusterPaths("default")
     paths.make(1)
     assert paths.supervisor_log.name == "supervisor.log"

@@ -96,14 +96,14 @@ def test_a_site_behind_ssh_without_a_scheduler_is_refused_and_no_ranks_start_her
 
 @fronts
 @pytest.mark.parametrize("site", ["local", "near"])
-def test_a_site_without_either_is_this_machine(start_by: Front, site: str):
+def test_a_site_without_login_and_scheduler_is_this_machine(start_by: Front, site: str):
     with pytest.raises(Started) as begun:
         start_by(site, ranks=3)
     assert (begun.value.where, begun.value.ranks) == (None, 3)
 
 
 @fronts
-def test_what_is_asked_of_a_job_is_refused_where_there_is_none(start_by: Front):
+def test_job_options_are_refused_for_a_site_without_a_scheduler(start_by: Front):
     with pytest.raises(UsageError) as error:
         start_by("near", nodes=2)
     assert str(error.value) == "--nodes applies to a job only, and near has no scheduler"
@@ -119,7 +119,7 @@ def test_what_is_asked_of_a_job_is_refused_where_there_is_none(start_by: Front):
         ({"ranks": 8, "ranks_per_node": 4}, 2, 4),
     ],
 )
-def test_a_job_is_the_same_for_all_three(
+def test_magic_command_and_sidebar_request_the_same_job(
     start_by: Front, asked: dict[str, int], nodes: int, each: int
 ):
     with pytest.raises(Started) as begun:
@@ -129,19 +129,19 @@ def test_a_job_is_the_same_for_all_three(
 
 
 @fronts
-def test_a_value_that_cannot_be_is_refused(start_by: Front):
+def test_an_invalid_number_of_nodes_is_refused(start_by: Front):
     with pytest.raises(UsageError, match="nodes must be 1 or more, not 0"):
         start_by("slurmy", nodes=0)
 
 
-def test_the_sidebar_says_at_which_field(home: Path):
+def test_the_sidebar_reports_errors_by_field(home: Path):
     with pytest.raises(start_request.StartRequestError) as error:
         sidebar("near", nodes=2, time="01:00:00")
     words = "applies to a job only, and near has no scheduler"
     assert error.value.errors == {"nodes": words, "time": words}
 
 
-def test_a_profile_that_starts_nothing_is_listed_with_the_reason():
+def test_a_profile_that_cannot_start_ranks_is_listed_with_the_reason():
     found = {choice.name: choice for choice in start_request.choices()}
     assert found["loginonly"].wrong.startswith("ranks on login.example.org are started by its")
     assert found["near"].wrong == found["slurmy"].wrong == ""

@@ -39,11 +39,11 @@ def socket_of(paths: ClusterPaths) -> Path:
     return Path(info.rpc.removeprefix("ipc://"))
 
 
-def test_it_answers(paths: ClusterPaths):
+def test_an_interrupt_succeeds_if_the_supervisor_answers(paths: ClusterPaths):
     actions.interrupt("mine")
 
 
-def test_where_none_listens_any_more_stop_ends_it(paths: ClusterPaths):
+def test_a_supervisor_that_does_not_listen_is_reported_with_the_stop_command(paths: ClusterPaths):
     socket_of(paths).unlink()
     with pytest.raises(
         NoClusterError, match="mine does not accept connections: `%cluster stop mine` ends"
@@ -62,7 +62,7 @@ def test_where_none_listens_any_more_stop_ends_it(paths: ClusterPaths):
     ],
     ids=errno.errorcode.get,
 )
-def test_what_else_fails_is_said_and_no_cluster_is_given_up(
+def test_other_errors_of_a_request_do_not_count_as_a_missing_cluster(
     paths: ClusterPaths, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ):
     def fail(*about: object, **question: Any) -> None:

@@ -36,7 +36,7 @@ def slurm(tmp_path, monkeypatch: pytest.MonkeyPatch):
     liveness._over.cache_clear()
 
 
-def test_from_outside_of_the_job_the_scheduler_says_whether_it_is_over(slurm):
+def test_outside_a_job_the_scheduler_says_whether_the_cluster_is_gone(slurm):
     slurm("RUNNING")
     assert liveness.state(refuses("c1")) == "unknown"
     assert liveness.alive(refuses("c1"))
@@ -46,12 +46,12 @@ def test_from_outside_of_the_job_the_scheduler_says_whether_it_is_over(slurm):
     assert liveness.state(refuses("c1", "pbs")) == "unknown"
 
 
-def test_on_a_node_of_the_job_a_closed_port_is_a_supervisor_that_is_gone(slurm):
+def test_on_a_node_of_the_job_a_closed_port_means_the_supervisor_is_gone(slurm):
     slurm("RUNNING")
     assert liveness.state(refuses(f"{socket.gethostname().partition('.')[0]}.cluster")) == "gone"
 
 
-def test_a_cluster_that_cannot_be_asked_is_not_called_stopped(home, slurm, monkeypatch):
+def test_an_unreachable_cluster_is_not_reported_as_stopped(home, slurm, monkeypatch):
     slurm("RUNNING")
     paths = ClusterPaths("far")
     paths.make(1)

@@ -60,7 +60,7 @@ def texts(store: Store, run: RunInfo) -> list[str]:
     return [event["text"] for event in store.events(run.id) if event["kind"] == "log"]
 
 
-def test_while_a_rank_goes_on_the_record_is_left_alone(home, lost, going_on):
+def test_a_record_is_left_alone_while_a_rank_is_running(home, lost, going_on):
     run = lost(*SAID, pid=going_on)
     store = Store()
     assert complete_all(store) == []
@@ -68,12 +68,12 @@ def test_while_a_rank_goes_on_the_record_is_left_alone(home, lost, going_on):
     assert texts(store, run) == []
 
 
-def test_another_process_with_the_number_of_a_rank_is_not_that_rank(home, lost):
+def test_another_process_with_the_pid_of_a_rank_is_not_that_rank(home, lost):
     run = lost(*SAID, pid=os.getpid())
     assert complete_all(Store()) == [run.id]
 
 
-def test_when_all_ranks_have_said_their_end_the_record_is_completed(home, lost, going_on):
+def test_a_record_is_completed_once_all_ranks_have_reported_their_end(home, lost, going_on):
     run = lost(*SAID, *END, pid=going_on)
     store = Store()
     assert complete_all(store) == [run.id]
@@ -84,7 +84,7 @@ def test_when_all_ranks_have_said_their_end_the_record_is_completed(home, lost, 
     assert complete_all(store) == []
 
 
-def test_a_rank_that_is_gone_says_nothing_more(home, lost):
+def test_a_record_is_completed_with_the_last_output_of_a_dead_rank(home, lost):
     run = lost(*SAID, pid=gone_process().pid)
     (ClusterPaths("local").spool(0) / "stdout").write_text("one\nlast words\n")
     store = Store()
@@ -95,7 +95,7 @@ def test_a_rank_that_is_gone_says_nothing_more(home, lost):
     assert "last words\n" in "".join(texts(store, run))
 
 
-def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
+def test_a_rank_that_never_received_the_cell_is_reported_as_such(home, lost):
     run = lost(b"", pid=gone_process().pid)
     store = Store()
     assert complete_all(store) == [run.id]
@@ -104,7 +104,7 @@ def test_a_rank_that_never_got_the_cell_is_said_to_be_one(home, lost):
     assert found.failure.evalue.startswith("rank 0 never received the cell")
 
 
-def test_one_whose_words_had_not_come_did_get_it(home, lost):
+def test_a_rank_with_spooled_events_only_is_known_to_have_received_the_cell(home, lost):
     """While a cell is silent, its rank first reports after about a second."""
     run = lost(b"", pid=gone_process().pid)
     spool = ClusterPaths("local").spool(0) / f"{run.id}.jsonl"
@@ -117,14 +117,14 @@ def test_one_whose_words_had_not_come_did_get_it(home, lost):
     assert "one\n" in "".join(texts(store, run))
 
 
-def test_what_nothing_is_left_of_is_lost(home):
+def test_a_run_that_left_no_spool_stays_lost(home):
     _, run, writer = start_record(home, owner=gone_process())
     writer.close()
     assert not complete(Store(), Store().load(run.id))
     assert Store().load(run.id).state == "lost"
 
 
-def test_a_record_that_is_written_to_is_left_alone(home, lost):
+def test_a_record_with_a_live_writer_is_left_alone(home, lost):
     run = lost(*SAID, *END, pid=gone_process().pid)
     raw = Store().paths(run.id).run
     run.owner = this_process()
@@ -133,7 +133,7 @@ def test_a_record_that_is_written_to_is_left_alone(home, lost):
     assert texts(Store(), run) == []
 
 
-def test_a_record_that_cannot_be_completed_now_is_lost_still(home, lost, monkeypatch):
+def test_a_record_stays_lost_if_its_completion_fails_and_is_retried(home, lost, monkeypatch):
     pid = gone_process().pid
     one, other = (lost(*SAID, *END, pid=pid, name=name) for name in ("local.1a", "local.2b"))
     store, replay = Store(), Recorder._replay
@@ -152,7 +152,7 @@ def test_a_record_that_cannot_be_completed_now_is_lost_still(home, lost, monkeyp
     assert store.load(one.id).state == "done" and texts(store, one) == ["one\n", "two\n"]
 
 
-def test_a_record_that_was_taken_over_in_vain_is_lost_still(home, lost, monkeypatch):
+def test_a_record_stays_lost_if_its_recorder_cannot_be_created(home, lost, monkeypatch):
     pid = gone_process().pid
     one, other = (lost(*SAID, *END, pid=pid, name=name) for name in ("local.1a", "local.2b"))
     store = Store()
@@ -170,7 +170,7 @@ def test_a_record_that_was_taken_over_in_vain_is_lost_still(home, lost, monkeypa
     assert complete_all(store) == [one.id]
 
 
-def test_a_run_has_lasted_as_long_as_is_known_of_it_whenever_it_is_completed(home, lost):
+def test_a_late_completion_ends_a_run_at_its_last_known_event(home, lost):
     run = lost(*SAID, pid=gone_process().pid)
     (ClusterPaths("local").spool(0) / "stdout").write_text("one\nlast words\n")
     raw, store = Store().paths(run.id).run, Store()
@@ -184,7 +184,7 @@ def test_a_run_has_lasted_as_long_as_is_known_of_it_whenever_it_is_completed(hom
 
 
 @pytest.mark.parametrize("ahead", [30_000_000, -30_000_000])
-def test_a_rank_with_another_clock_is_lost_when_it_was(home, lost, ahead: int):
+def test_the_time_of_a_loss_is_corrected_for_the_clock_of_the_rank(home, lost, ahead: int):
     """Its events are timed by its own clock, its loss by the clock of the run."""
     begun = event_line("status", 0, 0, ahead, state="running", spool={"stdout": 0})
     run = lost(begun, log(0, "one\n", 1, ahead + 5_000_000), pid=gone_process().pid)
@@ -198,7 +198,7 @@ def test_a_rank_with_another_clock_is_lost_when_it_was(home, lost, ahead: int):
     assert Timeline.read(found, store.paths(run.id).events).ended[0] == 5_000_000
 
 
-def test_to_read_a_record_writes_nothing(home, lost):
+def test_reading_a_record_writes_nothing(home, lost):
     run = lost(*SAID, *END, pid=gone_process().pid)
     before = snapshot(home)
     store = Store()
@@ -211,7 +211,7 @@ def test_to_read_a_record_writes_nothing(home, lost):
     assert snapshot(home) == before
 
 
-def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, lost, going_on):
+def test_a_cluster_set_aside_is_removed_once_its_records_are_complete(home, lost, going_on):
     ended = lost(*SAID, *END, pid=gone_process().pid, name="local.1a2b")
     goes_on = lost(*SAID, pid=going_on, name="local.3c4d")
     store = Store()
@@ -222,7 +222,7 @@ def test_a_cluster_that_was_set_aside_goes_when_its_records_are_complete(home, l
     assert store.load(goes_on.id).state == "lost"
 
 
-def test_a_record_whose_job_took_its_writer_along_is_completed_from_any_machine(home, lost):
+def test_a_record_of_an_ended_job_is_completed_from_any_machine(home, lost):
     run = lost(*SAID, pid=os.getpid())
     paths, store = ClusterPaths("local"), Store()
     raw = store.paths(run.id)

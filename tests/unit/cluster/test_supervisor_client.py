@@ -65,7 +65,7 @@ def threads() -> int:
     return sum(each.name == "rankroom-rpc" for each in threading.enumerate())
 
 
-def test_threads_that_ask_first_share_a_connection(listening: Listening):
+def test_concurrent_first_requests_share_a_connection(listening: Listening):
     before = threads()
     with ThreadPoolExecutor(8) as pool:
         said = list(pool.map(lambda number: listening.client.ask("look"), range(8)))
@@ -73,7 +73,7 @@ def test_threads_that_ask_first_share_a_connection(listening: Listening):
     assert threads() == before + 1
 
 
-def test_a_direct_connection_to_a_supervisor_that_is_gone_is_not_kept(
+def test_a_direct_connection_is_replaced_if_the_supervisor_changes(
     listening: Listening, tmp_path: Path
 ):
     assert listening.client.ask_directly(do="run")["said"] == 1
@@ -86,7 +86,7 @@ def test_a_direct_connection_to_a_supervisor_that_is_gone_is_not_kept(
     other.close()
 
 
-def test_what_is_cancelled_is_withdrawn_and_its_answer_waited_for(listening: Listening):
+def test_a_cancelled_request_is_withdrawn_and_its_answer_awaited(listening: Listening):
     begun, pressed = time.monotonic(), list[int]()
     threading.Timer(0.1, pressed.append, [1]).start()
     with pytest.raises(RankroomError, match="it has not run"):
@@ -94,7 +94,7 @@ def test_what_is_cancelled_is_withdrawn_and_its_answer_waited_for(listening: Lis
     assert pressed and time.monotonic() - begun < 20
 
 
-def test_a_process_that_was_forked_asks_for_itself(listening: Listening):
+def test_a_forked_process_opens_its_own_connections(listening: Listening):
     assert listening.client.ask("look")["said"] == listening.client.ask_directly(do="run")["said"]
     child = os.fork()
     if child == 0:
@@ -110,7 +110,7 @@ def test_a_process_that_was_forked_asks_for_itself(listening: Listening):
     assert listening.client.ask("look")["said"] == listening.client.ask_directly(do="run")["said"]
 
 
-def test_who_asks_nothing_looks_all_the_same(listening: Listening, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_client_still_refreshes(listening: Listening, monkeypatch: pytest.MonkeyPatch):
     """If the cluster has a new supervisor, an idle client has to hold its lease, too."""
     monkeypatch.setattr(supervisor_client, "RENEW_S", 0.01)
     listening.client.ask("look")

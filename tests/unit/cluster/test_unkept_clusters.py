@@ -42,7 +42,7 @@ def cluster(
     return paths
 
 
-def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.MonkeyPatch):
+def test_a_cluster_whose_agent_cannot_be_restarted_is_not_stopped(monkeypatch: pytest.MonkeyPatch):
     """Only an agent can cancel its job, and only its folder leads to the job."""
     monkeypatch.setattr(start, "relaunch", lambda paths: None)
     monkeypatch.setattr(start_limit, "START_TIMEOUT_S", 0.1)
@@ -56,7 +56,7 @@ def test_one_whose_agent_does_not_come_up_is_not_stopped(monkeypatch: pytest.Mon
         actions.stop("near")
 
 
-def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: pytest.MonkeyPatch):
+def test_a_cluster_that_fails_while_it_is_being_stopped_is_removed(monkeypatch: pytest.MonkeyPatch):
     me, asked = this_process(), []
     paths = cluster(supervisor=me.pid, began=me.began)
 
@@ -75,7 +75,7 @@ def test_one_that_its_agent_finds_over_is_gone_once_it_is_stopped(monkeypatch: p
 
 
 @pytest.mark.parametrize("granted", [None, Allocation("77", (Node("c1", 1),))])
-def test_after_a_restart_of_the_machine_it_is_found_without_its_name(granted: Allocation | None):
+def test_after_a_reboot_a_remote_cluster_is_found_without_its_name(granted: Allocation | None):
     """Even with a known allocation of its job, as the agent ran on this machine."""
     paths = cluster(space=NOW._replace(boot="before"), allocation=granted, rpc="ipc:///gone")
     info = paths.read()
@@ -85,7 +85,7 @@ def test_after_a_restart_of_the_machine_it_is_found_without_its_name(granted: Al
     assert lookup.find(None).name == "far"
 
 
-def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
+def test_a_resize_restarts_a_cluster_only_once_it_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ):
     _, started = cluster(), []
@@ -105,7 +105,7 @@ def test_one_that_is_slow_to_stop_is_started_again_once_it_is_over(
     assert started == [1]
 
 
-def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
+def test_a_resize_waits_until_the_local_agent_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Otherwise its name would still be in use: the start would fail, and the cluster be lost."""
@@ -124,7 +124,7 @@ def test_one_whose_agent_ends_late_and_says_nothing_is_started_again_after_that(
     assert started == [[]]
 
 
-def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
+def test_a_resize_fails_if_the_cluster_has_not_ended_after_a_silent_stop(
     monkeypatch: pytest.MonkeyPatch,
 ):
     cluster()
@@ -135,7 +135,7 @@ def test_one_that_is_not_over_is_not_started_again_whatever_it_has_said(
         actions.resize("far", {"nodes": "2"})
 
 
-def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytest.MonkeyPatch):
+def test_a_notebook_does_not_restart_a_cluster_before_it_has_ended(monkeypatch: pytest.MonkeyPatch):
     info = cluster().read()
     assert info is not None
     slow = AnyCluster(ClusterPaths("far"), info)
@@ -146,7 +146,7 @@ def test_a_notebook_does_not_start_it_again_before_it_is_over(monkeypatch: pytes
         cluster_magic.again(slow, None)
 
 
-def test_one_whose_agent_cannot_be_started_at_first_leaves_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_cluster_whose_agent_cannot_be_started_leaves_no_folder(monkeypatch: pytest.MonkeyPatch):
     def refuse(*about: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
@@ -156,7 +156,7 @@ def test_one_whose_agent_cannot_be_started_at_first_leaves_nothing(monkeypatch: 
     assert not ClusterPaths("far").folder.exists()
 
 
-def test_an_agent_that_cannot_write_how_it_stands_is_told_apart():
+def test_an_agent_that_has_not_written_cluster_json_is_reported():
     paths = cluster()
     with pytest.raises(StartError, match=r"has not written .*cluster.json yet"):
         RemoteCluster.in_folder(paths).until_ready(patience=0.0)

@@ -66,7 +66,7 @@ def test_an_interrupt_withdraws_the_run(waiting: Waiting, monkeypatch: pytest.Mo
     assert waiting.was_withdrawn()
 
 
-def test_ranks_that_start_are_waited_for_longer_than_the_supervisor(
+def test_a_run_waits_beyond_the_reply_timeout_while_ranks_are_starting(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(supervisor_client, "REPLY_TIMEOUT_S", 0.0)

@@ -39,7 +39,7 @@ def ring(name: str, answer: Callable[[list[Any], Any], None], length: int) -> No
 
 
 @pytest.mark.parametrize(("name", "length", "place"), [("ring.2", 3, 1), ("ring.3", 2, 0)])
-def test_chunks_of_a_ring_are_to_be_changed_in_place(name: str, length: int, place: int):
+def test_ring_chunks_must_be_changed_in_place(name: str, length: int, place: int):
     ring(name, lambda chunks, whole: chunks[place].copy_(whole[place]), length)
     with pytest.raises(
         Wrong, match=rf"chunks\[{place}\] was replaced by another tensor: .* or copy_"
@@ -47,7 +47,7 @@ def test_chunks_of_a_ring_are_to_be_changed_in_place(name: str, length: int, pla
         ring(name, lambda chunks, whole: chunks.__setitem__(place, whole[place]), length)
 
 
-def test_who_a_rank_is_comes_from_its_environment(monkeypatch: pytest.MonkeyPatch):
+def test_rank_and_size_must_match_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_RANK", "1")
     monkeypatch.setenv("RANKROOM_SIZE", "2")
     variables = {"rank": 1, "size": 2, "speaks": lambda rank, size: rank == size - 1}
@@ -64,9 +64,7 @@ def test_who_a_rank_is_comes_from_its_environment(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("cores", "ranks", "wanted"), [(2, 4, 0.35), (128, 4, 0.7), (4, 4, 0.7), (1, 8, 0.3)]
 )
-def test_the_efficiency_to_reach_is_what_the_cores_of_a_node_allow(
-    cores: int, ranks: int, wanted: float
-):
+def test_the_required_efficiency_depends_on_cores_per_rank(cores: int, ranks: int, wanted: float):
     assert capstone_exercises._wanted(cores, ranks) == pytest.approx(wanted)
 
 
@@ -88,7 +86,7 @@ def resumes(put: str) -> None:
     find("batch.3").run(Learner(variables, 0, 1, SEED))
 
 
-def test_a_checkpoint_is_seen_to_be_replaced_without_links(monkeypatch: pytest.MonkeyPatch):
+def test_checkpoint_replacement_is_detected_without_hard_links(monkeypatch: pytest.MonkeyPatch):
     def refuse(*paths: object) -> None:
         raise PermissionError("Operation not permitted")
 
@@ -106,12 +104,12 @@ class Called:
 @pytest.mark.parametrize(
     "answer", [lambda rank, size: True, functools.partial(max, 1), math.gcd, Called()]
 )
-def test_what_has_no_source_for_ranks_is_refused(answer: Any):
+def test_an_answer_without_function_source_is_refused(answer: Any):
     with pytest.raises(UsageError, match="write it as a `def`, or use %%check"):
         trial.check("hello.2", answer)
 
 
-def test_a_function_typed_where_nothing_keeps_the_lines_is_refused():
+def test_a_function_defined_by_exec_is_refused():
     typed: dict[str, Any] = {}
     exec("def speaks(rank, size):\n    return True", typed)
     with pytest.raises(UsageError, match="write it as a `def`, or use %%check"):
@@ -137,7 +135,7 @@ class Ranks:
         "x = 1", "speaks(rank, size)", "# speaks = 1\nfrom speaks import x", "print('speaks = 1')",
     ],
 )  # fmt: skip
-def test_an_answer_of_an_earlier_cell_is_not_examined(cell: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_cell_without_the_answer_is_refused(cell: str, monkeypatch: pytest.MonkeyPatch):
     ranks = Ranks(monkeypatch)
     with pytest.raises(UsageError, match="does not define `speaks`, which is the answer that hel"):
         trial.start(find("hello.2"), cell)
@@ -160,7 +158,7 @@ def test_an_answer_may_be_defined_in_any_way(cell: str, monkeypatch: pytest.Monk
     assert ranks.sources[0].startswith(f"{cell}\n\nfrom rankroom.course.examine import")
 
 
-def test_a_cell_whose_check_would_be_text_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_writefile_cell_is_refused_unless_a_script_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     ranks = Ranks(monkeypatch)
     code = "get_ipython().run_cell_magic('writefile', 'x', 'speaks = 1')"
     with pytest.raises(UsageError, match="a cell with %%writefile cannot be checked"):
@@ -177,7 +175,7 @@ def test_a_cell_whose_check_would_be_text_is_refused(monkeypatch: pytest.MonkeyP
         ("script.2", lambda *given: "torchrun 'x", "`command` gives .*ValueError: No closing quot"),
     ],
 )
-def test_an_answer_that_the_check_cannot_use_is_named(
+def test_an_unusable_answer_is_reported_by_its_name(
     name: str, answer: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RANKROOM_RANK", "0")
@@ -186,7 +184,7 @@ def test_an_answer_that_the_check_cannot_use_is_named(
         examine(name, {find(name).answer: answer, "rank": 0, "size": 2}, SEED)
 
 
-def test_an_error_in_the_answer_itself_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_raised_by_the_answer_is_passed_on_unchanged(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_RANK", "0")
     monkeypatch.setenv("RANKROOM_SIZE", "2")
     variables: dict[str, Any] = {"rank": 0, "size": 2}
@@ -212,7 +210,7 @@ def test_a_check_that_was_interrupted_as_it_began_is_stopped(quick: Exercise):
     assert run.was_interrupted
 
 
-def test_a_cell_that_cannot_be_ended_is_said_to_go_on():
+def test_the_verdict_says_whether_the_cell_is_still_running():
     said = judge("ring.1", make_run(2, state="running"), "", None)
     assert said.state == "stopped" and "the cell still runs" in said.words
     assert "`%cluster restart` ends it" in said.words
@@ -253,7 +251,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, home: Path) -> Exercise:
 
 
 @pytest.mark.parametrize("states", [("waits", "waits"), ("waits", "ended")])
-def test_a_wait_that_nothing_can_end_is_ended(quick: Exercise, states: tuple[str, ...]):
+def test_a_wait_that_no_rank_can_end_is_judged_as_hung(quick: Exercise, states: tuple[str, ...]):
     run = Standing(*states)
     said = trial.follow(quick, run)
     assert said.state == "hung" and "forever: place 0; place 1" in said.words
@@ -264,18 +262,18 @@ def test_a_wait_that_nothing_can_end_is_ended(quick: Exercise, states: tuple[str
     [("waits", "busy"), ("waits", "silent"), ("waits", "still"), ("still", "still"),
      ("asks", "waits")],
 )  # fmt: skip
-def test_an_answer_that_is_right_and_slow_is_right(quick: Exercise, states: tuple[str, ...]):
+def test_a_slow_correct_answer_passes(quick: Exercise, states: tuple[str, ...]):
     run = Standing(*states, ends_after=0.4)
     assert trial.follow(quick, run).passed and not run.was_interrupted
 
 
-def test_a_rank_that_never_comes_is_named_when_the_time_is_over(quick: Exercise):
+def test_an_exceeded_time_limit_is_reported_with_the_place_of_each_rank(quick: Exercise):
     said = trial.follow(quick, Standing("waits", "busy"))
     assert said.state == "slow"
     assert said.words == "the cell did not end within 0.5 s: place 0; place 1"
 
 
-def test_the_time_stands_still_while_a_rank_is_in_a_debugger(quick: Exercise):
+def test_time_in_a_debugger_does_not_count_toward_the_limit(quick: Exercise):
     run = Standing("asks", "waits", ends_after=1.0)
     assert trial.follow(quick, run).passed and not run.was_interrupted
 
@@ -302,15 +300,13 @@ def test_an_answer_that_was_debugged_for_long_and_is_stopped_is_not_called_slow(
         ("script.1", lambda env: (0, 1), "and you have \\(0, 1\\)"),
     ],
 )
-def test_what_is_wrong_with_an_answer_is_said_in_words(
-    name: str, answer: Callable[..., Any], words: str
-):
+def test_a_wrong_answer_is_explained(name: str, answer: Callable[..., Any], words: str):
     exercise = find(name)
     with pytest.raises(Wrong, match=words):
         exercise.run(Learner({exercise.answer: answer}, 0, 2, SEED))
 
 
-def test_rows_that_become_no_tensor_are_said_to_be_none():
+def test_an_ndarray_instead_of_a_tensor_is_reported():
     columns = {"columns": lambda row, width: np.zeros((2, width))}
     with pytest.raises(Wrong, match=r"a tensor of shape \[2, 1\], and gives ndarray"):
         find("collectives.3").run(Learner(columns, 0, 2, SEED))
@@ -322,7 +318,7 @@ def my_part(count: int, epoch: int, rank: int, size: int) -> list[int]:
     return order[: count // size * size][rank::size]
 
 
-def test_parts_that_each_rank_makes_for_itself_are_to_fit_together(
+def test_the_parts_computed_by_the_ranks_must_be_consistent(
     monkeypatch: pytest.MonkeyPatch,
 ):
     others = [[-1]]  # what rank 1 has
@@ -334,7 +330,7 @@ def test_parts_that_each_rank_makes_for_itself_are_to_fit_together(
         find("horovod.2").run(Learner({"my_part": my_part}, 0, 2, SEED))
 
 
-def test_an_answer_that_knows_one_number_of_ranks_only_is_wrong():
+def test_an_answer_for_a_fixed_number_of_ranks_is_wrong():
     def of_two(count: int, epoch: int, rank: int, size: int) -> list[int]:
         return my_part(count, epoch, rank, 2)
 
@@ -359,7 +355,7 @@ def saving(home: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return hvd
 
 
-def test_half_a_checkpoint_is_not_one_that_is_there(saving: SimpleNamespace):
+def test_an_incomplete_checkpoint_is_wrong(saving: SimpleNamespace):
     def save(state: Any, path: Path) -> None:
         saving.saved.append((state, path))
         path.write_bytes(b"half of what rank 0 writes")
@@ -368,7 +364,7 @@ def test_half_a_checkpoint_is_not_one_that_is_there(saving: SimpleNamespace):
         find("horovod.4").run(Learner({"save": save}, 1, 2, SEED))
 
 
-def test_one_rank_of_each_node_is_not_one_rank(saving: SimpleNamespace):
+def test_a_checkpoint_written_by_one_rank_per_node_is_wrong(saving: SimpleNamespace):
     import torch
 
     def save(state: Any, path: Path) -> None:
@@ -380,7 +376,7 @@ def test_one_rank_of_each_node_is_not_one_rank(saving: SimpleNamespace):
     assert saving.local_rank() == 1
 
 
-def test_a_tensor_is_a_number():
+def test_a_numpy_scalar_is_accepted_as_a_number():
     def replica_loss(errors: list[float], global_batch: int) -> Any:
         return np.array(errors, "float32").sum() / global_batch
 
@@ -390,7 +386,7 @@ def test_a_tensor_is_a_number():
 
 
 @pytest.mark.parametrize("options", ["-L ", "-N -L ", "-fNT -L", "-L localhost:"])
-def test_a_tunnel_may_do_without_a_shell(options: str):
+def test_an_ssh_tunnel_is_accepted_with_or_without_a_shell(options: str):
     def tunnel(here: int, node: str, port: int, login: str) -> str:
         return f"ssh {options}{here}:{node}:{port} {login}"
 

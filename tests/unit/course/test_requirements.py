@@ -24,7 +24,7 @@ def ranks(size: int, *lacks: str) -> Any:
     return SimpleNamespace(size=size, apply=apply)
 
 
-def test_what_is_lacking_is_said_with_the_way_out():
+def test_unmet_requirements_are_reported_with_a_remedy():
     assert unmet_needs(ranks(2), lesson(3)) == ""
     assert unmet_needs(ranks(1), lesson(3)) == (
         "lesson 03 Ring all-reduce needs 2 ranks, and you have 1: `%cluster resize 2`, then "
@@ -37,7 +37,7 @@ def test_what_is_lacking_is_said_with_the_way_out():
     )
 
 
-def test_packages_are_looked_for():
+def test_missing_packages_and_submodules_are_found():
     there = ["json", "json.decoder", "numpy"]
     assert missing_here([*there, "no_such_package", "no_such_package.part"]) == [
         "no_such_package",
@@ -45,7 +45,7 @@ def test_packages_are_looked_for():
     ]
 
 
-def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: pytest.MonkeyPatch):
+def test_horovod_built_for_another_framework_counts_as_missing(monkeypatch: pytest.MonkeyPatch):
     """Horovod has the Python files of all frameworks, whichever it was built for."""
     built = Features("0.28.1", Path("/x"), {"torch": "2.5.1"})
     monkeypatch.setattr(requirements, "find_spec", lambda name: object())
@@ -55,7 +55,7 @@ def test_horovod_is_looked_for_with_the_framework_it_was_built_for(monkeypatch: 
     assert "needs horovod.tensorflow" in said and "`rankroom horovod build` builds it" in said
 
 
-def test_a_package_that_is_too_old_is_lacking(monkeypatch: pytest.MonkeyPatch):
+def test_a_package_that_is_too_old_counts_as_missing(monkeypatch: pytest.MonkeyPatch):
     """With a PyTorch that lacks `fully_shard`, a lesson would fail halfway through."""
     installed = {"torch": "2.5.1+cu124"}
     monkeypatch.setattr(requirements, "version", lambda name: installed[name])

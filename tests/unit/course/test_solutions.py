@@ -75,7 +75,7 @@ def used(source: str, in_functions: bool) -> set[str]:
     return {*of(symtable.symtable(source, "cell", "exec"))}
 
 
-def test_the_solutions_of_the_first_lesson_hold():
+def test_the_solutions_of_lesson_1_pass_their_checks():
     """As a rank would examine them."""
     variables: dict[str, object] = {"rank": 0, "size": 2}
     exec(source_until(lesson(1)), variables)
@@ -83,7 +83,7 @@ def test_the_solutions_of_the_first_lesson_hold():
         find(name).run(Learner(variables, 0, 2, seed=random.randrange(1000)))
 
 
-def test_it_ends_with_the_exercise_and_brings_what_that_builds_on():
+def test_catching_up_includes_prerequisites_and_ends_at_the_exercise():
     source = source_until(lesson(3), "ring.2")
     # `pass_on` is defined in a cell of the lesson between two exercises.
     assert {"neighbours", "pass_on", "reduce_scatter"} <= names_in(source)
@@ -92,7 +92,7 @@ def test_it_ends_with_the_exercise_and_brings_what_that_builds_on():
     assert {"all_gather", "bytes_sent"} <= names_in(source_until(lesson(3)))
 
 
-def test_nothing_else_of_a_lesson_is_run_and_decorators_stay():
+def test_catching_up_runs_only_definitions_and_keeps_decorators():
     assert "init_process_group" not in source_until(lesson(2))
     assert "@tf.function\ndef step(" in solutions._definitions(
         "import tensorflow as tf\n\n\n@tf.function\ndef step(x):\n    return x\n\n\nstep(1)\n"
@@ -100,7 +100,7 @@ def test_nothing_else_of_a_lesson_is_run_and_decorators_stay():
     assert solutions._definitions("%ranks push x\nimport os\n") == ""
 
 
-def test_what_came_of_each_solution_is_a_sentence():
+def test_the_outcome_of_each_solution_is_reported_in_a_sentence():
     """Including a solution that is a script, and one that needs cells which have not run."""
     good = SimpleNamespace(state="done", wait=lambda seconds: True, info=make_run(2, state="done"))
     failure = Failure(0, "NameError", "name 'images' is not defined\n(hint)")
@@ -136,6 +136,6 @@ def test_an_interrupt_ends_the_solution_on_the_ranks_too():
     assert asked == ["wait", "interrupt", "wait"]
 
 
-def test_an_exercise_of_another_lesson_is_refused_with_those_there_are():
+def test_an_exercise_of_another_lesson_is_refused_with_the_valid_ones():
     with pytest.raises(UsageError, match=r"no exercise 'hello\.1'; it has ring\.1, ring\.2"):
         solutions.solutions_until(lesson(3), "hello.1")

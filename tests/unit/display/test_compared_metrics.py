@@ -55,7 +55,7 @@ def test_last_values_are_means_of_ranks_with_their_difference(
     assert re.fullmatch(rf"A: x = 1, run {other.id}, \d{{4}}-.*, 4 ranks", lines[5])
 
 
-def test_what_was_kept_by_an_earlier_version_is_read(tmp_path: Path):
+def test_metrics_stored_by_an_earlier_version_are_read(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": [1]})
     _, other = recorded(tmp_path, {"loss": [9, 0.5]})
     write_metrics(store, other)
@@ -65,13 +65,13 @@ def test_what_was_kept_by_an_earlier_version_is_read(tmp_path: Path):
     assert side_by_side(store, run, other)[2].split() == ["loss", "1", "0", "0.5", "1", "+0.5"]
 
 
-def test_a_difference_from_what_is_no_number_is_none(tmp_path: Path):
+def test_no_difference_is_shown_if_a_value_is_nan(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": ["NaN"]})
     _, other = recorded(tmp_path, {"loss": [1]})
     assert side_by_side(store, run, other)[2].split() == ["loss", "nan", "0", "1", "0", "–"]
 
 
-def test_runs_that_cannot_be_shown_are_a_line_each(tmp_path: Path):
+def test_each_run_that_cannot_be_compared_is_reported_in_a_line(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": [1]})
     _, silent = finished_record(tmp_path)
     _, live, _ = start_record(tmp_path)
@@ -91,7 +91,7 @@ def test_runs_that_cannot_be_shown_are_a_line_each(tmp_path: Path):
 
 @pytest.mark.parametrize("ranks", [1, 4, 64])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_picture_of_several_runs_keeps_to_its_room(tmp_path: Path, ranks: int, count: int):
+def test_a_picture_of_several_runs_keeps_to_its_size_limit(tmp_path: Path, ranks: int, count: int):
     curves = {f"m{at}": [1 / (1 + step) for step in range(200)] for at in range(8)}
     store, run = recorded(tmp_path, curves, ranks)
     others = [recorded(tmp_path, {"m0": [2, 1, 0.5]}, 2)[1] for _ in range(count)]
@@ -110,7 +110,7 @@ def test_a_picture_of_several_runs_keeps_to_its_room(tmp_path: Path, ranks: int,
     assert len(dashes) == count
 
 
-def test_the_output_shows_them_again_and_stays_small(tmp_path: Path):
+def test_the_output_shows_compared_runs_and_stays_small(tmp_path: Path):
     curves = {f"loss{at}": [step / (at + 1) for step in range(500)] for at in range(8)}
     store, run = recorded(tmp_path, curves, 6)
     run.compare = [recorded(tmp_path, curves, 2)[1].id for _ in range(4)]
@@ -120,7 +120,7 @@ def test_the_output_shows_them_again_and_stays_small(tmp_path: Path):
     assert saved(data) < LIMIT
 
 
-def test_a_run_without_metrics_says_nothing_of_others(tmp_path: Path):
+def test_a_run_without_metrics_does_not_mention_compared_runs(tmp_path: Path):
     store, run = finished_record(tmp_path)
     run.compare = ["gone"]
     assert "gone" not in bundle(run, store)["text/plain"]

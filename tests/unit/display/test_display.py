@@ -136,7 +136,7 @@ def test_a_running_run_says_how_to_follow_it():
     assert f"rankroom runs tail -f {run.id}" in read(data["text/html"]).text
 
 
-def test_a_running_run_shows_what_was_said_before_it_ran():
+def test_a_running_run_shows_its_notes():
     run = make_run(2)
     run.notes = ["cell line 4: <b>hvd.allreduce</b>", *(f"note {i}" for i in range(40))]
     data = running_bundle(run)
@@ -151,7 +151,7 @@ def test_equal_results_are_shown_once():
         assert "ranks 0–2: 0.931\n" in text + "\n" and "rank 3: 0.5" in text
 
 
-def test_a_rank_that_shows_the_same_twice_is_one_rank():
+def test_a_value_shown_twice_by_a_rank_names_the_rank_once():
     for page in pages(ended(2), *[value(0, "0.931", result=False)] * 2):
         text = page if isinstance(page, str) else page.text
         assert "rank 0: 0.931" in text
@@ -169,7 +169,7 @@ def test_a_value_is_shown_as_a_terminal_would(rest: str):
         assert "done" in text and "10 %" not in text and "␍" not in text
 
 
-def test_the_root_cause_comes_first_and_whole_the_others_in_a_line():
+def test_the_root_cause_is_shown_first_in_full_and_other_errors_in_a_line():
     run = ended(state="failed", failure=Failure(2, "ValueError", "boom", 3))
     trace = [f"line {n}" for n in range(60)]
     peers = [error(rank, "Connection closed by peer", t=50) for rank in (0, 1, 3)]
@@ -183,7 +183,7 @@ def test_the_root_cause_comes_first_and_whole_the_others_in_a_line():
         assert text.index("line 59") < text.index("Connection closed")
 
 
-def test_what_follows_from_a_rank_that_was_killed_is_not_called_the_first():
+def test_errors_that_follow_a_killed_rank_are_not_called_the_first():
     run = ended(state="failed", failure=Failure(2, "RankLost", "rank 2 was killed by SIGKILL"))
     for page in pages(run, *(error(rank, "Connection closed by peer", t=50) for rank in (0, 1, 3))):
         text = page if isinstance(page, str) else page.text
@@ -218,7 +218,7 @@ def test_a_short_log_is_whole_and_collapsed(tmp_path: Path):
     )
 
 
-def test_start_up_messages_are_one_line_and_none_is_said_to_be_left_out(tmp_path: Path):
+def test_start_up_messages_are_one_line_and_not_called_left_out(tmp_path: Path):
     lines = [log(rank, f"{ABSL}\n{FLAGS}\n" * 3, stream="stderr") for rank in range(3)]
     store, run = finished_record(tmp_path, *lines, size=3, lines=18)
     for page in pages(run, store=store):
@@ -241,7 +241,7 @@ def test_a_long_log_shows_both_ends_and_counts_the_rest(tmp_path: Path):
         assert f"rankroom runs show {run.id}" in page
 
 
-def test_a_long_log_of_equal_lines_counts_every_ranks_lines(tmp_path: Path):
+def test_lines_left_out_of_a_collapsed_log_are_counted_for_every_rank(tmp_path: Path):
     text_of_all = "".join(f"{k}\n" for k in range(1500))
     store, run = finished_record(
         tmp_path, *[log(rank, text_of_all) for rank in range(4)], size=4, lines=6000
@@ -252,14 +252,14 @@ def test_a_long_log_of_equal_lines_counts_every_ranks_lines(tmp_path: Path):
     assert "0–3 │ 0\n" in text and "0–3 │ 1499\n" in text
 
 
-def test_one_event_longer_than_what_is_read(tmp_path: Path):
+def test_an_event_longer_than_the_part_that_is_read_shows_both_ends(tmp_path: Path):
     big = "".join(f"line {n}\n" for n in range(100_000))
     store, run = finished_record(tmp_path, log(0, big), log(1, big), lines=200_000)
     text, _ = pages(run, store=store)
     assert "│ line 0\n" in text and "│ line 99999\n" in text
 
 
-def test_a_record_read_later_shows_the_same(tmp_path: Path):
+def test_a_record_with_damaged_lines_is_shown(tmp_path: Path):
     run = ended(2, state="failed", failure=Failure(1, "ValueError", "boom"))
     events = [
         event_line("error", 1, 1, 9, ename="ValueError", evalue="boom", traceback=["the trace"]),
@@ -287,7 +287,7 @@ def test_a_lost_run_shows_what_it_left(tmp_path: Path):
     assert "lost: the process" in text and "0 │ last words" in text
 
 
-def test_updates_and_clearing_of_displays():
+def test_displays_are_updated_and_cleared():
     seen = [
         value(0, "old", result=False, display_id="d"),
         value(1, "kept", result=False, display_id="d"),
@@ -336,7 +336,7 @@ def test_equal_figures_are_inlined_once():
 
 
 @pytest.mark.parametrize("png", ['"><script>alert(1)</script>', "", 7, None, "x" * 200_000])
-def test_what_is_no_figure_is_not_inlined(png: Any):
+def test_an_invalid_or_large_figure_is_not_inlined(png: Any):
     data = {"image/png": png, "text/plain": "a figure"}
     text, html = pages(ended(1), value(0, "", False, data=data))
     assert not html.images and "a figure" in text and "rank 0: a figure" in html.text
@@ -405,7 +405,7 @@ def test_a_thousand_ranks_stay_within_bounds():
     assert "1000 ranks · done" in data["text/plain"]
 
 
-def test_ranks_that_do_not_fit_are_not_taken_for_a_part_of_the_cluster():
+def test_a_shortened_list_of_ranks_is_not_taken_for_a_subset():
     def kept(run: RunInfo) -> int:
         return len(bundle(run)[MIME]["run"]["ranks"])
 
@@ -421,7 +421,7 @@ def bytes_read() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
-def test_a_flood_reads_only_the_ends_of_the_file(tmp_path: Path):
+def test_of_a_very_long_log_only_the_ends_of_the_file_are_read(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
     block = b"".join(log(n % 2, f"{n}\n" * 50, n) for n in range(1000))
     for _ in range(200):
@@ -436,7 +436,7 @@ def test_a_flood_reads_only_the_ends_of_the_file(tmp_path: Path):
     assert saved(data) < 16 << 10
 
 
-def test_what_is_shown_is_found_within_a_long_log(tmp_path: Path):
+def test_errors_and_values_are_found_within_a_long_log(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
     flood = b"".join(log(n % 2, f"{n}\n" * 50, n) for n in range(4000))
     writer.append(flood + line_of(error(0)) + line_of(value(1, "a value", False)) + flood)
@@ -480,7 +480,7 @@ def test_a_subset_of_ranks_is_named():
     assert words.headline(run) == "ranks 0,2–3 of 4 · done in 12.4 s"
 
 
-def test_the_table_of_runs(tmp_path: Path):
+def test_the_table_of_runs_has_a_row_for_each_run(tmp_path: Path):
     finished_record(tmp_path, title="a\x1b[31m\nb", lines=1234, name="train")
     store, _ = finished_record(tmp_path, size=64)
     table = runs_table(store.newest()).splitlines()
@@ -489,7 +489,7 @@ def test_the_table_of_runs(tmp_path: Path):
     assert table[2].endswith("1,234  train: a") and "done" in table[2] and "1.5 s" in table[2]
 
 
-def test_a_live_run_says_why_it_does_not_get_on(tmp_path: Path):
+def test_a_live_run_says_why_it_is_stuck(tmp_path: Path):
     run = RunInfo.from_json(json.loads((RECORDS / "hang" / "run.json").read_bytes()))
     assert run.hang is not None
     data = bundle(run)
@@ -499,7 +499,7 @@ def test_a_live_run_says_why_it_does_not_get_on(tmp_path: Path):
     assert run.hang.text not in bundle(run)["text/plain"]
 
 
-def test_an_explanation_for_many_ranks_stays_small():
+def test_the_explanation_of_a_hang_of_many_ranks_stays_small():
     said = Place([0], "still", "y" * 5000, "x" * 5000, "\x1b[31m" * 5000)
     places = [replace(said, ranks=[rank]) for rank in range(64)]
     run = make_run(size=64, hang=Hang(1, "<b>\x1b[31m\n" * 5000, places))
@@ -509,7 +509,7 @@ def test_an_explanation_for_many_ranks_stays_small():
     assert "\x1b" not in data["text/plain"]
 
 
-def test_released_ranks_say_from_what(tmp_path: Path):
+def test_released_ranks_name_the_collective(tmp_path: Path):
     errors = [
         {"kind": "error", "rank": r, "seq": 1, "t": 5 + r, "ename": "E", "evalue": f"{r}",
          "traceback": ["x"], **({"released": "allreduce grad.3"} if r else {})}
@@ -535,7 +535,7 @@ def test_an_error_without_a_message_is_its_name():
 
 
 @pytest.mark.parametrize(("ranks", "lines"), [(64, 40), (32, 70), (24, 95), (128, 20)])
-def test_the_same_lines_of_many_ranks_are_there_once(tmp_path: Path, ranks: int, lines: int):
+def test_equal_lines_of_many_ranks_are_shown_once(tmp_path: Path, ranks: int, lines: int):
     """No rank has more lines than are shown at both ends, so none is left out or repeated."""
     events = [
         log(rank, f"epoch {number}\n", seq)
@@ -565,7 +565,7 @@ def test_lines_between_many_spans_are_in_the_summary(tmp_path: Path):
     assert "left out" not in said
 
 
-def test_which_ranks_it_ran_on_is_kept_before_where_they_are(tmp_path: Path):
+def test_rank_numbers_are_kept_where_there_is_no_room_for_hosts(tmp_path: Path):
     run = make_run(64)
     run.ranks = [
         replace(rank, host=f"nid{rank.rank:06}.cluster.example.org", clock=Clock(123_456, 789))

@@ -34,7 +34,7 @@ def shown(*lines: tuple[int, str]) -> list[tuple[list[int], str]]:
     return [(g.ranks, g.text) for g in collapse(Line(rank, "stdout", t) for rank, t in lines)]
 
 
-def test_a_bar_of_hours_is_one_line():
+def test_a_long_running_progress_bar_is_one_line():
     passes = [f"\r{step:6}/30000 |{'#' * 80}| {step / 300:5.1f} %" for step in range(30_001)]
     pieces = [log(0, "".join(passes[at : at + 100])) for at in range(0, len(passes), 100)]
     [(_, _, text)] = texts(*pieces, log(0, "\n"))
@@ -47,7 +47,7 @@ def test_pieces_of_a_line_are_joined_per_rank_and_stream():
     ) == [(1, "stdout", "x"), (0, "stdout", "abc"), (0, "stdout", "de"), (0, "stderr", "err")]
 
 
-def test_empty_lines_stay_and_the_last_line_needs_no_end():
+def test_empty_lines_stay_and_the_last_line_needs_no_newline():
     assert [t for _, _, t in texts(log(0, "\n\na\n"), log(0, "end"))] == ["", "", "a", "end"]
 
 
@@ -59,13 +59,13 @@ def test_progress_bars_leave_their_last_state():
 
 
 @pytest.mark.parametrize("case", BARS, ids=[case["name"] for case in BARS])
-def test_bars_below_one_another_stand_once(case: dict[str, Any]):
+def test_stacked_progress_bars_are_shown_once(case: dict[str, Any]):
     """The view's tests use the same file."""
     found = texts(*[log(0, text, seq=n) for n, text in enumerate(case["said"])])
     assert [clean(text).rstrip() for _, _, text in found] == case["lines"]
 
 
-def test_endless_bars_fill_no_memory():
+def test_endless_progress_bars_yield_few_lines_quickly():
     said = ["\router", *["\n\rinner\x1b[A" * 5_000] * 40]
     began = time.process_time()
     found = texts(*[log(0, text, seq=n) for n, text in enumerate(said)])
@@ -73,7 +73,7 @@ def test_endless_bars_fill_no_memory():
     assert time.process_time() - began < 5
 
 
-def test_a_line_without_end_is_cut_and_costs_linear_time():
+def test_a_line_without_a_newline_is_split_quickly():
     began = time.process_time()
     found = texts(*[log(0, "x" * 50_000, seq=n) for n in range(100)])
     assert sum(len(t) for _, _, t in found) == 5_000_000
@@ -85,7 +85,7 @@ def test_equal_lines_are_shown_once():
     assert shown((0, "a"), (1, "a"), (0, "b"), (1, "c")) == [([0, 1], "a"), ([0], "b"), ([1], "c")]
 
 
-def test_a_rank_that_is_late_joins_above():
+def test_equal_lines_of_a_late_rank_join_the_earlier_ones():
     assert shown((0, "a"), (0, "b"), (0, "c"), (1, "a"), (1, "c")) == [
         ([0, 1], "a"),
         ([0], "b"),
@@ -93,7 +93,7 @@ def test_a_rank_that_is_late_joins_above():
     ]
 
 
-def test_no_line_joins_above_its_own_ranks_last():
+def test_no_line_joins_one_before_the_last_line_of_its_rank():
     assert shown((0, "a"), (0, "b"), (1, "b"), (1, "a")) == [([0], "a"), ([0, 1], "b"), ([1], "a")]
 
 
@@ -110,7 +110,7 @@ def test_streams_are_not_mixed():
     assert [(g.ranks, g.stream) for g in groups] == [([0], "stdout"), ([1], "stderr")]
 
 
-def test_what_a_rank_alone_printed_moves_in_front_of_what_it_joins():
+def test_lines_of_one_rank_move_before_the_common_line_that_follows():
     in_turn = [(rank, text) for rank in (0, 1) for text in ("hello", f"I am rank {rank}", "done")]
     assert shown(*in_turn) == [
         ([0, 1], "hello"),
@@ -120,21 +120,21 @@ def test_what_a_rank_alone_printed_moves_in_front_of_what_it_joins():
     ]
 
 
-def test_the_view_collapses_alike():
+def test_the_golden_file_of_collapsed_lines_is_up_to_date():
     """The view's tests use the same file."""
     assert collapse_cases.FILE.read_text("utf-8") == collapse_cases.text(), (
         "run tests/support/collapse_cases.py"
     )
 
 
-def test_it_is_quick_and_keeps_little_of_a_long_log():
+def test_collapsing_a_long_log_is_quick():
     began = time.process_time()
     lines = (Line(n % 4, "stdout", f"step {n // 4}") for n in range(200_000))
     assert sum(group.ranks == [0, 1, 2, 3] for group in collapse(lines)) == 50_000
     assert time.process_time() - began < 5
 
 
-def test_it_is_quick_where_many_equal_lines_move():
+def test_collapsing_is_quick_where_many_equal_lines_move():
     began = time.process_time()
     lines = []
     for n in range(4_000):
@@ -177,7 +177,7 @@ def test_only_what_tensorflow_writes_on_stderr_is_folded():
     assert not is_startup_message("E0000 00:00:1.2 3 cuda_dnn.cc:4] Could not create cudnn")
 
 
-def test_a_hostile_line_takes_no_time_to_be_told_from_a_start_up_message():
+def test_hostile_lines_are_classified_and_compared_quickly():
     begun = "2024-08-15 02:53:40.34: E "
     began = time.process_time()
     for text in (begun + "x/" * 400_000, FLAGS_BEGIN + "rebuild TensorFlow with " * 40_000):
@@ -186,7 +186,7 @@ def test_a_hostile_line_takes_no_time_to_be_told_from_a_start_up_message():
     assert time.process_time() - began < 5
 
 
-def test_bytes_and_keys_among_numbers_are_shown():
+def test_nul_bytes_and_long_keys_survive_grouping_by_numbers():
     lines = [Line(0, "stdout", "x\0\0"), Line(1, "stdout", "x5")]
     assert [group.text for group in collapse(lines, by_numbers=True)] == ["x\0\0", "x5"]
     lines = [Line(rank, "stdout", f"key 0x{rank + 1}{'f' * 300}") for rank in range(6)]
@@ -194,7 +194,7 @@ def test_bytes_and_keys_among_numbers_are_shown():
     assert group.text == f"key 0x1{'f' * 300}…0x6{'f' * 300}"
 
 
-def test_lines_with_other_words_are_never_joined_by_their_numbers():
+def test_lines_with_different_words_are_never_joined_by_numbers():
     rng = random.Random(5)
     words = ["loss", "acc", "GPU{}", "{}", "{}.5", "{}ms", "node-{}", "step"]
     for _ in range(200):
@@ -211,7 +211,7 @@ def test_lines_with_other_words_are_never_joined_by_their_numbers():
             assert shown == said
 
 
-def test_download_cuts_no_line_of_ordinary_length_and_says_where_it_cuts():
+def test_download_splits_only_overlong_lines_and_marks_the_split():
     events = [
         {"kind": "log", "rank": 0, "seq": n, "t": 0, "stream": "stdout", "text": "y" * 300_000}
         for n in range(8)
@@ -222,7 +222,7 @@ def test_download_cuts_no_line_of_ordinary_length_and_says_where_it_cuts():
     assert text.count("y") == 2_400_000
 
 
-def test_download_goes_on_where_no_line_has_ended_for_long():
+def test_download_yields_text_even_if_no_line_ends_for_long():
     bars = [
         {
             "kind": "log",
@@ -242,7 +242,7 @@ def test_download_goes_on_where_no_line_has_ended_for_long():
     assert text.count("#") == 800 * 999 and "0 │ done\n" in text
 
 
-def test_download_keeps_colours_returns_and_order():
+def test_download_keeps_colors_carriage_returns_and_order():
     lines = [log(1, "\x1b[31ma\x1b[0m\r"), log(0, "b\n\nc"), log(1, "d\n"), log(2, "no\n")]
     events = [event for event in map(parse_event, lines) if event]
     text = b"".join(log_text(events, {0, 1})).decode()

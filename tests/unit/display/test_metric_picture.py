@@ -56,7 +56,7 @@ def drawn(svg: str, colour: str) -> list[list[tuple[float, float]]]:
     ]
 
 
-def test_a_line_is_where_the_values_are(tmp_path: Path):
+def test_a_curve_is_drawn_at_its_values(tmp_path: Path):
     store, run = recorded(tmp_path, {"loss": [4, 2, "NaN", 0, 1]})
     svg = metric_summary(run, store).picture
     first, second = drawn(svg, metric_picture.COLOURS[0])
@@ -70,7 +70,7 @@ def test_a_line_is_where_the_values_are(tmp_path: Path):
 @pytest.mark.parametrize("ranks", [1, 3, 64])
 @pytest.mark.parametrize("names", [1, 2, 5, 40])
 @pytest.mark.parametrize("count", [1, 2, 400])
-def test_a_picture_keeps_to_its_room_and_is_well_formed(
+def test_a_picture_keeps_to_its_size_limit_and_is_well_formed(
     tmp_path: Path, ranks: int, names: int, count: int
 ):
     chance = random.Random(names)
@@ -88,7 +88,7 @@ def test_a_picture_keeps_to_its_room_and_is_well_formed(
     assert ("mean of 64 ranks" if ranks == 64 else "rank 0") in words
 
 
-def test_values_that_are_not_finite_or_never_change(tmp_path: Path):
+def test_nonfinite_constant_and_extreme_values_are_drawn(tmp_path: Path):
     curves = {"none": ["NaN", "NaN"], "even": [3, 3, 3], "far": [-1.7e308, 1.7e308]}
     store, run = recorded(tmp_path, curves, 2)
     said = metric_summary(run, store)
@@ -141,7 +141,7 @@ def test_steps_of_a_million_and_more_are_said_in_full(tmp_path: Path):
     assert "2,345,678" in compared_values(found, [Other("A", run, found)], 5)
 
 
-def test_the_output_has_them_and_stays_small(tmp_path: Path):
+def test_the_output_shows_metrics_and_stays_small(tmp_path: Path):
     curves = {f"loss{at}": [math.sin(step / (at + 1)) for step in range(500)] for at in range(8)}
     store, run = recorded(tmp_path, curves, 6)
     data = bundle(run, store)
@@ -150,13 +150,13 @@ def test_the_output_has_them_and_stays_small(tmp_path: Path):
     assert saved(data) < LIMIT
 
 
-def test_a_run_without_metrics_has_none(tmp_path: Path):
+def test_a_run_without_metrics_has_no_metric_summary(tmp_path: Path):
     store, run = finished_record(tmp_path)
     assert metric_summary(run, store) == ("", "", "")
     assert "<svg" not in json.dumps(bundle(run, store))
 
 
-def test_of_very_many_only_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_api_is_named_for_large_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metric_picture, "MAX_METRIC_BYTES", 100)
     store, run = recorded(tmp_path, {"loss": [1.0] * 100})
     assert "run.metrics()" in bundle(run, store)["text/plain"]

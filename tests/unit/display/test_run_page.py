@@ -35,7 +35,7 @@ def parts_of(page: str) -> dict[str, bytes]:
     return {name: gzip.decompress(base64.b64decode(text)) for name, text in PART.findall(page)}
 
 
-def test_it_has_curves_along_steps_and_time(tmp_path: Path):
+def test_the_page_has_curves_by_step_and_by_time(tmp_path: Path):
     store, run = record_of(slow_loader(), tmp_path)
     event = {"kind": "metrics", "rank": 0, "seq": 9999, "t": 9, "from": 0, "define": ["loss"],
              "name": [0, 0], "step": [5, 6], "at": [1000, 1000], "value": [0.5, 0.25]}  # fmt: skip
@@ -49,7 +49,7 @@ def test_it_has_curves_along_steps_and_time(tmp_path: Path):
         assert told["curves"][0]["mean"] == [0.5, 0.25]
 
 
-def test_it_has_curves_of_the_runs_that_it_is_compared_with(tmp_path: Path):
+def test_the_page_has_the_curves_of_compared_runs(tmp_path: Path):
     _, other = recorded(tmp_path, {"loss": [4, 2], "acc": [1]}, 2)
     _, strange = recorded(tmp_path, {"acc": [1, 2]})
     store, run = recorded(tmp_path, {"loss": [3, 1], "lr": [1]})
@@ -65,7 +65,7 @@ def test_it_has_curves_of_the_runs_that_it_is_compared_with(tmp_path: Path):
     assert [each["name"] for each in told["names"]] == ["acc"] and told["curves"] == []
 
 
-def test_of_many_ranks_it_has_fewer_metrics_and_says_so(
+def test_the_page_of_many_ranks_has_fewer_metrics_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(curve_answer, "CURVES_AT_ONCE", 1)  # room for eight curves
@@ -87,7 +87,7 @@ def test_of_many_ranks_it_has_fewer_metrics_and_says_so(
     assert len(told["curves"]) == 9 and "this page has 1 of the run's 3" in told["notes"][0]
 
 
-def test_it_holds_what_the_server_would_answer(tmp_path: Path):
+def test_the_page_holds_the_data_that_the_server_would_send(tmp_path: Path):
     store, run = record_of(slow_loader(), tmp_path)
     parts = parts_of(page_of(store, run))
     paths = store.paths(run.id)
@@ -99,7 +99,7 @@ def test_it_holds_what_the_server_would_answer(tmp_path: Path):
     assert set(parts) == {"run", "events", "profile", "trace"} | others
 
 
-def test_only_its_own_script_runs(tmp_path: Path):
+def test_the_page_allows_only_its_own_script(tmp_path: Path):
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     source = f"print({hostile!r})\n"
     line = log(0, f"{hostile}\n", seq=0)
@@ -115,7 +115,7 @@ def test_only_its_own_script_runs(tmp_path: Path):
     assert hostile.encode() in parts_of(page)["log"]
 
 
-def test_its_script_is_read_alike_in_every_locale(tmp_path: Path):
+def test_the_script_of_the_page_is_read_as_utf8_in_any_locale(tmp_path: Path):
     """A login node may have an ASCII locale, which lacks the view's symbols."""
     _, run = finished_record(tmp_path, log(0, "x\n", seq=0))
     script = tmp_path / "page.js"
@@ -141,13 +141,13 @@ def test_a_run_without_source_has_a_page(tmp_path: Path):
     assert "the cell" not in page_of(store, run).partition("<main")[0]
 
 
-def test_a_live_run_has_none_yet(tmp_path: Path):
+def test_a_live_run_has_no_page_yet(tmp_path: Path):
     store, run, _ = start_record(tmp_path)
     with pytest.raises(UsageError, match="is still running"):
         run_page.run_page(store, run)
 
 
-def test_without_the_extension_it_says_so(tmp_path: Path, monkeypatch):
+def test_a_missing_build_of_the_extension_is_reported(tmp_path: Path, monkeypatch):
     store, run = record_of(slow_loader(), tmp_path)
     monkeypatch.setattr(run_page, "SCRIPT", tmp_path / "page.js")
     with pytest.raises(RankroomError, match="build it with `make lab`"):

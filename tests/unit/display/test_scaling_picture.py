@@ -23,19 +23,19 @@ def scaling(times: dict[int, tuple[int, ...]]) -> Scaling:
     return made
 
 
-def test_nothing_measured_has_no_picture():
+def test_without_measurements_there_is_no_picture():
     assert picture(Scaling()) == ""
 
 
 @pytest.mark.parametrize("times", [{1: (8_000_000,)}, {2: (0,)}])
-def test_one_size_has_one(times: dict[int, tuple[int, ...]]):
+def test_a_single_number_of_ranks_has_a_picture(times: dict[int, tuple[int, ...]]):
     svg = picture(scaling(times))
     assert ElementTree.fromstring(svg).tag == f"{SVG}svg"
     assert "nan" not in svg
     assert ("on 1 rank: " if 1 in times else "on 2 ranks: ") in svg
 
 
-def test_it_shows_speed_ups_and_causes():
+def test_the_picture_shows_speedups_and_causes():
     svg = ElementTree.fromstring(
         picture(scaling({1: (8_000_000, 8_200_000), 4: (2_500_000,), 2: (4_000_000,)}))
     )

@@ -54,7 +54,7 @@ def parsed(svg: str) -> ElementTree.Element:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("room", [2_000, 6_000, 20_000])
-def test_a_picture_keeps_to_its_room_and_is_well_formed(name: str, room: int):
+def test_a_picture_keeps_to_its_size_limit_and_is_well_formed(name: str, room: int):
     svg = picture(shares_of(name), "a <title> & more", room)
     assert weight(svg) <= room
     if svg:
@@ -109,7 +109,7 @@ def test_what_was_not_recorded_is_a_gap_in_the_picture():
     ]  # fmt: skip
 
 
-def test_stacks_fill_as_much_as_the_parts_they_stand_for():
+def test_stacked_areas_are_as_large_as_the_parts_they_stand_for():
     trace = Trace(2)
     loop(trace, 900, lambda rank, step: (0, 3_000 + 6_000 * rank))
     run = RunInfo.from_json(trace.run_json("made"))
@@ -148,7 +148,7 @@ def area(outline: str) -> float:
 # --- the output -----------------------------------------------------------------------------------
 
 
-def test_the_output_tells_who_held_the_others_up(tmp_path: Path):
+def test_the_output_names_the_straggler(tmp_path: Path):
     trace = Trace(4)
     loop(trace, 40, lambda rank, step: (12_000 if rank == 2 else 4_000, 9_000))
     store, run = record_of(trace, tmp_path)
@@ -179,7 +179,7 @@ def test_the_output_stays_small(tmp_path: Path, ranks: int, steps: int):
     assert "a note of some length" in data["text/html"]
 
 
-def test_a_long_log_and_errors_leave_room_for_the_picture(tmp_path: Path):
+def test_a_long_log_leaves_room_for_the_picture(tmp_path: Path):
     trace = Trace(8)
     loop(trace, 60, lambda rank, step: (0, 5_000 + 100 * rank))
     long = json.dumps({"kind": "log", "rank": 0, "seq": 5, "t": 1, "stream": "stdout"})
@@ -205,7 +205,7 @@ def test_a_short_cell_without_collectives_gets_no_picture(tmp_path: Path):
     assert "svg" not in data["text/html"] and data["text/plain"].count("\n") == 0
 
 
-def test_a_long_cell_without_collectives_gets_one_if_there_is_more_than_that_it_ran(
+def test_a_long_cell_without_collectives_gets_a_picture_if_it_has_other_spans(
     tmp_path: Path,
 ):
     for name, shown in (("cell", False), ("data", True)):
@@ -217,7 +217,7 @@ def test_a_long_cell_without_collectives_gets_one_if_there_is_more_than_that_it_
         assert ("svg" in bundle(run, store)["text/html"]) == shown
 
 
-def test_a_large_timeline_is_named_not_read(tmp_path: Path):
+def test_for_a_large_timeline_the_output_names_the_profile_command(tmp_path: Path):
     trace = Trace(2)
     loop(trace, 5, lambda rank, step: (0, 1_000))
     store, run = record_of(trace, tmp_path)
@@ -239,7 +239,7 @@ def test_a_long_log_is_not_called_a_large_timeline(tmp_path: Path, monkeypatch: 
     assert "the record is too large" in note and "timeline" not in note
 
 
-def test_a_cell_says_of_ranks_that_came_back_what_the_profile_says(tmp_path: Path):
+def test_output_and_profile_agree_after_a_regrouping(tmp_path: Path):
     trace = Trace(2)
     for rank in range(2):
         trace.active(rank, 0, 3_100_000)
@@ -259,7 +259,7 @@ def test_a_cell_says_of_ranks_that_came_back_what_the_profile_says(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_record_can_be_shown(name: str, tmp_path: Path):
+def test_every_golden_trace_can_be_shown(name: str, tmp_path: Path):
     folder = tmp_path / "runs" / f"trace-{name}"
     shutil.copytree(FOLDER / name, folder)
     store = Store(tmp_path)

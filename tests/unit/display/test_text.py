@@ -61,7 +61,7 @@ def visible(html: str) -> str:
         ("✓ 火 🙂", "✓ 火 🙂"),
     ],
 )
-def test_clean(raw: str, shown: str):
+def test_escape_sequences_and_control_characters_are_cleaned(raw: str, shown: str):
     assert clean(raw) == shown
     assert visible(to_html(raw, 1000)) == shown
 
@@ -90,18 +90,18 @@ def test_clean(raw: str, shown: str):
         (f"{ESC}[31mabc{ESC}[0m\rX", "Xbc"),
     ],
 )
-def test_overprint(raw: str, shown: str):
+def test_carriage_returns_and_backspaces_overprint_text(raw: str, shown: str):
     assert overprint(raw) == shown
 
 
 @pytest.mark.parametrize("raw", ["\ra" * 300_000, "x" * 300_000 + "\ry" * 300_000, "a\b" * 300_000])
-def test_overprinting_takes_no_long_time(raw: str):
+def test_overprinting_a_long_line_is_quick(raw: str):
     began = time.process_time()
     overprint(raw)
     assert time.process_time() - began < 2
 
 
-def test_colours_become_spans():
+def test_colors_become_spans():
     html = to_html(f"a {ESC}[1;31mb <c>{ESC}[0m d", 100)
     assert html.startswith("a <span") and "&lt;c&gt;</span> d" in html
     assert "font-weight:bold" in html and "color:#" in html
@@ -120,11 +120,11 @@ def test_colours_become_spans():
         ("1;4;4:0", "font-weight:bold"),
     ],
 )
-def test_colours_and_underlines_may_be_given_with_colons(codes: str, style: str):
+def test_colors_and_underlines_may_be_given_with_colons(codes: str, style: str):
     assert to_html(f"{ESC}[{codes}mx", 9) == f'<span style="{style}">x</span>'
 
 
-def test_html_is_clipped_by_what_is_visible():
+def test_html_is_clipped_by_its_visible_length():
     html = to_html(f"{ESC}[31m" + "x" * 50 + f"{ESC}[32m" + "y" * 50, 60)
     assert visible(html) == "x" * 50 + "y" * 9 + "…"
 
@@ -140,13 +140,13 @@ def test_html_never_lets_markup_through():
         keep_colours(raw).encode()
 
 
-def test_only_colours_reach_a_terminal():
+def test_only_colors_reach_a_terminal():
     raw = f"{ESC}[31mred{ESC}[0m {ESC}]0;title\x07{ESC}[2Jx\r"
     assert keep_colours(raw) == f"{ESC}[31mred{ESC}[0m x␍{ESC}[0m"
     assert keep_colours("plain") == "plain"
 
 
-def test_one_line_and_clip():
+def test_text_is_reduced_to_one_line_and_clipped():
     assert one_line("\n  \n  first\nsecond", 80) == "first"
     assert one_line("\n\n", 80) == ""
     assert one_line(f"{ESC}[0m\n{ESC}[31mreal{ESC}[0m text", 80) == "real text"

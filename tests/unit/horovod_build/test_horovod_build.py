@@ -74,7 +74,7 @@ def test_environment_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env["LDFLAGS"].startswith("-Lmine ") and "-Wl,-rpath,/nccl/lib" in env["LDFLAGS"]
 
 
-def test_environment_leaves_out_what_would_bend_the_build() -> None:
+def test_environment_omits_variables_that_would_change_the_build() -> None:
     base = {"HOROVOD_WITH_MPI": "1", "MAKEFLAGS": "-n", "PATH": "/bin", "CXXFLAGS": "-g"}
     base["HOROVOD_BUILD_ARCH_FLAGS"] = "-mavx"
     kept = {"PATH": "/bin", "CXXFLAGS": "-g", "HOROVOD_BUILD_ARCH_FLAGS": "-mavx"}
@@ -114,7 +114,7 @@ def test_a_machine_without_a_compiler_for_cuda_gets_it_from_pip_once(
     assert cuda.with_compiler(GPU, tmp_path) == GPU, "the machine's own comes first"
 
 
-def test_a_compiler_that_pip_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unavailable_nvcc_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failed = SimpleNamespace(ok=False, tail=lambda lines: "ERROR: No matching distribution")
     monkeypatch.setattr(cuda, "run_sync", lambda command, timeout: failed)
     with pytest.raises(HorovodBuildError, match=r"(?s)CUDA 13.0: .*CUDA_HOME.*--no-gpu.*No match"):
@@ -292,7 +292,7 @@ def test_what_a_killed_build_has_left_is_removed_by_the_next_one(
 
 
 @pytest.mark.parametrize("name", ["my cache", "c++", "a(1)"])
-def test_in_a_cache_whose_path_cmake_cannot_have_nothing_is_compiled(
+def test_nothing_is_compiled_in_a_cache_whose_path_cmake_cannot_handle(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     plain, folder = tmp_path / "plain", tmp_path / name
@@ -337,7 +337,7 @@ horovod_command.build.main([])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_an_ended_build_ends_its_compilers_and_leaves_no_tree(tmp_path: Path, number: int) -> None:
+def test_a_terminated_build_ends_its_compilers_and_cleans_up(tmp_path: Path, number: int) -> None:
     started = subprocess.Popen([sys.executable, "-c", BUILD, tmp_path])
     while not (tmp_path / "pid").exists():
         assert started.poll() is None
@@ -378,7 +378,7 @@ def test_a_second_build_waits_for_the_first(tmp_path: Path) -> None:
         assert waited == [True]
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RANKROOM_CACHE", str(tmp_path / "mine"))
     assert cache.cache_folder() == tmp_path / "mine" / "horovod"
     monkeypatch.delenv("RANKROOM_CACHE")
@@ -406,7 +406,7 @@ def test_a_source_with_another_checksum_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_index_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_download_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failed = SimpleNamespace(ok=False, tail=lambda lines: "ERROR: No matching distribution")
     monkeypatch.setattr(source, "run_sync", lambda argv, **options: failed)
     with pytest.raises(HorovodBuildError, match=r"(?s)could not download.*pip config.*No matching"):
@@ -416,7 +416,7 @@ def test_an_index_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path
 # -- the command line
 
 
-def test_progress_is_a_line_in_ten_percent_without_a_terminal(
+def test_without_a_terminal_progress_is_a_line_per_ten_percent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     progress = Progress(terminal=False)

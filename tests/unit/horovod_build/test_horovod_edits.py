@@ -25,13 +25,13 @@ def tree(root: Path, text: str) -> Path:
     return root
 
 
-def test_an_edit_replaces_as_many_as_it_says(tmp_path: Path) -> None:
+def test_an_edit_replaces_its_declared_number_of_occurrences(tmp_path: Path) -> None:
     assert apply(tree(tmp_path, "old, old and older"[:12]), [EDIT]) == ["twice"]
     assert (tmp_path / "a" / "b.txt").read_text() == "new, new and"
 
 
 @pytest.mark.parametrize(("text", "found"), [("", 0), ("old", 1), ("old old old", 3)])
-def test_a_text_found_another_number_of_times_fails_by_name(
+def test_an_unexpected_number_of_occurrences_is_an_error_naming_the_edit(
     tmp_path: Path, text: str, found: int
 ) -> None:
     with pytest.raises(HorovodBuildError, match=rf"twice.*{found} times in a/b.txt, expected 2"):
@@ -45,7 +45,7 @@ def test_applying_twice_fails(tmp_path: Path) -> None:
         apply(tmp_path, [EDIT])
 
 
-def test_a_missing_file_fails_by_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_naming_the_edit(tmp_path: Path) -> None:
     with pytest.raises(HorovodBuildError, match=r"twice: no file a/b\.txt"):
         apply(tmp_path, [EDIT])
 
@@ -58,14 +58,14 @@ def test_a_file_is_added_once(tmp_path: Path) -> None:
         apply(tmp_path, [addition])
 
 
-def test_the_digest_follows_what_an_edit_does_and_not_its_reason() -> None:
+def test_the_digest_depends_on_an_edit_but_not_on_its_reason() -> None:
     other = dataclasses.replace(EDIT, reason="said better")
     assert digest([EDIT]) == digest([other])
     for change in ({"new": "x"}, {"old": "x"}, {"count": 1}, {"file": "c"}, {"id": "y"}):
         assert digest([EDIT]) != digest([dataclasses.replace(EDIT, **change)])
 
 
-def test_every_edit_has_a_name_of_its_own_and_a_reason() -> None:
+def test_every_edit_has_a_unique_name_and_a_reason() -> None:
     names = [edit.id for edit in ALL_EDITS]
     assert len(names) == len(set(names))
     assert all(len(edit.reason) > 15 for edit in ALL_EDITS)
@@ -82,6 +82,6 @@ def test_the_native_edits_fit_horovods_source(tmp_path: Path) -> None:
     assert apply(root, NATIVE_EDITS) == [edit.id for edit in NATIVE_EDITS]
 
 
-def test_no_edit_of_python_files_is_compiled() -> None:
+def test_native_edits_change_no_python_files() -> None:
     assert all(not edit.file.endswith(".py") for edit in NATIVE_EDITS)
     assert all(edit.file.endswith(".py") for edit in PYTHON_EDITS)

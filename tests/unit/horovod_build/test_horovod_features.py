@@ -40,7 +40,7 @@ def mark(package: Path, edits: list[str], key: str = "a-key") -> None:
     (package / "rankroom.json").write_text(json.dumps({"key": key, "edits": edits}))
 
 
-def test_a_sites_own(site: Path) -> None:
+def test_a_horovod_not_built_by_rankroom_lacks_all_features(site: Path) -> None:
     here = features.features()
     assert here is not None and not here.patched and here.key == ""
     assert here.frameworks == {"torch": "2.5.1", "tensorflow": "2.17.0"}
@@ -57,7 +57,7 @@ def test_a_sites_own(site: Path) -> None:
     assert "not built by Rankroom" in lines[0] and lines[1].startswith("  lacks ")
 
 
-def test_rankrooms(site: Path) -> None:
+def test_a_horovod_built_by_rankroom_has_all_features(site: Path) -> None:
     mark(site, [edit.id for edit in ALL_EDITS])
     here = features.features()
     assert here is not None and here.patched and here.key == "a-key"
@@ -83,7 +83,7 @@ def test_a_feature_needs_all_of_its_edits(site: Path, feature: features.Feature)
     assert not feature.words or feature.words in whole.has
 
 
-def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
+def test_without_tensorflow_keras_is_not_reported_as_lacking(site: Path) -> None:
     next((site / "tensorflow").iterdir()).unlink()
     here = features.features()
     assert here is not None and here.frameworks == {"torch": "2.5.1"}
@@ -97,20 +97,20 @@ def test_without_tensorflow_keras_is_not_missed(site: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"edits": null, "key": 3}'])
-def test_a_marker_that_is_broken(site: Path, content: str) -> None:
+def test_a_broken_marker_is_ignored(site: Path, content: str) -> None:
     (site / "rankroom.json").write_text(content)
     here = features.features()
     assert here is not None and not here.patched
 
 
-def test_no_horovod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_horovod_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert features.features() is None
     with pytest.raises(HorovodBuildError, match="rankroom horovod build"):
         check.check(print)
 
 
-def test_a_horovod_without_frameworks(site: Path) -> None:
+def test_a_horovod_without_frameworks_is_reported(site: Path) -> None:
     for folder in ("torch", "tensorflow"):
         next((site / folder).iterdir()).unlink()
     with pytest.raises(HorovodBuildError, match=r"no framework built in.*--force"):

@@ -59,7 +59,7 @@ def test_without_a_gpu_nothing_is_built_for_one_unless_asked(
     assert plan.make_plan(gpu=True).why == "as --gpu asks"
 
 
-def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_gpus_that_cannot_be_used_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, TORCH)
     with pytest.raises(HorovodBuildError, match=r"torch 2.13.0\+cpu is built without CUDA"):
         plan.make_plan(gpu=True)
@@ -69,7 +69,7 @@ def test_gpus_asked_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
             plan.make_plan(gpu=asked)
 
 
-def test_a_pytorch_for_amds_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pytorch_for_amd_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rocm = Framework("torch", "2.12.0+rocm6.4", rocm=True)
     assert repr(rocm) == repr(Framework("torch", "2.12.0+rocm6.4")), "a part of keys"
     found(monkeypatch, rocm, here=False)
@@ -79,7 +79,7 @@ def test_a_pytorch_for_amds_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert plan.make_plan(gpu=False).why == "as --no-gpu asks"
 
 
-def test_a_tensorflow_that_cannot_have_gpus_does_not_keep_torch_from_them(
+def test_torch_is_built_for_gpus_even_if_tensorflow_cannot_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found(monkeypatch, TORCH_CUDA, TENSORFLOW_CUDA)
@@ -121,7 +121,7 @@ def test_frameworks_are_found_without_importing_them(
     assert toolchain.find_frameworks()[0] == Framework("torch", "2.12.0", rocm=True)
 
 
-def test_no_framework_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_framework_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "_package", lambda name: None)
     with pytest.raises(
         HorovodBuildError, match=r"neither PyTorch nor TensorFlow.*pip install torch"
@@ -224,7 +224,7 @@ def test_a_compiler_may_be_several_words(tools: Path, monkeypatch: pytest.Monkey
     assert toolchain.find_compiler() == "ccache g++"
 
 
-def test_preflight_refuses_paths_that_cmake_cannot_have(
+def test_preflight_refuses_paths_that_cmake_cannot_handle(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(HorovodBuildError, match=r"cannot be compiled in .*a b.*TMPDIR"):
@@ -242,7 +242,7 @@ def test_an_old_cmake_is_passed_over_for_the_environments_own(tools: Path, tmp_p
     assert toolchain.find_cmake() == own
 
 
-def test_preflight_names_missing_packages_and_headers(
+def test_preflight_names_missing_packages_headers_and_disk_space(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -44,7 +44,7 @@ HOSTILE = '/scratch/it\'s a "folder" of $HOME/labs'
 
 @pytest.mark.parametrize("kind", [slurm, pbs])
 @pytest.mark.parametrize("labs", ["/scratch/labs", HOSTILE])
-def test_a_script_is_sound_shell(kind: Any, labs: str):
+def test_a_job_script_is_valid_bash_and_activates_conda_first(kind: Any, labs: str):
     site = Site("test", login="user@login.example.org", environment=Environment(conda="horovod"))
     text = kind.script(site, lab_script.JOB_NAME, "/scratch/labs", lab_script.commands(site, labs))
     done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
@@ -52,7 +52,7 @@ def test_a_script_is_sound_shell(kind: Any, labs: str):
     assert text.index("conda activate") < text.index("python=") < text.index("'jupyterlab'")
 
 
-def test_a_script_says_what_the_profile_says():
+def test_a_job_script_has_the_settings_of_the_site_profile():
     site = Site("test", login="me@login", environment=Environment(python="~/my env/bin/python"))
     lines = lab_script.commands(site, HOSTILE)
     shown = 'echo "$python|$login|$ssh_to_nodes|$labs"'
@@ -63,14 +63,14 @@ def test_a_script_says_what_the_profile_says():
     assert "ssh_to_nodes=yes" in lab_script.commands(replace(site, ssh_to_nodes=True), HOSTILE)
 
 
-def test_the_plain_script_is_sound_shell_and_the_same_job():
+def test_the_plain_script_is_valid_bash_and_starts_the_same_job():
     text = lab_script.template().read_text()
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     part = text.partition("# -- 2.")[2].splitlines()[1:]
     assert lab_script.commands(Site("test"), "/labs")[-len(part) :] == part
 
 
-def test_a_job_that_was_requeued_tells_no_address_of_before(tmp_path: Path):
+def test_a_requeued_job_removes_its_earlier_endpoint_file(tmp_path: Path):
     job = tmp_path / "labs" / "12"
     job.mkdir(parents=True, mode=0o700)
     (tmp_path / "labs").chmod(0o700)
@@ -99,7 +99,7 @@ def test_a_job_whose_node_has_no_room_for_its_files_ends_at_once(tmp_path: Path)
     assert "No space left" in done.stderr and list((tmp_path / "labs").iterdir()) == []
 
 
-def test_the_job_starts_python_without_the_folder_it_is_in():
+def test_the_job_starts_python_without_the_current_folder_on_its_path():
     text = lab_script.template().read_text()
     started = re.findall(r'^ *(.*"\$python" -(?!m pip).*)', text, re.M)
     assert len(started) == 3
@@ -110,11 +110,11 @@ def test_the_job_starts_python_without_the_folder_it_is_in():
     assert f"safe='{python_command.SAFE_PATH}'" in text
 
 
-def test_a_log_ends_alike_for_those_who_read_it():
+def test_the_job_script_prints_the_last_log_line():
     assert f'echo "{lab_script.LAST_LOG_LINE}"' in lab_script.template().read_text()
 
 
-def test_no_secret_is_in_a_script_and_no_address_for_all():
+def test_a_job_script_has_no_secret_and_no_wildcard_address():
     lines = [line.partition("#")[0] for line in lab_script.commands(Site("test"), "/scratch/labs")]
     text = "\n".join(lines)
     assert "0.0.0.0" not in text and "ip = ''" not in text and '"*"' not in text
@@ -138,7 +138,7 @@ def test_a_dry_run_prints_the_job_and_submits_nothing(fake: Any, home: Path, mon
 # -- saved labs
 
 
-def test_what_is_kept_is_private_and_has_no_token(home: Path):
+def test_saved_labs_and_pages_are_private_files_and_can_be_removed(home: Path):
     for number, site in enumerate(["one", "two", "one"]):
         SavedLab(site, str(number), 20000 + number, float(number)).write()
     assert [each.job for each in saved_labs.all_saved()] == ["2", "1", "0"]
@@ -154,7 +154,7 @@ def test_what_is_kept_is_private_and_has_no_token(home: Path):
     assert list(saved_labs.folder().iterdir()) == []
 
 
-def test_a_disk_that_is_full_ends_no_job(home: Path, monkeypatch):
+def test_saving_a_lab_on_a_full_disk_raises_no_error(home: Path, monkeypatch):
     def full(*words: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_ends_no_job(home: Path, monkeypatch):
     assert saved_labs.all_saved() == []
 
 
-def test_what_cannot_be_read_is_passed_over(home: Path):
+def test_unreadable_saved_labs_are_skipped(home: Path):
     SavedLab("one", "1").write()
     (saved_labs.folder() / "one-2.json").write_text("{")
     (saved_labs.folder() / "one-3.json").write_text('{"some": "thing"}')
@@ -193,7 +193,7 @@ class Knows7:
         return {job: JobStatus(job, "running" if job == "7" else "gone") for job in jobs}
 
 
-def test_files_of_another_site_in_the_same_folder_stay(home: Path):
+def test_files_of_another_sites_labs_in_a_shared_folder_are_kept(home: Path):
     SavedLab("one", "5").write()
     SavedLab("two", "6").write()
     here: Any = Knows7()
@@ -220,7 +220,7 @@ class Hangs:
         return Completed(tuple(words), -9, "", True)
 
 
-def test_a_site_that_does_not_answer_has_not_said_that_a_lab_is_over(home: Path):
+def test_a_site_that_times_out_does_not_mean_that_a_lab_is_over(home: Path):
     scheduler: Any = Scheduler(Site("one"), Hangs())  # type: ignore[arg-type]
     saved = SavedLab("one", "7")
     for asked in (Lab(scheduler, "/labs", saved).said(), alive(scheduler, "/labs")):
@@ -231,7 +231,7 @@ def test_a_site_that_does_not_answer_has_not_said_that_a_lab_is_over(home: Path)
 # -- the endpoint
 
 
-def test_a_door_is_read_when_it_is_whole():
+def test_an_endpoint_is_read_only_from_a_complete_file():
     text = '{"hostname": "10.0.0.1", "port": 20001, "token": "abc", "pid": 1}'
     found = endpoint.read(text)
     assert found == Endpoint("10.0.0.1", 20001, "abc")
@@ -265,7 +265,7 @@ def server() -> Iterator[http.server.HTTPServer]:
     made.server_close()
 
 
-def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
+def test_a_server_that_accepts_requests_without_its_token_is_refused(server: Any, monkeypatch):
     # Requests to this machine must bypass the proxy.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     port = server.server_port
@@ -276,7 +276,7 @@ def test_a_server_that_answers_to_all_is_refused(server: Any, monkeypatch):
         asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), port))
 
 
-def test_where_nobody_answers_it_is_not_open():
+def test_an_endpoint_without_a_server_does_not_answer():
     assert asyncio.run(endpoint.answers(Endpoint("c1", 1, "abc"), free_port(0))) is False
 
 
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken_is_not_given(server: Any):
     ("login", "here"),
     [("", True), ("localhost", True), ("me@127.0.0.1", True), ("nowhere.invalid", False)],
 )
-def test_a_login_host_is_this_machine_by_its_address(login: str, here: bool):
+def test_a_site_is_local_if_its_login_host_is_this_machine(login: str, here: bool):
     assert is_here(Site("test", login=login)) is here
 
 
@@ -375,7 +375,7 @@ def told(home: Path, monkeypatch) -> Told:
     return Told()
 
 
-def test_the_queue_is_told_and_waited_for(told: Told):
+def test_the_queue_state_is_shown_until_the_job_runs(told: Told):
     down = SchedulerError("test: `squeue` failed (status 1):\nUnable to contact")
     lost = SshError("the connection to login is lost", "lost")
     lab = Made(PENDING, down, lost, PENDING, RUNNING)
@@ -415,13 +415,13 @@ def test_a_server_that_does_not_come_up_is_given_up(told: Told, monkeypatch):
         asyncio.run(follow.server(lab, told))
 
 
-def test_a_suspension_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
+def test_a_suspension_does_not_count_toward_the_server_start_timeout(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
     lab = Made(*[replace(RUNNING, is_suspended=True)] * 20, RUNNING)
     assert asyncio.run(follow.server(lab, told)) == lab.opened
 
 
-def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told, monkeypatch):
+def test_an_outage_does_not_count_toward_the_server_start_timeout(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "SERVER_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(scheduler_client, "RETRY_DELAY_S", 0.02)
     lab = Made(RUNNING)
@@ -436,7 +436,7 @@ def test_an_outage_is_no_time_in_which_the_server_could_have_come_up(told: Told,
     assert asyncio.run(outage()) == lab.opened
 
 
-def test_the_token_goes_nowhere_while_the_line_is_down(told: Told, monkeypatch):
+def test_the_token_is_not_sent_while_the_connection_is_down(told: Told, monkeypatch):
     """The port is free then, so another user of this machine may have taken it."""
     asked: list[bool] = []
 
@@ -457,7 +457,7 @@ def test_the_token_goes_nowhere_while_the_line_is_down(told: Told, monkeypatch):
     assert asked == [True] * 3
 
 
-def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch):
+def test_an_outage_does_not_count_toward_the_tunnel_reply_timeout(told: Told, monkeypatch):
     monkeypatch.setattr(follow, "TUNNEL_REPLY_TIMEOUT_S", 0.1)
     lab, line = Made(RUNNING), Line(open=False)
     lab.saved = replace(lab.saved, port=free_port(0))
@@ -477,7 +477,7 @@ def test_a_server_is_not_to_blame_while_the_line_is_down(told: Told, monkeypatch
         asyncio.run(follow.answers(lab, told, lab.opened, line))
 
 
-def test_a_tunnel_whose_port_is_taken_by_now_is_told(told: Told):
+def test_a_tunnel_whose_port_is_taken_after_an_outage_is_reported(told: Told):
     lost, taken = ("lost", "timed out"), ("open", "cannot forward 20012: it may be taken")
     asyncio.run(follow.keep(Line(lost, ("open", "")), told, "12"))
     assert told.said[-1] == "the connection to login is open again, and the tunnel with it"
@@ -487,7 +487,7 @@ def test_a_tunnel_whose_port_is_taken_by_now_is_told(told: Told):
         assert "cannot forward 20012" in told.said[-1]
 
 
-def test_a_lost_connection_is_told_once(told: Told):
+def test_a_lost_connection_is_reported_once(told: Told):
     lost = ("lost", LOST.format(host="login"))
     asyncio.run(follow.keep(Line(lost, ("lost", "timed out")), told))
     asyncio.run(follow.keep(Line(("lost", "timed out")), told))
@@ -496,7 +496,7 @@ def test_a_lost_connection_is_told_once(told: Told):
 
 
 @pytest.mark.parametrize(("kind", "command"), [(slurm, "`squeue --me`"), (pbs, "`qstat -u $USER`")])
-def test_a_job_that_stays_is_looked_up_with_its_scheduler(kind: Any, command: str, monkeypatch):
+def test_a_job_that_does_not_end_names_the_queue_command(kind: Any, command: str, monkeypatch):
     async def nothing(job: str) -> None:
         pass
 
@@ -512,7 +512,7 @@ def test_a_job_that_stays_is_looked_up_with_its_scheduler(kind: Any, command: st
     assert command in str(stays.value)
 
 
-def test_the_end_of_a_job_is_told(told: Told, monkeypatch):
+def test_the_end_of_a_job_is_reported_with_its_cause(told: Told, monkeypatch):
     hold = follow.hold(Made(RUNNING, GONE), told)
     assert asyncio.run(hold) == GONE
     assert told.said == ["job 12 is over: it was cancelled, or JupyterLab was shut down"]
@@ -550,7 +550,7 @@ def test_a_job_that_is_requeued_while_its_server_starts_is_waited_for(told: Told
 
 
 @pytest.mark.parametrize("is_up", [True, False])
-def test_a_job_that_is_requeued_before_its_server_answers(told: Told, monkeypatch, is_up: bool):
+def test_a_job_requeued_before_its_server_answers_stays_saved(told: Told, monkeypatch, is_up: bool):
     monkeypatch.setattr(follow, "TUNNEL_REPLY_TIMEOUT_S", 0.05)
     lab, line = Made(REQUEUES, PENDING), Line(open=is_up)
     lab.saved = replace(lab.saved, port=free_port(0))
@@ -560,11 +560,11 @@ def test_a_job_that_is_requeued_before_its_server_answers(told: Told, monkeypatc
     assert saved_labs.all_saved() == [lab.saved]
 
 
-def test_times_read_well():
+def test_durations_are_formatted_in_minutes_or_hours():
     assert [follow.clock(s) for s in (-1, 0, 61, 3599, 3600, 90061)] == [
         "0:00 min", "0:00 min", "1:01 min", "59:59 min", "1:00 h", "25:01 h",
     ]  # fmt: skip
 
 
-def test_words_of_the_shell_are_quoted():
+def test_paths_are_quoted_in_the_job_script():
     assert f"labs={shlex.quote(HOSTILE)}" in lab_script.commands(Site("test"), HOSTILE)

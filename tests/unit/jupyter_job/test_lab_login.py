@@ -32,13 +32,13 @@ SHOWN = f'"{SHOWN}'
         ({"LOGIN": "site"}, "site"),  # a name of ssh's configuration, which may have a user
     ],
 )
-def test_the_plain_script(more: dict[str, str], login: str):
+def test_the_plain_script_shows_the_login(more: dict[str, str], login: str):
     assert shown(ASSIGNS, **more) == login
 
 
 @pytest.mark.parametrize(
     ("site", "login"), [(Site("x"), "ada@login1"), (Site("x", login="eve@there"), "eve@there")]
 )
-def test_the_script_of_a_site(site: Site, login: str):
+def test_the_script_of_a_site_shows_the_login(site: Site, login: str):
     head = lab_script.commands(site, "/labs")
     assert shown("\n".join(head[: head.index("")])) == login

@@ -33,7 +33,7 @@ def said(source: str, ranks: list[int] | None = None, size: int = 4) -> list[str
 
 @pytest.mark.parametrize("size", [2, 4, 64])
 @pytest.mark.parametrize("name", WAITS)
-def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: int):
+def test_a_collective_that_some_ranks_skip_is_reported_with_its_line(name: str, size: int):
     source, text = WAITS[name], name.partition(" → ")[2]
     line = next(i for i, each in enumerate(source.split("\n"), 1) if each.endswith("# here"))
     found = said(source, size=size)
@@ -49,7 +49,7 @@ def test_what_some_ranks_do_not_reach_is_named_with_its_line(name: str, size: in
 
 @pytest.mark.parametrize("size", [2, 4, 64])
 @pytest.mark.parametrize("name", FINE)
-def test_usual_code_raises_no_alarm(name: str, size: int):
+def test_correct_code_causes_no_warning(name: str, size: int):
     source = FINE[name]
     if name == "equal shares" and size == 64:
         assert said(source, size=size) != []  # only ranks 0 to 3 reach it
@@ -83,11 +83,11 @@ else:
 
 
 @pytest.mark.parametrize("source", [ONE_OR_NEITHER, OF_TWO_FUNCTIONS])
-def test_branches_that_are_no_opposites_may_both_be_left_out(source: str):
+def test_branches_with_independent_conditions_may_both_be_skipped(source: str):
     assert len(said(source)) == 3
 
 
-def test_the_wording():
+def test_a_warning_names_the_line_the_condition_and_a_remedy():
     assert said("\n\nx = 1\nif rank == 0:\n    hvd.allreduce(x)") == [
         "cell line 5: hvd.allreduce under `if rank == 0` is not reached by every rank: the ranks "
         "that reach it will wait (move it out of the if)"
@@ -108,14 +108,14 @@ def cells() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", cells())
-def test_tutorials_and_notebooks_raise_no_alarm(name: str):
+def test_tutorials_and_notebooks_cause_no_warning(name: str):
     source = cells()[name]
     for size in (2, 4, 7, 64):
         assert checker._all(source, ast.parse(source).body, size) == []
         assert said(source, size=size) == []
 
 
-def test_a_cell_on_some_ranks_is_told_what_will_be_refused():
+def test_a_cell_on_some_ranks_is_warned_of_collectives_for_all_ranks():
     source = """\
     hvd.init()
     hvd.allreduce(x)
@@ -134,7 +134,7 @@ def test_a_cell_on_some_ranks_is_told_what_will_be_refused():
     assert said("if rank == 0:\n    hvd.allreduce(x)", [0], 1) == []
 
 
-def test_a_cell_inside_a_timing_magic_is_looked_at():
+def test_a_cell_with_a_timing_magic_or_shell_command_is_checked():
     from IPython.core.inputtransformer2 import TransformerManager
 
     transform = TransformerManager().transform_cell
@@ -145,7 +145,7 @@ def test_a_cell_inside_a_timing_magic_is_looked_at():
     )
 
 
-def test_hostile_cells_cost_no_run():
+def test_hostile_cells_neither_break_nor_slow_the_checker():
     deep = "if rank == 0: hvd.allreduce(" + "-" * 5000 + "1)"
     assert notes(deep, None, 2) in ([], [said("if rank == 0: hvd.allreduce(1)", size=2)[0]])
     assert notes("if rank == 0:\n    hvd.allreduce(", None, 2) == []
@@ -158,7 +158,7 @@ def test_hostile_cells_cost_no_run():
     assert notes("if rank == 10 ** 10 ** 10: hvd.barrier()", None, 2)
 
 
-def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
+def test_a_shared_walk_finds_the_same_as_a_walk_per_rank(monkeypatch):
     class DivergesAlways(checker.Walk):
         may_diverge = property(lambda self: True, lambda self, value: None)
 
@@ -168,7 +168,7 @@ def test_one_walk_stands_for_all_where_ranks_do_not_part(monkeypatch):
     assert [said(source, size=4) for source in sources] == found
 
 
-def test_what_does_not_compile_here_may_do_so_where_the_ranks_are():
+def test_a_syntax_error_is_left_to_ranks_with_another_python():
     shell = InteractiveShell.instance()
     with pytest.raises(CellError, match="nothing was sent to the ranks"):
         check_syntax(shell, "x = = 1")

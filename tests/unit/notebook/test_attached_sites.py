@@ -64,7 +64,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, before: OnSite, far: OnSite) -> None
         (KeyboardInterrupt(), "waits for it again.*`%cluster stop far` cancels it"),
     ],
 )
-def test_a_notebook_that_cannot_attach_stays_where_it_is(
+def test_a_failed_attach_keeps_the_current_cluster(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
 ):
     before, far = OnSite(), OnSite(error)
@@ -74,7 +74,7 @@ def test_a_notebook_that_cannot_attach_stays_where_it_is(
     assert not far.is_open
 
 
-def test_a_notebook_lets_go_of_what_it_had_once_it_has_attached(monkeypatch: pytest.MonkeyPatch):
+def test_a_successful_attach_closes_the_previous_cluster(monkeypatch: pytest.MonkeyPatch):
     before, far = OnSite(), OnSite()
     attach(monkeypatch, before, far)
     assert AnyCluster.current is far and far.is_open
@@ -111,7 +111,7 @@ def on_site(there: Any, job: str = "7", **fields: Any) -> ClusterInfo:
     return ClusterInfo("far", 2, **fields, remote=Remote("hpc", state=there, job=job))
 
 
-def test_ranks_in_a_job_that_goes_on_are_restarted_within_it(
+def test_ranks_of_a_running_job_are_restarted_within_the_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     cluster = Restartable(on_site("running", state="running"))
@@ -132,14 +132,14 @@ def test_ranks_in_a_job_that_goes_on_are_restarted_within_it(
     ],
     ids=["here", "job over", "job failed", "job ends", "no job yet"],
 )
-def test_what_has_no_job_to_lose_is_started_again(
+def test_a_cluster_without_a_running_job_is_restarted_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, info: ClusterInfo
 ):
     assert restarted(Restartable(info), monkeypatch) == ["again"]
 
 
 @pytest.mark.parametrize("state", ["pending", "lost"])
-def test_a_job_whose_ranks_cannot_be_asked_now_is_not_given_up(
+def test_a_restart_keeps_a_job_whose_ranks_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch, state: Any
 ):
     words = "cluster far cannot be reached now: waits"
@@ -200,9 +200,7 @@ def begun(home: Path, monkeypatch: pytest.MonkeyPatch) -> Begun:
     return cluster
 
 
-def test_the_same_start_again_submits_no_second_job(
-    begun: Begun, capsys: pytest.CaptureFixture[str]
-):
+def test_a_repeated_start_submits_no_second_job(begun: Begun, capsys: pytest.CaptureFixture[str]):
     """For example, "Run All" repeats the start."""
     for line in ("--site hpc", "--site hpc --ranks 2"):
         cluster_magic.start(line)
@@ -212,7 +210,7 @@ def test_the_same_start_again_submits_no_second_job(
     assert begun.done == ["waited for"]
 
 
-def test_another_start_is_refused_and_advises_nothing_that_gives_the_same(begun: Begun):
+def test_a_start_with_other_options_is_refused_with_valid_advice(begun: Begun):
     said = "far is running with 2 ranks: `%cluster stop` first"
     with pytest.raises(UsageError, match=f"^{said}$"):
         cluster_magic.start("--site other")
@@ -220,13 +218,13 @@ def test_another_start_is_refused_and_advises_nothing_that_gives_the_same(begun:
         cluster_magic.start("--site hpc --ranks 8")
 
 
-def test_under_another_name_there_is_another_one(begun: Begun):
+def test_a_start_under_another_name_starts_a_second_cluster(begun: Begun):
     """The notebook only detaches from the first cluster: another notebook may be using it."""
     cluster_magic.start("--site hpc --name mine")
     assert begun.done == ["started", "closed", "waited for"]
 
 
-def test_a_job_that_no_notebook_holds_is_named_before_another_is_submitted(
+def test_an_existing_cluster_is_mentioned_when_another_is_started(
     begun: Begun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(AnyCluster, "current", None)

@@ -95,7 +95,7 @@ def test_a_lesson_that_needs_fresh_ranks_restarts_them_unless_one_catches_up(
 
 
 @pytest.mark.parametrize("number", FRESH)
-def test_ranks_are_not_restarted_for_a_lesson_that_cannot_be_walked(
+def test_ranks_are_not_restarted_for_a_lesson_that_cannot_start(
     magics: CourseMagics, ranks: Ranks, restarts: list[str], number: int
 ):
     ranks.lacks = ["sklearn"]
@@ -107,7 +107,7 @@ def test_ranks_are_not_restarted_for_a_lesson_that_cannot_be_walked(
     assert restarts == []
 
 
-def test_a_refusal_is_over_with_the_ranks_it_was_about(
+def test_a_refused_lesson_is_allowed_once_its_ranks_have_changed(
     magics: CourseMagics, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ):
     ranks.info.size = 1
@@ -156,7 +156,7 @@ def test_ranks_that_are_not_on_the_site_asked_for_are_refused(
             course_ranks.ready(lesson(12), None, asked)
 
 
-def test_a_site_that_only_ssh_reaches_is_said_to_need_its_scheduler(
+def test_a_site_behind_ssh_without_a_scheduler_is_refused(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ):
     """The message is the same as for a start of ranks there."""
@@ -289,7 +289,7 @@ def install(tmp_path: Path, command: str) -> None:
     (tmp_path / "bin" / command).chmod(0o755)
 
 
-def test_the_login_node_is_known_by_the_centres_profile_too(
+def test_a_login_node_is_recognized_by_a_shared_or_own_profile(
     magics: CourseMagics, started: list[tuple[str, str | None]], profiles: Callable[..., None],
     tmp_path: Path,
 ):  # fmt: skip
@@ -304,7 +304,7 @@ def test_the_login_node_is_known_by_the_centres_profile_too(
     assert course_ranks._login_node() == "alone"
 
 
-def test_a_wrong_profile_of_another_site_keeps_no_lesson_from_beginning(
+def test_a_faulty_profile_of_another_site_does_not_block_lessons(
     profiles: Callable[..., None], tmp_path: Path
 ):
     install(tmp_path, "sbatch")
@@ -314,7 +314,7 @@ def test_a_wrong_profile_of_another_site_keeps_no_lesson_from_beginning(
     assert course_ranks._login_node() == "ours"
 
 
-def test_a_name_that_is_not_found_in_time_is_no_login_node(
+def test_a_slow_name_lookup_does_not_count_as_a_login_node(
     profiles: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     install(tmp_path, "sbatch")
@@ -327,7 +327,7 @@ def test_a_name_that_is_not_found_in_time_is_no_login_node(
     assert time.monotonic() - begun < 20
 
 
-def test_a_job_on_a_login_node_is_a_job(
+def test_inside_a_job_a_login_node_does_not_count_as_one(
     profiles: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
     profiles("here", "own")
@@ -336,7 +336,7 @@ def test_a_job_on_a_login_node_is_a_job(
     assert course_ranks._login_node() == ""
 
 
-def test_lessons_that_train_where_their_notebook_runs_are_not_begun_on_a_login_node(
+def test_lessons_that_train_in_the_notebook_are_refused_on_a_login_node(
     magics: CourseMagics, ranks: Ranks, started: list[tuple[str, str | None]],
     profiles: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -350,7 +350,7 @@ def test_lessons_that_train_where_their_notebook_runs_are_not_begun_on_a_login_n
     assert started == []
 
 
-def test_which_lessons_train_where_their_notebook_runs():
+def test_the_list_of_lessons_that_train_in_the_notebook_is_correct():
     trains = re.compile(r"^ *!.*\b(horovodrun -np|torchrun|mpirun|rankroom run)\b", re.M)
     found = []
     for each in lessons.LESSONS:
@@ -391,7 +391,7 @@ def test_ranks_on_the_cpu_of_a_site_hide_no_gpu_of_this_machine(
     assert restarts == [""] and os.environ[gpus.VISIBLE] == "0"
 
 
-def test_the_commands_of_a_lesson_are_those_of_its_own_environment(
+def test_lesson_commands_come_from_the_environment_of_the_kernel(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """JupyterLab may be in another environment than the kernel, with its bin first in PATH."""
@@ -407,7 +407,7 @@ def test_the_commands_of_a_lesson_are_those_of_its_own_environment(
     assert os.environ["PATH"] == f"{tmp_path}/own:{tmp_path}/server:/usr/bin"
 
 
-def test_ranks_that_another_notebook_has_just_begun_to_start_are_attached_to(
+def test_a_cluster_that_another_notebook_is_starting_is_attached_to(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ):
     tried: list[str] = []

@@ -83,7 +83,7 @@ def test_stop_pressed_again_gives_the_prompt_back(cells: RankroomMagics):
         cells._raise(run, None)  # type: ignore[arg-type]
 
 
-def test_stop_pressed_again_ends_a_trial(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_stop_pressed_again_ends_a_check(home: Path, monkeypatch: pytest.MonkeyPatch):
     run, shown = Begun("running"), []
     pressed = iter([True])
 
@@ -99,7 +99,7 @@ def test_stop_pressed_again_ends_a_trial(home: Path, monkeypatch: pytest.MonkeyP
     assert verdict.state == "stopped" and shown == [run]
 
 
-def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
+def test_stop_pressed_while_the_end_is_shown_fails_the_cell(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     run_on(monkeypatch, Begun("done"))
@@ -115,7 +115,7 @@ def test_stop_pressed_while_the_end_is_shown_stops_what_follows(
     assert output == ["done"]
 
 
-def test_a_cell_that_nobody_waits_for_has_no_time_limit(cells: RankroomMagics):
+def test_a_timeout_for_a_detached_cell_is_refused(cells: RankroomMagics):
     with pytest.raises(UsageError, match="--timeout is for cells that the notebook waits"):
         cells.distributed("--detach --timeout 5", "1")
 
@@ -137,7 +137,7 @@ def test_stop_pressed_while_a_detached_cell_begins_interrupts_it(
     assert told == ["interrupted"]
 
 
-def test_a_lost_run_is_said_to_be_lost(
+def test_a_lost_run_is_reported_as_lost(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     run_on(monkeypatch, Begun("lost"))
@@ -146,7 +146,7 @@ def test_a_lost_run_is_said_to_be_lost(
     assert output == ["lost"]
 
 
-def test_an_error_of_a_rank_commands_no_terminal(cells: RankroomMagics):
+def test_escape_sequences_are_removed_from_the_error_of_a_rank(cells: RankroomMagics):
     run = Begun("failed")
     run.running, run.info.failure = [], Failure(1, "ValueError", "\x1b]0;mine\x07no \x1b[31mdata")
     with pytest.raises(RunFailed) as told:
@@ -154,7 +154,7 @@ def test_an_error_of_a_rank_commands_no_terminal(cells: RankroomMagics):
     assert str(told.value) == "rank 1 failed first: ValueError: no data"
 
 
-def test_what_a_cell_printed_stands_before_the_value_on_ranks(
+def test_printed_text_is_flushed_before_the_value_on_ranks_is_shown(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     """A kernel sends displays at once but buffers printed text, so it must be flushed first."""
@@ -171,7 +171,7 @@ def test_what_a_cell_printed_stands_before_the_value_on_ranks(
     assert output == ["done", "printed", "done"]
 
 
-def test_a_batch_job_waits_for_what_is_detached(
+def test_a_batch_job_waits_for_detached_cells(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     run_on(monkeypatch, Begun("failed"))
@@ -212,7 +212,7 @@ def test_the_end_of_a_run_that_cannot_be_interrupted_is_shown(
         ("--timeout nan", "--timeout nan: must be more than 0 seconds"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(
+def test_invalid_options_are_refused(
     cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch, line: str, why: str
 ):
     run_on(monkeypatch, Begun("done"))
@@ -221,7 +221,7 @@ def test_options_that_cannot_be_meant_are_refused(
     assert output == []
 
 
-def test_runs_without_records_are_no_table(
+def test_the_runs_magic_without_records_shows_no_table(
     cells: RankroomMagics, home: Path, capsys: pytest.CaptureFixture[str]
 ):
     cells.runs("")

@@ -20,14 +20,14 @@ def on_ranks(shell: InteractiveShell, cell: str) -> bool:
     return "run_cell_magic('distributed'" in shell.transform_cell(cell)
 
 
-def test_enter_runs_a_line(shell: InteractiveShell):
+def test_a_complete_line_runs_on_enter_and_an_open_bracket_does_not(shell: InteractiveShell):
     assert on_ranks(shell, "print(1)")
     assert shell.check_complete("print(1)")[0] == "complete"
     assert shell.check_complete("x = (\n\n")[0] == "incomplete"
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_what_a_front_end_asks_for_itself_stays_here(shell: InteractiveShell, silent: bool):
+def test_only_silent_requests_stay_in_the_kernel(shell: InteractiveShell, silent: bool):
     shell.kernel = SimpleNamespace(get_parent=lambda: {"content": {"silent": silent}})
     assert on_ranks(shell, "x = 1") is not silent
 

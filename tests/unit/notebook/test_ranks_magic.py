@@ -30,7 +30,7 @@ def shell() -> Any:
     return SimpleNamespace(user_ns={"x": 1})
 
 
-def test_names_are_pulled_to_the_last_of_their_parts(
+def test_a_dotted_name_is_pulled_into_a_variable_named_by_its_last_part(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ):
     do(shell, "pull net.weight loss --ranks 1")
@@ -50,18 +50,18 @@ def test_names_are_pulled_to_the_last_of_their_parts(
         ("debug 1", "needs JupyterLab"),
     ],
 )
-def test_what_would_be_lost_or_meet_others_is_refused(shell: Any, line: str, why: str):
+def test_invalid_or_ambiguous_arguments_are_refused(shell: Any, line: str, why: str):
     with pytest.raises(UsageError, match=why):
         do(shell, line)
     assert shell.user_ns == {"x": 1}
 
 
-def test_no_ranks_are_not_all_ranks():
+def test_an_empty_list_of_ranks_does_not_mean_all_ranks():
     with pytest.raises(UsageError, match="cannot read '' as ranks"):
         cluster_magic.stacks('--ranks ""')
 
 
-def test_the_debugger_of_a_rank_that_there_is_no_more_is_given_back():
+def test_the_debugger_panel_can_leave_a_rank_that_no_longer_exists():
     """The cluster now has fewer ranks, and refuses debug requests to a rank that is gone."""
 
     def debug(rank: int, message: Any) -> Any:

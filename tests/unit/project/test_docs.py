@@ -72,7 +72,7 @@ def test_every_path_in_contributing_exists():
         assert any((place / path).exists() for place in places), path
 
 
-def test_the_table_of_layers_is_the_one_that_is_held():
+def test_the_table_of_layers_matches_the_enforced_one():
     rows = re.findall(r"^\| \w* ?\| (`.+?) \|", CONTRIBUTING, re.M)
     told = [set(re.findall(r"`([\w/*]+)`", row)) for row in rows]
     there = {each.stem if each.is_file() else f"{each.name}/*" for each in modules_and_folders()}
@@ -129,13 +129,13 @@ def warnings():
 
 
 @pytest.mark.parametrize(("page", "text", "figure"), FIGURES, ids=[text for _, text, _ in FIGURES])
-def test_a_figure_is_what_the_code_has(page, text, figure, monkeypatch):
+def test_a_figure_in_the_docs_matches_the_code(page, text, figure, monkeypatch):
     for name in ("HANG_SECONDS", "LEASE_HOURS", "KEEP_DAYS", "KEEP_GB"):
         monkeypatch.delenv(f"RANKROOM_{name}", raising=False)
     assert text.format(figure()) in " ".join(DOCS[page].split())
 
 
-def test_every_setting_is_on_its_page():
+def test_every_setting_is_documented_with_its_default():
     source = (PACKAGE / "config.py").read_text("utf-8")
     settings = re.findall(r' _(?:number|text)\("(\w+)"(?:, ([\d.]+))?', source)
     assert len(settings) > 5
@@ -144,14 +144,14 @@ def test_every_setting_is_on_its_page():
         assert f"| `RANKROOM_{name.upper()}` | `{name}` | {shown}" in DOCS["docs/settings.md"]
 
 
-def test_every_variable_of_the_settings_is_read():
+def test_every_documented_variable_is_used_in_the_code():
     code = "\n".join(file.read_text("utf-8") for file in PACKAGE.rglob("*.py"))
     code += (ROOT / "tools" / "machine.py").read_text("utf-8")
     for variable in set(re.findall(r"RANKROOM_[A-Z_]+", DOCS["docs/settings.md"])):
         assert variable in code, variable
 
 
-def test_every_word_of_cluster_is_in_its_help(shell):
+def test_every_action_of_the_cluster_magic_is_in_its_help(shell):
     usage = shell.find_magic("cluster", "line").__doc__.partition("\n\n")[0]
     assert set(ACTIONS) <= set(re.findall(r"[a-z]+", usage))
 
@@ -172,7 +172,7 @@ def test_rankroom_is_installed_from_a_wheel_only():
 @pytest.mark.parametrize(
     ("left", "stops"), [(None, False), (0.0, True), (299.0, True), (301.0, False)]
 )
-def test_a_rank_without_time_stops_the_loop(left, stops):
+def test_the_documented_loop_stops_when_time_runs_out(left, stops):
     """At and after the limit, `time_left()` is 0.0, which is false."""
     code = DOCS["docs/in-an-allocation.md"].partition("\nleft = ")[2].partition("\nif ")[0]
     ours = SimpleNamespace(time_left=lambda: left)

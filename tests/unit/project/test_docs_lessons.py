@@ -20,7 +20,7 @@ spec.loader.exec_module(documentation)
 
 
 @pytest.mark.parametrize("failure", [None, CellTimeoutError("too long"), DeadKernelError("died")])
-def test_no_rank_of_a_lesson_is_left(
+def test_the_cluster_of_a_lesson_is_stopped_however_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
 ):
     ended: list[str] = []

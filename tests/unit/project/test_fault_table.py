@@ -72,7 +72,7 @@ def test_each_fault_has_its_row_and_racy_ones_are_repeated(project: Path):
     assert lines[-1].startswith("1 failed, 10 passed, 1 skipped, 1 error")
 
 
-def test_once_unless_said_and_only_what_did_not_hold(project: Path):
+def test_by_default_faults_run_once_and_only_broken_promises_are_listed(project: Path):
     lines = run_pytest(project)
     assert "4 of 6 held" in lines
     assert row(lines, "no ranks")[1:] == ["whatever", "NOT HELD, 1 of 1", "1×"]

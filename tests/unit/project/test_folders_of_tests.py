@@ -32,7 +32,7 @@ def folder(file: Path) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(TESTS)))
-def test_files_import_from_support_and_from_beside_themselves_only(file: Path):
+def test_test_files_import_only_from_support_and_their_own_folder(file: Path):
     homes: dict[str, set[str]] = {}
     for other in FILES:
         homes.setdefault(other.stem, set()).add(folder(other))
@@ -48,7 +48,7 @@ def test_files_import_from_support_and_from_beside_themselves_only(file: Path):
     [file for file in FILES if file.name.startswith("test_") and folder(file) in MARKERS],
     ids=lambda file: str(file.relative_to(TESTS)),
 )
-def test_what_starts_ranks_or_a_browser_is_marked(file: Path):
+def test_tests_that_start_ranks_or_a_browser_are_marked(file: Path):
     assert f"pytest.mark.{MARKERS[folder(file)]}" in file.read_text("utf-8")
 
 
@@ -63,7 +63,7 @@ def test_unit_tests_start_no_ranks():
         assert "shared_ranks" not in text and "Cluster.local(" not in text, file.name
 
 
-def test_nothing_is_skipped_for_what_rankroom_or_its_set_up_lacks():
+def test_no_test_is_skipped_for_lack_of_a_package_or_feature():
     """Only what a machine lacks, such as root, is a reason to skip a test; it must be stated."""
     found = 0
     for file in FILES:

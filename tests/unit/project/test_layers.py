@@ -86,23 +86,23 @@ def test_imports_go_downward(module: str):
     assert wrong <= excused, f"{module} may not import {sorted(wrong - excused)}"
 
 
-def test_the_picture_is_the_one_that_the_imports_show():
+def test_the_architecture_picture_matches_the_imports():
     drawn = architecture.PICTURE.read_text()
     assert drawn == architecture.draw(), "run `python tools/architecture.py`"
 
 
-def test_debt_is_real():
+def test_every_excused_import_still_exists():
     for module, other in DEBT:
         assert other in own_imports(module), f"{module} → {other} is paid: take it off DEBT"
 
 
-def test_every_package_says_what_it_is_for():
+def test_every_package_has_a_docstring():
     for file in ROOT.rglob("__init__.py"):
         if "edits/added" not in file.as_posix():
             assert ast.get_docstring(ast.parse(file.read_text("utf-8"))), file
 
 
-def test_a_package_imports_what_it_says():
+def test_a_package_imports_what_its_docstring_says():
     checked = 0
     for file in ROOT.glob("*/__init__.py"):
         doc = " ".join((ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").split())
@@ -122,7 +122,7 @@ def test_a_package_imports_what_it_says():
     assert checked > 8
 
 
-def test_a_module_is_found_by_its_name_alone():
+def test_module_names_are_unique():
     found: dict[str, list[str]] = {}
     for module in KNOWN:
         if (ROOT / f"{module}.py").exists():
@@ -130,7 +130,7 @@ def test_a_module_is_found_by_its_name_alone():
     assert not {name: modules for name, modules in found.items() if len(modules) > 1}
 
 
-def test_no_circles():
+def test_imports_have_no_cycles():
     todo = {module: own_imports(module) for module in KNOWN}
     while todo:
         free = [module for module, needs in todo.items() if not needs & todo.keys()]
@@ -140,7 +140,7 @@ def test_no_circles():
 
 
 @pytest.mark.parametrize("module", sorted(KNOWN))
-def test_no_framework_at_the_top(module: str):
+def test_no_module_imports_a_framework_at_its_top(module: str):
     found = {name.partition(".")[0] for name in imports(module, top_only=True)}
     assert not found & FRAMEWORKS - (NUMPY_TOO if module.startswith(COMPUTES) else set())
 
@@ -158,7 +158,7 @@ def test_importing_rankroom_loads_the_standard_library_only():
     assert {name for name in loaded_by("import rankroom") if name.startswith("rankroom.")} == set()
 
 
-def test_frameworks_are_never_forced():
+def test_importing_a_module_loads_no_framework():
     """One interpreter imports all of them, and names the first module that loads a framework."""
     on_ranks = [m for m in sorted(KNOWN) if m.startswith(("rank/", "reporting/"))]
     assert len(on_ranks) > 50

@@ -159,7 +159,7 @@ def is_switch(option: click.Option) -> bool:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_a_command_that_is_named_is_taken(command, shell):
+def test_a_command_in_a_document_or_message_is_accepted(command, shell):
     words = words_of(command)
     try:
         take_command(words) if words[0] == "rankroom" else take_magic(shell, words)
@@ -167,7 +167,7 @@ def test_a_command_that_is_named_is_taken(command, shell):
         pytest.fail(f"{COMMANDS[command]} names `{command}`: {error}")
 
 
-def test_commands_are_found_in_all_of_them():
+def test_commands_are_found_in_pages_notebooks_and_messages():
     for kind in (on_pages, in_notebooks, in_messages):
         assert len({command for command, _ in kind()}) > 20, kind
     files = {where for _, where in in_messages()}
@@ -179,7 +179,7 @@ def test_commands_are_found_in_all_of_them():
     ["%cluster restart 1", "%cluster restart --rank 1", "%ranks fetch loss", "%runs a b",
      "%cluster resize many", "%%distributed --detached", "%cluster no-such-word"],
 )  # fmt: skip
-def test_a_magic_that_is_wrong_is_refused(wrong, shell):
+def test_an_invalid_magic_is_refused(wrong, shell):
     with pytest.raises(RankroomError):
         take_magic(shell, words_of(wrong))
 
@@ -189,6 +189,6 @@ def test_a_magic_that_is_wrong_is_refused(wrong, shell):
     ["rankroom runs shew last", "rankroom cluster restart a b c", "rankroom jobs --cancelled 1",
      "rankroom cluster resize many", "rankroom horovod build --gpus"],
 )  # fmt: skip
-def test_a_command_that_is_wrong_is_refused(wrong):
+def test_an_invalid_command_is_refused(wrong):
     with pytest.raises(click.UsageError):
         take_command(words_of(wrong))

@@ -84,7 +84,7 @@ def test_every_test_that_is_named_exists():
         ),
     ],
 )
-def test_a_misspelt_name_is_noticed(said: str, wrong: list[str]):
+def test_errors_in_the_table_of_promises_are_reported(said: str, wrong: list[str]):
     page = f"| promise | test |\n|---|---|\n| all is well | {said} |\n"
     tests = {("test_a.py", "test_it"): True, ("b.spec.ts", "it’s there, too"): False}
     assert complaints(page, tests) == wrong

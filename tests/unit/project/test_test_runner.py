@@ -30,11 +30,11 @@ spec.loader.exec_module(two_parts)
         ("", {}),
     ],
 )
-def test_a_closing_line_is_read(line: str, counts: dict[str, int]):
+def test_the_closing_line_of_pytest_is_parsed(line: str, counts: dict[str, int]):
     assert two_parts.counted(line) == counts
 
 
-def test_the_summary():
+def test_the_summary_has_counts_and_the_duration():
     counts = Counter({"passed": 3539, "failed": 2, "skipped": 2})
     assert two_parts.summary(counts, 1023.9) == "3539 passed, 2 failed, 2 skipped in 0:17:04"
     assert two_parts.summary(Counter(), 0.1) == "0 passed, 0 failed in 0:00:00"
@@ -43,7 +43,7 @@ def test_the_summary():
 @pytest.mark.parametrize(
     ("passing", "last"), [("12", "2 passed, 0 failed"), ("2", "1 passed, 1 failed")]
 )
-def test_both_parts_run_whatever_the_first_finds(tmp_path: Path, passing: str, last: str):
+def test_the_second_part_runs_even_if_the_first_fails(tmp_path: Path, passing: str, last: str):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")
     (tmp_path / "test_it.py").write_text(
         "import pytest\n@pytest.mark.alone\n"
@@ -58,13 +58,13 @@ def test_both_parts_run_whatever_the_first_finds(tmp_path: Path, passing: str, l
     assert done.returncode == (0 if "0 failed" in last else 1)
 
 
-def test_no_test_is_a_failure(tmp_path: Path):
+def test_collecting_no_tests_is_a_failure(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
     argv = [sys.executable, TOOL, "-c", tmp_path / "pytest.ini", f"--rootdir={tmp_path}", tmp_path]
     assert subprocess.run(argv, capture_output=True, check=False).returncode == two_parts.NOTHING
 
 
-def test_what_failed_and_what_runs_for_long_is_said_before_the_summary(tmp_path: Path):
+def test_failed_and_long_running_tests_are_reported_before_the_summary(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q -n 2\n")
     (tmp_path / "conftest.py").write_text(
         "import running_tests\nrunning_tests.LOOK_EVERY = 0.1\nrunning_tests.LONG = 0.3\n"
@@ -84,7 +84,7 @@ def test_what_failed_and_what_runs_for_long_is_said_before_the_summary(tmp_path:
     assert "failed: test_it.py::test_dies" in before
 
 
-def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path):
+def test_a_terminated_session_names_the_test_in_progress(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -q\n")
     (tmp_path / "test_it.py").write_text(
         "import time, pathlib\ndef test_slow():\n"
@@ -102,7 +102,7 @@ def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path):
     assert run.returncode == pytest.ExitCode.INTERRUPTED
 
 
-def test_a_worker_that_died_is_not_forgiven(tmp_path: Path):
+def test_a_worker_that_died_is_a_failure_even_if_its_test_passes_again(tmp_path: Path):
     """Its other tests were not run, so it is not enough that the failed one passes when rerun."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")
     (tmp_path / "test_it.py").write_text(

@@ -29,7 +29,7 @@ QUIZ_AND_QUESTIONS, BREAKS = 30, 135  # minutes in a whole day, lunch included
 
 
 @pytest.mark.parametrize("text", PLANS, ids=["an hour", "a day", "two days"])
-def test_a_plan_of_the_page_can_be_read_and_held(text: str):
+def test_each_plan_on_the_page_is_valid_and_fits_its_schedule(text: str):
     plan = workshop_plan.parsed(Path("page.toml"), text.encode())
     assert plan.of_site().seconds >= 60 * 60 and plan.starts and plan.ends
     for number, minutes in plan.lessons:
@@ -81,19 +81,19 @@ def test_the_page_has_the_ports_and_periods_of_the_configuration():
     assert "/hub/api/batchspawner" in CENTRE
 
 
-def test_the_line_for_a_laptop_is_on_the_page():
+def test_the_join_command_for_a_laptop_is_on_the_page():
     assert "`rankroom workshop join LOGIN:FOLDER`" in TEACHER
     assert invitation.at("login.example.org:/scratch/day") == ("login.example.org", "/scratch/day")
 
 
-def test_the_files_are_those_of_the_page():
+def test_the_page_names_every_file_of_the_folder():
     named = {each for each in re.findall(r"`([\w.]+)`", CENTRE) if (FILES / each).exists()}
     assert named == {each.name for each in FILES.iterdir()}
     refused = re.findall(r'f"\{STATE\} (is .+?):', CONFIG)
     assert refused and f"STATE {refused[0]}" in CENTRE
 
 
-def test_the_image_installs_what_there_is():
+def test_the_image_installs_extras_and_a_wheel_that_exist():
     recipe = (FILES / "Containerfile").read_text("utf-8")
     project = config.parsed((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for text in (recipe, CENTRE):
@@ -108,7 +108,7 @@ def test_the_image_installs_what_there_is():
 
 
 @pytest.mark.skipif(not shutil.which("tclsh"), reason="needs tclsh")
-def test_the_module_file_puts_the_environment_first(tmp_path: Path):
+def test_the_module_file_prepends_the_environment_to_path(tmp_path: Path):
     """Environment Modules and Lmod run it as Tcl, with their own commands, which are faked here."""
     text = (FILES / "modulefile").read_text("utf-8")
     assert text.startswith("#%Module") and f"/apps/rankroom/{__version__}" in text

@@ -75,12 +75,12 @@ except ExceptionGroup:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has groups of errors from 3.11 on")
-def test_a_group_behind_another_cause_is_reported(tmp_path: Path):
+def test_an_error_with_a_cause_and_a_group_as_context_is_reported(tmp_path: Path):
     (error,) = told(GROUP, tmp_path)["errors"]
     assert error["ename"] == "Error" and "KeyError" in "".join(error["traceback"])
 
 
-def test_what_goes_on_after_a_file_that_failed_can_be_interrupted(tmp_path: Path):
+def test_a_cell_that_continues_after_a_failed_run_magic_can_be_interrupted(tmp_path: Path):
     (tmp_path / "bad.py").write_text("1 / 0\n")
     cell = "import signal\n%run bad.py\nmy_handler = signal.getsignal(signal.SIGINT).__name__"
     found = told(cell, tmp_path)
@@ -92,14 +92,14 @@ def test_what_goes_on_after_a_file_that_failed_can_be_interrupted(tmp_path: Path
     assert (found["raised"], found["failing"]) == (1, True)
 
 
-def test_the_last_traceback_is_shown_and_no_failure(tmp_path: Path):
+def test_the_tb_magic_shows_the_last_traceback_and_reports_no_error(tmp_path: Path):
     (tmp_path / "bad.py").write_text("1 / 0\n")
     found = told("import sys\nsys.last_value = ValueError('old')\n"
                  "sys.last_type, sys.last_traceback = ValueError, None\n%tb", tmp_path)  # fmt: skip
     assert found["errors"] == [] and "ValueError: old" in found["stderr"]
 
 
-def test_a_syntax_error_elsewhere_is_where_the_cell_led_to_it(tmp_path: Path):
+def test_a_syntax_error_is_located_at_the_cell_line_that_led_to_it(tmp_path: Path):
     (tmp_path / "bad.py").write_text("\n" * 119 + "x = = 1\n")
     lines = {
         "import sys\nsys.path.insert(0, '')\n\nimport bad\n": 4,
@@ -116,7 +116,7 @@ def test_a_return_outside_a_function_is_reported_once(tmp_path: Path):
     assert "interactiveshell.py" not in found["stderr"]
 
 
-def test_long_words_are_cut(tmp_path: Path):
+def test_long_error_messages_are_truncated(tmp_path: Path):
     (error,) = told("raise ValueError('x' * 10 ** 6)", tmp_path)["errors"]
     assert error["evalue"].endswith("more characters)") and len(error["evalue"]) < 30_000
     assert sum(map(len, error["traceback"])) < 100_000
@@ -127,7 +127,7 @@ def test_what_a_forked_process_raises_is_on_its_stderr(tmp_path: Path):
     assert "ZeroDivisionError" in told(cell, tmp_path)["stderr"]
 
 
-def test_a_command_that_fails_fails_no_cell_where_ipython_has_no_such_setting(tmp_path: Path):
+def test_a_failed_command_fails_no_cell_if_ipython_lacks_raise_on_error(tmp_path: Path):
     cell = (
         "from rankroom.rank.shell import RankShell\n"
         "RankShell.system_raise_on_error = property(lambda self: self.missing)\n"

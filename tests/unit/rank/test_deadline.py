@@ -53,7 +53,7 @@ def wait_for(calls: list[str], count: int) -> None:
         time.sleep(0.01)  # signal handlers run between two iterations
 
 
-def test_outside_of_a_job_nothing_ends(limit: deadline.Limit):
+def test_outside_a_job_there_is_no_time_limit(limit: deadline.Limit):
     assert rankroom.time_left() is None
     calls: list[str] = []
     rankroom.on_time_limit(lambda: calls.append("called"))
@@ -67,12 +67,12 @@ def test_a_process_in_a_job_asks_slurm(scontrol: Path):
     assert 900 < left <= 1000
 
 
-def test_a_job_without_a_limit_has_no_time_left_to_tell(scontrol: Path):
+def test_time_left_is_none_in_a_job_without_a_time_limit(scontrol: Path):
     scontrol.write_text(said())
     assert rankroom.time_left() is None
 
 
-def test_a_rank_asks_its_supervisor(
+def test_a_rank_reads_its_time_left_from_its_supervisor(
     limit: deadline.Limit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     end = time.time() + 500
@@ -93,7 +93,7 @@ def test_a_call_is_made_in_the_main_thread_when_little_time_is_left(scontrol: Pa
     assert calls == ["MainThread"]
 
 
-def test_a_call_is_made_though_a_library_has_put_all_handlers_back(scontrol: Path):
+def test_a_call_is_made_even_if_a_library_resets_the_signal_handlers(scontrol: Path):
     scontrol.write_text(said(end=time.time() + 40))
     made = threading.Event()
     before = signal.getsignal(deadline._CALL_SIGNAL)
@@ -105,7 +105,7 @@ def test_a_call_is_made_though_a_library_has_put_all_handlers_back(scontrol: Pat
         signal.signal(deadline._CALL_SIGNAL, before)
 
 
-def test_a_call_that_raises_is_told_and_disturbs_nothing(scontrol: Path, capsys):
+def test_an_error_in_a_call_is_printed_and_does_not_propagate(scontrol: Path, capsys):
     scontrol.write_text(said(end=time.time() + 5))
     calls: list[str] = []
 
@@ -154,7 +154,7 @@ def test_methods_of_several_objects_are_all_called(limit: deadline.Limit, monkey
     assert sorted(saved) == ["critic", "generator"]
 
 
-def test_a_cell_that_is_run_again_names_its_objects_anew(limit: deadline.Limit, monkeypatch):
+def test_a_cell_that_runs_again_replaces_its_registered_methods(limit: deadline.Limit, monkeypatch):
     saved: list[str] = []
     for run in (1, 2):
         monkeypatch.setattr(deadline.recorder, "began", run)
@@ -165,7 +165,7 @@ def test_a_cell_that_is_run_again_names_its_objects_anew(limit: deadline.Limit, 
     assert saved == ["generator 2", "critic 2"]
 
 
-def test_a_forked_process_asks_for_itself_and_leaves_the_calls_to_its_parent(scontrol: Path):
+def test_a_forked_process_queries_the_limit_itself_but_makes_no_calls(scontrol: Path):
     scontrol.write_text(said(end=time.time() + 1000))
     rankroom.on_time_limit(print)
     scontrol.write_text(said(end=time.time() + 5000))
@@ -176,7 +176,7 @@ def test_a_forked_process_asks_for_itself_and_leaves_the_calls_to_its_parent(sco
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_limit_that_was_moved_away_counts_again(limit: deadline.Limit):
+def test_a_call_is_due_again_after_the_time_limit_was_extended(limit: deadline.Limit):
     call = deadline.Call(print, before=60)
     assert call.due(50)
     call.made = True
@@ -186,7 +186,7 @@ def test_a_limit_that_was_moved_away_counts_again(limit: deadline.Limit):
     assert not deadline.Call(print, before=60).due(None)
 
 
-def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
+def test_registering_a_call_outside_the_main_thread_is_refused(limit: deadline.Limit):
     found: list[BaseException] = []
 
     def ask() -> None:
@@ -214,7 +214,7 @@ def test_another_thread_is_told_where_to_ask(limit: deadline.Limit):
         ("PENDING", "BeginTime", "job 12 was requeued"),
     ],
 )
-def test_why_a_job_ends(state: str, reason: str, words: str):
+def test_the_reason_for_a_jobs_end_is_read_from_scontrol(state: str, reason: str, words: str):
     assert job_end.why_over(said(state, reason), "12") == words
 
 
@@ -231,7 +231,7 @@ def test_a_new_end_of_the_job_is_noticed(scontrol: Path, monkeypatch: pytest.Mon
         time.sleep(0.01)
 
 
-def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_past_its_end_time_ran_out_of_time(scontrol: Path, monkeypatch: pytest.MonkeyPatch):
     # The fake `scontrol` may take a while to start.
     monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 60.0)
     assert job_end.JobEnd("12", time.time() - 1).why() == "the time of job 12 is over"
@@ -239,7 +239,7 @@ def test_when_its_time_is_over_a_job_ends_for_that(scontrol: Path, monkeypatch: 
     assert job_end.JobEnd("12", time.time() + 60).why() == "job 12 was cancelled or has ended"
 
 
-def test_a_job_that_runs_again_is_another(limit: deadline.Limit):
+def test_a_job_with_a_higher_restart_count_was_requeued(limit: deadline.Limit):
     job = job_end.JobEnd("12", 0.0)
     job.update(said(end=time.time() + 60) + " Restarts=0")
     assert job.over == ""

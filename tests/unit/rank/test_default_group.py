@@ -68,7 +68,7 @@ def wrapped(dist):
     return dist.module.init_process_group
 
 
-def test_on_one_rank_a_cell_that_sets_up_can_run_again(dist, capsys):
+def test_on_one_rank_a_cell_that_calls_init_process_group_can_run_again(dist, capsys):
     torch_adapter._wrap_alone(dist.module)
     init = dist.module.init_process_group
     init("gloo")
@@ -84,7 +84,7 @@ def test_on_one_rank_a_cell_that_sets_up_can_run_again(dist, capsys):
     assert "nccl instead of gloo" in capsys.readouterr().err
 
 
-def test_arguments_may_be_given_by_their_places(dist):
+def test_init_process_group_accepts_positional_arguments(dist):
     init = wrapped(dist)
     init("gloo", "env://", 5, 2, 0)
     [made] = dist.made
@@ -96,12 +96,12 @@ def test_arguments_may_be_given_by_their_places(dist):
         init(bakend="gloo")
 
 
-def test_a_store_of_the_users_own_may_be_given_by_its_place(dist):
+def test_the_users_own_store_may_be_a_positional_argument(dist):
     wrapped(dist)("gloo", None, None, 2, 0, "store")
     assert dist.made[0]["store"] == "store" and torch_adapter._asked is None
 
 
-def test_what_was_asked_for_is_asked_for_again(dist):
+def test_recovery_repeats_the_arguments_of_init_process_group(dist):
     wrapped(dist)("nccl", init_method="env://", rank=0, world_size=2, device_id=3, pg_options="o")
     state = torch_adapter.state() | {"released": True}
     torch_adapter.settle([state, state])
@@ -124,7 +124,7 @@ class Sharded:
     ("models", "deepspeed", "said"),
     [(0, None, False), (1, None, True), (0, "a backend", True)],
 )
-def test_who_keeps_the_default_group_hears_that_it_is_another(
+def test_users_of_fsdp_or_deepspeed_are_warned_of_a_new_default_group(
     dist, monkeypatch, capsys, models, deepspeed, said
 ):
     kind = type("FullyShardedDataParallel", (Sharded,), {})
@@ -144,7 +144,7 @@ def test_who_keeps_the_default_group_hears_that_it_is_another(
     [(False, None, "0"), (True, None, None), (False, "3", "3")],
     ids=["in a cell", "in a script", "the user's choice"],
 )
-def test_nccl_ends_no_process_that_runs_cells(dist, monkeypatch, in_script, own, seen):
+def test_nccl_async_error_handling_is_off_in_cells_only(dist, monkeypatch, in_script, own, seen):
     name, found = "TORCH_NCCL_ASYNC_ERROR_HANDLING", []
     monkeypatch.delenv(name, raising=False)
     if own is not None:
@@ -157,7 +157,7 @@ def test_nccl_ends_no_process_that_runs_cells(dist, monkeypatch, in_script, own,
     assert os.environ.get(name) == own  # programs that a cell starts are not affected
 
 
-def test_what_a_hook_keeps_by_bucket_is_forgotten_with_the_buckets():
+def test_per_bucket_state_of_powersgd_is_reset_with_the_buckets():
     """PowerSGD's state, which would otherwise make each pass fail.
 
     Real ranks cannot test this: on two ranks with Gloo, PowerSGD hangs on its own.

@@ -43,7 +43,7 @@ def rank(released: list[str], monkeypatch: pytest.MonkeyPatch) -> World:
     return World(0, 2, rpc="ipc:///nowhere")
 
 
-def test_a_release_that_comes_before_the_cell_is_for_the_cell(rank: World, released: list[str]):
+def test_a_release_before_its_cell_starts_takes_effect_in_it(rank: World, released: list[str]):
     """The rank was busy with another client's request when the others failed."""
     of_rank = Recovery(rank)
     of_rank.begin("one", [0, 1], 0, False)
@@ -70,7 +70,7 @@ def test_after_a_release_by_hand_ranks_may_meet_again_in_the_same_cell(
     assert rank.gather("hvd.init()", None) == [1, 2]
 
 
-def test_a_release_after_the_cell_is_for_no_later_one(rank: World, released: list[str]):
+def test_a_release_after_its_cell_does_not_affect_later_ones(rank: World, released: list[str]):
     """For example on a rank that has failed itself, when the others are released."""
     of_rank = Recovery(rank)
     of_rank.begin("one", [0, 1], 0, False)
@@ -79,7 +79,7 @@ def test_a_release_after_the_cell_is_for_no_later_one(rank: World, released: lis
     assert rank.gather("hvd.init()", None) == [1, 2]  # in another client's request
 
 
-def test_a_rank_that_is_let_go_does_not_go_on_with_one_that_is_gone(rank: World):
+def test_a_released_rank_does_not_continue_with_a_killed_peer(rank: World):
     """Both had arrived, then one of them was killed."""
     rank.begin("one", (0, 1), 0)
     rank.release(True)
@@ -96,7 +96,7 @@ def peer() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("listening", [True, False])
-def test_what_waits_for_a_peer_while_it_is_set_up_is_broken_off(
+def test_a_library_setup_that_waits_for_a_peer_can_be_broken_off(
     peer: socket.socket, listening: bool
 ):
     connecting, found = Connecting(listening=listening), list[sockets.Socket]()
@@ -124,7 +124,7 @@ def test_what_waits_for_a_peer_while_it_is_set_up_is_broken_off(
             later.recv(1)
 
 
-def test_who_is_let_go_before_does_not_begin_to_connect():
+def test_a_rank_released_beforehand_does_not_start_connecting():
     def check() -> None:
         raise ReleasedError(world.PEER_FAILED.format(what="it"))
 

@@ -37,7 +37,7 @@ def test_every_framework_finds_its_rank():
     }
 
 
-def test_the_users_own_timeline_of_horovod_is_left_alone():
+def test_the_users_horovod_timeline_and_stall_settings_are_kept():
     for own, given in (({}, "DYNAMIC"), ({"HOROVOD_TIMELINE": "/a.json"}, "/a.json")):
         assert environment(**own)["HOROVOD_TIMELINE"] == given
     assert environment(HOROVOD_TIMELINE="")["HOROVOD_TIMELINE"] == "DYNAMIC"
@@ -77,19 +77,19 @@ def test_each_rank_has_its_device(rank, devices, device):
 
 
 @pytest.mark.parametrize(("devices", "is_shared"), [(0, False), (2, True), (3, False), (8, False)])
-def test_nccl_takes_ranks_that_share_a_gpu_for_those_of_different_hosts(devices, is_shared):
+def test_nccl_treats_ranks_that_share_a_gpu_as_different_hosts(devices, is_shared):
     hosts = [environment(rank=rank, devices=devices).get("NCCL_HOSTID") for rank in range(3)]
     assert hosts == (["node7-0", "node7-1", "node7-2"] if is_shared else [None] * 3)
     assert "NCCL_HOSTID" not in environment(devices=devices, NCCL_HOSTID="mine")
 
 
-def test_nccl_takes_instances_of_a_gpu_for_gpus_of_different_hosts():
+def test_nccl_treats_mig_instances_as_different_hosts():
     mine = {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2,MIG-3"}
     hosts = [environment(rank=rank, devices=3, **mine)["NCCL_HOSTID"] for rank in range(3)]
     assert hosts == ["node7-0", "node7-1", "node7-2"]
 
 
-def test_nccl_meets_where_other_machines_do_not_reach():
+def test_on_a_single_node_nccl_is_confined_to_one_interface():
     assert environment(devices=3)["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert "NCCL_SOCKET_IFNAME" not in environment(devices=3, NCCL_SOCKET_IFNAME="ib0")
     # Between nodes, NCCL may use several interfaces, and selects the fast ones itself.
@@ -106,7 +106,7 @@ def test_ports_are_free_and_all_different():
             probe.bind(("127.0.0.1", port))
 
 
-def test_where_all_ports_are_given_out_any_will_do(monkeypatch, tmp_path):
+def test_free_ports_may_be_ephemeral_if_the_range_covers_all_ports(monkeypatch, tmp_path):
     monkeypatch.setattr("rankroom.rank.environment.EPHEMERAL_PORT_RANGE_FILE", tmp_path / "range")
     (tmp_path / "range").write_text("1024\t60999\n")
     assert len(set(free_ports(3))) == 3

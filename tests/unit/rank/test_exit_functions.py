@@ -58,7 +58,7 @@ print("the next run")
     [("", []), ("sys.exit(3)", ["ScriptExit"]), ("1 / 0", ["ZeroDivisionError"])],
     ids=["well", "with a status", "with an error"],
 )
-def test_they_are_called_at_its_end_and_those_of_libraries_at_that_of_the_process(
+def test_a_scripts_exit_functions_run_at_its_end_and_libraries_at_process_exit(
     tmp_path: Path, end: str, said: list[str]
 ):
     packages = tmp_path / "venv" / "site-packages"
@@ -98,7 +98,7 @@ def finish(exit_code):
     ("end", "said"),
     [("", "0"), ("sys.exit(3)", "3"), ("1 / 0", "1"), ("wandb.finish(exit_code=0)", "0")],
 )
-def test_a_run_of_weights_and_biases_is_sent_at_its_end(tmp_path: Path, end: str, said: str):
+def test_a_wandb_run_is_finished_with_the_scripts_status(tmp_path: Path, end: str, said: str):
     (tmp_path / "wandb.py").write_text(TRACKER)
     (tmp_path / "train.py").write_text(f"import sys, wandb\nwandb.init()\n{end}")
     done = subprocess.run(
@@ -110,7 +110,7 @@ def test_a_run_of_weights_and_biases_is_sent_at_its_end(tmp_path: Path, end: str
 
 
 @pytest.mark.parametrize("made", ["None", "os.fdopen(os.pipe()[1], 'w'); sys.stdout.close()"])
-def test_a_forked_process_ends_whatever_it_has_made_of_its_output(made: str):
+def test_a_forked_process_exits_even_if_its_stdout_is_unusable(made: str):
     code = (
         "import os, sys\nfrom rankroom.rank.script import end_fork\n"
         f"sys.stdout = {made}\ntry:\n    end_fork(3)\nfinally:\n    os._exit(99)"

@@ -42,14 +42,14 @@ def of(debugger: Any, line: str) -> tuple[int, list[str]]:
     return found["begin"], found["matches"]
 
 
-def test_commands_and_names_in_the_first_word(debugger: Any):
+def test_the_first_word_is_completed_to_commands_and_names(debugger: Any):
     begin, found = of(debugger, "lo")
     assert begin == 0 and {"locals", "longlist", "loop", "losses"} == set(found)
     assert "until" in of(debugger, "unt")[1] and "until" not in of(debugger, "p unt")[1]
     assert of(debugger, "  los") == (2, ["losses"])
 
 
-def test_names_attributes_and_builtins_behind_a_command(debugger: Any):
+def test_names_attributes_and_builtins_are_completed_after_a_command(debugger: Any):
     assert of(debugger, "p los") == (2, ["losses"])
     assert of(debugger, "p tot") == (2, ["total"])
     assert of(debugger, "p losses.ke") == (2, ["losses.keys"])
@@ -60,11 +60,11 @@ def test_names_attributes_and_builtins_behind_a_command(debugger: Any):
 
 
 @pytest.mark.parametrize("line", ["p nothing.at.all", "p losses..", "p 'é", "p f().x", "x" * 5000])
-def test_lines_in_which_nothing_can_follow(debugger: Any, line: str):
+def test_a_line_without_possible_completions_has_no_matches(debugger: Any, line: str):
     assert of(debugger, line)[1] == []
 
 
-def test_an_attribute_that_takes_long_keeps_nobody(debugger: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_attribute_does_not_block_completion(debugger: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(frame_completion, "SEARCH_TIMEOUT_S", 0.05)
     completion = FrameCompletion()
     begun = time.monotonic()

@@ -23,7 +23,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_on_a_process_set_is_named_and_refused_by_that_set(monkeypatch, name):
+def test_a_call_is_named_and_refused_according_to_its_process_set(monkeypatch, name):
     asked = []
 
     def members(library, number, size):

@@ -62,7 +62,7 @@ def test_a_module_that_does_not_exist_is_still_missing():
         importlib.import_module("no_such_module_anywhere")
 
 
-def test_an_import_that_takes_long_is_a_span(module, monkeypatch):
+def test_the_first_import_of_a_listed_slow_module_adds_a_span(module, monkeypatch):
     made = SpanRecorder()
     monkeypatch.setattr(import_hooks, "recorder", made)
     monkeypatch.setattr(import_hooks, "SLOW_IMPORTS", (module,))

@@ -40,13 +40,13 @@ def out(code: str, widgets: str) -> str:
 
 @pytest.mark.parametrize("widgets", [WITHOUT, WITH], ids=["without widgets", "with widgets"])
 @pytest.mark.parametrize("name", ["tqdm.auto", "tqdm.notebook", "tqdm"])
-def test_a_bar_is_text(name: str, widgets: str) -> None:
+def test_tqdm_shows_a_text_progress_bar(name: str, widgets: str) -> None:
     shown = out(f"from {name} import tqdm\nfor _ in tqdm(range(4), desc='load'): pass", widgets)
     assert "load: 100%" in shown and "4/4" in shown and "Warning" not in shown
 
 
 @pytest.mark.parametrize("name", ["tqdm.auto", "tqdm.notebook"])
-def test_a_notebooks_arguments_are_taken(name: str) -> None:
+def test_tqdm_accepts_the_arguments_of_notebook_bars(name: str) -> None:
     bar = "tqdm(total=2, display=True, ncols='80%', colour='green')"
     shown = out(f"from {name} import tqdm, trange\nwith {bar} as bar: bar.update(2)", WITH)
     assert "100%" in shown and "2/2" in shown
@@ -112,7 +112,7 @@ def test_hydra_looks_beside_the_notebook_in_a_cell(tmp_path: Path) -> None:
     assert printed(tmp_path, code, hydra___internal__utils=HYDRA) == "/mine None\n"
 
 
-def test_accelerate_begins_anew_where_its_group_is_gone_or_another(tmp_path: Path) -> None:
+def test_accelerate_is_reset_when_its_group_is_gone_or_has_changed(tmp_path: Path) -> None:
     code = f"""{GROUP}
 from accelerate.accelerator import Accelerator
 print(Accelerator(cpu=True).is_new, Accelerator(True).is_new)
@@ -133,7 +133,7 @@ Is_initialized = lambda: True
 
 
 @pytest.mark.parametrize(("size", "processes", "notes"), [(2, 1, 1), (2, 2, 0), (1, 1, 0)])
-def test_mpi_is_said_to_know_nothing_of_the_ranks(
+def test_a_note_is_added_if_mpi4py_does_not_see_the_ranks(
     tmp_path: Path, size: int, processes: int, notes: int
 ) -> None:
     code = f"""

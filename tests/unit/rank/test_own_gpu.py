@@ -42,13 +42,13 @@ def test_gpus_that_the_user_chose_stay():
     assert context.visible == ["GPU:0", "GPU:1"]
 
 
-def test_gpus_that_the_user_has_hidden_from_tensorflow_are_not_asked_for():
+def test_a_gpu_that_is_hidden_from_tensorflow_is_not_selected():
     context = Context(2)
     keep_to_own_gpu(context, "cuda:3")
     assert context.visible == ["GPU:0", "GPU:1"]
 
 
-def test_where_it_is_too_late_a_line_says_so(capsys: pytest.CaptureFixture[str]):
+def test_a_warning_says_that_tensorflow_already_uses_all_gpus(capsys: pytest.CaptureFixture[str]):
     context = Context(4, is_in_use=True)
     keep_to_own_gpu(context, "cuda:1")
     assert "uses all 4 GPUs of the node" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def total(*values: Any) -> int:
     return sum(sizes(values).values())
 
 
-def test_a_storage_counts_once_whoever_names_it():
+def test_a_storage_shared_by_several_variables_counts_once():
     tensor = torch.zeros(1000)
     assert total(tensor, tensor[:10], [tensor.view(10, 100)], {"x": (tensor.detach(),)}) == 4000
     array = np.zeros(1000)
@@ -42,7 +42,7 @@ def test_a_storage_counts_once_whoever_names_it():
     assert total(np.zeros(0), torch.zeros(0), torch.zeros(5, device="meta")) == 0
 
 
-def test_a_network_with_its_gradients_and_its_optimizer():
+def test_a_networks_gradients_and_optimizer_state_are_counted():
     net = torch.nn.Linear(10, 10, bias=False)
     assert total(net, net.weight) == 400
     net(torch.zeros(1, 10)).sum().backward()
@@ -52,13 +52,13 @@ def test_a_network_with_its_gradients_and_its_optimizer():
     assert total(net, optimizer) == pytest.approx(1600, abs=8)  # two moments and a step count
 
 
-def test_only_what_is_known_is_looked_into():
+def test_only_objects_of_known_types_are_inspected():
     deep: list[Any] = []
     deep.append(deep)
     assert total(Unsayable(), [Unsayable()], deep, "text", 3, None) == 0
 
 
-def test_of_this_process():
+def test_the_memory_of_this_process_is_measured():
     block = np.ones(32 * MB, np.uint8)
     found = own_memory([block], "cpu")
     assert found.named == 32 * MB and found.device == "cpu" and found.used is None
@@ -66,14 +66,14 @@ def test_of_this_process():
     assert found.unshared is None or 32 * MB < found.unshared <= found.resident
 
 
-def test_without_the_kernels_word(tmp_path: Path):
+def test_unshared_memory_is_read_from_smaps_rollup_or_unknown(tmp_path: Path):
     assert _unshared(tmp_path / "none") is None
     said = tmp_path / "smaps_rollup"
     said.write_text("0-f [rollup]\nRss: 90 kB\nPrivate_Clean:   8 kB\nPrivate_Dirty:  20 kB\n")
     assert _unshared(said) == 28 * 1024
 
 
-def test_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+def test_the_memory_of_the_ranks_gpu_is_measured(monkeypatch: pytest.MonkeyPatch):
     pretend_gpus(monkeypatch, "2,5")
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda number: 100 + number)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: 200 + number)

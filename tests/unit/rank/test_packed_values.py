@@ -92,7 +92,7 @@ def test_a_function_of_another_python_is_refused_and_values_are_not(
     assert unpack(pack({"f": lambda x: x + 1}))["f"](1) == 2
 
 
-def test_tensors_come_to_the_notebooks_processor(monkeypatch: pytest.MonkeyPatch):
+def test_tensors_are_loaded_onto_the_cpu_in_the_notebook(monkeypatch: pytest.MonkeyPatch):
     import torch
 
     asked: list[object] = []

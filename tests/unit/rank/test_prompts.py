@@ -91,7 +91,7 @@ def test_a_release_ends_the_question_and_those_that_follow(prompts: Prompts, eve
     assert ask(prompts) == "on we go"
 
 
-def test_where_nobody_answers_nothing_is_asked(prompts: Prompts):
+def test_prompts_are_refused_where_no_one_can_answer(prompts: Prompts):
     assert prompts.refusal() == ""
     there: list[str] = []
     thread = threading.Thread(target=lambda: there.append(prompts.refusal()))
@@ -108,7 +108,7 @@ def test_where_nobody_answers_nothing_is_asked(prompts: Prompts):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_is_passed_over_is_said_once_for_each_place(
+def test_a_prompt_skipped_repeatedly_at_one_place_is_reported_once(
     prompts: Prompts, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_what_is_passed_over_is_said_once_for_each_place(
     assert line.endswith(" skipped: the run is not interactive, so no one can answer")
 
 
-def test_the_watchdog_knows_that_it_asks(prompts: Prompts, events: Events):
+def test_the_watchdog_sees_an_open_prompt(prompts: Prompts, events: Events):
     stands = []
 
     def answer(args: dict[str, Any]) -> None:

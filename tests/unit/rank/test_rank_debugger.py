@@ -33,7 +33,7 @@ def said(code: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_where_nobody_answers_a_debugger_of_others_is_passed_over_too(tmp_path: Path):
+def test_a_librarys_debugger_is_skipped_in_a_non_interactive_run(tmp_path: Path):
     """Such as ipdb's, which is an instance of the shell's debugger class."""
     code = """
 asking.begin(interactive=False)
@@ -50,7 +50,7 @@ print(sys.gettrace())
     assert traced == "None"
 
 
-def test_after_a_cell_no_debugger_traces_whoever_has_made_it(tmp_path: Path):
+def test_after_a_cell_debuggers_stop_tracing_but_user_tracers_stay(tmp_path: Path):
     code = """
 asking.begin(interactive=True)
 sys.settrace(mine := lambda *about: None)
@@ -67,7 +67,7 @@ print(sys.gettrace(), hasattr(debugger, "initial_frame"))
     assert lines[0] == "True" and "asks for 9" in lines and lines[-1] == "None False"
 
 
-def test_commands_are_done_before_anything_is_asked(tmp_path: Path):
+def test_commands_passed_to_set_trace_run_without_a_prompt(tmp_path: Path):
     code = """
 asking.begin(interactive=True)
 debugger_hooks.set_trace(commands=["p 6 * 7", "c"])

@@ -38,7 +38,7 @@ def shown(cell: str, folder: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_what_a_name_is_asked_for_is_shown(tmp_path: Path):
+def test_help_and_source_of_an_object_are_displayed(tmp_path: Path):
     about, source, text = shown(
         "def scale(x):\n    'Says what it does.'\n    return 2 * x\n\n"
         "scale?\nscale??\nget_ipython().run_line_magic('pdoc', 'scale')",
@@ -61,7 +61,7 @@ def test_a_representation_that_is_too_large_is_named():
     assert jsonable(small) == small
 
 
-def test_what_is_displayed_as_json_is_json():
+def test_application_json_output_is_always_serializable():
     given = {"application/json": numpy.arange(3)}, {"application/json": numpy.float32(0)}
     assert [jsonable(each)["application/json"] for each in given] == [[0, 1, 2], 0.0]
     assert json.dumps(jsonable({"application/json": set()}))

@@ -66,7 +66,7 @@ def fresh(monkeypatch):
         ("gloo", None, False),  # a group of the user's own that this rank is not in
     ],
 )
-def test_what_nccl_carries_is_aborted(monkeypatch, backend, config, aborted):
+def test_a_release_aborts_groups_that_use_nccl(monkeypatch, backend, config, aborted):
     told = []
     monkeypatch.setitem(sys.modules, C10D, distributed(told, config, get_backend=lambda: backend))
     assert torch_adapter.release() == ["torch.distributed"]
@@ -76,7 +76,7 @@ def test_what_nccl_carries_is_aborted(monkeypatch, backend, config, aborted):
     assert torch_adapter._lost == aborted
 
 
-def test_a_pytorch_that_cannot_abort_says_nothing_of_a_release(monkeypatch):
+def test_a_pytorch_without_abort_releases_nothing(monkeypatch):
     c10d = distributed([])
     del c10d._abort_process_group
     monkeypatch.setitem(sys.modules, C10D, c10d)
@@ -122,7 +122,7 @@ def test_ranks_that_are_out_of_step_do_not_wait_for_nccl(monkeypatch):
     assert told == ["the world"] and torch_adapter._asked is None
 
 
-def test_an_abort_that_does_not_end_is_given_up(monkeypatch):
+def test_an_abort_that_does_not_end_fails_and_suggests_a_restart(monkeypatch):
     over = threading.Event()
     c10d = distributed([], _abort_process_group=lambda group: over.wait(60))
     monkeypatch.setitem(sys.modules, C10D, c10d)
@@ -133,7 +133,7 @@ def test_an_abort_that_does_not_end_is_given_up(monkeypatch):
     over.set()
 
 
-def test_a_group_that_was_aborted_but_is_kept_costs_nothing(monkeypatch):
+def test_settling_ignores_a_group_that_was_already_aborted(monkeypatch):
     def aborted(group=None):
         raise ValueError("Invalid process group specified or has been destroyed.")
 
@@ -142,7 +142,7 @@ def test_a_group_that_was_aborted_but_is_kept_costs_nothing(monkeypatch):
     torch_adapter.settle([STATE, STATE])
 
 
-def test_what_takes_nccls_place_does_not_wait_for_it_for_ever(monkeypatch):
+def test_replacing_nccl_waits_for_the_gpu_only_up_to_a_timeout(monkeypatch):
     told, waited = [], []
     c10d = distributed(
         told, destroy_process_group=pytest.fail, init_process_group=lambda backend: None,
@@ -179,7 +179,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch_spans, "_results", {})
 
 
-def test_a_gpu_that_computes_is_cut_off_from_nothing(gpu, monkeypatch):
+def test_a_release_cuts_off_no_collective_on_a_gpu_that_only_computes(gpu, monkeypatch):
     assert not torch_adapter.is_cut_off()
     monkeypatch.setattr(torch_device, "sees_all", lambda: False)
     assert torch_adapter.is_cut_off()  # it may be in a collective that is not followed
@@ -187,12 +187,12 @@ def test_a_gpu_that_computes_is_cut_off_from_nothing(gpu, monkeypatch):
     assert not torch_adapter.is_cut_off()
 
 
-def test_what_is_followed_is_cut_off(gpu, monkeypatch):
+def test_a_release_cuts_off_a_followed_collective(gpu, monkeypatch):
     monkeypatch.setattr(torch_device, "is_in_collective", lambda: True)
     assert torch_adapter.is_cut_off()
 
 
-def test_what_nobody_has_waited_for_yet_is_cut_off(gpu):
+def test_a_release_cuts_off_a_pending_async_collective(gpu):
     world = World()
 
     def begun(device):
@@ -208,7 +208,7 @@ def test_what_nobody_has_waited_for_yet_is_cut_off(gpu):
     assert not torch_adapter.is_cut_off()
 
 
-def test_the_result_of_a_functional_collective_is_cut_off_while_it_is_there(gpu):
+def test_a_functional_collective_is_cut_off_while_its_result_exists(gpu):
     class Result:
         pass
 
@@ -270,7 +270,7 @@ def test_a_rank_that_waits_for_others_to_connect_is_released(nccl):
     assert torch_connecting._before is None and "a group" in torch_connecting.connected
 
 
-def test_what_listens_once_others_have_connected_is_left_alone(nccl):
+def test_listening_sockets_are_left_alone_once_a_peer_has_connected(nccl):
     """NCCL's own servers listen by then; without their sockets, they would loop forever."""
     server = listener()
 
@@ -293,7 +293,7 @@ def test_servers_that_listen_everywhere_are_left_alone(nccl, monkeypatch):
     assert isinstance(connects([]), TimeoutError)
 
 
-def test_where_ranks_are_connected_nothing_is_looked_at(nccl, monkeypatch):
+def test_sockets_are_not_listed_unless_nccl_is_connecting(nccl, monkeypatch):
     monkeypatch.setattr(torch_connecting.sockets, "open_sockets", pytest.fail)
     torch_connecting.give_up()
     monkeypatch.setitem(sys.modules, C10D, distributed([], "cpu:gloo"))
@@ -301,7 +301,7 @@ def test_where_ranks_are_connected_nothing_is_looked_at(nccl, monkeypatch):
     assert "another" in torch_connecting.connected
 
 
-def test_a_group_that_is_made_has_ranks_that_are_not_connected(nccl):
+def test_making_a_group_resets_connections_and_spares_gloos_sockets(nccl):
     torch_connecting.connected.add("a group")
 
     def call():

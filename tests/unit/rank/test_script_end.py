@@ -82,7 +82,7 @@ def stop():
     ],
     ids=["processes", "threads", "manager", "server", "server's method"],
 )
-def test_what_python_ends_with_a_program_is_ended(tmp_path: Path, script: str):
+def test_executors_and_child_processes_of_a_script_end_with_it(tmp_path: Path, script: str):
     assert lines(tmp_path, f"{script}\nprint('done')") == ["done", *LAST]
 
 
@@ -122,7 +122,7 @@ SAVED = ["saved by an executor", "saved by a thread", "saved by an exit function
 
 
 @pytest.mark.parametrize("how", ["file", "zip", "module", "module's folder"])
-def test_what_still_runs_can_pickle_classes_of_the_script(tmp_path: Path, how: str):
+def test_work_still_running_at_the_end_can_pickle_the_scripts_classes(tmp_path: Path, how: str):
     package = tmp_path / "mine"
     package.mkdir()
     for file in (tmp_path / "train.py", package / "train.py", package / "__main__.py"):
@@ -137,7 +137,7 @@ def test_what_still_runs_can_pickle_classes_of_the_script(tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("end", ["raise ValueError('no data')", "raise SystemExit(3)"])
-def test_after_an_error_others_are_told_and_then_what_it_has_begun_is_waited_for(
+def test_a_script_error_is_reported_before_unfinished_threads_are_waited_for(
     tmp_path: Path, end: str
 ):
     (tmp_path / "train.py").write_text(f"{SAVES}\n{end}")
@@ -183,12 +183,12 @@ os.kill(os.getpid(), signal.SIGUSR1)
 
 
 @pytest.mark.parametrize("end", ["", "raise ValueError('no data')", "raise SystemExit(3)"])
-def test_its_signal_handlers_end_with_it(tmp_path: Path, end: str):
+def test_signal_handlers_of_a_script_are_reset_at_its_end(tmp_path: Path, end: str):
     found = lines(tmp_path, HANDLERS + end)
     assert found[0] == "requeued by 10" and found[-2:] == LAST
 
 
-def test_a_library_keeps_the_handler_that_it_sets_once_for_its_workers(tmp_path: Path):
+def test_a_librarys_sigchld_handler_survives_the_end_of_the_script(tmp_path: Path):
     (tmp_path / "train.py").write_text("import library")
     packages = tmp_path / "site-packages"
     packages.mkdir()
@@ -210,7 +210,7 @@ def test_a_library_keeps_the_handler_that_it_sets_once_for_its_workers(tmp_path:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python makes no event loop of its own")
-def test_it_has_an_event_loop_of_its_own_until_its_exit_functions_are_over(tmp_path: Path):
+def test_a_script_has_its_own_event_loop_until_its_exit_functions_end(tmp_path: Path):
     script = (
         "import asyncio, atexit, os\n"
         "async def main(word): print(word, asyncio.current_task() is not None)\n"
@@ -224,7 +224,7 @@ def test_it_has_an_event_loop_of_its_own_until_its_exit_functions_are_over(tmp_p
     assert lines(tmp_path, script) == ["runs True", "ends True", *LAST]
 
 
-def test_what_it_registers_itself_is_called_at_its_end(tmp_path: Path):
+def test_library_functions_that_a_script_registers_run_at_its_end(tmp_path: Path):
     (tmp_path / "kept").mkdir()
     found = lines(
         tmp_path,

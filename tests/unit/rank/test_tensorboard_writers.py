@@ -60,7 +60,7 @@ def writer() -> Writer:
     return kind()
 
 
-def test_scalars_of_a_summary_writer(points: metrics.MetricRecorder, writer: Writer):
+def test_scalars_of_a_summary_writer_become_metrics(points: metrics.MetricRecorder, writer: Writer):
     assert writer.add_scalar("loss/train", 0.5, 3, walltime=1.0) == "written"
     writer.add_scalar(tag="loss/train", scalar_value=0.25, global_step=4)
     writer.add_scalar("rate", 0.1)
@@ -99,13 +99,13 @@ def test_each_folder_has_a_curve_of_its_own(
     assert taken(points) == [("loss", 0, 1)], "another run has names of its own"
 
 
-def test_what_a_writer_refuses_is_no_metric(points: metrics.MetricRecorder, writer: Writer):
+def test_a_value_the_writer_rejects_is_no_metric(points: metrics.MetricRecorder, writer: Writer):
     with pytest.raises(ValueError, match="mine"):
         writer.add_scalar("loss", None, 3)
     assert taken(points) == []
 
 
-def test_between_runs_a_writer_writes_as_ever(writer: Writer):
+def test_between_runs_a_writer_records_no_metrics(writer: Writer):
     assert not recorder.on
     assert writer.add_scalar("loss", 0.5, 3) == "written"
     assert list(metrics.points.take(0)) == []
@@ -115,7 +115,7 @@ def test_between_runs_a_writer_writes_as_ever(writer: Writer):
     ("eager", "written", "kept"),
     [(True, True, [("loss", 3, 0.5)]), (True, False, []), (False, object(), [])],
 )
-def test_summaries_of_tensorflow_where_they_are_written(
+def test_tensorflow_summaries_become_metrics_only_if_written(
     points: metrics.MetricRecorder,
     monkeypatch: pytest.MonkeyPatch,
     eager: bool,
@@ -137,7 +137,7 @@ def test_summaries_of_tensorflow_where_they_are_written(
     assert taken(points) == kept
 
 
-def test_summaries_of_tensorflow_are_told_apart_as_in_tensorboard(
+def test_tensorflow_summaries_are_named_by_folder_and_scope(
     points: metrics.MetricRecorder, monkeypatch: pytest.MonkeyPatch
 ):
     scope = ""

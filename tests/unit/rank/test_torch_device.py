@@ -22,7 +22,7 @@ def call(what: str, number: int = -1, device: str = "cuda:1") -> None:
     torch_device.end(followed, what, number)
 
 
-def test_the_first_that_others_do_not_join_is_named(cuda):
+def test_the_collective_that_the_gpu_is_blocked_in_is_named(cuda):
     call("dist.all_reduce #1")
     call("dist.all_reduce #2")
     assert torch_device.blocking_collective() is None  # it is computing the first one's input
@@ -37,7 +37,7 @@ def test_the_first_that_others_do_not_join_is_named(cuda):
     assert torch_device.blocking_collective() is None
 
 
-def test_seconds_count_from_when_it_could_begin(cuda, monkeypatch):
+def test_blocked_time_counts_from_when_the_gpu_reaches_the_collective(cuda, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(
         torch_device, "time", SimpleNamespace(monotonic=lambda: now[0], time_ns=lambda: 0)
@@ -51,7 +51,7 @@ def test_seconds_count_from_when_it_could_begin(cuda, monkeypatch):
     assert torch_device.blocking_collective()[1] == 7
 
 
-def test_what_is_on_the_cpu_or_in_a_graph_is_not_followed(cuda):
+def test_collectives_on_the_cpu_or_in_a_cuda_graph_are_not_followed(cuda):
     tensor = SimpleNamespace(is_cuda=True, device="cuda:1")
     assert torch_device.device_of([tensor, tensor]) == "cuda:1"
     for other in (SimpleNamespace(is_cuda=False), None, [], 3):
@@ -94,7 +94,7 @@ def test_the_end_of_a_cell_waits_for_a_gpu_but_not_for_long(cuda, monkeypatch):
     assert cuda.added == [] and not torch_device._followed
 
 
-def test_a_clock_is_looked_at_again_after_a_while(cuda, monkeypatch):
+def test_a_gpu_clock_is_synchronized_again_after_its_lifetime(cuda, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(
         torch_device,
@@ -110,7 +110,7 @@ def test_a_clock_is_looked_at_again_after_a_while(cuda, monkeypatch):
     assert torch_device._clocks["cuda:1"].us == 120_000_000
 
 
-def test_what_fails_here_is_said_once_and_costs_the_cell_nothing(cuda, monkeypatch):
+def test_a_failure_to_follow_a_gpu_is_noted_once_and_raises_nothing(cuda, monkeypatch):
     def fails(self, other):
         raise ValueError("no such event")
 
@@ -123,7 +123,7 @@ def test_what_fails_here_is_said_once_and_costs_the_cell_nothing(cuda, monkeypat
     assert torch_device.begin("cuda:1") is None
 
 
-def test_thousands_that_nobody_asks_for_take_no_more_than_a_few_events(cuda):
+def test_thousands_of_collectives_use_a_bounded_number_of_cuda_events(cuda):
     for number in range(5000):
         Event.at = max(0, Event.recorded - 20)  # a GPU that is ten collectives behind
         call(f"dist.all_reduce #{number}")
@@ -135,7 +135,7 @@ def test_thousands_that_nobody_asks_for_take_no_more_than_a_few_events(cuda):
     assert len(torch_device._followed) <= torch_device.MAX_FOLLOWED
 
 
-def test_a_gpu_that_has_failed_waits_in_nothing(cuda, monkeypatch):
+def test_a_failed_gpu_is_not_blocked_in_a_collective(cuda, monkeypatch):
     call("dist.all_reduce #1")
     Event.at = 1
 
@@ -174,7 +174,7 @@ def test_errors_after_which_a_gpu_is_of_no_use(error, is_lost):
     assert torch_device.is_lost(error) == is_lost
 
 
-def test_whether_a_gpu_is_in_a_collective_goes_by_what_it_was_given(cuda):
+def test_a_gpu_is_in_a_collective_until_all_given_to_it_have_ended(cuda):
     assert torch_device.sees_all() and not torch_device.is_in_collective()
     call("dist.all_reduce #1")
     call("dist.all_reduce #1", device="cuda:2")
@@ -189,7 +189,7 @@ def test_whether_a_gpu_is_in_a_collective_goes_by_what_it_was_given(cuda):
     assert not torch_device.is_in_collective()
 
 
-def test_what_may_come_to_none_counts_once_it_was_given_some(cuda):
+def test_a_possible_collective_counts_once_the_gpu_was_given_it(cuda):
     given = []
     followed = torch_device.begin("cuda:1", lambda: bool(given))
     assert not torch_device.is_in_collective()
@@ -207,7 +207,7 @@ def test_other_threads_collectives_are_followed(cuda):
     assert torch_device.is_in_collective()
 
 
-def test_what_is_not_followed_is_known(cuda, monkeypatch):
+def test_sees_all_is_false_if_a_collective_may_not_be_followed(cuda, monkeypatch):
     torch_device.miss()
     assert not torch_device.sees_all()
     torch_device.finish()  # the missed collective was this cell's
@@ -246,7 +246,7 @@ def test_each_device_has_events_of_its_own(cuda):
     }  # fmt: skip
 
 
-def test_a_cell_with_many_that_are_over_by_now_is_followed_on(cuda):
+def test_completed_collectives_make_room_for_following_new_ones(cuda):
     for number in range(torch_device.MAX_FOLLOWED):
         call(f"dist.all_reduce #{number}")
     assert torch_device.begin("cuda:1") is None  # all of them may hang
@@ -256,7 +256,7 @@ def test_a_cell_with_many_that_are_over_by_now_is_followed_on(cuda):
     assert len(torch_device._followed) == 1
 
 
-def test_a_clock_that_another_is_in_the_way_of_stays_as_it_is(cuda, monkeypatch):
+def test_a_gpu_clock_is_not_synchronized_while_its_stream_is_busy(cuda, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(
         torch_device,
@@ -279,7 +279,7 @@ def test_a_clock_that_another_is_in_the_way_of_stays_as_it_is(cuda, monkeypatch)
 
 
 @pytest.mark.parametrize("where", ["current_stream", "record", "begin again", "end"])
-def test_a_release_that_comes_in_here_ends_the_cell(cuda, monkeypatch, where):
+def test_a_release_while_a_collective_is_being_followed_is_raised(cuda, monkeypatch, where):
     def released(*args):
         raise ReleasedError("the others do not join")
 
@@ -336,7 +336,7 @@ def test_a_gpu_is_asked_nothing_while_a_graph_is_recorded(cuda, graph):
     assert not torch_device.is_in_collective() and Event.asked > 0
 
 
-def test_a_graph_that_fails_to_be_recorded_is_over(cuda, graph):
+def test_a_cuda_graph_capture_that_fails_counts_as_ended(cuda, graph):
     graph.fails = True
     with pytest.raises(RuntimeError, match="no"):
         graph.capture_begin()

@@ -89,14 +89,14 @@ def followed():
     return [each.what for each in torch_device._followed]
 
 
-def test_what_has_returned_goes_on_until_the_gpu_is_through(c10d):
+def test_a_collective_lasts_until_the_gpu_has_completed_it(c10d):
     operation(c10d)(lambda *args: None, (TENSOR,), {})
     assert followed() == ["dist.all_reduce #1"] and torch_device.is_in_collective()
     Event.at = Event.recorded
     assert not torch_device.is_in_collective()
 
 
-def test_a_call_that_says_something_is_followed_too(c10d, cuda):
+def test_a_call_that_returns_a_value_is_followed_too(c10d, cuda):
     """`dist.recv` returns the sender's rank."""
     recv = operation(c10d, "recv", "tensor", "src", "group")
     assert recv(lambda *args: 3, (TENSOR, 3), {}) == 3
@@ -104,14 +104,14 @@ def test_a_call_that_says_something_is_followed_too(c10d, cuda):
     assert cuda.added == []  # its span is measured on the GPU
 
 
-def test_what_is_waited_for_later_is_followed_then(c10d):
+def test_an_async_collective_is_followed_once_it_is_waited_for(c10d):
     work = operation(c10d)(lambda *args: c10d.Work(), (TENSOR,), {})
     assert followed() == [] and torch_works.goes_on()
     work.wait()
     assert followed() == ["dist.all_reduce #1"] and not torch_works.goes_on()
 
 
-def test_what_has_no_tensor_of_torchs_is_followed_where_nccl_carries_it(c10d):
+def test_a_collective_without_tensors_is_followed_if_its_group_uses_nccl(c10d):
     barrier = operation(c10d, "barrier", "group", "async_op")
     barrier(lambda *args: None, (), {})
     assert followed() == ["dist.barrier #1"]
@@ -122,7 +122,7 @@ def test_what_has_no_tensor_of_torchs_is_followed_where_nccl_carries_it(c10d):
     assert followed() == ["dist.barrier #1"]
 
 
-def test_what_is_only_taken_down_is_followed_when_it_is_waited_for(c10d):
+def test_a_coalesced_call_is_followed_when_its_work_is_waited_for(c10d):
     group = c10d.GroupMember.WORLD
     c10d._world.pg_coalesce_state[group] = []
     operation(c10d, "isend", "tensor", "dst", "group")(lambda *args: None, (TENSOR, 1), {})
@@ -132,21 +132,21 @@ def test_what_is_only_taken_down_is_followed_when_it_is_waited_for(c10d):
     assert followed() == ["dist.Work.wait"]
 
 
-def test_a_batch_goes_on_from_when_it_is_given(c10d):
+def test_a_p2p_batch_is_pending_until_it_is_waited_for(c10d):
     [work] = c10d.batch_isend_irecv([SimpleNamespace(tensor=TENSOR, peer=1)])
     assert torch_works.goes_on()
     work.wait()
     assert followed() == ["dist.batch_isend_irecv"] and not torch_works.goes_on()
 
 
-def test_without_a_gpu_a_work_that_nobody_knows_is_waited_for_as_ever(c10d, cuda):
+def test_without_a_gpu_waiting_for_an_unknown_work_is_unchanged(c10d, cuda):
     cuda.is_initialized = lambda: False
     assert c10d.Work().wait()
     assert Event.recorded == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ReleasedError("the others do not join")])
-def test_what_comes_between_leaves_the_next_call_seen(c10d, monkeypatch, error):
+def test_an_interrupted_or_released_call_does_not_hide_the_next_one(c10d, monkeypatch, error):
     def comes(device):
         raise error
 
@@ -156,7 +156,7 @@ def test_what_comes_between_leaves_the_next_call_seen(c10d, monkeypatch, error):
     assert not torch_works.thread.inside
 
 
-def test_the_first_call_of_a_group_may_have_its_ranks_connect(c10d, monkeypatch):
+def test_ranks_may_connect_only_in_the_first_call_of_a_group_or_pair(c10d, monkeypatch):
     seen = []
 
     def function(*args):
@@ -222,7 +222,7 @@ def backward(does=lambda: None):
     torch_ddp_group.watched_backward(original)(Loss())
 
 
-def test_a_pass_that_averages_is_followed(c10d, queued, models):
+def test_a_backward_pass_that_averages_gradients_is_followed(c10d, queued, models):
     models.append(Model())
 
     def averages():
@@ -235,7 +235,7 @@ def test_a_pass_that_averages_is_followed(c10d, queued, models):
     assert torch_device.sees_all()
 
 
-def test_a_pass_of_another_model_averages_nothing(c10d, queued, models):
+def test_a_backward_pass_of_another_model_is_not_followed(c10d, queued, models):
     models.append(Model())
     backward()
     assert followed() == [] and torch_device.sees_all()
@@ -245,7 +245,7 @@ def test_a_pass_of_another_model_averages_nothing(c10d, queued, models):
     assert followed() == [torch_ddp_group.GRADIENT_ALLREDUCE]
 
 
-def test_a_pass_that_fails_after_it_was_given_some_is_followed(c10d, queued, models):
+def test_a_backward_pass_that_fails_after_a_collective_is_followed(c10d, queued, models):
     models.append(Model())
 
     def fails():
@@ -260,7 +260,7 @@ def test_a_pass_that_fails_after_it_was_given_some_is_followed(c10d, queued, mod
     assert len(followed()) == 1 and not torch_device._begun
 
 
-def test_a_release_as_a_pass_begins_ends_it(c10d, queued, models, monkeypatch):
+def test_a_release_at_the_start_of_a_backward_pass_ends_it(c10d, queued, models, monkeypatch):
     def released(*args):
         raise ReleasedError("the others do not join")
 
@@ -271,7 +271,7 @@ def test_a_release_as_a_pass_begins_ends_it(c10d, queued, models, monkeypatch):
     assert torch_ddp_group._passes == 0 and not torch_device._begun
 
 
-def test_an_engine_that_takes_no_more_costs_the_users_pass_nothing(c10d, queued, models):
+def test_a_backward_pass_succeeds_if_no_callback_can_be_queued(c10d, queued, models):
     def full(again):
         raise RuntimeError("Final callbacks can only be installed during backward pass.")
 
@@ -297,7 +297,7 @@ def test_nothing_is_hooked_into_a_pass_that_is_compiled(c10d, queued, models, mo
     assert len(followed()) == 1
 
 
-def test_what_makes_a_model_is_followed(c10d):
+def test_the_collectives_that_construct_a_ddp_model_are_followed(c10d):
     def shapes(process_group, tensors, logger=None):
         assert torch_device.is_in_collective() and torch_connecting._before is not None
 
@@ -312,18 +312,18 @@ def test_what_makes_a_model_is_followed(c10d):
     assert len(followed()) == 2
 
 
-def test_a_model_on_the_cpu_is_timed_as_it_is_made(c10d, cuda):
+def test_constructing_a_ddp_model_on_the_cpu_adds_a_span(c10d, cuda):
     tensor = SimpleNamespace(is_cuda=False)
     torch_ddp._watched_making(lambda process_group, tensors: None, "shapes")(None, [tensor])
     assert followed() == [] and [span[:2] for span in cuda.added] == [("collective", 7)]
 
 
-def test_what_asks_a_gpu_is_not_traced():
+def test_modules_that_query_a_gpu_are_excluded_from_tracing():
     for module in (torch_connecting, torch_ddp_group, torch_device, torch_spans, torch_works):
         assert module.__name__ in torch_compile._UNTRACED_MODULES
 
 
-def test_a_group_that_is_split_off_ends_no_process_that_runs_cells(c10d, monkeypatch):
+def test_nccl_async_error_handling_is_off_while_a_group_is_split(c10d, monkeypatch):
     name, found = "TORCH_NCCL_ASYNC_ERROR_HANDLING", []
     monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch_calls, "guard", lambda module, world: None)
@@ -338,7 +338,7 @@ def test_a_group_that_is_split_off_ends_no_process_that_runs_cells(c10d, monkeyp
     assert found == [(("of a mesh",), "0")] and name not in os.environ
 
 
-def test_a_group_is_counted_or_not(c10d):
+def test_the_collective_count_is_none_for_a_group_that_keeps_none(c10d):
     assert torch_internals.counted(c10d, Group(counted=3)) == 3
     assert torch_internals.counted(c10d, Group(counted=None)) is None
     assert torch_internals.collectives_so_far(c10d, Group(counted=None)) == 0
@@ -387,7 +387,7 @@ dist.destroy_process_group()
 """
 
 
-def test_on_the_cpu_all_is_as_ever():
+def test_on_the_cpu_collectives_are_recorded_but_not_followed():
     done = subprocess.run([sys.executable, "-c", ON_CPU], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-2] == [

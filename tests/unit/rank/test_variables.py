@@ -47,7 +47,7 @@ def test_a_view_of_an_array_is_not_copied_to_be_described():
     assert mark(stacked) != mark(other)
 
 
-def test_a_variable_that_stands_for_what_is_gone_is_described():
+def test_a_dead_weakref_proxy_is_described():
     gone = collections.deque()
     names = {"a": 1, "p": weakref.proxy(gone)}
     del gone
@@ -74,7 +74,7 @@ def test_modules_functions_and_hidden_names_are_left_out():
         (torch.empty(0), Variable("Tensor", "0", "float32", "cpu", 0)),
     ],
 )  # fmt: skip
-def test_what_can_be_compared(value: Any, said: Variable):
+def test_comparable_values_have_a_description_and_a_mark(value: Any, said: Variable):
     found = describe_value(value)
     assert found._replace(mark="") == said
     assert found.mark
@@ -92,17 +92,17 @@ def test_what_can_be_compared(value: Any, said: Variable):
     ],
     ids=["own", "of own", "long", "of objects", "without data", "of another type"],
 )
-def test_what_cannot(value: Any, said: Variable):
+def test_values_that_cannot_be_compared_have_no_mark(value: Any, said: Variable):
     assert describe_value(value) == said
 
 
-def test_a_list_that_holds_itself():
+def test_a_list_that_contains_itself_is_described():
     endless: list[Any] = []
     endless.append(endless)
     assert describe_value(endless) == Variable("list", "1 item")
 
 
-def test_marks_are_of_values():
+def test_equal_values_have_equal_marks_and_different_values_do_not():
     assert mark([1.0, torch.ones(2)]) == mark([1.0, torch.ones(2)])
     assert mark([1.0, torch.ones(2)]) != mark([1.0, torch.zeros(2)])
     assert mark({"b", "a", "c"}) == mark({"c", "b", "a"})
@@ -116,7 +116,7 @@ def test_marks_are_of_values():
     assert mark(net) != before
 
 
-def test_of_a_large_array_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch):
+def test_large_arrays_that_differ_have_different_marks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(variables, "MAX_HASHED_BYTES", 100)
     assert mark(np.arange(1000)) == mark(np.arange(1000))
     assert mark(np.arange(1000)) != mark(np.arange(1000) + 1)
@@ -147,12 +147,12 @@ def tensor(mark: str, device: str = "cpu", shape: str = "2×3") -> Variable:
     ],
     ids=["equal", "devices", "all differ", "shapes", "numbers", "own"],
 )  # fmt: skip
-def test_ranks_side_by_side(on: dict[int, Variable], rows: list[list[str]]):
+def test_the_table_compares_variables_across_ranks(on: dict[int, Variable], rows: list[list[str]]):
     made = table({rank: {"x": each} for rank, each in on.items()})
     assert [list(row) for row in made.rows] == [["x", *row] for row in rows]
 
 
-def test_only_what_is_asked_for_and_where_it_is():
+def test_the_table_shows_only_requested_names_on_ranks_that_have_them():
     made = table(
         {0: {"x": describe_value(1)}, 1: {"x": describe_value(1), "y": describe_value(2)}}, ["y"]
     )

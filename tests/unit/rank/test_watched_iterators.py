@@ -31,7 +31,7 @@ def test_an_iterator_of_keras_before_3_7_is_left_alone():
     assert not hasattr(EpochIterator, "__next__")
 
 
-def test_a_thread_that_reads_ahead_holds_nothing_up(recorder: SpanRecorder):
+def test_batches_read_ahead_by_a_thread_add_no_data_span(recorder: SpanRecorder):
     class Batches:
         def __iter__(self) -> Batches:
             return self
@@ -49,7 +49,7 @@ def test_a_thread_that_reads_ahead_holds_nothing_up(recorder: SpanRecorder):
     assert event["cat"] == "data"
 
 
-def test_keras_2_tells_its_callbacks_as_keras_3_does(
+def test_keras_2_reports_steps_and_metrics_as_keras_3_does(
     recorder: SpanRecorder, monkeypatch: pytest.MonkeyPatch
 ):
     class CallbackList:

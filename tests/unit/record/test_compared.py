@@ -16,7 +16,7 @@ def kept(root: Path, run_id: str, has_metrics: bool = True, **fields: object) ->
     return run.id
 
 
-def test_by_id_part_of_an_id_name_and_last(tmp_path: Path):
+def test_runs_are_found_by_id_part_of_an_id_name_or_last(tmp_path: Path):
     first = kept(tmp_path, "20260101-000000-aaaa01", name="baseline")
     second = kept(tmp_path, "20260102-000000-aaaa02", name="baseline")
     third = kept(tmp_path, "20260103-000000-aaaa03")
@@ -35,7 +35,7 @@ def test_by_id_part_of_an_id_name_and_last(tmp_path: Path):
     assert same == second
 
 
-def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path):
+def test_a_note_says_why_a_run_cannot_be_compared(tmp_path: Path):
     ids = [kept(tmp_path, f"20260101-000000-00000{number}") for number in range(6)]
     store = Store(tmp_path)
     found, notes = compared(store, ["none", "../x", "2026", ids[0], ids[1]], ids[0])
@@ -52,12 +52,12 @@ def test_what_cannot_be_compared_is_a_sentence(tmp_path: Path):
     ]
 
 
-def test_before_there_is_any_record(tmp_path: Path):
+def test_comparing_before_any_record_exists_yields_a_note(tmp_path: Path):
     found, (note,) = compared(Store(tmp_path), ["last"])
     assert found == [] and "there are no records yet" in note
 
 
-def test_runs_with_metrics_and_those_that_may_come_to_have_some(tmp_path: Path):
+def test_with_metrics_lists_runs_that_have_metrics_or_are_live(tmp_path: Path):
     kept(tmp_path, "20260101-000000-aaaa01")
     kept(tmp_path, "20260102-000000-aaaa02", has_metrics=False)
     earlier = kept(tmp_path, "20251231-000000-aaaa00", has_metrics=False)
@@ -66,7 +66,7 @@ def test_runs_with_metrics_and_those_that_may_come_to_have_some(tmp_path: Path):
     assert [run.id for run in with_metrics(store)] == [live.id, "20260101-000000-aaaa01", earlier]
 
 
-def test_a_record_holds_them_and_one_without_has_no_such_field():
+def test_compared_runs_are_stored_in_run_json_only_if_there_are_some():
     run = make_run(compare=["a", "b"])
     assert RunInfo.from_json(run.to_json()).compare == ["a", "b"]
     assert not {"compare", "has_metrics"} & set(make_run().to_json())

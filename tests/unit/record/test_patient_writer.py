@@ -64,7 +64,7 @@ def test_each_line_comes_once_and_in_order(record, room, first, second):
     assert texts(store, run) == [f"line {i}\n" for i in range(8)]
 
 
-def test_the_end_waits_for_the_lines_before_it(record, room):
+def test_a_run_is_not_finished_before_its_buffered_lines_are_written(record, room):
     store, run, writer = record
     room(20)
     writer.append(LINES[0] + LINES[1])
@@ -79,7 +79,7 @@ def test_the_end_waits_for_the_lines_before_it(record, room):
     assert texts(store, run) == ["line 0\n", "line 1\n"]
 
 
-def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
+def test_lines_beyond_the_buffer_limit_are_refused_with_an_error(record, room, monkeypatch):
     store, run, writer = record
     monkeypatch.setattr(patient_writer, "MAX_BUFFERED_BYTES", 3 * len(LINES[0]))
     room(0)
@@ -95,7 +95,7 @@ def test_what_waits_has_a_limit_that_is_said(record, room, monkeypatch):
         writer.append(line)  # there is room in memory again
 
 
-def test_what_comes_late_is_written_though_only_the_end_had_no_room(record, monkeypatch):
+def test_lines_appended_after_a_failed_finish_are_still_written(record, monkeypatch):
     """All events were written, and their file was closed, before the end failed."""
     store, run, writer = record
     writer.append(LINES[0])

@@ -39,7 +39,7 @@ def validate(value: Any, name: str) -> None:
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
-def test_the_schema_is_a_schema():
+def test_the_record_schema_is_valid_json_schema():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -94,7 +94,7 @@ def test_a_run_without_owner_is_written_as_the_schema_says():
     validate(make_run(owner=None).to_json(), "Run")
 
 
-def test_what_ranks_ask_is_written_as_the_schema_says_and_read_back():
+def test_prompts_are_written_as_the_schema_says_and_read_back():
     run = make_run(2, prompts=[Prompt(1, 3, "debugger", "ipdb> ", 12, "cell line 5")])
     data = json.loads(json.dumps(run.to_json()))
     validate(data, "Run")
@@ -135,13 +135,13 @@ def test_fields_of_a_newer_minor_writer_are_ignored():
         {"lines": "many"},
     ],
 )
-def test_what_is_no_run_raises_value_error(change: dict[str, Any]):
+def test_a_run_with_an_invalid_field_raises_value_error(change: dict[str, Any]):
     with pytest.raises(ValueError):
         RunInfo.from_json({**make_run(2).to_json(), **change})
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 3, {}])
-def test_what_is_no_object_raises_value_error(data: Any):
+def test_data_that_is_no_object_or_empty_raises_value_error(data: Any):
     with pytest.raises(ValueError):
         RunInfo.from_json(data)
 
@@ -178,7 +178,7 @@ def test_garbage_is_no_event(line: bytes):
     assert parse_event(line) is None
 
 
-def test_kinds_to_come_pass():
+def test_an_event_of_an_unknown_kind_is_accepted():
     assert parse_event(b'{"kind":"smell","rank":0,"seq":0,"t":0}') is not None
 
 
@@ -195,7 +195,7 @@ def test_golden_records_are_valid_and_readable(run_json: Path):
             validate(event, "Event")
 
 
-def test_a_line_of_spans_is_the_same_as_any_event() -> None:
+def test_spans_line_writes_the_same_bytes_as_event_line() -> None:
     fields = {"cat": 'a"ü\udc80', "from": 3, "define": [{"name": "n", "x": None}]}
     for columns in (
         {"name": (1, 2, 3), "start": [10**15, -5, 0], "dur": (0, 2**60, 1)},

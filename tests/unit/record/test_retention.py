@@ -47,7 +47,7 @@ def test_pruning_by_size_takes_the_oldest(tmp_path: Path):
     assert store.prune(max_bytes=25_000) == []
 
 
-def test_a_clock_that_jumped_removes_nothing_by_itself(tmp_path: Path):
+def test_automatic_pruning_removes_nothing_if_the_clock_may_have_jumped(tmp_path: Path):
     old, older = aged(tmp_path, 40), aged(tmp_path, 50)
     store = Store(tmp_path)
     assert store.prune(by_itself=True) == []
@@ -65,7 +65,7 @@ def test_what_was_written_just_now_is_not_pruned_for_size(tmp_path: Path):
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
+def test_a_record_that_cannot_be_removed_is_an_error_unless_nfs_delays_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ):
     ids = [aged(tmp_path, days, 10_000) for days in (5, 4, 3)]
@@ -91,7 +91,7 @@ def test_a_record_that_cannot_be_removed_is_not_said_to_be_gone(
     assert set(store.ids()) == ({*ids} if is_open else {ids[0], ids[2]})
 
 
-def test_for_a_record_that_cannot_be_removed_no_others_go_by_themselves(
+def test_automatic_pruning_removes_no_others_for_an_unremovable_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     large = aged(tmp_path, 5, 50_000)
@@ -111,7 +111,7 @@ def test_for_a_record_that_cannot_be_removed_no_others_go_by_themselves(
     assert set(store.ids()) == {large, *ids}
 
 
-def test_for_a_run_that_goes_on_no_others_go_by_themselves(tmp_path: Path):
+def test_automatic_pruning_does_not_count_the_size_of_a_live_run(tmp_path: Path):
     ids = [aged(tmp_path, days, 10_000) for days in (4, 3, 2)]
     store, live, writer = start_record(tmp_path)
     writer.append(b"x" * 100_000 + b"\n")
@@ -121,7 +121,7 @@ def test_for_a_run_that_goes_on_no_others_go_by_themselves(tmp_path: Path):
     writer.close()
 
 
-def test_what_becomes_a_record_while_it_is_looked_at_is_not_forsaken(
+def test_a_prepared_folder_renamed_during_the_check_is_not_forsaken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     blank = tmp_path / f".7-elsewhere-1{BLANK_SUFFIX}"
@@ -167,7 +167,7 @@ def test_pruning_stays_inside_the_runs_folder(tmp_path: Path):
     assert names(store.runs) == ["20200101-000000-000000", "stray.txt"]
 
 
-def test_damaged_records_are_pruned_too_and_those_made_for_no_run(tmp_path: Path):
+def test_damaged_records_and_unused_prepared_folders_are_pruned(tmp_path: Path):
     old = aged(tmp_path, 100)
     store = Store(tmp_path)
     paths = store.paths(old)
@@ -184,7 +184,7 @@ def test_damaged_records_are_pruned_too_and_those_made_for_no_run(tmp_path: Path
     assert names(store.runs) == []
 
 
-def test_pruning_where_nothing_is(tmp_path: Path):
+def test_pruning_a_missing_home_removes_nothing(tmp_path: Path):
     assert Store(tmp_path / "nothing").prune() == []
 
 

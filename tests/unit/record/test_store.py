@@ -66,7 +66,7 @@ def test_home_is_where_the_environment_says(monkeypatch, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_record_under_any_home(tmp_path: Path, name: str):
+def test_a_record_can_be_stored_under_any_home_path(tmp_path: Path, name: str):
     store, run = finished_record(tmp_path / name / "home", log(0, "hi\n"), source="print('hi')\n")
     assert store.load(run.id) == run
     assert store.source(run.id) == "print('hi')\n"
@@ -96,13 +96,13 @@ def test_every_append_is_in_the_file_at_once(tmp_path: Path):
     writer.close()
 
 
-def test_source_that_is_not_utf_8(tmp_path: Path):
+def test_source_that_is_not_utf_8_is_escaped(tmp_path: Path):
     store, run = finished_record(tmp_path, source="x = '\ud800'")
     assert store.source(run.id) == "x = '\\ud800'"
 
 
 @pytest.mark.parametrize("spoil", ["", "the folder", "runs"])
-def test_a_record_that_was_prepared_is_as_any_other(tmp_path: Path, spoil: str):
+def test_a_record_created_from_a_prepared_folder_is_complete(tmp_path: Path, spoil: str):
     store, run, writer = start_record(tmp_path)
     writer.close()
     store.prepare()
@@ -120,7 +120,7 @@ def test_a_record_that_was_prepared_is_as_any_other(tmp_path: Path, spoil: str):
     assert stat.S_IMODE(store.paths(run.id).run.stat().st_mode) == 0o600
 
 
-def test_what_run_json_is_replaced_by_leaves_nothing(tmp_path: Path):
+def test_replacing_run_json_leaves_no_temporary_file(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
     paths = store.paths(run.id)
     assert paths.next_run.exists()
@@ -176,7 +176,7 @@ def test_ids_sort_by_time_and_differ():
     assert len({len(i) for i in ids}) == 1
 
 
-def test_a_full_disk_is_said_and_spoils_one_line_only(tmp_path: Path):
+def test_a_full_disk_is_reported_and_damages_only_one_line(tmp_path: Path):
     """A file size limit stands in for the full disk: write() fails halfway in the same manner."""
     code = """
 import resource, signal, sys
@@ -216,7 +216,7 @@ writer.finish(run)
     assert events.dropped == 1
 
 
-def test_a_read_only_home_is_said_in_one_line():
+def test_a_read_only_home_is_reported_in_one_line():
     with tempfile.TemporaryDirectory() as parent:  # tmp_path is closed to other users
         home = Path(parent) / "home"
         finished_record(home)
@@ -237,7 +237,7 @@ def test_a_read_only_home_is_said_in_one_line():
     assert str(home) in said and "set RANKROOM_HOME to" in said
 
 
-def test_a_home_that_is_a_file_is_said(tmp_path: Path):
+def test_a_home_that_is_a_file_is_reported(tmp_path: Path):
     (tmp_path / "home").write_text("")
     with pytest.raises(RecordError, match="RANKROOM_HOME"):
         start_record(tmp_path / "home")
@@ -246,7 +246,7 @@ def test_a_home_that_is_a_file_is_said(tmp_path: Path):
 # --- finding --------------------------------------------------------------------------------------
 
 
-def test_newest_first_whatever_lies_about(tmp_path: Path):
+def test_records_are_listed_newest_first_ignoring_other_files(tmp_path: Path):
     store = Store(tmp_path)
     assert store.newest() == []
     start = time.time_ns() // 1000
@@ -289,7 +289,7 @@ def test_a_newer_record_is_refused_with_the_remedy(tmp_path: Path):
     assert "newer" in store.newest()[0].notes[0]
 
 
-def test_a_missing_id_names_those_near_it(tmp_path: Path):
+def test_the_error_for_a_missing_id_suggests_similar_ids(tmp_path: Path):
     store, run = finished_record(tmp_path)
     wrong = run.id[:-1] + ("0" if run.id[-1] != "0" else "1")
     with pytest.raises(RecordError, match=run.id):
@@ -302,7 +302,7 @@ def test_a_missing_id_names_those_near_it(tmp_path: Path):
     "name",
     ["..", ".", "", "../x", "a/b", "/etc", "a\x00b", "a\n", "x" * 200, ".hidden", "ü", "a b"],
 )
-def test_no_path_is_made_of_what_is_no_id(tmp_path: Path, name: str):
+def test_an_invalid_run_id_is_never_turned_into_a_path(tmp_path: Path, name: str):
     with pytest.raises(RecordError, match="not a run id"):
         Store(tmp_path).paths(name)
 
@@ -346,7 +346,7 @@ def test_a_later_process_with_the_same_pid_is_not_the_owner(tmp_path: Path):
     writer.close()
 
 
-def test_a_dead_owner_that_nobody_reaped_is_gone(tmp_path: Path):
+def test_an_owner_that_is_a_zombie_counts_as_gone(tmp_path: Path):
     process = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
     store, run, writer = start_record(
@@ -368,7 +368,7 @@ def test_on_another_host_a_record_that_grows_is_live(tmp_path: Path):
     writer.close()
 
 
-def test_each_record_has_an_owner_of_its_own():
+def test_this_process_returns_a_new_owner_object_each_time():
     owner.this_process().pid = -1
     assert owner.this_process().pid == os.getpid()
 
@@ -397,7 +397,7 @@ def test_reading_in_pieces_gives_the_file_back(tmp_path: Path):
         assert after == chunk.size == len(got)
 
 
-def test_half_a_line_waits_while_the_run_is_live_and_ends_with_it(tmp_path: Path):
+def test_a_half_written_line_is_withheld_until_the_run_ends(tmp_path: Path):
     store, run, writer = start_record(tmp_path)
     whole, half = log(0, "whole\n"), b'{"kind":"log","rank":0,"se'
     writer.append(whole + half)
@@ -416,7 +416,7 @@ def test_half_a_line_waits_while_the_run_is_live_and_ends_with_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_half_a_line_longer_than_the_limit(tmp_path: Path, live: bool):
+def test_a_half_written_line_beyond_the_limit_is_read_after_the_end(tmp_path: Path, live: bool):
     store, run, writer = start_record(tmp_path)
     writer.append(b"x" * 5000)
     if not live:
@@ -447,7 +447,7 @@ def test_a_line_longer_than_any_event_passes_in_pieces(tmp_path: Path, monkeypat
     assert all(len(piece) <= 1101 for piece in pieces)
 
 
-def test_an_offset_beyond_the_end_or_before_the_start(tmp_path: Path):
+def test_an_offset_outside_the_file_is_clamped(tmp_path: Path):
     store, run = finished_record(tmp_path, log(0, "a\n"))
     chunk = store.read(run.id, 10_000)
     assert chunk.data == b"" and chunk.next == chunk.size
@@ -472,7 +472,7 @@ def test_a_garbage_line_beyond_all_bounds_counts_once(tmp_path: Path, monkeypatc
     assert events.dropped == 1
 
 
-def test_a_record_without_events_file(tmp_path: Path):
+def test_a_record_without_an_events_file_reads_as_empty(tmp_path: Path):
     store, run = finished_record(tmp_path)
     store.paths(run.id).events.unlink()
     assert store.read(run.id).data == b""

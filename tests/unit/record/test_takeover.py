@@ -31,7 +31,7 @@ def test_a_writer_on_another_host_is_left_alone(tmp_path):
         take_over(Store(tmp_path), run.id)
 
 
-def test_a_writer_elsewhere_that_is_known_to_be_gone_is_followed_by_one(tmp_path):
+def test_a_remote_writer_that_is_known_to_be_gone_is_replaced_once(tmp_path):
     """The record was written a moment ago, so the run still counts as running."""
     owner = gone_process()
     owner.host = owner.space = "elsewhere"
@@ -44,7 +44,7 @@ def test_a_writer_elsewhere_that_is_known_to_be_gone_is_followed_by_one(tmp_path
     first.close()
 
 
-def test_the_new_writer_owns_a_run_that_is_completed(tmp_path):
+def test_the_new_writer_owns_the_run_and_sets_it_back_to_running(tmp_path):
     run_id = left_alone(tmp_path, lines=7, notes=["kept"])
     store = Store(tmp_path)
     run, writer = take_over(store, run_id)
@@ -55,7 +55,7 @@ def test_the_new_writer_owns_a_run_that_is_completed(tmp_path):
     writer.close()
 
 
-def test_half_a_line_is_spoiled_not_continued(tmp_path):
+def test_a_half_written_line_is_ended_not_continued(tmp_path):
     run_id = left_alone(tmp_path, log(0, "one\n"), b'{"kind":"log","rank":0,"seq":2,"te')
     store = Store(tmp_path)
     # A reader got the half line, too, as there was no writer to finish it.
@@ -91,7 +91,7 @@ def test_of_many_at_once_one_becomes_the_writer(tmp_path):
         process.join()
 
 
-def test_a_run_elsewhere_that_cannot_be_looked_at_is_not_said_to_be_lost(tmp_path, monkeypatch):
+def test_a_remote_run_whose_events_cannot_be_read_counts_as_live(tmp_path, monkeypatch):
     store, run, writer = start_record(tmp_path, owner=Owner("another-host", 1))
     events = store.paths(run.id).events
     assert not is_live(run, events.with_name("none"))

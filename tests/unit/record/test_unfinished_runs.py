@@ -44,7 +44,7 @@ def test_runs_are_found_in_all_spools(ended):
 
 
 @pytest.mark.parametrize("spool", ["spool", "spool/1"])
-def test_a_spool_that_cannot_be_read_may_hold_some(ended, monkeypatch, spool: str):
+def test_a_spool_that_cannot_be_listed_may_hold_unfinished_runs(ended, monkeypatch, spool: str):
     refuse(monkeypatch, ended.folder / spool)
     assert ended.unfinished() == [UNLISTED]
     [found] = cleanup.findings(Store())

@@ -15,7 +15,7 @@ from rankroom.scheduler.site import Site
 from rankroom.ssh.host import LocalHost
 
 
-def test_what_was_asked_of_a_connection_that_is_given_up_is_not_waited_for(tmp_path: Path):
+def test_hanging_up_fails_the_requests_that_are_still_pending(tmp_path: Path):
     server = Server("", tmp_path, lambda question: None)  # it never answers
 
     async def test() -> None:

@@ -42,7 +42,7 @@ def test_a_cluster_that_is_over_leaves_nothing(home: Path, granted: str):
     assert not paths.folder.exists()
 
 
-def test_what_has_no_file_or_no_job_and_no_process_is_removed(home: Path):
+def test_clear_removes_a_folder_without_a_job_or_without_a_cluster_file(home: Path):
     paths = a_cluster()
     login_node.clear("far", "", "", "2")
     assert not paths.folder.exists()
@@ -90,7 +90,7 @@ def test_the_output_of_a_job_is_where_its_scheduler_puts_it(
     assert not own.exists() and another.exists()
 
 
-def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
+def test_a_damaged_record_does_not_affect_the_others(home: Path):
     _, one = finished_record(home, log(0, "x\n"), cluster="far")
     _, other = finished_record(home, log(0, "x\n"), cluster="far")
     Store().paths(one.id).run.write_text("{")
@@ -99,7 +99,7 @@ def test_a_damaged_record_keeps_nothing_from_the_others(home: Path):
     assert told == {"runs": [{"id": other.id, "size": size}], "trouble": ""}
 
 
-def test_a_record_that_cannot_be_completed_keeps_nothing_from_the_others(home: Path, monkeypatch):
+def test_a_record_that_cannot_be_completed_does_not_affect_the_others(home: Path, monkeypatch):
     _, one = finished_record(home, log(0, "x\n"), cluster="far")
 
     def refuse(store: Store) -> None:
@@ -111,7 +111,7 @@ def test_a_record_that_cannot_be_completed_keeps_nothing_from_the_others(home: P
     assert "Input/output error" in told["trouble"]
 
 
-def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhile(
+def test_a_record_that_ends_during_a_read_is_reported_done_with_its_last_event(
     home: Path, monkeypatch
 ):
     _, run, writer = start_record(home)
@@ -133,7 +133,7 @@ def test_the_end_of_a_record_is_told_with_its_last_event_whoever_ends_it_meanwhi
     assert told["run"]["state"] == "done" and b"last" in base64.b64decode(told["events"])
 
 
-def test_an_event_that_is_longer_than_what_is_kept_of_an_answer_comes_in_pieces(home: Path):
+def test_an_event_longer_than_an_answer_may_be_is_sent_in_pieces(home: Path):
     lines = log(0, "x" * KEPT) + log(0, "é\n"), b"half a line \xff"
     store, run = finished_record(home, *lines)
     came, is_over = b"", False
@@ -145,7 +145,7 @@ def test_an_event_that_is_longer_than_what_is_kept_of_an_answer_comes_in_pieces(
     assert came == store.paths(run.id).events.read_bytes()
 
 
-def test_a_folder_that_cannot_be_written_to_leaves_no_mark(home: Path, monkeypatch):
+def test_a_failed_write_leaves_no_test_file_in_the_cluster_folder(home: Path, monkeypatch):
     """On a full disk, a file is created but stays empty."""
 
     def refuse(self: Path, text: str) -> None:

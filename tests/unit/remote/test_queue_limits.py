@@ -55,7 +55,7 @@ def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType =
     return asyncio.run(followed())
 
 
-def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
+def test_a_per_user_limit_is_tolerated_for_a_while_before_giving_up(monkeypatch):
     waits = [ALONE + OTHER, *[ALONE] * 6]
     assert "runs on c1" in follow([*waits, RUNS], monkeypatch)
     # Another job of the user ran in between.
@@ -64,12 +64,12 @@ def test_a_limit_on_all_jobs_of_the_user_may_be_said_for_a_while(monkeypatch):
         follow([ALONE] * 9, monkeypatch)
 
 
-def test_other_limits_are_certain_with_the_second_look(monkeypatch):
+def test_other_limits_fail_the_job_at_the_second_query(monkeypatch):
     with pytest.raises(StartError, match="job 7 would never start: PartitionTimeLimit"):
         follow([ALONE.replace("QOSMaxGRESPerUser", "PartitionTimeLimit")] * 2, monkeypatch)
 
 
-def test_a_limit_that_was_not_there_at_first_may_pass(fake: FakeScheduler, monkeypatch):
+def test_a_limit_that_appears_after_submission_may_pass(fake: FakeScheduler, monkeypatch):
     """Partitions may allow less at night, and nodes may be drained for maintenance."""
     scheduler = Scheduler(Site("x"), Elsewhere())  # type: ignore[arg-type]
 

@@ -63,7 +63,7 @@ def doing(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
-def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_second_stop_waits_for_the_first_to_finish(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.05)
 
     async def test() -> None:
@@ -85,7 +85,7 @@ def test_a_second_stop_says_no_sooner_that_it_is_done(home: Path, monkeypatch: p
     doing(test)
 
 
-def test_an_agent_whose_predecessor_was_asked_to_stop_stops(home: Path):
+def test_an_agent_completes_the_stop_that_its_predecessor_began(home: Path):
     async def test() -> None:
         done = []
         async with agent_of("ending") as agent:
@@ -137,7 +137,7 @@ def test_a_node_that_refuses_ssh_is_named_and_tried_ever_more_rarely(
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_run_that_is_left_says_whether_more_may_come(home: Path, ended: bool):
+def test_an_incomplete_replica_notes_whether_it_may_be_completed(home: Path, ended: bool):
     async def test() -> None:
         async with agent_of("running") as agent:
             _, run, writer = start_record(home, cluster="far")
@@ -154,7 +154,7 @@ def test_a_run_that_is_left_says_whether_more_may_come(home: Path, ended: bool):
     doing(test)
 
 
-def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
+def test_a_replica_that_the_local_disk_refuses_is_noted_in_the_run(home: Path):
     async def test() -> None:
         async with agent_of("running") as agent:
             _, run, writer = start_record(home, cluster="far")
@@ -177,7 +177,7 @@ def test_what_a_disk_here_refuses_is_noted_in_the_run(home: Path):
     doing(test)
 
 
-def test_ranks_are_reached_again_from_a_full_disk(home: Path):
+def test_an_agent_on_a_full_disk_reconnects_to_its_ranks(home: Path):
     """Whether the home is shared was tested before the submission, and is not tested again."""
 
     async def test() -> None:
@@ -198,7 +198,7 @@ def test_ranks_are_reached_again_from_a_full_disk(home: Path):
     doing(test)
 
 
-def test_a_cluster_that_may_have_a_job_does_not_fail_here_and_is_looked_for_when_it_does(
+def test_a_local_error_does_not_fail_a_cluster_that_may_have_a_job(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "RETRY_DELAY_S", 0.0)
@@ -259,7 +259,7 @@ def test_a_job_that_will_never_start_is_cancelled_before_it_is_given_up(
     doing(test)
 
 
-def test_that_a_job_is_over_by_its_time_is_believed_only_of_one_that_was_asked_for(
+def test_a_job_past_its_time_limit_is_over_only_if_the_site_was_reached(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """While ssh fails, it is unknown whether the job was suspended or given more time."""
@@ -281,7 +281,7 @@ def test_that_a_job_is_over_by_its_time_is_believed_only_of_one_that_was_asked_f
     doing(test)
 
 
-def test_a_stop_takes_the_place_of_an_end_that_is_noticed_meanwhile(home: Path):
+def test_a_stop_overrides_a_job_end_that_is_noticed_meanwhile(home: Path):
     async def test() -> None:
         over, failed = asyncio.Event(), []
 
@@ -306,7 +306,7 @@ def test_a_stop_takes_the_place_of_an_end_that_is_noticed_meanwhile(home: Path):
     doing(test)
 
 
-def test_a_run_counts_as_on_while_it_may_be_whatever_has_come_here_of_it(home: Path):
+def test_a_run_counts_as_running_until_the_site_reports_its_end(home: Path):
     """The lease does not end a cluster while a run is in progress."""
 
     async def test() -> None:
@@ -333,7 +333,7 @@ def test_a_run_counts_as_on_while_it_may_be_whatever_has_come_here_of_it(home: P
     doing(test)
 
 
-def test_a_log_that_cannot_be_had_now_is_not_an_empty_one(home: Path):
+def test_a_log_that_cannot_be_fetched_raises_instead_of_being_empty(home: Path):
     async def test() -> None:
         async with agent_of("running") as made:
             agent: Any = made
@@ -350,7 +350,7 @@ def test_a_log_that_cannot_be_had_now_is_not_an_empty_one(home: Path):
     doing(test)
 
 
-def test_the_panel_of_the_debugger_is_refused_with_what_there_is(home: Path):
+def test_the_debugger_panel_is_refused_with_a_hint_to_breakpoint(home: Path):
     async def test() -> None:
         async with agent_of("running") as agent:
             with pytest.raises(UsageError, match=r"`breakpoint\(\)` opens the debugger"):
@@ -360,7 +360,7 @@ def test_the_panel_of_the_debugger_is_refused_with_what_there_is(home: Path):
 
 
 @pytest.mark.parametrize("name", ["far", "x" * 63])
-def test_where_the_home_is_shared_the_cluster_there_has_a_name_of_its_own(home: Path, name: str):
+def test_a_remote_cluster_with_a_shared_home_gets_a_different_name(home: Path, name: str):
     async def test() -> None:
         async with agent_of("starting") as made:
             agent: Any = made
@@ -377,7 +377,7 @@ def test_where_the_home_is_shared_the_cluster_there_has_a_name_of_its_own(home: 
 
 
 @pytest.mark.parametrize("ahead_s", [8 * 3600.0, -8 * 3600.0])
-def test_records_there_are_no_older_than_a_cluster_whose_clock_here_is_wrong(
+def test_records_of_a_site_are_not_taken_for_older_if_the_local_clock_is_wrong(
     home: Path, ahead_s: float
 ):
     async def test() -> None:
@@ -429,7 +429,7 @@ def test_a_cell_whose_answer_is_lost_may_have_begun_and_is_withdrawn_if_not(home
     doing(test)
 
 
-def test_a_stop_before_there_is_a_job_needs_nobody_there(home: Path):
+def test_a_stop_before_there_is_a_job_does_not_contact_the_site(home: Path):
     """ssh may be asking for a code that the user does not have at hand."""
 
     async def test() -> None:
@@ -442,7 +442,7 @@ def test_a_stop_before_there_is_a_job_needs_nobody_there(home: Path):
     doing(test)
 
 
-def test_a_login_that_fails_meanwhile_is_no_failure_of_what_is_being_stopped(home: Path):
+def test_a_failed_login_does_not_fail_a_cluster_that_is_being_stopped(home: Path):
     async def test() -> None:
         async with agent_of("starting") as made:
             agent: Any = made

@@ -141,7 +141,7 @@ def test_a_record_that_grows_is_followed_to_its_end(there: There, here: Store):
     assert same(there, here) and kept.live == [] and kept.is_complete(there.run.id)
 
 
-def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: Store):
+def test_every_line_is_copied_once_despite_lost_or_repeated_replies(there: There, here: Store):
     """Replies are lost or come twice, and agents are restarted."""
     chance = random.Random(5)
     kept = replicas(here)
@@ -157,7 +157,7 @@ def test_whatever_is_lost_on_the_way_every_line_comes_once(there: There, here: S
     assert same(there, here)
 
 
-def test_an_answer_that_is_taken_twice_at_once_is_there_once(there: There, here: Store):
+def test_a_reply_taken_concurrently_is_written_only_once(there: There, here: Store):
     """The start of a cell and the supervisor's news may request the same events at once."""
     kept = replicas(here)
     kept.take(*there.answer(0))
@@ -170,7 +170,7 @@ def test_an_answer_that_is_taken_twice_at_once_is_there_once(there: There, here:
     assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
 
 
-def test_an_answer_of_before_the_end_that_comes_after_it_changes_nothing(there: There, here: Store):
+def test_a_reply_from_before_the_end_that_arrives_after_it_is_ignored(there: There, here: Store):
     kept = replicas(here)
     there.write(2)
     older = there.answer(0)
@@ -180,7 +180,7 @@ def test_an_answer_of_before_the_end_that_comes_after_it_changes_nothing(there: 
     assert same(there, here) and kept.live == [] and kept._writers == {}
 
 
-def test_an_answer_of_before_takes_nothing_back(there: There, here: Store):
+def test_an_older_reply_does_not_undo_newer_changes(there: There, here: Store):
     kept = replicas(here)
     there.write(2)
     older = there.answer(0)
@@ -191,7 +191,7 @@ def test_an_answer_of_before_takes_nothing_back(there: There, here: Store):
     assert here.load(there.run.id).notes == ["newer"]
 
 
-def test_what_cannot_be_read_there_for_a_while_is_asked_for_again(
+def test_a_record_the_site_cannot_read_for_a_while_is_requested_again(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(replica, "RETRY_DELAY_S", 0.0)
@@ -232,7 +232,7 @@ def test_a_gap_is_refused(there: There, here: Store):
     assert here.paths(there.run.id).events.read_bytes() == there.events.read_bytes()
 
 
-def test_what_a_full_disk_refuses_is_taken_when_it_comes_again(
+def test_events_refused_by_a_full_disk_are_taken_when_sent_again(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
     kept = replicas(here)
@@ -251,7 +251,7 @@ def test_what_a_full_disk_refuses_is_taken_when_it_comes_again(
     assert same(there, here)
 
 
-def test_a_run_that_nobody_brings_any_more_says_so(there: There, here: Store):
+def test_a_run_whose_replication_ends_early_is_lost_with_a_note(there: There, here: Store):
     kept = replicas(here)
     there.write(2)
     bring(there, kept)
@@ -286,7 +286,7 @@ def test_a_record_that_is_complete_is_not_read_or_asked_for_again(
 
 @pytest.mark.parametrize("at_stop", [False, True])
 @pytest.mark.parametrize("most", [1, 100])
-def test_what_ranks_write_when_their_run_is_over_comes_with_the_clusters_end(
+def test_events_written_after_a_run_are_copied_when_the_cluster_ends(
     there: There, here: Store, most: int, at_stop: bool
 ):
     there.write(2)
@@ -321,7 +321,7 @@ def test_a_clock_that_is_ahead_hides_no_run(there: There, here: Store):
     assert kept.live == [there.run.id] and not kept.are_whole
 
 
-def test_one_damaged_record_keeps_nothing_from_the_others(
+def test_one_damaged_record_does_not_block_the_others(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(replica, "NO_PROGRESS_TIMEOUT_S", 0.0)
@@ -340,7 +340,7 @@ def test_one_damaged_record_keeps_nothing_from_the_others(
     assert same(there, here)
 
 
-def test_what_cannot_be_completed_there_is_asked_for_again_and_the_others_come_at_once(
+def test_finish_is_retried_for_incomplete_records_and_copies_others_at_once(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
     came = []
@@ -388,7 +388,7 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
     assert login.asked.count("finish") == 4
 
 
-def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
+def test_copying_continues_while_it_progresses_or_the_site_is_unreachable(
     there: There, here: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """A large record takes minutes, and the connection may be cut several times."""
@@ -417,7 +417,7 @@ def test_the_rest_is_brought_for_as_long_as_something_comes_or_there_is_no_way(
     assert same(there, here) and clock[0] > 5 * replica.NO_PROGRESS_TIMEOUT_S
 
 
-def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreadable_record_times_out(there: There, here: Store, monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
     monkeypatch.setattr(replica.time, "monotonic", lambda: clock[0])
 
@@ -434,7 +434,7 @@ def test_what_never_comes_is_given_up(there: There, here: Store, monkeypatch: py
     assert replica.NO_PROGRESS_TIMEOUT_S <= clock[0] < 2 * replica.NO_PROGRESS_TIMEOUT_S
 
 
-def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: There, here: Store):
+def test_a_run_without_a_replica_continues_until_its_record_arrives(there: There, here: Store):
     """Until the record arrives, the run is shown as the agent reports it."""
     cluster = RemoteCluster.__new__(RemoteCluster)
     cluster.store = here
@@ -449,7 +449,7 @@ def test_a_run_whose_record_this_disk_refuses_goes_on_and_is_seen_later(there: T
     assert run.wait(60) and run.state == "done"
 
 
-def test_what_was_removed_here_does_not_come_again_with_another_agent(there: There, here: Store):
+def test_a_removed_replica_is_not_copied_again_by_another_agent(there: There, here: Store):
     there.write(2)
     there.end()
     bring(there, replicas(here))

@@ -30,7 +30,7 @@ def in_child(work):
     os.waitpid(pid, 0)
 
 
-def test_a_flood_that_is_killed_is_in_the_spool_and_beside_it(path):
+def test_output_of_a_rank_killed_in_a_flood_is_in_spool_and_buffer(path):
     def flood():
         stream = RankStream(spooled(path), "stdout", lambda: None)
         for i in range(20_000):
@@ -41,7 +41,7 @@ def test_a_flood_that_is_killed_is_in_the_spool_and_beside_it(path):
     assert kept.decode().splitlines() == [f"line {i}" for i in range(20_000)]
 
 
-def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monkeypatch):
+def test_lines_are_buffered_only_in_a_flood_and_written_by_a_flush(path, monkeypatch):
     monkeypatch.setattr("rankroom.reporting.streams.TIME_MARK_INTERVAL_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
     for _ in range(LINES_BEFORE_FLOOD + 1):
@@ -53,7 +53,7 @@ def test_few_lines_go_to_disk_one_by_one_and_a_flush_brings_the_rest(path, monke
     assert path.read_bytes().endswith(b"early\nlate\n") and left_in(path) == b""
 
 
-def test_whoever_asks_for_the_descriptor_writes_after_what_was_printed(path, monkeypatch):
+def test_fileno_flushes_what_was_printed_before(path, monkeypatch):
     monkeypatch.setattr("rankroom.reporting.streams.TIME_MARK_INTERVAL_NS", 60_000_000_000)
     stream = RankStream(spooled(path), "stdout", lambda: None)
     for i in range(2 * LINES_BEFORE_FLOOD):
@@ -66,7 +66,7 @@ def test_whoever_asks_for_the_descriptor_writes_after_what_was_printed(path, mon
     ("moved", "left"),
     [(b"", b"one\ntwo\n"), (b"one\ntw", b"o\n"), (b"one\ntwo\n", b""), (b"C\none\ntwo\nC\n", b"")],
 )
-def test_killed_while_the_bytes_were_moved(path, moved, left):
+def test_a_kill_while_bytes_are_moved_neither_loses_nor_repeats_any(path, moved, left):
     path.write_bytes(b"before\n")
 
     def move():
@@ -84,13 +84,13 @@ def test_killed_while_the_bytes_were_moved(path, moved, left):
     assert left_in(path) == left
 
 
-def test_what_does_not_fit_is_refused(path):
+def test_data_larger_than_the_buffer_is_refused(path):
     mine = FloodBuffer(path)
     assert not mine.add(b"x" * flood_buffer.BUFFER_BYTES)
     assert not mine and left_in(path) == b""
 
 
-def test_nothing_is_held_on_a_full_disk(path, monkeypatch):
+def test_nothing_is_buffered_on_a_full_disk(path, monkeypatch):
     def full(fd, offset, length):
         raise OSError(28, "No space left on device")
 
@@ -98,7 +98,7 @@ def test_nothing_is_held_on_a_full_disk(path, monkeypatch):
     assert not FloodBuffer(path).add(b"x")
 
 
-def test_a_forked_child_leaves_it_alone(path):
+def test_a_forked_child_does_not_touch_its_parents_buffer(path):
     mine = FloodBuffer(path)
     mine.add(b"parent's\n")
     pid = os.fork()
@@ -109,7 +109,7 @@ def test_a_forked_child_leaves_it_alone(path):
     assert left_in(path) == b"parent's\n"
 
 
-def test_without_a_held_file_nothing_is_left(path):
+def test_a_missing_or_short_buffer_file_holds_no_data(path):
     assert left_in(path) == b""
     beside(path).write_bytes(b"too short")
     assert left_in(path) == b""

@@ -39,13 +39,13 @@ def lines(form: Callable[[int], str], count: int = 3) -> list[str]:
         (lambda n: f"Iteration #{n}: loss inf", {"loss": math.inf}),
     ],
 )
-def test_lines_of_pairs_are_metrics(form: Callable[[int], str], first: Values):
+def test_log_lines_of_names_and_values_become_metrics(form: Callable[[int], str], first: Values):
     found = looked(*lines(form))
     assert [(t, step) for t, step, _ in found] == [(0, 1), (1, 2), (2, 3)]
     assert found[0][2] == first
 
 
-def test_a_value_that_is_nan():
+def test_a_nan_value_is_recognized():
     assert math.isnan(looked(*lines(lambda n: f"step {n} loss nan"))[0][2]["loss"])
 
 
@@ -68,17 +68,17 @@ def test_a_value_that_is_nan():
         lambda n: f"step {4 - n} loss 0.5",
     ],
 )
-def test_other_lines_are_not(form: Callable[[int], str]):
+def test_other_lines_are_not_metrics(form: Callable[[int], str]):
     assert looked(*lines(form)) == []
 
 
-def test_two_lines_are_too_few_and_later_ones_come_as_they_are_written():
+def test_three_lines_of_a_format_are_needed_before_they_become_metrics():
     form = lambda n: f"step {n} loss 0.5\n"  # noqa: E731
     assert looked(form(1), form(2)) == []
     assert [step for _, step, _ in looked(*map(form, (1, 2, 3, 4, 2)))] == [1, 2, 3, 4, 2]
 
 
-def test_lines_that_are_written_in_pieces_and_on_both_streams():
+def test_lines_in_pieces_are_joined_separately_for_each_stream():
     found: Taken = []
     made = LogMetrics(lambda *each: found.append(each))
     for step in range(1, 4):
@@ -90,7 +90,7 @@ def test_lines_that_are_written_in_pieces_and_on_both_streams():
     assert [step for _, step, _ in found] == [1, 2, 3] * 2, "each stream counts by itself"
 
 
-def test_too_many_forms_are_guessing():
+def test_no_metrics_are_recognized_among_too_many_line_formats():
     texts = [f"step 1 m{at} 0.5\n" for at in range(log_metrics.MAX_FORMS + 1)]
     assert looked(*texts, *lines(lambda n: f"step {n} loss 0.5")) == []
 
@@ -106,7 +106,7 @@ def test_a_flood_is_passed_over_quickly():
     assert time.perf_counter() - began < 2.0, "no line takes long to be none"
 
 
-def test_a_rank_that_reports_itself_needs_no_guesses():
+def test_log_lines_are_ignored_once_a_rank_reports_metrics_itself():
     made = metrics.MetricRecorder()
     made.begin()
     made.add_logged(5, 1, {"loss": 0.5})
@@ -125,7 +125,7 @@ def test_a_rank_that_reports_itself_needs_no_guesses():
         "epoch 1 " + "lr 0000000000000001 " * 15 + "!",
     ],
 )
-def test_a_line_of_many_pairs_that_is_none_takes_no_time(line: str):
+def test_a_line_of_many_pairs_that_is_no_metric_is_rejected_quickly(line: str):
     begun = process_time()
     made, found = LogMetrics(lambda *point: found.append(point)), []
     for _ in range(100):
@@ -133,5 +133,5 @@ def test_a_line_of_many_pairs_that_is_none_takes_no_time(line: str):
     assert process_time() - begun < 1 and found == []
 
 
-def test_a_number_that_only_looks_like_one_is_none():
+def test_a_non_ascii_lookalike_of_a_number_is_rejected():
     assert looked(*lines(lambda step: f"epoch {step} loss ınf acc 0.5")) == []

@@ -49,7 +49,7 @@ def taken(made: MetricRecorder) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def test_points_are_columns_and_names_are_told_once(made: MetricRecorder):
+def test_points_are_columns_and_names_are_defined_once(made: MetricRecorder):
     before = time.time_ns() // 1000
     log(loss=0.5, acc=0.25, step=7)
     (first,) = made.take(before)
@@ -66,7 +66,7 @@ def test_points_are_columns_and_names_are_told_once(made: MetricRecorder):
     assert list(made.take(before)) == []
 
 
-def test_an_event_of_them_is_as_the_schema_says(made: MetricRecorder):
+def test_a_metrics_event_conforms_to_the_schema(made: MetricRecorder):
     log(loss=0.5, acc=float("nan"), step=7)
     log(loss=np.float32(0.5), step=1.5)
     (fields,) = made.take(ZERO)
@@ -88,7 +88,7 @@ def test_without_a_step_the_values_of_each_name_are_counted(made: MetricRecorder
     ]  # fmt: skip
 
 
-def test_steps_are_as_they_were_given(made: MetricRecorder):
+def test_given_steps_are_kept_and_invalid_ones_are_counted_instead(made: MetricRecorder):
     steps = [5, 2, 2, -1, 0.5, np.int64(9), np.array(3), 2.0]
     for step in steps:
         log(loss=1.0, step=step)
@@ -127,7 +127,7 @@ def test_steps_are_as_they_were_given(made: MetricRecorder):
         (5e-324, 5e-324),
     ],
 )
-def test_numbers_of_all_kinds(made: MetricRecorder, value: Any, kept: Any):
+def test_numbers_of_all_kinds_are_recorded(made: MetricRecorder, value: Any, kept: Any):
     log(loss=value)
     assert taken(made) == [("loss", 0, kept)]
     json.loads(json.dumps(kept, allow_nan=False))
@@ -145,7 +145,7 @@ class Breaks:
 @pytest.mark.parametrize(
     "value", ["0.5", b"1", None, 1j, [1], {}, np.ones(2), np.array("x"), object(), Breaks(), log]
 )
-def test_what_is_no_number_is_no_point_and_said_once(made: MetricRecorder, value: Any):
+def test_a_non_numeric_value_is_dropped_and_noted_once(made: MetricRecorder, value: Any):
     for _ in range(3):
         log(loss=value, acc=1.0)
     assert [name for name, _, _ in taken(made)] == ["acc"] * 3
@@ -160,13 +160,13 @@ def test_a_metric_that_changes_type_goes_on(made: MetricRecorder):
     assert len(recorder.new_notes()) == 1
 
 
-def test_many_that_are_no_numbers_are_few_notes(made: MetricRecorder):
+def test_many_non_numeric_metrics_add_a_bounded_number_of_notes(made: MetricRecorder):
     log(**{f"m{i}": "x" for i in range(500)})
     assert taken(made) == []
     assert len(recorder.new_notes()) == metrics.MAX_NOT_A_NUMBER_NOTES
 
 
-def test_ten_thousand_names_and_no_more(made: MetricRecorder):
+def test_names_beyond_the_limit_are_dropped_and_noted(made: MetricRecorder):
     log(**{f"m{i}": i for i in range(metrics.MAX_NAMES + 5)})
     log(m0=1, new=2)
     found = taken(made)
@@ -174,12 +174,12 @@ def test_ten_thousand_names_and_no_more(made: MetricRecorder):
     assert recorder.new_notes() == [metrics.TOO_MANY.format(count=metrics.MAX_NAMES)]
 
 
-def test_names_of_any_text(made: MetricRecorder):
+def test_a_metric_name_may_be_any_text_and_is_shortened(made: MetricRecorder):
     log(**{"val/loss": 1.0, "": 2.0, "ü\n": 3.0, "x" * 5000: 4.0})
     assert [name for name, _, _ in taken(made)] == ["val/loss", "", "ü\n", "x" * 200]
 
 
-def test_a_long_run_is_kept_in_whole_stretches(
+def test_a_long_run_is_sampled_in_whole_stretches_per_name(
     made: MetricRecorder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(spans, "UNSAMPLED_SPANS", 100)
@@ -196,14 +196,14 @@ def test_a_long_run_is_kept_in_whole_stretches(
     assert recorder.new_notes() == [metrics.THINNED.format(count=100)]
 
 
-def test_a_value_is_that_of_the_call(made: MetricRecorder):
+def test_a_value_is_copied_when_it_is_logged(made: MetricRecorder):
     value = np.array(1.0)
     log(loss=value)
     value += 1
     assert taken(made) == [("loss", 0, 1.0)]
 
 
-def test_a_flood_is_sorted_in_as_it_comes(made: MetricRecorder, monkeypatch: pytest.MonkeyPatch):
+def test_a_flood_keeps_few_calls_pending(made: MetricRecorder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(metrics, "MAX_STORED_CALLS", 50)
     for step in range(1000):
         log(loss=step)
@@ -211,7 +211,7 @@ def test_a_flood_is_sorted_in_as_it_comes(made: MetricRecorder, monkeypatch: pyt
     assert [value for _, _, value in taken(made)] == list(range(1000))
 
 
-def test_threads_and_a_handler_of_a_signal_lose_nothing(
+def test_no_values_of_threads_are_lost_while_a_signal_handler_logs(
     made: MetricRecorder, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(metrics, "MAX_STORED_CALLS", 7)
@@ -253,7 +253,7 @@ def test_a_new_run_has_a_table_of_its_own(made: MetricRecorder):
     assert (fields["from"], fields["define"], fields["step"]) == (0, ["acc"], (0,))
 
 
-def test_a_rank_that_is_started_again_numbers_its_names_anew(made: MetricRecorder):
+def test_a_restarted_rank_uses_a_new_range_of_name_numbers(made: MetricRecorder):
     made.begin(2)
     log(loss=1.0, step=5)
     log(acc=2.0, loss=3.0, step=6)
@@ -266,13 +266,13 @@ def test_a_rank_that_is_started_again_numbers_its_names_anew(made: MetricRecorde
     assert recorder.new_notes() == [metrics.COUNTED_AGAIN]
 
 
-def test_off_the_ranks_it_does_nothing():
+def test_log_does_nothing_outside_a_rank():
     assert not recorder.on
     rankroom.log(loss=1.0, step=3)
     assert list(metrics.points.take(0)) == []
 
 
-def test_a_copy_of_a_rank_reports_nothing(made: MetricRecorder):
+def test_a_forked_process_reports_no_metrics(made: MetricRecorder):
     log(loss=1.0)
     read, write = os.pipe()
     child = os.fork()
@@ -323,7 +323,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return ready
 
 
-def test_nobody_waits_for_a_gpu(made: MetricRecorder, cuda: threading.Event):
+def test_logging_a_gpu_value_does_not_wait_for_the_gpu(made: MetricRecorder, cuda: threading.Event):
     tensor = Tensor(0.5, cuda)
     log(loss=tensor, step=3)
     tensor.value = 9.0
@@ -334,7 +334,7 @@ def test_nobody_waits_for_a_gpu(made: MetricRecorder, cuda: threading.Event):
     assert taken(made) == [("loss", 3, 0.5)]
 
 
-def test_where_no_thread_can_be_started_a_value_on_a_gpu_waits_for_the_next_report(
+def test_without_a_reader_thread_a_gpu_value_waits_for_the_next_report(
     made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(thread: threading.Thread) -> None:
@@ -374,13 +374,13 @@ def test_the_end_of_a_run_does_not_wait_for_a_gpu_that_is_stuck(
     assert taken(made) == [("acc", 0, 1.0)]
 
 
-def test_a_large_tensor_on_a_gpu_is_no_number(made: MetricRecorder, cuda: threading.Event):
+def test_a_gpu_tensor_of_several_numbers_is_dropped(made: MetricRecorder, cuda: threading.Event):
     log(loss=Tensor(0.5, cuda, count=4))
     assert taken(made) == []
     assert "(Tensor of 4 numbers)" in recorder.new_notes()[0]
 
 
-def test_a_tensor_of_tensorflow_on_a_gpu(made: MetricRecorder):
+def test_tensorflow_tensors_on_a_gpu_become_metrics(made: MetricRecorder):
     class Eager:
         device = "/job:localhost/replica:0/task:0/device:GPU:0"
 

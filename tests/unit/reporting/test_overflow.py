@@ -36,7 +36,7 @@ def test_lines_of_one_run_are_kept(tmp_path):
     assert left_in(tmp_path, "a") == left_in(tmp_path, "b") == (0, b"")
 
 
-def test_the_latest_whole_lines_have_the_room(tmp_path, small):
+def test_the_latest_whole_lines_replace_older_ones_when_space_is_short(tmp_path, small):
     kept = Overflow(tmp_path)
     kept.begin("a")
     for i, line in enumerate(LINES):
@@ -47,7 +47,7 @@ def test_the_latest_whole_lines_have_the_room(tmp_path, small):
     assert left_in(tmp_path, "a") == (AT[6], b"".join(LINES[6:]))
 
 
-def test_killed_while_it_is_written(tmp_path, small, monkeypatch):
+def test_a_kill_during_a_write_loses_only_the_overwritten_line(tmp_path, small, monkeypatch):
     """The line that was being overwritten is left out."""
     pid = os.fork()
     if pid == 0:
@@ -82,7 +82,7 @@ def test_without_room_nothing_is_kept_and_nothing_fails(tmp_path, monkeypatch):
 @pytest.mark.parametrize("in_file", [0, 2, 9])
 @pytest.mark.parametrize("kept", [range(0, 9), range(2, 5), range(4, 9)])
 @pytest.mark.parametrize("received", [0, 3, 5])
-def test_a_record_gets_what_was_kept(tmp_path, in_file, kept, received):
+def test_a_record_is_completed_from_the_spool_and_the_overflow(tmp_path, in_file, kept, received):
     """`in_file` lines are in the spool file, `kept` in the overflow; `received` have arrived."""
     (tmp_path / "a.jsonl").write_bytes(b"".join(LINES[:in_file]))
     made = Overflow(tmp_path)
@@ -96,7 +96,7 @@ def test_a_record_gets_what_was_kept(tmp_path, in_file, kept, received):
     assert got == b"".join(LINES[i] for i in there)
 
 
-def test_a_rank_killed_on_a_full_disk_before_anything_was_sent(tmp_path):
+def test_a_rank_killed_on_a_full_disk_before_sending_loses_no_events(tmp_path):
     code = """
 import os, signal, sys, time
 from pathlib import Path

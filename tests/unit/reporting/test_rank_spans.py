@@ -20,7 +20,7 @@ def named(made, name):
     return made.number(name, lambda: {"name": name})
 
 
-def test_columns_hold_names_once_and_times_apart():
+def test_columns_hold_each_name_once_and_times_as_differences():
     made = SpanRecorder()
     made.begin()
     for start in (1_000_500, 1_000_700, 1_000_600):
@@ -37,7 +37,7 @@ def test_columns_hold_names_once_and_times_apart():
     assert not list(made.take(0))
 
 
-def test_too_many_names_share_one(monkeypatch):
+def test_names_beyond_the_limit_share_one_number(monkeypatch):
     monkeypatch.setattr(spans, "MAX_NAMES", 3)
     made = SpanRecorder()
     made.begin()
@@ -47,7 +47,7 @@ def test_too_many_names_share_one(monkeypatch):
     assert len(event["define"]) == 4
 
 
-def test_threads_that_name_at_once_agree():
+def test_threads_that_define_names_concurrently_get_the_same_numbers():
     made = SpanRecorder()
     made.begin()
     found = []
@@ -70,7 +70,7 @@ def test_threads_that_name_at_once_agree():
     assert all(made._defined[number] == {"name": name} for name, number in found)
 
 
-def test_a_copy_of_a_rank_collects_nothing(monkeypatch):
+def test_a_forked_process_records_no_spans(monkeypatch):
     monkeypatch.setattr(spans.recorder, "on", False)
     spans.recorder.begin()
     read, write = os.pipe()
@@ -86,7 +86,7 @@ def test_a_copy_of_a_rank_collects_nothing(monkeypatch):
     spans.recorder.leave()
 
 
-def test_a_span_off_the_ranks_does_nothing():
+def test_a_span_outside_a_rank_records_nothing():
     assert not spans.recorder.on
 
     @span("unseen")
@@ -99,7 +99,7 @@ def test_a_span_off_the_ranks_does_nothing():
     assert not spans.recorder._waiting
 
 
-def test_any_argument_of_a_span_is_shown_shortened():
+def test_span_arguments_may_have_any_name_and_are_shortened():
     spans.recorder.begin()
     try:
         with span("load", name="a", text="x" * 1000):
@@ -112,7 +112,7 @@ def test_any_argument_of_a_span_is_shown_shortened():
     ]
 
 
-def test_what_is_added_late_is_there_when_it_is_taken():
+def test_deferred_spans_are_added_when_spans_are_taken():
     made = SpanRecorder()
     made.begin()
     made.late((made.waited, "hvd.allreduce #7", 1_002_000_000, 0.0005))
@@ -147,7 +147,7 @@ def test_a_wait_within_another_is_part_of_it(waits):
     assert waits == ["outer"]
 
 
-def test_a_wait_of_another_thread_is_not_the_cells(waits):
+def test_a_wait_in_another_thread_is_not_recorded(waits):
     def work():
         with Waiting("elsewhere"):
             assert Waiting.current is None
@@ -213,7 +213,7 @@ def test_only_sizes_that_are_numbers_are_described(count, size):
     assert torch_spans.described(tensor) == {"dtype": "float32"} | size
 
 
-def test_collectives_that_are_traced_are_no_collectives_yet(operation):
+def test_collectives_are_not_recorded_while_a_function_is_traced(operation):
     module = types.ModuleType("functional")
     code = "def all_reduce(self, op, group): return self\ndef wait_tensor(tensor): pass"
     exec(code, vars(module))
@@ -294,7 +294,7 @@ def test_what_the_cell_raises_passes_through_its_profile(monkeypatch, capsys):
     assert "neither torch nor tensorflow" in capsys.readouterr().err
 
 
-def test_an_interrupt_while_profilers_start_ends_those_that_have(monkeypatch, capsys):
+def test_an_interrupt_while_profilers_start_stops_all_of_them(monkeypatch, capsys):
     done = []
 
     class First(Framework):

@@ -56,7 +56,7 @@ def test_events_are_ordered_and_numbered(tmp_path):
 @pytest.mark.parametrize("broken", [
     "time.sleep = time.time = time.monotonic = fail", "r.sampler = Sampler()",
 ])  # fmt: skip
-def test_lines_go_on_coming_whatever_fails_on_the_reporting_thread(tmp_path, broken):
+def test_output_is_still_reported_after_an_error_on_the_reporting_thread(tmp_path, broken):
     events, _ = report(
         tmp_path,
         f"""
@@ -126,7 +126,7 @@ def test_batches_carry_their_offset_in_the_spool_file(tmp_path):
     assert (tmp_path / "a.jsonl").read_bytes() == whole
 
 
-def test_output_between_runs_opens_the_next_one(tmp_path):
+def test_output_between_runs_is_reported_first_in_the_next_run(tmp_path):
     events, _ = report(
         tmp_path,
         """
@@ -235,7 +235,7 @@ def test_an_interrupt_at_any_moment_of_a_report_leaves_no_lock_behind(tmp_path, 
     assert int(marks[-1]) > 5
 
 
-def test_an_interrupt_in_the_middle_of_a_report_comes_after_it(tmp_path):
+def test_an_interrupt_during_a_report_is_raised_after_it(tmp_path):
     """Otherwise, an event could be in the spool but not be sent, or the reverse."""
     events, batches = report(
         tmp_path,
@@ -395,7 +395,7 @@ AWAITS = """
     ],
     ids=["ended", "interrupted"],
 )
-def test_a_cell_that_awaits_and_is_ended_was_not_interrupted(tmp_path, interrupts, expected):
+def test_ending_an_awaiting_cell_is_not_reported_as_an_interrupt(tmp_path, interrupts, expected):
     events, _ = report(tmp_path, AWAITS.format(interrupts=interrupts))
     [said] = [each["name"] for each in events if each["kind"] == "mark"]
     assert said == expected
@@ -422,7 +422,7 @@ def test_spans_whose_details_cannot_be_written_are_there_without_them(tmp_path):
     assert events.index(mark) < [each["kind"] for each in events].index("log")
 
 
-def test_what_follows_a_flood_stands_behind_it(tmp_path):
+def test_an_event_emitted_after_a_flood_follows_its_output(tmp_path):
     events, _ = report(
         tmp_path,
         """

@@ -30,7 +30,7 @@ print(alone, together, len(held))
 """
 
 
-def test_what_children_were_forked_with_counts_once():
+def test_memory_shared_with_forked_children_counts_once():
     # In a process of its own: how much a fork of this one copies depends on earlier tests.
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
     alone, together, held = map(int, done.stdout.split())

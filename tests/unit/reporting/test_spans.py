@@ -33,7 +33,7 @@ def starts(events: list[dict[str, Any]], zero: int = 0) -> list[int]:
     return found
 
 
-def test_columns_and_names(small: SpanRecorder) -> None:
+def test_spans_are_columns_and_names_are_defined_once(small: SpanRecorder) -> None:
     number = small.number("a", lambda: {"name": "a"})
     small.add("user", number, 1_000_500, 7)
     small.add("user", small.number("b", lambda: {"name": "b"}), 1_000_400, 0)
@@ -54,7 +54,7 @@ def test_columns_and_names(small: SpanRecorder) -> None:
     assert list(small.take(0)) == []
 
 
-def test_too_many_names_share_one(small: SpanRecorder) -> None:
+def test_names_beyond_the_limit_share_one_number(small: SpanRecorder) -> None:
     numbers = [small.number(each, lambda: {"name": "x"}) for each in range(9)]
     assert numbers == [0, 1, 2, 3, 4, 5, 5, 5, 5]
     small.add("user", 5, 0, 0)
@@ -71,7 +71,7 @@ def test_nothing_is_kept_outside_a_run() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 5000])
-def test_a_long_run_is_kept_in_whole_stretches_however_it_is_taken(
+def test_a_long_run_is_sampled_in_the_same_stretches_however_it_is_read(
     small: SpanRecorder, piece: int
 ) -> None:
     kept = []
@@ -92,13 +92,13 @@ def test_streams_are_counted_apart(small: SpanRecorder) -> None:
     assert starts(list(small.take(0))) == [*range(110)] * 2
 
 
-def test_details_are_kept_at_the_beginning_only(small: SpanRecorder) -> None:
+def test_phase_spans_are_kept_only_at_the_beginning(small: SpanRecorder) -> None:
     small.extend("phase", [(0, at, 1) for at in range(1100)])
     assert starts(list(small.take(0))) == list(range(100))
     assert "more than 100 phase spans" in small.new_notes()[0]
 
 
-def test_a_new_run_begins_again(small: SpanRecorder) -> None:
+def test_a_new_run_starts_with_an_empty_recorder(small: SpanRecorder) -> None:
     small.extend("phase", [(small.number("a", lambda: {"name": "a"}), 0, 1)] * 101)
     list(small.take(0))
     small.begin()
@@ -108,7 +108,7 @@ def test_a_new_run_begins_again(small: SpanRecorder) -> None:
     assert (event["from"], event["define"]) == (0, [{"name": "b"}])
 
 
-def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_takes_at_most_14_bytes_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     from rankroom.record.model import event_line
 
     made = SpanRecorder()
@@ -122,7 +122,7 @@ def test_ten_bytes_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 5000])
-def test_columns_are_kept_as_spans_are(small: SpanRecorder, piece: int) -> None:
+def test_extend_columns_keeps_the_same_spans_as_extend(small: SpanRecorder, piece: int) -> None:
     other = SpanRecorder()
     other.begin()
     kept: list[list[int]] = [[], []]
@@ -163,7 +163,7 @@ def test_ranks_keep_the_same_collectives_whenever_they_report(
     assert kept(49) == kept(50) == kept(51)
 
 
-def test_arguments_that_are_others_each_time_take_no_names_from_the_rest(
+def test_changing_span_arguments_do_not_use_up_the_names_of_others(
     small: SpanRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ARGUMENT_VARIANTS", 2)

@@ -56,7 +56,7 @@ def test_bytes_that_are_no_utf8_stay_legible(spool):
     assert text_of(spool) == "a\\xff\\xfeb\x00c\n"
 
 
-def test_a_character_cut_in_two_is_put_together(spool):
+def test_a_character_split_between_two_reads_is_joined(spool):
     euro = "€".encode()
     os.write(spool.fd, b"x" + euro[:2])
     first = list(spool.read())
@@ -120,7 +120,7 @@ def trims(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "TRIM_THRESHOLD_BYTES", 10)
 
 
-def test_what_has_been_read_gives_its_space_back(spool, trims):
+def test_trimming_frees_the_disk_space_of_what_was_read(spool, trims):
     assert not spool.trim()
     os.write(spool.fd, b"0123456789\n" * 100_000)
     assert not spool.trim(), "not read yet"
@@ -133,7 +133,7 @@ def test_what_has_been_read_gives_its_space_back(spool, trims):
     assert spool.position == 1_100_000 and text_of(spool) == "unread\n"
 
 
-def test_children_from_before_go_on_printing(spool, trims):
+def test_child_processes_keep_printing_after_the_spool_is_trimmed(spool, trims):
     """Trimming does not replace the file that they hold open, so their output is kept, too."""
     code = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     with subprocess.Popen(
@@ -150,7 +150,7 @@ def test_children_from_before_go_on_printing(spool, trims):
     assert said == "".join(f"line {i} of a child\n" for i in range(5))
 
 
-def test_nothing_is_lost_while_threads_print(spool, trims):
+def test_trimming_loses_no_output_of_printing_threads(spool, trims):
     """Python and C code print while the spool is being trimmed."""
     stream = RankStream(spool, "stdout", lambda: None)
 
@@ -176,7 +176,7 @@ def test_nothing_is_lost_while_threads_print(spool, trims):
     assert trimmed
 
 
-def test_what_a_child_empties_goes_on_where_it_was(spool):
+def test_output_after_a_child_truncates_the_spool_is_kept(spool):
     """`echo text > /dev/stderr` opens the file behind the descriptor, and empties it."""
     os.write(spool.fd, b"before\n" * 100)
     assert text_of(spool) == "before\n" * 100
@@ -191,7 +191,7 @@ def test_what_a_child_empties_goes_on_where_it_was(spool):
         assert spool.position == spool.path.stat().st_size
 
 
-def test_where_files_have_no_holes_all_is_kept(spool, monkeypatch):
+def test_spools_are_not_trimmed_where_files_cannot_have_holes(spool, monkeypatch):
     monkeypatch.setattr(streams, "TRIM_THRESHOLD_BYTES", 4)
     monkeypatch.setattr(streams, "punch_hole", lambda *about: False)
     os.write(spool.fd, b"first\n")
@@ -288,7 +288,7 @@ def disk(monkeypatch):
 
 @pytest.mark.parametrize("room", [0, 3, 12])
 @pytest.mark.parametrize("held", [True, False])
-def test_a_full_disk_costs_no_line_and_no_print(spool, disk, room, held):
+def test_a_full_disk_loses_no_line_and_fails_no_print(spool, disk, room, held):
     if not held:
         spool._buffer.leave()
     stream = RankStream(spool, "stdout", lambda: None)
@@ -340,7 +340,7 @@ def test_a_clock_that_is_set_back_keeps_no_output_waiting(spool, monkeypatch):
     assert len(woken) == len(spool.marks) == 6
 
 
-def test_what_a_thread_prints_between_cells_takes_little_memory(spool, monkeypatch):
+def test_output_between_cells_uses_a_bounded_number_of_time_marks(spool, monkeypatch):
     monkeypatch.setattr(streams, "MAX_TIME_MARKS", 100)
     stream = RankStream(spool, "stdout", lambda: None)
     begin = time.time_ns()

@@ -67,7 +67,7 @@ def connect_to(listening: Server) -> socket.socket:
     return reached(listening.address)
 
 
-def test_what_is_asked_is_answered(listening: Kept):
+def test_a_request_is_answered(listening: Kept):
     assert ask(listening.address, listening.key, 30, do="this", number=7, words=["ä", None]) == {
         "do": "this", "number": 7, "words": ["ä", None],
     }  # fmt: skip
@@ -80,7 +80,7 @@ def test_many_questions_of_one_client_are_told_apart(listening: Kept):
     asking.close()
 
 
-def test_a_client_is_told_what_it_did_not_ask(listening: Kept):
+def test_a_client_receives_messages_that_it_did_not_request(listening: Kept):
     told: list[tuple[object, object]] = []
     heard = threading.Event()
 
@@ -96,7 +96,7 @@ def test_a_client_is_told_what_it_did_not_ask(listening: Kept):
     asking.close()
 
 
-def test_an_answer_may_come_later_and_keeps_nobody_waiting(listening: Kept):
+def test_a_delayed_answer_does_not_block_other_requests(listening: Kept):
     asking = Client(listening.address, listening.key)
     waiting = asking.ask(do="wait")
     assert asking.ask(do="now").result(30) == {"do": "now"}
@@ -118,7 +118,7 @@ def test_a_direct_question_is_answered_in_the_thread_that_asks(listening: Kept):
     direct.close()
 
 
-def test_what_is_told_at_once_comes_after_what_was_told_before(listening: Kept):
+def test_messages_sent_at_once_do_not_overtake_earlier_ones(listening: Kept):
     telling = Client(listening.address, listening.key)
     for number in range(1000):
         telling.tell(number=number, at_once=number % 3 == 0)
@@ -139,13 +139,13 @@ def test_answers_that_come_while_another_thread_sends_are_taken_in(listening: Ke
     asking.close()
 
 
-def test_what_the_server_cannot_do_is_told(listening: Kept):
+def test_an_error_in_the_server_is_returned_to_the_client(listening: Kept):
     with pytest.raises(RpcError, match="no such thing"):
         ask(listening.address, listening.key, 30, do="fail")
     assert ask(listening.address, listening.key, 30, do="next")
 
 
-def test_a_server_that_is_gone_is_told_from_one_that_is_silent(listening: Kept):
+def test_a_closed_server_is_distinguished_from_a_silent_one(listening: Kept):
     with pytest.raises(TimeoutError):
         ask(listening.address, listening.key, 0.2, do="wait")
     listening.close()
@@ -178,7 +178,7 @@ def test_a_process_that_dies_with_connections_not_taken_is_gone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:12345", "http://127.0.0.1:1"])
-def test_what_is_no_address_refuses_at_once(address: str):
+def test_an_invalid_address_is_refused_at_once(address: str):
     """A cluster file of an earlier version may hold such an address."""
     with pytest.raises(ConnectionRefusedError):
         ask(address, "", 5, do="this")
@@ -263,7 +263,7 @@ def test_a_thousand_connections_leave_room_for_those_with_the_key(interface: str
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_no_more_is_read_than_may_be(listening: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_an_oversized_message_is_not_read(listening: Kept, monkeypatch: pytest.MonkeyPatch):
     asking = Client(listening.address, listening.key)
     too_large = asking.ask(b"\0" * (server.MAX_PART_BYTES + 1), do="this")
     assert ask(listening.address, listening.key, 30, do="other")
@@ -274,14 +274,14 @@ def test_no_more_is_read_than_may_be(listening: Kept, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("said", [[b"1"], [b"1", b"{"], [b"1", b"[]"], [b"1", b"\xff"], []])
-def test_messages_that_are_none_are_dropped(listening: Kept, said: list[bytes]):
+def test_malformed_messages_are_dropped(listening: Kept, said: list[bytes]):
     with client.connected(listening.address, listening.key) as asking:
         asking.send_multipart(said or [b""])
         assert not asking.poll(200)
     assert ask(listening.address, listening.key, 30, do="this")
 
 
-def test_a_folder_too_deep_for_a_socket_is_no_obstacle(tmp_path: Path):
+def test_a_folder_too_deep_for_a_socket_falls_back_to_loopback(tmp_path: Path):
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     listening = Kept("", deep)
@@ -290,26 +290,26 @@ def test_a_folder_too_deep_for_a_socket_is_no_obstacle(tmp_path: Path):
     listening.close()
 
 
-def test_a_folder_that_cannot_hold_a_socket_is_no_obstacle(tmp_path: Path):
+def test_a_folder_that_cannot_hold_a_socket_falls_back_to_loopback(tmp_path: Path):
     listening = Kept("", tmp_path / "missing")
     assert listening.address.startswith("tcp://127.0.0.1:")
     assert ask(listening.address, listening.key, 30, do="this")
     listening.close()
 
 
-def test_a_socket_that_a_dead_server_left_is_no_obstacle(tmp_path: Path):
+def test_a_socket_left_by_a_dead_server_is_replaced(tmp_path: Path):
     (tmp_path / server.SOCKET_NAME).touch()
     listening = Kept("", tmp_path)
     assert ask(listening.address, listening.key, 30, do="this")
     listening.close()
 
 
-def test_an_address_that_is_not_of_this_machine_is_an_error_of_the_system(tmp_path: Path):
+def test_listening_on_another_machines_address_raises_os_error(tmp_path: Path):
     with pytest.raises(OSError, match=r"cannot listen on tcp://192\.0\.2\.1: "):
         Kept("192.0.2.1", tmp_path)
 
 
-def test_nothing_is_left_open(tmp_path: Path):
+def test_closed_clients_and_servers_leave_no_descriptors_open(tmp_path: Path):
     def once() -> None:
         listening = Kept("127.0.0.1", tmp_path)
         asking = Client(listening.address, listening.key)

@@ -25,7 +25,7 @@ def ask(*question: Any, **more: Any) -> dict[str, Any]:
     return {}
 
 
-def test_a_replica_that_is_over_is_so_without_waiting(tmp_path: Path):
+def test_a_finished_replica_is_recognized_without_waiting(tmp_path: Path):
     store, info, writer = start_record(tmp_path)
     before, after = (
         Run(RunInfo.from_json(info.to_json()), store, ask, is_replica=True) for _ in range(2)
@@ -46,7 +46,7 @@ def orphaned(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], boo
     return cluster._is_orphaned
 
 
-def test_ranks_that_go_on_without_a_supervisor_are_not_waited_for_longer_than_asked(
+def test_waiting_for_an_orphaned_run_respects_the_timeout(
     home: Path, orphaned: Callable[[Run], bool], monkeypatch: pytest.MonkeyPatch
 ):
     store, info, writer = start_record(home, owner=gone_process())
@@ -76,7 +76,7 @@ def test_a_replica_that_has_not_come_yet_is_not_lost(tmp_path: Path):
     assert not run.wait(0.05) and run.state == "running"
 
 
-def test_a_run_that_is_over_takes_only_what_its_supervisor_says_of_it_later(tmp_path: Path):
+def test_a_finished_run_ignores_older_states_that_arrive_late(tmp_path: Path):
     """For example if a full disk delayed the closing of its record."""
     store, info, writer = start_record(tmp_path, notes=["the disk is full"])
     run = Run(info, store, ask)
@@ -88,7 +88,7 @@ def test_a_run_that_is_over_takes_only_what_its_supervisor_says_of_it_later(tmp_
     writer.close()
 
 
-def test_a_run_is_over_with_its_supervisor_though_another_one_has_the_name_by_now(
+def test_a_run_ends_with_its_supervisor_even_if_a_new_one_has_its_name(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     cluster = object.__new__(AnyCluster)

@@ -66,7 +66,7 @@ def job(scheduler: str, until: float = 0.0) -> Allocation:
         ("", "unknown"),
     ],
 )
-def test_what_slurm_says_of_a_job(commands: Commands, scontrol: str, state: str):
+def test_scontrol_answers_give_a_job_state(commands: Commands, scontrol: str, state: str):
     commands(scontrol=scontrol)
     assert ended_jobs.state(job("slurm")) == state
 
@@ -93,13 +93,13 @@ def test_the_tasks_of_an_array_are_told_apart(commands: Commands):
         (QSTAT % "", "echo c9", "unknown"),
     ],
 )
-def test_what_pbs_says_of_a_job(commands: Commands, qstat: str, pbsnodes: str, state: str):
+def test_qstat_answers_give_a_job_state(commands: Commands, qstat: str, pbsnodes: str, state: str):
     commands(qstat=qstat, pbsnodes=pbsnodes)
     assert ended_jobs.state(job("pbs")) == state
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_without_an_answer_its_time_tells(commands: Commands, scheduler: str):
+def test_without_an_answer_a_job_is_over_once_its_time_is(commands: Commands, scheduler: str):
     """No scheduler command exists at first; clocks may be off, and a job may be extended."""
     now = time.time()
     untils = (0.0, now + 60, now - 60, now - MAX_CLOCK_ERROR_S - 60)
@@ -110,7 +110,7 @@ def test_without_an_answer_its_time_tells(commands: Commands, scheduler: str):
     assert not ended_jobs.is_over(job(scheduler, untils[-1])), "it was given more time"
 
 
-def test_a_scheduler_that_is_silent_says_nothing(
+def test_a_scheduler_that_times_out_leaves_the_job_state_unknown(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(job_end, "SHORT_COMMAND_TIMEOUT_S", 0.1)

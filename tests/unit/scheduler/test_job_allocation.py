@@ -29,7 +29,7 @@ def test_one_rank_per_gpu():
     assert counts(OLD) == [("taurusi2080", 3, 3, 12)]
 
 
-def test_nodes_that_differ():
+def test_nodes_that_differ_keep_their_own_ranks_gpus_and_cores():
     assert counts(MIXED, tasks=[2, 2, 2, 1]) == [
         ("nid001140", 2, 4, 64),
         ("nid001141", 2, 4, 64),
@@ -39,7 +39,7 @@ def test_nodes_that_differ():
 
 
 @pytest.mark.parametrize(("ranks", "shared"), [(1, [1]), (3, [2, 1]), (8, [4, 4])])
-def test_ranks_are_shared_out(ranks, shared):
+def test_a_given_number_of_ranks_is_distributed_over_the_nodes(ranks, shared):
     assert [count for _, count, _, _ in counts(TWO, ranks)] == shared
 
 
@@ -56,14 +56,14 @@ def test_ranks_are_shared_out(ranks, shared):
         ("shard:4", 0),
     ],
 )
-def test_a_type_of_gpu_is_not_their_number(gres, count):
+def test_digits_in_a_gpu_type_are_not_taken_for_the_gpu_count(gres, count):
     said = (
         f"JobState=RUNNING EndTime=Unknown   Nodes=c1 CPU_IDs=0-7 Mem=0 GRES={gres} MinCPUsNode=1"
     )
     assert [devices for _, _, devices, _ in counts(said)] == [count]
 
 
-def test_what_slurm_says_may_be_no_utf8(tmp_path, monkeypatch):
+def test_scontrol_output_that_is_not_utf8_is_read(tmp_path, monkeypatch):
     fake(tmp_path, monkeypatch, r"printf 'JobName=M\374ller JobState=TIMEOUT\n'")
     assert job_end.why_over_now("7") == "the time of job 7 is over"
 
@@ -76,19 +76,19 @@ def test_the_end_of_another_task_of_an_array_is_not_this_jobs(tmp_path, monkeypa
     assert job_end.why_over_now("8") == "job 8 has ended"
 
 
-def test_the_end_of_the_job_is_known():
+def test_the_end_time_of_the_job_is_parsed():
     assert allocation.read(TWO, "1", None, []).until > 1.7e9
     assert allocation.read(MIXED, "1", None, []).until == 0
 
 
-def test_no_ranks_and_no_answer():
+def test_zero_ranks_and_an_answer_without_nodes_are_refused():
     with pytest.raises(UsageError, match="at least 1 rank"):
         allocation.read(TWO, "1", 0, [])
     with pytest.raises(StartError, match="cannot read which nodes job 1"):
         allocation.read("JobState=RUNNING", "1", None, [])
 
 
-def test_numbers_as_slurm_writes_them():
+def test_slurm_host_lists_and_task_counts_are_expanded():
     assert allocation.expand("c[01-03,7],login,r[1-2]n5") == (
         ["c01", "c02", "c03", "c7", "login", "r1n5", "r2n5"]
     )
@@ -102,7 +102,7 @@ def fake(tmp_path, monkeypatch, script):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
-def test_a_job_that_is_over_is_told(tmp_path, monkeypatch):
+def test_starting_in_a_job_that_is_over_is_refused(tmp_path, monkeypatch):
     fake(tmp_path, monkeypatch, "echo JobId=7 JobState=TIMEOUT")
     with pytest.raises(StartError, match=r"job 7 \(SLURM_JOB_ID\) is timeout: start a new one"):
         allocation.granted(None, {"SLURM_JOB_ID": "7"})
@@ -111,13 +111,13 @@ def test_a_job_that_is_over_is_told(tmp_path, monkeypatch):
         allocation.granted(None, {"SLURM_JOB_ID": "7"})
 
 
-def test_a_job_without_slurms_commands_is_told(tmp_path, monkeypatch):
+def test_a_slurm_job_without_slurm_commands_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StartError, match="unset SLURM_JOB_ID"):
         allocation.granted(None, {"SLURM_JOB_ID": "7"})
 
 
-def test_no_job():
+def test_without_a_job_there_is_no_allocation():
     assert allocation.granted(None, {}) is None
 
 
@@ -130,7 +130,7 @@ def test_an_allocation_is_read_back():
     assert ClusterInfo.from_json(json.loads(json.dumps(dataclasses.asdict(info)))) == info
 
 
-def test_seats_on_nodes_that_differ():
+def test_positions_are_correct_on_nodes_with_different_rank_counts():
     assert positions([2, 1]) == [
         Position(0, 2, 0, 2, node=0, nodes=2),
         Position(1, 2, 0, 1, node=0, nodes=2),
@@ -138,7 +138,7 @@ def test_seats_on_nodes_that_differ():
     ]
 
 
-def test_a_rank_on_another_node():
+def test_a_rank_on_a_second_node_gets_that_nodes_environment():
     wiring = Wiring("10.0.0.2", "ib0", "c2", 4000, (1, 2, 3), ("10.0.0.1", "10.0.0.1", "10.0.0.2"))
     env = rank_environment(2, 3, wiring, 2, 8, {}, Position(0, 1, 1, 2, 1, 2))
     assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("1", "2")
@@ -149,7 +149,7 @@ def test_a_rank_on_another_node():
     assert (env["OMP_NUM_THREADS"], env["RANKROOM_DEVICE"]) == ("8", "cuda:0")
 
 
-def test_the_users_interface_comes_first():
+def test_the_network_interface_that_the_user_names_is_preferred():
     found = {"lo": "127.0.0.1", "eth0": "10.0.0.2", "ib0": "10.1.0.2"}
     assert network.choose("10.0.0.2", found, {}) == ("eth0", "10.0.0.2")
     assert network.choose("10.0.0.2", found, {"GLOO_SOCKET_IFNAME": "ib0"}) == ("ib0", "10.1.0.2")
@@ -168,7 +168,7 @@ def test_an_interface_with_several_addresses_is_found_by_each(monkeypatch: pytes
     assert network.outer_addresses() == ["10.0.0.5", "10.0.0.99"]
 
 
-def test_rpc_goes_by_the_interface_that_the_user_names_between_nodes():
+def test_torch_rpc_uses_the_users_interface_only_between_nodes():
     own = {"TP_SOCKET_IFNAME": "ib0"}
     wiring = Wiring("10.0.0.2", "eth0", "c2", 4000, (1, 2), ("10.0.0.1", "10.0.0.2"))
     assert rank_environment(1, 2, wiring, 0, 8, own)["TP_SOCKET_IFNAME"] == "ib0"
@@ -177,7 +177,7 @@ def test_rpc_goes_by_the_interface_that_the_user_names_between_nodes():
     assert rank_environment(1, 2, here, 0, 8, own)["TP_SOCKET_IFNAME"] == "lo"
 
 
-def test_a_single_node_needs_no_network():
+def test_a_single_node_uses_the_loopback_address():
     assert network.towards([network.here()]) == "127.0.0.1"
 
 
@@ -191,7 +191,7 @@ def test_a_single_node_needs_no_network():
         ("SLURM_TRES_PER_TASK", "cpu=8,gres/gpu=1", False),
     ],
 )
-def test_an_agent_asks_for_gpus_that_slurm_would_not_give_it(monkeypatch, name, value, by_node):
+def test_srun_requests_gpus_unless_the_job_did_so_per_node(monkeypatch, name, value, by_node):
     monkeypatch.setenv(name, value)
     granted = allocation.read(MIXED, "1", None, [])
     for node, gpus in (("nid7", ["--gres=gpu:4"]), ("cpu1", [])):
@@ -200,7 +200,7 @@ def test_an_agent_asks_for_gpus_that_slurm_would_not_give_it(monkeypatch, name, 
         assert asked == ([] if by_node else gpus)
 
 
-def test_what_srun_says_of_an_end():
+def test_srun_exit_codes_are_decoded_and_job_variables_passed_on():
     assert [step_launcher.returncode(code) for code in (0, 3, 137, 143)] == [0, 3, -9, -15]
     kept = step_launcher.environment(
         {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_CONF": "x", "A": "b"}
@@ -233,6 +233,6 @@ def test_what_srun_says_of_an_end():
         ("srun: error: c2: task 0: Killed", "was killed by SIGTERM"),
     ],
 )
-def test_what_slurm_says_of_an_end(tmp_path, said, words):
+def test_slurm_messages_explain_why_processes_ended(tmp_path, said, words):
     (tmp_path / "log").write_text(said)
     assert step_launcher.how_ended("was killed by SIGTERM", tmp_path / "log", "c2", "1") == words

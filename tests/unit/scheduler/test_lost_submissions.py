@@ -43,7 +43,7 @@ def loses(fake: FakeScheduler, kind: str, end: str = "", accepts: bool = True) -
     fake.instead(name, f"{own if accepts else 'cat >/dev/null'}\n{said}")
 
 
-def test_the_job_is_found_by_its_name(fake: FakeScheduler, kind: str):
+def test_a_job_whose_submission_reply_was_lost_is_found_by_name(fake: FakeScheduler, kind: str):
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
 
     async def all_of_it() -> None:
@@ -59,7 +59,7 @@ def test_the_job_is_found_by_its_name(fake: FakeScheduler, kind: str):
     asyncio.run(all_of_it())
 
 
-def test_a_command_that_does_not_end_may_have_submitted(fake: FakeScheduler, kind, monkeypatch):
+def test_a_job_whose_submission_timed_out_is_found(fake: FakeScheduler, kind, monkeypatch):
     monkeypatch.setattr(scheduler_client, "SUBMIT_TIMEOUT_S", 3.0)
     loses(fake, kind, end="exec sleep 60")
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())
@@ -70,7 +70,7 @@ def test_a_command_that_does_not_end_may_have_submitted(fake: FakeScheduler, kin
 WRAPPED = "echo Thank you, it is on its way."
 
 
-def test_a_job_is_found_whose_id_a_wrapper_does_not_say(fake: FakeScheduler, kind: str):
+def test_a_job_is_found_if_a_wrapper_prints_no_job_id(fake: FakeScheduler, kind: str):
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
 
     async def all_of_it() -> None:
@@ -96,7 +96,7 @@ def test_an_answer_without_an_id_is_shown_where_there_is_no_job(fake: FakeSchedu
         asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
 
 
-def test_a_job_that_is_not_seen_is_told(fake: FakeScheduler, kind: str):
+def test_a_lost_submission_whose_job_is_not_found_is_reported(fake: FakeScheduler, kind: str):
     loses(fake, kind, accepts=False)
     scheduler = Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
     with pytest.raises(SchedulerError) as caught:
@@ -110,7 +110,7 @@ def test_a_job_that_is_not_seen_is_told(fake: FakeScheduler, kind: str):
         asyncio.run(scheduler.submit(scheduler.script("x", "/tmp", [])))
 
 
-def test_a_line_that_is_cut_meanwhile_leaves_it_open(fake: FakeScheduler, kind: str):
+def test_a_connection_lost_during_submission_leaves_it_unknown(fake: FakeScheduler, kind: str):
     class Cut(Elsewhere):
         async def run(self, *words: Any, **how: Any) -> Any:
             await super().run(*words, **how)
@@ -122,7 +122,7 @@ def test_a_line_that_is_cut_meanwhile_leaves_it_open(fake: FakeScheduler, kind: 
 
 
 @pytest.mark.parametrize("then", ["submit", "cancel"])
-def test_a_cluster_adopts_its_job_or_cancels_it(
+def test_a_cluster_adopts_or_cancels_a_job_whose_submission_reply_was_lost(
     fake: FakeScheduler, kind: str, tmp_path: Path, then: str
 ):
     site = Site("mine", scheduler=kind, scratch=str(tmp_path / "scratch"))  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_a_cluster_adopts_its_job_or_cancels_it(
     assert remote.job
 
 
-def test_who_comes_after_adopts_no_job_of_another_cluster(
+def test_a_resumed_submission_adopts_no_job_of_another_cluster(
     fake: FakeScheduler, kind: str, tmp_path: Path
 ):
     """Two machines may start clusters of the same name, and an agent may end while submitting."""

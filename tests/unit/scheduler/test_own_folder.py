@@ -69,7 +69,7 @@ def shell(commands: list[str], folder: Path, **env: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def test_a_folder_is_made_and_found_again(fake, tmp_path: Path):
+def test_an_own_folder_is_created_private_and_reused(fake, tmp_path: Path):
     scheduler = Scheduler(Site("test", scratch=f"{tmp_path}/a b/scratch"), LocalHost())
     made = Path(asyncio.run(scheduler.own_folder("labs")))
     assert made == tmp_path / "a b" / "scratch" / "labs"
@@ -78,7 +78,7 @@ def test_a_folder_is_made_and_found_again(fake, tmp_path: Path):
 
 
 @ALL
-def test_no_lab_and_no_notebook_is_put_into_what_others_planted(
+def test_a_labs_folder_that_others_planted_is_refused(
     fake, tmp_path: Path, monkeypatch, plant: Plant
 ):
     scratch = tmp_path / "scratch"
@@ -90,7 +90,7 @@ def test_no_lab_and_no_notebook_is_put_into_what_others_planted(
 
 
 @ALL
-def test_a_batch_job_is_put_and_read_in_a_folder_of_ones_own(
+def test_a_batch_job_is_neither_written_nor_read_in_a_folder_that_others_planted(
     tmp_path: Path, monkeypatch, plant: Plant
 ):
     there = BatchFolder(f"{tmp_path}/scratch/batch/{HOSTILE}")
@@ -106,7 +106,7 @@ def test_a_batch_job_is_put_and_read_in_a_folder_of_ones_own(
 
 
 @ALL
-def test_a_batch_job_runs_nothing_that_others_put_in_its_place(
+def test_a_batch_job_runs_nothing_from_a_folder_that_others_planted(
     tmp_path: Path, monkeypatch, plant: Plant
 ):
     """For example, between its submission and its start."""
@@ -144,9 +144,7 @@ def plain(tmp_path: Path, scratch: Path) -> Callable[[], subprocess.CompletedPro
     return lambda: shell(commands, tmp_path, USER="me", **about)
 
 
-def test_a_lab_leaves_nothing_and_its_configuration_is_where_nobody_else_writes(
-    plain, tmp_path, scratch
-):
+def test_a_labs_configuration_is_private_and_removed_at_the_end(plain, tmp_path, scratch):
     done = plain()
     assert done.returncode == 0, done.stderr
     assert "token_urlsafe" in (tmp_path / "config.py").read_text()
@@ -163,7 +161,7 @@ def test_a_lab_leaves_nothing_and_its_configuration_is_where_nobody_else_writes(
         *((plant, "labs/7") for plant in PLANTS if plant is not theirs),
     ],
 )
-def test_a_lab_does_not_start_in_what_others_planted(
+def test_a_lab_does_not_start_in_a_folder_that_others_planted(
     plain, tmp_path: Path, scratch: Path, monkeypatch, plant: Plant, name: str
 ):
     if name == "labs/7":
@@ -175,7 +173,7 @@ def test_a_lab_does_not_start_in_what_others_planted(
     assert not (tmp_path / "config.py").exists()
 
 
-def test_the_lab_of_somebody_else_is_not_opened(fake, tmp_path: Path):
+def test_a_lab_in_a_folder_that_others_may_write_to_is_not_opened(fake, tmp_path: Path):
     labs = tmp_path / "labs"
     (labs / "7").mkdir(parents=True)
     (labs / "7" / "server.json").write_text('{"hostname": "h", "port": 1, "token": "abc"}')
@@ -190,5 +188,5 @@ def test_the_lab_of_somebody_else_is_not_opened(fake, tmp_path: Path):
     assert list(labs.iterdir()) == []
 
 
-def test_both_scripts_enter_folders_alike():
+def test_the_lab_script_contains_the_shared_folder_check():
     assert own_folder.ENTER_FUNCTION in lab_script.template().read_text()

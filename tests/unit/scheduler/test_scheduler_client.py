@@ -51,7 +51,7 @@ def run(what):
     return asyncio.run(what)
 
 
-def test_a_job_from_its_submission_to_its_end(scheduler: Scheduler, fake: FakeScheduler, quick):
+def test_a_job_is_submitted_queried_and_cancelled(scheduler: Scheduler, fake: FakeScheduler, quick):
     async def all_of_it() -> None:
         text = scheduler.script("rankroom-x", "/tmp", ["true"])
         job = await scheduler.submit(text)
@@ -75,7 +75,7 @@ def test_one_unknown_job_does_not_hide_the_others(scheduler: Scheduler, fake: Fa
     run(all_of_it())
 
 
-def test_a_new_job_is_never_gone_by_an_old_answer(fake: FakeScheduler, quick):
+def test_a_status_cached_before_its_submission_does_not_make_a_job_gone(fake: FakeScheduler, quick):
     scheduler = Scheduler(SITE, Elsewhere())
 
     async def all_of_it() -> None:
@@ -99,7 +99,7 @@ print(asyncio.run(Scheduler(Site("mine"), Elsewhere()).ask(["7"]))["7"].state)
 """
 
 
-def test_twenty_processes_ask_once(fake: FakeScheduler):
+def test_twenty_processes_together_make_one_query_per_interval(fake: FakeScheduler):
     fake.set("7", WAITS.format(job=7))
     argv = [sys.executable, "-c", ASKER, str(SUPPORT)]
     begun = time.time()
@@ -117,7 +117,7 @@ def test_twenty_processes_ask_once(fake: FakeScheduler):
     )
 
 
-def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeScheduler, quick):
+def test_constant_polling_makes_at_most_one_query_per_interval(fake: FakeScheduler, quick):
     fake.set("7", WAITS.format(job=7))
     scheduler = Scheduler(SITE, Elsewhere())
 
@@ -133,7 +133,7 @@ def test_one_who_asks_all_the_time_costs_one_question_a_period(fake: FakeSchedul
     assert 2 <= len(fake.calls("squeue")) <= 1 + took / 0.5
 
 
-def test_news_arrive_with_the_next_question(fake: FakeScheduler, quick):
+def test_a_state_change_is_seen_at_the_next_query(fake: FakeScheduler, quick):
     fake.set("7", WAITS.format(job=7))
     scheduler = Scheduler(SITE, Elsewhere())
 
@@ -148,7 +148,7 @@ def test_news_arrive_with_the_next_question(fake: FakeScheduler, quick):
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_is_down_is_asked_ever_more_rarely(fake: FakeScheduler, quick):
+def test_a_scheduler_that_is_down_is_queried_at_growing_intervals(fake: FakeScheduler, quick):
     fake.fails("squeue", DOWN)
     scheduler = Scheduler(SITE, Elsewhere())
 
@@ -177,7 +177,7 @@ def test_a_scheduler_that_is_down_is_asked_ever_more_rarely(fake: FakeScheduler,
     assert third - second > 1.5 * 0.5 < second - first
 
 
-def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, quick):
+def test_a_lost_connection_is_not_counted_as_a_scheduler_failure(fake: FakeScheduler, quick):
     class Cut(Elsewhere):
         cut = True
 
@@ -202,7 +202,7 @@ def test_a_line_that_is_lost_is_not_the_schedulers_failure(fake: FakeScheduler, 
     run(asyncio.wait_for(all_of_it(), PATIENT_S))
 
 
-def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monkeypatch):
+def test_a_hanging_query_does_not_block_the_event_loop(fake: FakeScheduler, quick, monkeypatch):
     fake.instead("squeue", "exec sleep 60")
     scheduler = Scheduler(SITE, Elsewhere())
 
@@ -222,7 +222,7 @@ def test_whoever_waits_does_not_hold_up_others(fake: FakeScheduler, quick, monke
     run(all_of_it())
 
 
-def test_one_who_is_killed_while_asking_has_asked(fake: FakeScheduler, quick):
+def test_a_process_killed_during_a_query_does_not_block_the_next_query(fake: FakeScheduler, quick):
     fake.instead("squeue", "exec sleep 60")
     argv = [sys.executable, "-c", ASKER, str(SUPPORT)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -240,7 +240,7 @@ def test_one_who_is_killed_while_asking_has_asked(fake: FakeScheduler, quick):
     assert fake.calls("squeue")[1] > killed
 
 
-def test_a_damaged_file_is_asked_again(fake: FakeScheduler, tmp_path: Path):
+def test_a_damaged_cache_file_is_replaced_by_a_new_query(fake: FakeScheduler, tmp_path: Path):
     scheduler = Scheduler(SITE, Elsewhere())
     fake.set("7", WAITS.format(job=7))
     run(scheduler.ask(["7"]))
@@ -250,7 +250,7 @@ def test_a_damaged_file_is_asked_again(fake: FakeScheduler, tmp_path: Path):
     assert run(scheduler.ask(["7"]))["7"].state == "pending"
 
 
-def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_path: Path):
+def test_a_full_disk_prevents_neither_queries_nor_submissions(fake: FakeScheduler, tmp_path: Path):
     # Simulates a full disk: a file is in the place of a folder.
     (tmp_path / "home").touch()
     fake.set("7", WAITS.format(job=7))
@@ -268,7 +268,7 @@ def test_a_disk_that_is_full_keeps_nobody_from_asking(fake: FakeScheduler, tmp_p
     )
 
 
-def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypatch):
+def test_a_clock_set_back_does_not_delay_the_next_query(fake: FakeScheduler, monkeypatch):
     scheduler = Scheduler(SITE, Elsewhere())
     fake.set("7", WAITS.format(job=7))
     run(scheduler.ask(["7"]))
@@ -278,7 +278,7 @@ def test_a_clock_set_back_keeps_nobody_from_asking(fake: FakeScheduler, monkeypa
     assert len(fake.calls("squeue")) == 2
 
 
-def test_a_clock_set_back_in_between_keeps_nobody_waiting(fake, quick, monkeypatch):
+def test_a_clock_set_back_during_a_query_does_not_delay_its_answer(fake, quick, monkeypatch):
     scheduler = Scheduler(SITE, Elsewhere())
     question, now = scheduler._query, time.time
 
@@ -380,7 +380,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_is_told_with_command_output_and_remedy(fake, case: str):
+def test_a_refused_submission_reports_command_output_and_remedy(fake, case: str):
     command, said, remedy = REFUSALS[case]
     fake.fails(command, said)
     scheduler = Scheduler(PBS if command == "qsub" else SITE, Elsewhere())
@@ -392,7 +392,7 @@ def test_a_refusal_is_told_with_command_output_and_remedy(fake, case: str):
     assert remedy.format(own=own_folder()) in str(caught.value)
 
 
-def test_a_command_that_one_may_not_run(monkeypatch, tmp_path: Path):
+def test_a_scheduler_command_without_execute_permission_is_reported(monkeypatch, tmp_path: Path):
     (tmp_path / "qsub").touch(0o644)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for place in (Elsewhere(), LocalHost()):
@@ -402,7 +402,7 @@ def test_a_command_that_one_may_not_run(monkeypatch, tmp_path: Path):
             run(Scheduler(PBS, place).submit("#!/bin/sh\n"))
 
 
-def test_a_machine_without_the_scheduler(monkeypatch, tmp_path: Path):
+def test_missing_scheduler_commands_are_reported(monkeypatch, tmp_path: Path):
     # PBS, as Slurm may be installed on this machine.
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path))
     scheduler = Scheduler(PBS, Elsewhere())
@@ -422,7 +422,7 @@ class Csh(Elsewhere):
 
 
 @pytest.mark.parametrize("place", [Elsewhere(), Csh()], ids=["sh", "csh"])
-def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Path, place):
+def test_commands_only_on_a_login_shells_path_are_found(fake, monkeypatch, tmp_path: Path, place):
     profile = tmp_path / "user"
     profile.mkdir()
     (profile / ".bash_profile").write_text(
@@ -441,7 +441,7 @@ def test_commands_that_only_a_login_shell_knows(fake, monkeypatch, tmp_path: Pat
     run(all_of_it())
 
 
-def test_the_folder_is_made_and_private(fake, tmp_path: Path, monkeypatch):
+def test_the_scratch_folder_is_created_and_private(fake, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SCRATCH", str(tmp_path / "scratch"))
     for scratch, made in (("~/room", "room"), ("$SCRATCH/a b", "scratch/a b")):
@@ -450,7 +450,7 @@ def test_the_folder_is_made_and_private(fake, tmp_path: Path, monkeypatch):
         assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
 
 
-def test_what_a_login_shell_sets_is_known_in_scratch(fake, tmp_path: Path, monkeypatch):
+def test_scratch_may_use_variables_that_a_login_shell_sets(fake, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SCRATCH", raising=False)
     scheduler = Scheduler(replace(SITE, scratch="$SCRATCH/room"), Elsewhere())
@@ -462,21 +462,19 @@ def test_what_a_login_shell_sets_is_known_in_scratch(fake, tmp_path: Path, monke
     assert run(scheduler.folder()) == f"{tmp_path}/big/room"
 
 
-def test_a_folder_that_cannot_be_made(fake, tmp_path: Path):
+def test_a_scratch_folder_that_cannot_be_created_is_reported(fake, tmp_path: Path):
     (tmp_path / "file").touch()
     scheduler = Scheduler(replace(SITE, scratch=str(tmp_path / "file" / "x")), Elsewhere())
     with pytest.raises(SchedulerError, match=r"(?s)Not a directory.*that you may write to"):
         run(scheduler.folder())
 
 
-def test_a_site_without_a_scheduler():
+def test_a_site_without_a_scheduler_is_refused():
     with pytest.raises(UsageError, match="the site here has no scheduler"):
         Scheduler(Site("here", scheduler="none"), Elsewhere())
 
 
-def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
-    fake, monkeypatch, tmp_path
-):
+def test_a_users_sbatch_variables_do_not_override_the_jobs_options(fake, monkeypatch, tmp_path):
     """For sbatch, they take precedence over the script's #SBATCH lines."""
     given = {
         "SBATCH_ACCOUNT": "def-prof", "SBATCH_PARTITION": "slow", "SBATCH_REQUEUE": "1",
@@ -502,6 +500,6 @@ def test_a_users_variables_take_the_place_of_nothing_that_a_job_asks_for(
         run(scheduler.submit(scheduler.script("rankroom-x", "/tmp", ["true"])))
 
 
-def test_a_list_that_cannot_be_asked_for_is_named():
+def test_a_missing_squeue_is_named_although_env_runs_it():
     done = Completed((*slurm.ENV, "squeue", "--me"), 127, "bash: squeue: command not found\n")
     assert remedy(SITE, done).startswith("There is no `squeue` there")

@@ -30,7 +30,7 @@ def test_a_node_that_does_not_respond_is_not_down():
     assert down("slurm_load_node error: Unable to contact slurm controller") == set()
 
 
-def test_a_step_that_is_listed_is_on():
+def test_only_nodes_without_a_listed_agent_step_are_returned():
     assert without_step("agent-c3\nbatch\nagent-c44\n", ["c3", "c4"]) == {"c4"}
 
 
@@ -45,7 +45,7 @@ def test_a_step_that_is_listed_is_on():
         ('{"timestamp": 1}', None),
     ],
 )
-def test_what_a_pbs_job_has(said: str, gone: set[str] | None):
+def test_nodes_that_a_pbs_job_no_longer_has_are_found(said: str, gone: set[str] | None):
     assert not_granted(said, GRANTED, ["c4"]) == gone
 
 
@@ -94,7 +94,7 @@ def ask(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str
     return ask_now
 
 
-def test_a_node_that_slurm_has_not_given_up_is_not_over(slurm: Slurm, ask):
+def test_a_silent_node_is_not_over_while_slurm_lists_its_step(slurm: Slurm, ask):
     assert ask("c3", "c4") == {} and ask("c3", "c4") == {}
     assert slurm.calls()[0] == "scontrol show node --oneliner c3,c4"
     assert "--jobs=7" in slurm.calls()[1]
@@ -106,7 +106,7 @@ def test_a_node_that_is_down_is_over_at_once(slurm: Slurm, ask):
     assert ask("c3") == {}
 
 
-def test_a_step_that_is_over_is_believed_of_two_answers_in_a_row(slurm: Slurm, ask):
+def test_a_node_is_over_after_two_consecutive_answers_without_its_step(slurm: Slurm, ask):
     over = {"c4": "according to the scheduler, its processes on node c4 have ended"}
     slurm.steps.write_text("agent-c3\n")
     assert ask("c3", "c4") == {}
@@ -127,7 +127,7 @@ def test_a_scheduler_that_does_not_answer_ends_nothing(slurm: Slurm, ask):
         assert ask("c3", "c4") == {}
 
 
-def test_a_look_does_not_wait_for_the_scheduler_nor_ask_it_twice(slurm: Slurm):
+def test_checking_silent_nodes_neither_blocks_nor_repeats_a_pending_query(slurm: Slurm):
     gate = slurm.folder / "gate"
     command = f"#!/bin/sh\necho >> {slurm.folder}/calls\nuntil [ -e {gate} ]; do sleep 0.05; done\n"
     (slurm.folder / "scontrol").write_text(command)
@@ -143,7 +143,7 @@ def test_a_look_does_not_wait_for_the_scheduler_nor_ask_it_twice(slurm: Slurm):
     assert len(slurm.calls()) == 2  # one call of each command: no further query is due
 
 
-def test_the_next_question_is_due_later_the_longer_it_lasts(slurm: Slurm, monkeypatch):
+def test_the_query_interval_grows_with_the_length_of_the_silence(slurm: Slurm, monkeypatch):
     made, now = SilentNodes(GRANTED), 1000.0
     monkeypatch.setattr(silent_nodes.time, "monotonic", lambda: now)
     for silent, pause in ((20.0, 10.0), (300.0, 30.0), (86400.0, 60.0)):

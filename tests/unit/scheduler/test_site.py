@@ -41,7 +41,7 @@ def test_shipped_profiles_are_sound(name: str):
     assert found.ranks_per_node >= 1
 
 
-def test_the_machines_of_the_tutorials_are_there():
+def test_the_tutorials_machines_have_shipped_profiles():
     assert {"local", "perlmutter", "neuron", "taurus-ml", "taurus-gpu2", "polaris"} <= set(
         site.files()
     )
@@ -56,14 +56,14 @@ def test_ones_own_profile_extends_the_shipped_one_of_the_same_name(own):
     assert found.login == "perlmutter.nersc.gov"
 
 
-def test_profiles_in_a_circle_are_refused(own):
+def test_profiles_that_extend_each_other_are_refused(own):
     own("one", 'extends = "two"\n')
     own("two", 'extends = "one"\n')
     with pytest.raises(UsageError, match=r"two\.toml, line 1: extends there is no other site"):
         site.load("one")
 
 
-def test_whether_one_may_ssh_to_nodes_is_true_or_false(own):
+def test_ssh_to_nodes_is_read_and_defaults_to_false(own):
     own("one", "ssh_to_nodes = true\n")
     assert site.load("one").ssh_to_nodes is True
     assert site.load("perlmutter").ssh_to_nodes is False
@@ -136,7 +136,7 @@ def test_a_mistake_is_refused_with_its_line(own, case: str):
         '[job]\nextra = ["--cluster-constraint=x", "--open-mode=append", "--account=x"]',
     ],
 )
-def test_options_that_only_look_like_those_that_are_refused(own, text: str):
+def test_extra_options_that_resemble_refused_ones_are_accepted(own, text: str):
     own("mine", text)
     assert site.load("mine").job.extra
 
@@ -147,7 +147,7 @@ def test_bad_toml_is_refused_with_the_file(own):
         site.load("mine")
 
 
-def test_a_site_that_is_not_there_is_answered_with_those_that_are(own):
+def test_an_unknown_site_is_answered_with_the_known_ones(own):
     with pytest.raises(UsageError, match=r"'perlmuter' \(did you mean perlmutter\?\).*polaris"):
         site.load("perlmuter")
 
@@ -174,18 +174,18 @@ TIMES = {
 
 
 @pytest.mark.parametrize("text", TIMES)
-def test_times(text: str):
+def test_time_limits_are_parsed_and_formatted(text: str):
     assert site.parse_time(text) == TIMES[text]
     assert site.parse_time(site.clock(TIMES[text])) == TIMES[text]
 
 
 @pytest.mark.parametrize("text", ["", "90", "an hour", "1:60", "1:90:00", "1-", "-1:00", "1:2:3:4"])
-def test_no_times(text: str):
+def test_an_invalid_time_limit_is_refused(text: str):
     with pytest.raises(ValueError, match="is not a time: write hours:minutes:seconds"):
         site.parse_time(text)
 
 
-def test_a_node_of_which_a_part_was_asked_for_is_asked_for_whole_again():
+def test_resizing_a_job_on_part_of_a_node_requests_whole_nodes_again():
     """Also if the profile was stored in a cluster's file in between."""
     whole = site.Site("hpc", job=site.Job(gpus_per_node=4))
     part = whole.with_ranks(2)
@@ -244,7 +244,7 @@ def test_the_start_form_has_every_field_of_a_job():
     assert set(re.findall(r"name: '(\w+)'", form)) == {option.name for option in site.JOB_OPTIONS}
 
 
-def test_what_ranks_preload_is_in_the_profile_and_a_start_names_others():
+def test_preload_comes_from_the_profile_unless_the_start_overrides_it():
     named = Site("x", environment=Environment(preload="numpy"))
     line = "export RANKROOM_PRELOAD={}"
     assert line.format("numpy") in jobs.body(named.preloading(""), [])

@@ -63,7 +63,7 @@ ALL = ["login node", "scheduler", "scratch", "account and partition", "environme
        "Python with Rankroom"]  # fmt: skip
 
 
-def test_a_site_that_works(fake: FakeScheduler, here: Site):
+def test_every_step_succeeds_for_a_site_that_works(fake: FakeScheduler, here: Site):
     # Uses this Python with this package, whatever login shells set.
     setup = (f"export PYTHONPATH={Path(rankroom.__file__).parents[1]}",)
     steps = run(replace(here, environment=Environment(setup=setup, python=sys.executable)))
@@ -74,13 +74,13 @@ def test_a_site_that_works(fake: FakeScheduler, here: Site):
     assert not failed(list(steps.values()))
 
 
-def test_pbs_is_checked_alike(fake: FakeScheduler, here: Site):
+def test_a_pbs_site_is_checked_except_for_account_and_partition(fake: FakeScheduler, here: Site):
     steps = run(replace(here, scheduler="pbs"))
     assert states(steps) == dict.fromkeys(ALL, "ok") | {"account and partition": "skipped"}
     assert "pbs_version = 2022.1.1 answers" in steps["scheduler"].words
 
 
-def test_this_machine_needs_no_scheduler(fake: FakeScheduler):
+def test_the_local_site_is_checked_without_a_scheduler(fake: FakeScheduler):
     steps = run(site.load("local"), place=LocalHost())
     assert states(steps)["Python with Rankroom"] == "ok"
     assert states(steps)["scheduler"] == "skipped"
@@ -91,7 +91,7 @@ class Unreachable(Elsewhere):
         raise SshError("cannot reach login.example.org: it does not respond", "unreachable")
 
 
-def test_a_login_node_that_does_not_answer(fake: FakeScheduler, here: Site):
+def test_an_unreachable_login_node_fails_and_skips_all_other_steps(fake: FakeScheduler, here: Site):
     steps = run(here, job=True, place=Unreachable())
     assert steps.pop("login node") == Step(
         "login node", "failed", "cannot reach login.example.org: it does not respond"
@@ -100,7 +100,7 @@ def test_a_login_node_that_does_not_answer(fake: FakeScheduler, here: Site):
     assert not fake.calls("sbatch")
 
 
-def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
+def test_slurm_being_down_does_not_skip_steps_that_do_not_need_it(fake: FakeScheduler, here: Site):
     fake.fails("squeue", DOWN)
     steps = run(here)
     assert steps["scheduler"].state == "failed"
@@ -120,14 +120,14 @@ def test_slurm_that_is_down(fake: FakeScheduler, here: Site):
         ({"partition": "short", "qos": "long"}, "warned"),
     ],
 )
-def test_limits_that_may_not_be_the_jobs(fake: FakeScheduler, here: Site, asked, state: str):
+def test_a_qos_turns_a_limit_into_a_warning(fake: FakeScheduler, here: Site, asked, state: str):
     fake.instead("sinfo", "echo 'gpu|1-00:00:00|4'; echo 'short*|5:00|1'")
     step = run(here.asking(**asked))["account and partition"]
     assert step.state == state
     assert ("the partition short gives 5:00 at most" in step.words) == (state != "ok")
 
 
-def test_an_account_that_is_refused(fake: FakeScheduler, here: Site):
+def test_a_refused_account_is_reported_with_its_remedy(fake: FakeScheduler, here: Site):
     said = "allocation failure: Invalid account or account/partition combination specified"
     fake.instead(
         "sbatch",
@@ -141,7 +141,7 @@ def test_an_account_that_is_refused(fake: FakeScheduler, here: Site):
     assert f"Set `account` in [job] of {site.own_folder()}/mine.toml" in words
 
 
-def test_a_scratch_that_cannot_be_written(fake: FakeScheduler, here: Site, tmp_path: Path):
+def test_an_unwritable_scratch_fails_its_check(fake: FakeScheduler, here: Site, tmp_path: Path):
     (tmp_path / "file").touch()
     steps = run(replace(here, scratch=f"{tmp_path}/file/x"), job=True)
     assert steps["scratch"].state == "failed"
@@ -149,7 +149,7 @@ def test_a_scratch_that_cannot_be_written(fake: FakeScheduler, here: Site, tmp_p
     assert "that step failed" in steps["test job"].words
 
 
-def test_a_module_that_is_not_there(fake: FakeScheduler, here: Site):
+def test_a_missing_module_fails_the_environment_step(fake: FakeScheduler, here: Site):
     load = 'module() { echo "Lmod has detected the following error: $2 is unknown"; return 1; }'
     environment = replace(here.environment, setup=(load, "module load cudnn/9", "echo never"))
     steps = run(replace(here, environment=environment))
@@ -160,7 +160,7 @@ def test_a_module_that_is_not_there(fake: FakeScheduler, here: Site):
     assert steps["Python with Rankroom"].state == "skipped"
 
 
-def test_an_old_module_command_that_says_nothing_by_its_status(fake: FakeScheduler, here: Site):
+def test_a_module_error_is_detected_although_the_exit_status_is_0(fake: FakeScheduler, here: Site):
     load = 'module() { echo "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '
     environment = replace(here.environment, setup=(f"{load}'$2'\"; }}", "module load x"))
     steps = run(replace(here, environment=environment))
@@ -181,7 +181,7 @@ def test_an_old_module_command_that_says_nothing_by_its_status(fake: FakeSchedul
         ({"python": "3.6.8"}, "Rankroom needs 3.10 or newer"),
     ],
 )
-def test_a_python_that_does_not_fit(fake, here: Site, tmp_path: Path, found, words: str):
+def test_an_unsuitable_python_fails_its_check(fake, here: Site, tmp_path: Path, found, words: str):
     steps = run(replace(here, environment=pretend(tmp_path, **found)))
     assert steps["Python with Rankroom"].state == "failed"
     said = steps["Python with Rankroom"].words
@@ -214,7 +214,7 @@ def test_a_python_that_does_not_fit(fake, here: Site, tmp_path: Path, found, wor
         ),
     ],
 )
-def test_horovod_there(fake, here: Site, tmp_path: Path, found, state: str, words: str):
+def test_horovod_state_is_reported(fake, here: Site, tmp_path: Path, found, state: str, words: str):
     found = found | {"rankroom": rankroom.__version__}
     site = replace(here, environment=pretend(tmp_path, **found))
     if "nccl" in found:
@@ -225,7 +225,7 @@ def test_horovod_there(fake, here: Site, tmp_path: Path, found, state: str, word
     assert words in steps["Horovod"].words
 
 
-def test_what_the_probe_finds_of_this_horovod(monkeypatch: pytest.MonkeyPatch):
+def test_the_probe_reports_horovods_version_and_nccl_support(monkeypatch: pytest.MonkeyPatch):
     here = Features("0.28.1", Path("/there"), {"torch": "2.13.0"})
     monkeypatch.setattr("rankroom.horovod_build.features.features", lambda: here)
     found = probe.look()
@@ -233,13 +233,13 @@ def test_what_the_probe_finds_of_this_horovod(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(found["nccl"], bool)
 
 
-def test_a_python_that_is_not_there(fake, here: Site):
+def test_a_missing_python_is_reported(fake, here: Site):
     steps = run(replace(here, environment=Environment(python="python9")))
     assert "`python9 -c …` on login" in steps["Python with Rankroom"].words
     assert "No Python answers there" in steps["Python with Rankroom"].words
 
 
-def test_a_container_is_looked_into(fake, here: Site, tmp_path: Path):
+def test_the_python_inside_a_container_is_probed(fake, here: Site, tmp_path: Path):
     runtime = tmp_path / "bin" / "ch-run"
     skip = 'while [ "$1" != -- ]; do shift; done; shift'
     runtime.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/called\n{skip}\nexec "$@"\n')
@@ -253,7 +253,7 @@ def test_a_container_is_looked_into(fake, here: Site, tmp_path: Path):
     assert "/images/x --" in (tmp_path / "called").read_text()
 
 
-def test_a_container_without_its_runtime(fake, here: Site):
+def test_a_missing_container_runtime_is_reported(fake, here: Site):
     steps = run(replace(here, container=Container("shifter", "img", python="python3")))
     assert steps["Python with Rankroom"].state == "ok"
     assert "`shifter --image=img python3 -c …`" in steps["container"].words
@@ -277,7 +277,7 @@ def submitting(fake: FakeScheduler, script: str) -> None:
     fake.instead("scontrol", "echo JobId=77 JobState=COMPLETED Reason=None")
 
 
-def test_a_test_job_that_works(fake: FakeScheduler, here: Site, tmp_path: Path):
+def test_a_test_job_that_works_leaves_no_files(fake: FakeScheduler, here: Site, tmp_path: Path):
     submitting(fake, AT_ONCE)
     steps = run(here, job=True)
     assert steps["test job"].state in ("ok", "warned"), steps["test job"]
@@ -289,7 +289,7 @@ def test_a_test_job_that_works(fake: FakeScheduler, here: Site, tmp_path: Path):
     assert [file.name for file in (tmp_path / "scratch").iterdir()] == []
 
 
-def test_a_test_job_on_a_node_that_sees_another_scratch(fake: FakeScheduler, here: Site):
+def test_a_test_job_reports_a_scratch_that_its_node_does_not_see(fake: FakeScheduler, here: Site):
     submitting(fake, "cat >/dev/null; echo 77")
     steps = run(here, job=True)
     assert "the compute node does not see" in steps["test job"].words
@@ -297,7 +297,7 @@ def test_a_test_job_on_a_node_that_sees_another_scratch(fake: FakeScheduler, her
     assert "Set `scratch` in" in steps["test job"].words
 
 
-def test_a_test_job_that_fails(fake: FakeScheduler, here: Site, tmp_path: Path):
+def test_a_failed_test_job_names_its_empty_log(fake: FakeScheduler, here: Site, tmp_path: Path):
     submitting(fake, AT_ONCE.replace("bash ", "export LAB=no; bash "))
     environment = replace(here.environment, setup=(*here.environment.setup, '[ -z "$LAB" ]'))
     steps = run(replace(here, environment=environment), job=True)
@@ -349,7 +349,7 @@ def test_sites_are_listed_and_shown(own: Path):
     assert "there is no site 'x'" in cli("site", "show", "x", code=1)
 
 
-def test_what_is_shown_of_a_site_is_a_profile(own: Path):
+def test_site_show_prints_a_profile_that_loads_as_the_same_site(own: Path):
     for name in site.files():
         own.with_name("again.toml").write_text(cli("site", "show", name))
         assert replace(site.load("again"), name=name) == site.load(name)
@@ -361,7 +361,7 @@ def test_a_check_says_what_works(own: Path):
     assert "✓ scheduler: slurm 22.05.8 answers" in said
 
 
-def test_a_check_that_fails_ends_with_1(own: Path, fake: FakeScheduler):
+def test_a_check_that_fails_exits_with_status_1(own: Path, fake: FakeScheduler):
     fake.fails("squeue", DOWN)
     said = cli("site", "check", "mine", code=1)
     assert "✗ scheduler: mine: `squeue" in said
@@ -402,7 +402,7 @@ def test_a_login_node_that_is_this_machine_is_not_reached_by_ssh(
     assert "✓ login node: this machine" in said if "check" in command else "(Priority" in said
 
 
-def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):
+def test_jobs_of_a_site_that_does_not_answer_are_listed_as_unknown(own: Path, fake: FakeScheduler):
     job = submit("lab")
     fake.fails("squeue", DOWN)
     said = cli("jobs")
@@ -410,7 +410,7 @@ def test_jobs_of_a_site_that_does_not_answer(own: Path, fake: FakeScheduler):
     assert DOWN in said
 
 
-def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
+def test_a_job_is_forgotten_a_week_after_its_end_was_noticed(
     own: Path, fake: FakeScheduler, tmp_path
 ):
     job = submit("lab")
@@ -438,7 +438,7 @@ def test_jobs_that_are_over_are_forgotten_a_week_after_that_was_seen(
     assert not file.exists()
 
 
-def test_a_job_is_asked_for_where_it_was_submitted(own: Path, fake: FakeScheduler, monkeypatch):
+def test_a_job_is_queried_from_where_it_was_submitted(own: Path, fake: FakeScheduler, monkeypatch):
     """As with `--here`: on a login node, although the profile's login host is another machine."""
     submit("lab")
     own.write_text('login = "ada@login.example.org"\n' + own.read_text())

@@ -67,27 +67,27 @@ mpiexec python train.py
 """
 
 
-def test_a_slurm_script():
+def test_the_perlmutter_profile_renders_the_expected_slurm_script():
     found = slurm.script(
         PERLMUTTER, "rankroom-one", "/scratch/e/elvis/rankroom", ["srun python train.py"]
     )
     assert found == SLURM_SCRIPT
 
 
-def test_the_shell_of_a_short_job_is_not_warned():
+def test_a_job_of_three_minutes_or_less_requests_no_warning_signal():
     """The signal would arrive at once, and end the shell while it reads the user's profile."""
     for time, warned in (("00:01:00", False), ("00:03:00", False), ("00:03:01", True)):
         text = slurm.script(site.Site("x", job=site.Job(time=time)), "x", "/tmp", [])
         assert ("--signal" in text) == warned
 
 
-def test_a_pbs_script():
+def test_the_polaris_profile_renders_the_expected_pbs_script():
     polaris = site.load("polaris").asking(nodes=2, account="fallwkshp23")
     found = pbs.script(polaris, "rankroom-one", "/home/elvis/rankroom", ["mpiexec python train.py"])
     assert found == PBS_SCRIPT
 
 
-def test_a_pbs_script_has_what_was_asked_for():
+def test_a_pbs_script_uses_the_reservations_queue_and_scatters_by_default():
     asked = site.Job(nodes=2, partition="gpu", reservation="R12")
     lines = pbs.script(site.Site("x", scheduler="pbs", job=asked), "x", "/tmp", []).splitlines()
     assert "#PBS -q R12" in lines and "#PBS -q gpu" not in lines
@@ -105,7 +105,7 @@ def test_bash_can_read_every_sites_script(name: str):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_hostile_words_stay_words():
+def test_names_and_paths_are_quoted_in_a_job_script():
     hostile = PERLMUTTER.asking(memory_per_node="4G")
     text = slurm.script(hostile, "a; rm -rf ~", "/tmp/it's here", [])
     assert "#SBATCH --job-name='a; rm -rf ~'" in text
@@ -130,12 +130,12 @@ PODMAN = [
         ("charliecloud", ["ch-run", "-m", "img", "--", "python"]),
     ],
 )
-def test_containers(runtime, words):
+def test_each_container_runtime_has_its_command_line(runtime, words):
     contained = site.Site("x", container=site.Container(runtime, "img", ("-m",)))
     assert jobs.contained(contained, ["python"]) == words
 
 
-def test_no_container():
+def test_a_command_without_a_container_is_unchanged():
     assert jobs.contained(site.Site("x"), ["python"]) == ["python"]
 
 
@@ -148,11 +148,11 @@ def test_no_container():
         ("sbatch: warning: something of the site's own\n77\n", "77"),
     ],
 )
-def test_what_sbatch_says(said: str, job: str):
+def test_the_job_id_is_read_from_sbatch_output(said: str, job: str):
     assert submitted(slurm, said) == job
 
 
-def test_no_job_id():
+def test_sbatch_output_without_a_job_id_is_an_error():
     said = "sbatch: error: invalid partition specified: gpuu"
     with pytest.raises(StartError, match="no job id; it said:\nsbatch: error: invalid partition"):
         submitted(slurm, said)
@@ -172,7 +172,7 @@ slurm_load_jobs error: something in between
 NOON = 1795176000  # 2026-11-20 12:00 UTC
 
 
-def test_what_squeue_says():
+def test_squeue_output_is_parsed_and_described():
     found = answered(slurm, ANSWER, ["101", "102", "103", "104", "105", "106", "108", "999"])
     assert {job: status.words for job, status in found.items()} == {
         "101": "runs on nid[001140-001141]",
@@ -195,7 +195,7 @@ def test_what_squeue_says():
     assert found["108"].until == 0
 
 
-def test_a_state_that_is_not_known_is_no_end():
+def test_an_unknown_job_state_is_not_taken_as_ended():
     line = "7|{}|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     states = ("RESIZING", "POWER_UP_NODE", "NODE_FAIL", "OUT_OF_MEMORY")
     found = [slurm.listed(line.format(state))["7"].state for state in states]
@@ -204,7 +204,7 @@ def test_a_state_that_is_not_known_is_no_end():
     assert [each.state for each in pbs.listed(json.dumps(said)).values()] == ["ended", "running"]
 
 
-def test_a_job_that_a_federation_has_elsewhere_is_not_over():
+def test_a_federated_job_revoked_on_this_cluster_is_not_over():
     line = "7|REVOKED|BadConstraints|N/A||N/A|x"
     assert "(another cluster of the federation" in slurm.listed(line)["7"].words
     assert not slurm.listed(line)["7"].never
@@ -249,7 +249,7 @@ PBS_ANSWER = {
 }
 
 
-def test_what_qstat_says():
+def test_qstat_output_is_parsed_and_described():
     said = json.dumps(PBS_ANSWER, indent=4).replace("\\n", "\n")
     found = answered(pbs, f"Welcome!\n{said}\nqstat: Unknown Job Id 15.polaris-pbs-01\n",
                          ["11", "12", "13", "14", "15", "16", "17"])  # fmt: skip
@@ -267,7 +267,7 @@ def test_what_qstat_says():
     assert found["16"].until == NOON + 3600
 
 
-def test_variables_that_qstat_prints_as_no_json():
+def test_variables_that_qstat_prints_as_invalid_json_are_parsed():
     """OpenPBS before version 22 does not quote what C parses as a number; `qsub` adds escapes."""
     variables = r""""A":005,
                 "B":.5,
@@ -294,7 +294,7 @@ def test_variables_that_qstat_prints_as_no_json():
     assert answered(pbs, said, ["11"])["11"].words == "has ended (completed)"
 
 
-def test_the_warning_ends_neither_the_shell_nor_what_takes_its_place():
+def test_the_warning_signal_ends_neither_the_job_shell_nor_what_it_execs():
     """Python ignores the signal until it sets a handler; processes that it starts then do not."""
     python = (
         "import signal, subprocess; signal.signal(signal.SIGUSR1, lambda *about: None); "
@@ -317,7 +317,7 @@ def until(**about: object) -> float:
     return answered(pbs, said, ["11"])["11"].until
 
 
-def test_what_a_job_was_suspended_for_is_no_time_of_it():
+def test_time_suspended_does_not_count_against_the_jobs_time_limit():
     used = {"walltime": "00:30:00"}
     assert until(job_state="R", resources_used=used) == NOON + 9000
     # The used time is reported late, so a small lag does not change the start time.
@@ -331,13 +331,13 @@ def test_what_a_job_was_suspended_for_is_no_time_of_it():
     assert (suspended.until, suspended.words) == (0, "is suspended on c1")
 
 
-def test_the_first_node_is_the_one_that_pbs_runs_the_script_on():
+def test_pbs_nodes_keep_their_order_so_the_scripts_node_is_first():
     job = {"job_state": "R", "exec_host": "node9/0*4+node10/0*4"}
     said = json.dumps({"timestamp": NOON, "Jobs": {"11.pbs": job}})
     assert answered(pbs, said, ["11"])["11"].nodes == "node9,node10"
 
 
-def test_qstat_that_knows_none_of_the_jobs():
+def test_jobs_unknown_to_qstat_are_gone_but_a_cut_off_answer_is_an_error():
     said = "qstat: Unknown Job Id 15.polaris-pbs-01\n"
     assert pbs.is_partial(said)
     assert answered(pbs, said, ["15"])["15"].state == "gone"
@@ -347,7 +347,7 @@ def test_qstat_that_knows_none_of_the_jobs():
         answered(pbs, said + '{\n    "timestamp":1790000000,\n    "Jobs":{', ["15", "16"])
 
 
-def test_an_answer_that_is_none():
+def test_pbs_output_without_an_answer_or_a_job_id_is_an_error():
     with pytest.raises(SchedulerError, match="its output:\nqstat: cannot connect"):
         answered(pbs, "qstat: cannot connect", ["1"])
     assert submitted(pbs, "123456.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov\n") == "123456"
@@ -355,7 +355,7 @@ def test_an_answer_that_is_none():
         submitted(pbs, "qsub: Unknown queue")
 
 
-def test_the_id_is_the_last_number_that_is_said():
+def test_the_job_id_is_taken_from_the_last_line_that_has_one():
     assert submitted(slurm, "2\nhours left: 7\nSubmitted batch job 1234\n") == "1234"
     assert submitted(slurm, "20261120\n1234;cluster\n") == "1234"
     assert submitted(pbs, "20261120\n1234.pbs-01\n") == "1234"
@@ -377,7 +377,7 @@ LIMITS = "gpu*|1-00:00:00|4\ndebug|30:00|2\nlong|infinite|4\nlong|infinite|2\nno
         ({"partition": "of another kind"}, ""),
     ],
 )
-def test_what_is_beyond_all_limits(asked, words: str):
+def test_a_request_beyond_all_partition_limits_is_explained(asked, words: str):
     plain = site.Site("x", job=site.Job(**asked))
     found = slurm.too_much(plain, LIMITS)
     assert words in found
@@ -425,13 +425,13 @@ def waiting(reason: str, *others: str):
 
 
 @pytest.mark.parametrize("reason", PASSES)
-def test_reasons_that_pass_by_waiting(reason: str):
+def test_a_job_pending_for_a_temporary_reason_may_still_start(reason: str):
     assert not waiting(reason).never
     assert waiting(reason).words.startswith("is waiting in the queue (")
 
 
 @pytest.mark.parametrize("reason", FOR_EVER)
-def test_reasons_that_do_not(reason: str):
+def test_a_job_pending_for_a_permanent_reason_will_never_start(reason: str):
     status = waiting(reason)
     assert status.never
     assert FOR_EVER[reason] in status.words
@@ -441,7 +441,7 @@ def test_reasons_that_do_not(reason: str):
 @pytest.mark.parametrize(
     "reason", ["QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSMaxNodePerUserLimit"]
 )
-def test_limits_of_all_your_jobs_together(reason: str):
+def test_a_per_user_limit_is_permanent_only_without_other_running_jobs(reason: str):
     # The job waits for another job of the user, but if none is running, it can never start.
     running = "8|RUNNING|None|2026-11-20T10:00:00|c1|2026-11-20T11:00:00|x"
     assert waiting(reason).never

@@ -32,7 +32,7 @@ def scheduler_of(kind: str) -> Scheduler:
     return Scheduler(replace(SITE, scheduler=kind), Elsewhere())  # type: ignore[arg-type]
 
 
-def test_a_job_is_not_gone_before_it_was_listed(fake: FakeScheduler, kind: str):
+def test_a_new_job_is_pending_until_the_scheduler_lists_it(fake: FakeScheduler, kind: str):
     scheduler = scheduler_of(kind)
 
     async def all_of_it() -> None:
@@ -53,7 +53,7 @@ def test_a_job_is_not_gone_before_it_was_listed(fake: FakeScheduler, kind: str):
     asyncio.run(asyncio.wait_for(all_of_it(), 120))
 
 
-def test_a_job_that_is_never_listed_is_gone_in_the_end(fake: FakeScheduler, kind, monkeypatch):
+def test_a_job_unlisted_after_the_listing_delay_is_gone(fake: FakeScheduler, kind, monkeypatch):
     scheduler = scheduler_of(kind)
 
     async def all_of_it() -> None:
@@ -77,7 +77,7 @@ def test_a_job_that_was_cancelled_is_gone_though_it_was_never_listed(fake, kind:
     asyncio.run(all_of_it())
 
 
-def test_a_job_that_fails_at_once_is_not_waited_for(fake: FakeScheduler, monkeypatch):
+def test_an_unlisted_job_that_failed_at_once_has_ended(fake: FakeScheduler, monkeypatch):
     """squeue does not list jobs that are over, but scontrol still knows them."""
     monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.1)
     scheduler = scheduler_of("slurm")
@@ -92,7 +92,7 @@ def test_a_job_that_fails_at_once_is_not_waited_for(fake: FakeScheduler, monkeyp
     asyncio.run(all_of_it())
 
 
-def test_a_cache_before_qstat_is_passed_by(fake: FakeScheduler):
+def test_a_qstat_cache_is_bypassed(fake: FakeScheduler):
     said = 'echo "bypassed: $QSCACHE_BYPASS"; exit 1'
     fake.instead("qstat", said)
     fake.instead("qselect", said)

@@ -27,7 +27,7 @@ class Broken(RequestHandler):
         await self.download("run.log", PLAIN_TEXT, pieces())
 
 
-def test_a_download_that_cannot_go_on_is_cut_off():
+def test_a_download_that_fails_midway_is_received_as_incomplete():
     async def fetch() -> None:
         server = HTTPServer(Application([("/log", Broken)]))
         sockets = bind_sockets(0, "127.0.0.1")

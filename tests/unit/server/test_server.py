@@ -38,13 +38,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def test_version(server: Server):
+def test_the_version_route_returns_the_record_version(server: Server):
     reply = server.get("rankroom/version")
     assert reply.status == 200
     assert reply.json["record"] == 1
 
 
-def test_every_route_refuses_a_stranger(server: Server):
+def test_every_route_refuses_requests_without_a_valid_token(server: Server):
     from rankroom.server import ROUTES
 
     _, run, writer = start_record(server.home, cluster="fine")
@@ -108,7 +108,7 @@ def test_runs_come_newest_first(server: Server):
     assert found == made[::-1]
 
 
-def test_a_profile_grows_with_its_run_and_is_kept_when_that_is_over(server: Server):
+def test_a_profile_is_computed_while_live_and_read_from_file_once_stored(server: Server):
     store, run, writer = start_record(server.home)
     path = f"rankroom/runs/{run.id}/profile"
     assert server.get(path).json["kinds"] == []
@@ -167,7 +167,7 @@ def metrics(rank: int, first: int, count: int) -> bytes:
     return event_line("metrics", rank, first, 0, **more, **columns)
 
 
-def test_metrics_grow_with_their_run_and_are_kept_when_it_is_over(server: Server):
+def test_metrics_grow_with_a_live_run_and_report_its_end(server: Server):
     store, run, writer = start_record(server.home)
     path = f"rankroom/runs/{run.id}/metrics"
     said = server.get(path).json
@@ -195,7 +195,7 @@ def test_a_part_of_a_long_curve_is_read_from_the_events(server: Server):
     assert part["curves"][0]["mean"][0] == 1 / 1001
 
 
-def test_runs_to_compare_with_are_those_with_metrics(server: Server):
+def test_the_metrics_filter_lists_only_runs_with_metrics(server: Server):
     store, run = finished_record(server.home, metrics(0, 0, 3))
     write_metrics(store, run)
     _, other = finished_record(server.home)
@@ -205,7 +205,7 @@ def test_runs_to_compare_with_are_those_with_metrics(server: Server):
     assert run.id in listed and other.id not in listed
 
 
-def test_metrics_of_names_and_questions_that_make_no_sense(server: Server):
+def test_metrics_allow_unusual_names_and_refuse_invalid_queries(server: Server):
     fields = {"define": ["a,b", "ü/€", "c"], "name": [0, 1, 2], "step": [0, 0, 0]}
     line = event_line("metrics", 0, 1, 1, **fields, at=[1, 1, 1], value=[1, 2, "NaN"])
     _, run = finished_record(server.home, line)
@@ -221,7 +221,7 @@ def test_metrics_of_names_and_questions_that_make_no_sense(server: Server):
     assert server.get("rankroom/runs/none/metrics").status == 404
 
 
-def test_collectives_are_told_while_the_run_goes_on_and_when_it_is_over(server: Server):
+def test_collectives_are_served_during_a_run_and_after_its_end(server: Server):
     _, run, writer = start_record(server.home)
     path = f"rankroom/runs/{run.id}/collectives"
     assert server.get(path).json["key"] == []
@@ -245,7 +245,7 @@ def collectives(rank: int, first: int, count: int) -> bytes:
     return event_line("spans", rank, first, 0, cat="collective", **more, **columns)
 
 
-def test_a_timeline_to_download(server: Server):
+def test_a_timeline_is_downloaded_as_a_gzipped_trace(server: Server):
     fields = {"cat": "cell", "define": [{"name": "x = 1"}], "name": [0], "start": [5], "dur": [7]}
     _, run = finished_record(server.home, event_line("spans", 0, 0, 20, **fields))
     reply = server.get(f"rankroom/runs/{run.id}/trace")
@@ -257,7 +257,7 @@ def test_a_timeline_to_download(server: Server):
     assert spans == [("x = 1", 5, 7)]
 
 
-def test_a_long_timeline_keeps_nobody_waiting(server: Server):
+def test_exporting_a_long_timeline_does_not_block_other_requests(server: Server):
     column = list(range(4096))
     fields = {"cat": "op", "define": [{"name": "n"}], "name": [0] * 4096, "dur": [1] * 4096}
     lines = [event_line("spans", 0, i, i, start=column, **fields) for i in range(60)]
@@ -276,7 +276,7 @@ def test_a_long_timeline_keeps_nobody_waiting(server: Server):
     assert sum(e["ph"] == "X" for e in trace["traceEvents"]) == 60 * 4096
 
 
-def test_one_run_and_its_source(server: Server):
+def test_a_run_and_its_source_are_served(server: Server):
     _, run = finished_record(server.home, source="print('ü')\n", title="print('ü')")
     assert server.get(f"rankroom/runs/{run.id}").json["title"] == "print('ü')"
     reply = server.get(f"rankroom/runs/{run.id}/source")
@@ -284,7 +284,7 @@ def test_one_run_and_its_source(server: Server):
     assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_events_in_pieces_of_whole_lines(server: Server):
+def test_events_are_served_in_chunks_of_whole_lines(server: Server):
     lines = [log(0, f"{i}\n", seq=i) for i in range(100)]
     _, run = finished_record(server.home, *lines)
     got, after = b"", 0
@@ -359,7 +359,7 @@ def test_a_waiting_reader_is_told_that_the_run_changed(server: Server):
     writer.close()
 
 
-def test_waiting_ends_when_the_time_is_up(server: Server):
+def test_a_wait_for_events_ends_when_its_time_is_up(server: Server):
     _, run, writer = start_record(server.home)
     began = time.monotonic()
     reply = server.get(f"rankroom/runs/{run.id}/events?wait=0.3")
@@ -399,7 +399,7 @@ def test_a_run_without_its_owner_is_lost(server: Server):
     assert reply.headers["X-Rankroom-State"] == "lost"
 
 
-def test_no_route_that_is_read_writes(server: Server):
+def test_get_requests_write_nothing(server: Server):
     """Not even to a record without a writer: `rankroom runs repair` completes such a record."""
     _, lost, writer = start_record(server.home, owner=gone_process())
     writer.append(log(0, "one\n"))
@@ -419,7 +419,7 @@ def test_no_route_that_is_read_writes(server: Server):
     assert snapshot(server.home) == before
 
 
-def test_log_download(server: Server):
+def test_a_log_is_downloaded_for_the_given_ranks(server: Server):
     _, run = finished_record(
         server.home, log(0, "a\nb"), log(1, "x\n"), log(0, "c\n", 2), log(3, "no\n"), size=4
     )
@@ -446,7 +446,7 @@ def test_log_download(server: Server):
         ("runs/{id}/log?rank=7", 400, "no rank 7"),
     ],
 )
-def test_bad_requests_get_one_line(server: Server, path: str, status: int, says: str):
+def test_bad_requests_get_a_one_line_message(server: Server, path: str, status: int, says: str):
     _, run = finished_record(server.home)
     reply = server.get("rankroom/" + path.format(id=run.id))
     assert reply.status == status
@@ -466,7 +466,7 @@ def test_bad_requests_get_one_line(server: Server, path: str, status: int, says:
         ("lost", 409, "the supervisor of its cluster is gone"),
     ],
 )
-def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, status, says):
+def test_an_impossible_step_gets_a_one_line_message(server: Server, step, cluster, status, says):
     owner = gone_process() if cluster == "lost" else this_process()
     _, run, writer = start_record(server.home, cluster=cluster, owner=owner)
     if cluster == "over":
@@ -482,7 +482,7 @@ def test_a_step_that_cannot_be_gets_one_line(server: Server, step, cluster, stat
 
 
 @pytest.mark.parametrize("step", ["interrupt", "release"])
-def test_a_step_does_not_hit_the_run_that_has_begun_meanwhile(server: Server, step: str):
+def test_a_recovery_step_does_not_affect_a_run_that_began_since(server: Server, step: str):
     """The run's record still says running, as it did when the button was pressed."""
     _, run, writer = start_record(server.home, cluster="next")
     reply = server.post(f"rankroom/runs/{run.id}/{step}")
@@ -490,7 +490,7 @@ def test_a_step_does_not_hit_the_run_that_has_begun_meanwhile(server: Server, st
     writer.close()
 
 
-def test_the_steps_of_the_ladder(server: Server):
+def test_interrupt_release_restart_and_stacks_reach_the_cluster(server: Server):
     _, run, writer = start_record(server.home, cluster="fine", size=4)
     path = f"rankroom/runs/{run.id}"
     acted = len(server.acted)
@@ -507,7 +507,7 @@ def test_the_steps_of_the_ladder(server: Server):
     writer.close()
 
 
-def test_an_answer_to_what_ranks_ask(server: Server):
+def test_an_answer_is_sent_to_the_ranks_that_prompted_for_it(server: Server):
     _, run, writer = start_record(server.home, cluster="fine", size=4)
     path = f"rankroom/runs/{run.id}/answer"
     acted = len(server.acted)
@@ -523,7 +523,7 @@ def test_an_answer_to_what_ranks_ask(server: Server):
     assert server.post(path, {"text": "c", "prompts": "2:1"}).status == 409
 
 
-def test_what_can_follow_in_a_line_for_a_debugger(server: Server):
+def test_completions_are_served_for_a_debugger_prompt(server: Server):
     _, run, writer = start_record(server.home, cluster="fine", size=4)
     path = f"rankroom/runs/{run.id}/complete"
     said = server.post(path, {"text": "p lo", "prompts": "2:9"})
@@ -534,7 +534,7 @@ def test_what_can_follow_in_a_line_for_a_debugger(server: Server):
     assert server.post(path, {"text": "p lo", "prompts": "2:9"}).status == 409
 
 
-def test_no_other_page_takes_a_step(server: Server):
+def test_a_cross_site_request_cannot_interrupt_a_run(server: Server):
     """A logged-in browser sends its cookies with every request that any page triggers."""
     _, run, writer = start_record(server.home, cluster="fine")
     jar = CookieJar()
@@ -557,7 +557,7 @@ def test_no_other_page_takes_a_step(server: Server):
     writer.close()
 
 
-def test_steps_at_slow_clusters_hold_nobody_up(server: Server):
+def test_recovery_steps_on_slow_clusters_do_not_block_other_requests(server: Server):
     """There are more steps than threads for them; all are answered in the end."""
     _, run, writer = start_record(server.home, cluster="slow")
     begun = len(server.acted)

@@ -21,7 +21,7 @@ from rankroom.server.workshop_routes import Own
 T = TypeVar("T")
 
 
-def test_who_asks_for_what_takes_too_long_is_told_so(monkeypatch):
+def test_a_request_that_takes_too_long_gets_a_timeout_error(monkeypatch):
     free = threading.Event()
     monkeypatch.setattr(threads, "REQUEST_TIMEOUT_S", 0.1)
     with pytest.raises(StartError, match=r"no reply within .* the status will show"):
@@ -46,12 +46,12 @@ async def while_looks_take_long(ask: Callable[[Threads], Awaitable[T]]) -> T:
         await asyncio.gather(*looks)
 
 
-def test_how_clusters_stand_is_told_while_all_looks_take_long():
+def test_cluster_states_are_served_while_all_look_threads_are_busy():
     asked = while_looks_take_long(lambda pools: pools.state("clusters", lambda: "they run"))
     assert asyncio.run(asked) == "they run"
 
 
-def test_a_learners_page_is_told_what_is_new_while_all_looks_take_long():
+def test_a_learners_page_is_served_while_all_look_threads_are_busy():
     told: list[dict[str, Any]] = []
 
     async def ask(pools: Threads) -> None:
@@ -62,7 +62,7 @@ def test_a_learners_page_is_told_what_is_new_while_all_looks_take_long():
     assert [each["role"] for each in told] == [""]
 
 
-def test_a_server_that_nobody_asked_for_a_step_has_not_loaded_ipyparallel():
+def test_importing_the_server_does_not_load_ipyparallel():
     code = "import sys, rankroom.server; print('ipyparallel' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

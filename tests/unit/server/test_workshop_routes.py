@@ -88,7 +88,7 @@ def mine(folder: Folder) -> dict:
 
 
 @root_only
-def test_forty_learners_those_first_who_need_help(teacher: Server, place: Path):
+def test_learners_who_need_help_are_listed_first(teacher: Server, place: Path):
     folder = made_up_seats.make(place / "forty")
     seen = overview(teacher, folder)
     needs = [tile["need"] for tile in seen["tiles"]]
@@ -110,7 +110,7 @@ def test_forty_learners_those_first_who_need_help(teacher: Server, place: Path):
 
 
 @root_only
-def test_one_who_shares_nothing_is_seen_by_name_and_hand_only(teacher: Server, place: Path):
+def test_a_learner_who_shares_nothing_shows_no_progress_or_run(teacher: Server, place: Path):
     folder = made_up_seats.make(place / "shy")
     tiles = {tile["shared"]["user"]: tile["shared"] for tile in overview(teacher, folder)["tiles"]}
     told = tiles["learner32"]
@@ -119,7 +119,7 @@ def test_one_who_shares_nothing_is_seen_by_name_and_hand_only(teacher: Server, p
     assert {key: told[key] for key in empty} == empty
 
 
-def test_a_workshop_without_learners_says_what_they_type(teacher: Server, place: Path):
+def test_a_workshop_without_learners_shows_the_command_to_join(teacher: Server, place: Path):
     folder = open_folder(made_up_seats.plan(place / "empty"))
     seen = overview(teacher, folder)
     assert seen["tiles"] == [] and seen["results"]["exercise"] == "hello.1"
@@ -135,14 +135,14 @@ def test_a_workshop_without_learners_says_what_they_type(teacher: Server, place:
         ("?folder=/usr", "no workshop in /usr"),
     ],
 )
-def test_where_there_is_no_workshop(teacher: Server, query: str, says: str):
+def test_a_request_without_a_valid_workshop_is_refused(teacher: Server, query: str, says: str):
     reply = teacher.get(f"rankroom/workshop{query}")
     assert 400 <= reply.status < 500
     assert says in reply.json["message"] and "\n" not in reply.json["message"]
 
 
 @root_only
-def test_another_than_the_teacher_is_told_so_and_tells_nothing(teacher: Server, place: Path):
+def test_only_the_teacher_may_view_learners_and_send_messages(teacher: Server, place: Path):
     folder = open_folder(made_up_seats.plan(place / "another"))
     made_up_seats.main("give", str(folder.path))
     news = folder.path / "teacher" / "news.jsonl"
@@ -167,7 +167,7 @@ def test_another_than_the_teacher_is_told_so_and_tells_nothing(teacher: Server, 
         ("show", {"run": "20200101-000000-abcdef"}, "no record"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_told_to_no_one(
+def test_an_invalid_request_by_the_teacher_is_refused_and_not_published(
     teacher: Server, folder: Folder, what: str, words: dict[str, str], says: str
 ):
     before = len(folder.news())
@@ -184,7 +184,7 @@ def test_a_server_without_a_workshop_has_no_seat(teacher: Server):
     assert teacher.get("rankroom/workshop/runs").status == 404
 
 
-def test_what_the_teacher_tells_is_at_the_learner(teacher: Server, learner: Server, folder: Folder):
+def test_a_learner_sees_messages_and_timer(teacher: Server, learner: Server, folder: Folder):
     def tell(what: str, **words: str) -> None:
         reply = teacher.post(f"rankroom/workshop/{what}", {"folder": str(folder.path), **words})
         assert reply.status == 200, reply.body
@@ -207,7 +207,7 @@ def test_what_the_teacher_tells_is_at_the_learner(teacher: Server, learner: Serv
     wait_for(lambda: own(learner)["timer"] is None)
 
 
-def test_the_hand_and_whether_anything_is_shared_are_the_learners(
+def test_a_learner_controls_the_raised_hand_and_sharing(
     teacher: Server, learner: Server, folder: Folder
 ):
     assert learner.post("rankroom/workshop/hand", {"is_up": "yes"}).status == 200
@@ -293,7 +293,7 @@ def test_a_run_that_is_shown_is_followed_to_its_end(
     wait_for(lambda: all(each["kind"] != "run" for each in own(learner)["messages"]))
 
 
-def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
+def test_a_run_that_is_shown_is_still_followed_after_a_server_restart(
     teacher: Server, learner: Server, folder: Folder
 ):
     store, run, writer = start_record(teacher.home)
@@ -307,7 +307,7 @@ def test_a_run_that_is_shown_is_followed_by_the_next_server_too(
     assert b"more" in learner.get(f"rankroom/workshop/runs/{run.id}/events").body
 
 
-def test_a_run_that_is_gone_is_looked_for_once(
+def test_a_shown_run_that_is_gone_is_looked_up_only_once(
     teacher: Server, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Although an open console asks repeatedly."""
@@ -331,7 +331,7 @@ def test_a_run_that_is_gone_is_looked_for_once(
     assert len(said) == 1 and "no record" in str(said[0]), said
 
 
-def test_another_run_takes_the_place_of_one_that_is_followed(teacher: Server, folder: Folder):
+def test_showing_another_run_replaces_the_one_that_is_followed(teacher: Server, folder: Folder):
     _, first, first_writer = start_record(teacher.home)
     _, second, writer = start_record(teacher.home)
     for run in (first, second):

@@ -114,7 +114,7 @@ def completed(output: str, timed_out: bool = False) -> commands.Completed:
 
 
 @pytest.mark.parametrize(("why", "said"), [(why, each) for why in SAID for each in SAID[why]])
-def test_what_ssh_says_is_explained(why: str, said: str):
+def test_ssh_failures_are_explained_with_reason_and_output(why: str, said: str):
     error = explain("login", completed(said))
     assert error.why == why
     first, *rest = str(error).splitlines()
@@ -126,16 +126,16 @@ def test_what_ssh_says_is_explained(why: str, said: str):
         assert rest[-1].strip() == last
 
 
-def test_every_explanation_was_seen():
+def test_every_known_failure_has_recorded_output():
     assert {why for why, *_ in KNOWN_FAILURES} == set(SAID) - {"other"}
 
 
-def test_the_question_is_named_and_a_time_out_is_one():
+def test_an_unanswered_question_is_quoted_and_a_timeout_is_unreachable():
     assert "(alice@login's password:)" in str(explain("login", completed(SAID["unanswered"][0])))
     assert explain("login", completed("", timed_out=True)).why == "unreachable"
 
 
-def test_command_lines(tmp_path: Path):
+def test_ssh_command_lines_are_quoted_and_have_their_options(tmp_path: Path):
     socket = tmp_path / "50% s"
     opening = command.master("ssh -F 'my file'", socket, "alice@login", 15)
     assert opening[:3] == ["ssh", "-F", "my file"] and opening[-2:] == ["--", "alice@login"]
@@ -151,13 +151,13 @@ def test_command_lines(tmp_path: Path):
 
 
 @pytest.mark.parametrize("node", ["c1;id", "$(id)", "-c1", "c 1", "", "c1\nc2"])
-def test_what_a_scheduler_calls_a_node_is_read_by_no_shell(node: str):
+def test_an_invalid_node_name_from_a_scheduler_is_refused(node: str):
     with pytest.raises(SshError, match="is not a valid node name"):
         command.behind("ssh", Path("/s"), "login", node)
     assert "HostName=c1.example.org" in command.behind("ssh", Path("/s"), "login", "c1.example.org")
 
 
-def test_a_place_is_here_or_there():
+def test_an_empty_login_is_this_machine_and_any_other_an_ssh_host():
     assert isinstance(place(""), LocalHost) and place("").name == ""
     there = place("alice@login")
     assert isinstance(there, SshConnection) and there.name == "alice@login"
@@ -168,7 +168,7 @@ def test_a_place_is_here_or_there():
 # -- location of the sockets
 
 
-def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
+def test_each_connection_has_its_own_socket_beside_the_records(monkeypatch: pytest.MonkeyPatch):
     # tmp_path is too long for sockets; concurrent runs of the tests must not share a folder.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         monkeypatch.setenv("RANKROOM_HOME", short)
@@ -184,7 +184,7 @@ def test_sockets_lie_with_the_records(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("name", ["a b", 'a"b', "a#b", "a$b", "a\\b"])
-def test_a_home_whose_path_ssh_would_read_otherwise_holds_no_sockets(
+def test_a_home_path_that_ssh_would_misread_puts_sockets_in_tmp(
     monkeypatch: pytest.MonkeyPatch, name: str
 ):
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
@@ -193,7 +193,7 @@ def test_a_home_whose_path_ssh_would_read_otherwise_holds_no_sockets(
         assert path.parent == Path("/tmp", f"rankroom-{os.getuid()}")
 
 
-def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_home_path_too_long_puts_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_HOME", str(tmp_path / ("long" * 20)))
     path = socket_folder.control_path("ssh", "alice@login")
     assert path.parent == Path(f"/tmp/rankroom-{os.getuid()}")
@@ -201,7 +201,7 @@ def test_a_long_path_has_its_sockets_in_tmp(tmp_path: Path, monkeypatch: pytest.
     assert len(os.fsencode(path)) <= socket_folder.MAX_PATH_BYTES
 
 
-def test_what_is_made_above_the_sockets_is_for_nobody_else(
+def test_parent_folders_created_for_sockets_are_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     before = os.umask(0o002)
@@ -213,7 +213,7 @@ def test_what_is_made_above_the_sockets_is_for_nobody_else(
     assert [stat.S_IMODE(each.stat().st_mode) for each in made] == [0o700, 0o700]
 
 
-def test_a_folder_that_is_not_ours_is_not_used(tmp_path: Path):
+def test_a_socket_folder_that_is_not_the_users_own_is_refused(tmp_path: Path):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (tmp_path / "link").symlink_to(theirs)
@@ -267,7 +267,7 @@ def test_an_answer_arrives_as_it_was_given(home: Path, text: str):
     assert list(folder.iterdir()) == []
 
 
-def test_a_refusal_and_silence(home: Path):
+def test_a_refused_question_returns_none_and_an_unanswered_one_times_out(home: Path):
     thread, said = asking("login", "Password:")
     questions.refuse(first().id)
     thread.join(60)
@@ -277,7 +277,7 @@ def test_a_refusal_and_silence(home: Path):
     assert said == [TimeoutError] and questions.pending() == []
 
 
-def test_a_question_stays_where_its_pipe_cannot_be_opened_now(home: Path, monkeypatch):
+def test_a_question_stays_open_if_its_pipe_cannot_be_opened_for_now(home: Path, monkeypatch):
     thread, said = asking("login", "Password:")
     question, original = first(), os.open
 
@@ -294,13 +294,13 @@ def test_a_question_stays_where_its_pipe_cannot_be_opened_now(home: Path, monkey
     assert said == ["secret"]
 
 
-def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_an_ssh_command_that_cannot_be_parsed_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_SSH", "ssh -F '/home/o'brien/cfg'")
     with pytest.raises(SshError, match=r"RANKROOM_SSH is .* no command line: No closing quot"):
         command.settings(command.ssh(), "login")
 
 
-def test_only_one_that_waits_can_be_answered(home: Path, tmp_path: Path):
+def test_only_an_open_question_can_be_answered(home: Path, tmp_path: Path):
     (tmp_path / "other").write_text("untouched")
     for id in ("0" * 16, "../other", "/etc/passwd", ""):
         with pytest.raises(UsageError, match="no longer open"):
@@ -312,7 +312,7 @@ def test_only_one_that_waits_can_be_answered(home: Path, tmp_path: Path):
     thread.join(60)
 
 
-def test_a_question_of_a_killed_asker_and_one_of_another_machine(home: Path):
+def test_a_killed_askers_question_is_removed_but_another_machines_is_kept(home: Path):
     code = "from rankroom.ssh import questions; questions.ask('login', 'Password:', True, 600)"
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -368,7 +368,7 @@ def fake_ssh(
     return calls
 
 
-def test_one_that_is_refused_is_tried_ever_more_rarely(
+def test_a_refused_login_is_retried_at_growing_intervals(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     calls = fake_ssh(
@@ -390,7 +390,7 @@ def test_one_that_is_refused_is_tried_ever_more_rarely(
     assert state == "lost" and "rejected your key" in words
 
 
-def test_a_full_server_is_tried_a_few_times_and_then_told(
+def test_a_busy_server_is_tried_ten_times_and_then_reported(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     said = "kex_exchange_identification: Connection closed by remote host"
@@ -414,7 +414,7 @@ def test_a_full_server_is_tried_a_few_times_and_then_told(
         ("", 15),
     ],
 )
-def test_what_a_jump_asks_has_its_time_to_be_answered(
+def test_the_connect_timeout_allows_time_to_answer_a_jump_host(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, seconds: int
 ):
     """ssh's own timeout lasts until the host behind the jump host replies."""
@@ -425,7 +425,7 @@ def test_what_a_jump_asks_has_its_time_to_be_answered(
     assert f"ConnectTimeout={seconds} " in calls.read_text()
 
 
-def test_nothing_is_asked_any_more_once_a_login_has_failed(
+def test_open_questions_are_withdrawn_once_a_login_has_failed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A jump host may still wait for an answer when ssh has given up on the host behind it."""
@@ -442,7 +442,7 @@ def test_nothing_is_asked_any_more_once_a_login_has_failed(
         time.sleep(0.01)
 
 
-def test_a_hanging_ssh_does_not_hold_up_the_loop(
+def test_a_hanging_ssh_does_not_block_the_event_loop(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fake_ssh(tmp_path, monkeypatch, "sleep 600")
@@ -461,7 +461,7 @@ def test_a_hanging_ssh_does_not_hold_up_the_loop(
     assert asyncio.run(both()) == 20
 
 
-def test_a_login_that_gets_no_further_is_given_up(
+def test_a_login_that_makes_no_progress_times_out(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     fake_ssh(tmp_path, monkeypatch, "echo 'a banner'; touch \"$0.said\"; exec sleep 600")
@@ -480,7 +480,7 @@ def test_a_login_that_gets_no_further_is_given_up(
     assert caught.value.why == "unreachable" and "a banner" in str(caught.value)
 
 
-def test_one_that_waits_for_an_answer_is_not_given_up(
+def test_a_login_that_waits_for_an_answer_does_not_time_out(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     script = '"$SSH_ASKPASS" "Code: " > "$0.answer"; touch "$0.answered"; exec sleep 600'
@@ -513,7 +513,7 @@ def test_one_that_waits_for_an_answer_is_not_given_up(
     assert told == [("asks", "Code:")]
 
 
-def test_no_such_ssh(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_ssh_command_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_SSH", "rankroom-no-such-ssh")
     with pytest.raises(SshError, match="rankroom-no-such-ssh") as caught:
         asyncio.run(SshConnection("login").open())

@@ -15,7 +15,7 @@ from rankroom.ssh import command, connection
 from rankroom.ssh.connection import SshConnection
 
 
-def test_the_users_own_patience_with_a_silent_link_holds():
+def test_the_users_keepalive_interval_is_used_up_to_a_limit():
     def opening(settings: str) -> str:
         return " ".join(command.master("ssh", Path("/s"), "login", 15, settings))
 
@@ -27,7 +27,7 @@ def test_the_users_own_patience_with_a_silent_link_holds():
         assert "ServerAliveInterval=1 -o ServerAliveCountMax=3" in opening(settings)
 
 
-def test_one_that_is_stopped_while_it_logs_in_stops_no_other(home, monkeypatch):
+def test_a_suspended_login_process_does_not_block_other_logins(home, monkeypatch):
     monkeypatch.setattr(config, "ask_seconds", lambda: 0.1)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.1)
     monkeypatch.setattr(connection, "AUTHENTICATION_TIMEOUT_S", 0.1)

@@ -32,21 +32,21 @@ def start(tmp_path: Path) -> Iterator[Start]:
         agent.wait(0)
 
 
-def test_a_rank_of_the_agent_before_needs_no_end(start: Start):
+def test_ending_a_rank_of_the_previous_agent_does_nothing(start: Start):
     agent = start("cat > /dev/null")
     agent.start_rank(4, 2)
     agent.end_ranks([5], 5.0)
     assert not agent.is_over
 
 
-def test_what_a_launcher_writes_among_its_answers_is_logged(start: Start, tmp_path: Path):
+def test_launcher_output_between_agent_reports_is_logged(start: Start, tmp_path: Path):
     agent = start("""echo 4; echo null; echo module loaded; echo '{"ready": true, "host": "n1"}'""")
     assert poll_until(lambda: agent.is_over, 10, 0.01)
     assert agent.place["host"] == "n1"
     assert (tmp_path / "agent.log").read_text() == "4\nnull\nmodule loaded\n"
 
 
-def test_a_log_that_is_full_ends_no_rank(start: Start):
+def test_an_agent_log_that_cannot_be_written_ends_no_rank(start: Start):
     agent = start("""read go; echo module loaded; echo '{"ready": true}'; cat > /dev/null""")
     agent.log = Path("/dev/full")
     rank = agent.start_rank(0, 1)
@@ -54,7 +54,7 @@ def test_a_log_that_is_full_ends_no_rank(start: Start):
     assert not agent.is_over and not rank.ended
 
 
-def test_an_agent_that_is_not_understood_is_still_heard(start: Start, tmp_path: Path):
+def test_reports_after_a_malformed_one_are_still_read(start: Start, tmp_path: Path):
     agent = start(
         """read go; echo '{"signalled": 7}'; echo '{"rank": 0}'; echo '{"ready": true}'; cat"""
     )
@@ -82,7 +82,7 @@ def test_an_agent_that_does_not_answer_is_given_up(start: Start):
     assert agent.is_over and rank.ended_with_agent
 
 
-def test_an_agent_that_is_over_is_not_waited_for(start: Start):
+def test_a_load_request_to_an_ended_agent_returns_at_once(start: Start):
     agent = start("exit 0")
     assert poll_until(lambda: agent.is_over, 10, 0.01)
     assert agent.look().result(0) == {} and agent._looks == []

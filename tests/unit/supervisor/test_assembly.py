@@ -31,27 +31,27 @@ def test_a_gap_is_filled_from_the_spool(tmp_path):
     assert notes == []
 
 
-def test_what_the_disk_refused_and_the_wire_lost_is_told(tmp_path):
+def test_bytes_missing_from_both_spool_and_messages_are_noted_as_lost(tmp_path):
     assembly, notes = assembled(tmp_path, with_hole(2, 3))
     assert assembly.take(0, 0, LINES[0]) == LINES[0]
     assert assembly.take(0, AT[5], LINES[5]) == LINES[1] + LINES[4] + LINES[5]
     assert notes == [f"{AT[4] - AT[2]} bytes of events from rank 0 were lost"]
 
 
-def test_a_hole_that_came_over_the_wire_misses_nothing(tmp_path):
+def test_a_spool_hole_whose_lines_were_received_loses_nothing(tmp_path):
     assembly, notes = assembled(tmp_path, with_hole(2, 3))
     assert assembly.take(0, 0, b"".join(LINES[:4])) == b"".join(LINES[:4])
     assert assembly.rest(0) == LINES[4] + LINES[5]
     assert notes == []
 
 
-def test_the_rest_ends_with_a_whole_line(tmp_path):
+def test_the_rest_of_a_spool_ends_with_a_complete_line(tmp_path):
     assembly, notes = assembled(tmp_path, WHOLE[:-5])
     assert assembly.rest(0) == b"".join(LINES[:5])
     assert notes == []
 
 
-def test_another_writer_goes_on_where_the_record_ends(tmp_path):
+def test_a_resumed_assembly_continues_where_the_record_ends(tmp_path):
     for seq in range(7):
         assembly, notes = assembled(tmp_path, WHOLE)
         assembly.resume(0, seq)
@@ -59,7 +59,7 @@ def test_another_writer_goes_on_where_the_record_ends(tmp_path):
     assert notes == []
 
 
-def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
+def test_a_resumed_assembly_continues_after_a_hole_in_the_spool(tmp_path):
     assembly, notes = assembled(tmp_path, with_hole(2, 3))
     assembly.resume(0, 5)
     assert assembly.rest(0) == LINES[5]
@@ -70,7 +70,7 @@ def test_it_goes_on_behind_a_hole_that_the_record_has(tmp_path):
     assert notes == [f"{AT[4] - AT[2]} bytes of events from rank 0 were lost"]
 
 
-def test_last_words_come_in_pieces_that_cut_no_character(tmp_path):
+def test_last_output_is_read_in_pieces_that_split_no_character(tmp_path):
     assembly, notes = assembled(tmp_path, b"")
     data = ("€" * 500_000 + "\n").encode() + b"\xe2\x82"  # ends within a character
     (tmp_path / "stdout").write_bytes(b"known" + data)

@@ -34,7 +34,7 @@ def test_the_true_offset_is_within_the_error(there: float, back: float, offset: 
         assert clock.error <= (there + back) / 2 + (there + back + 2) / 2 + 3
 
 
-def test_many_answers_come_close_to_the_least_delay():
+def test_more_round_trips_bring_the_error_bound_close_to_its_minimum():
     """No error bound can be less than half of the shortest round trip."""
     errors, first = [], []
     for seed in range(50):
@@ -47,19 +47,19 @@ def test_many_answers_come_close_to_the_least_delay():
     assert sorted(errors)[25] < 330 < 500 < sorted(first)[25]
 
 
-def test_a_clock_that_was_set_meanwhile_is_taken_from_the_quickest_answer():
+def test_a_clock_set_between_round_trips_is_estimated_from_the_shortest_one():
     early = [Trip(0, 1_000, 400), Trip(500, 1_450, 600)]
     late = [Trip(700, 9_000_760, 800), Trip(900, 9_000_905, 910)]
     clock = estimate([*early, *late])
     assert clock is not None and abs(clock.offset - 9_000_000) <= clock.error <= 7
 
 
-def test_nothing_is_known_without_answers():
+def test_without_valid_round_trips_there_is_no_estimate():
     assert estimate([]) is None
     assert estimate([Trip(10, 5, 0)]) is None  # this host's own clock was set back
 
 
-def test_two_comparisons_of_one_run_cover_both():
+def test_the_hull_of_two_estimates_covers_both_intervals():
     both = hull(Clock(100, 10), Clock(130, 5))
     assert both.offset - both.error <= 90 and both.offset + both.error >= 135
     assert both.error <= 23
@@ -133,7 +133,7 @@ def test_clocks_are_compared_again_when_they_may_have_drifted(monkeypatch: pytes
     assert compared(clocks, ranks) and len(hosts.asked) > count
 
 
-def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_comparison_waits_for_ranks_that_are_not_connected_yet(monkeypatch: pytest.MonkeyPatch):
     """When a cluster has just started, its ranks may not be connected yet."""
     # On a busy machine, a thread may be delayed for longer than the timeout.
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 60.0)
@@ -149,7 +149,7 @@ def test_ranks_that_are_not_known_yet_are_waited_for(monkeypatch: pytest.MonkeyP
     assert clocks.of(ranks).keys() == {1, 2}
 
 
-def test_while_ranks_are_waited_for_nothing_is_sent(monkeypatch: pytest.MonkeyPatch):
+def test_no_request_is_sent_while_ranks_are_still_connecting(monkeypatch: pytest.MonkeyPatch):
     """Requests whose replies are not read would delay the round trips that are measured."""
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.2)
     hosts = Hosts({1: 0})
@@ -158,7 +158,7 @@ def test_while_ranks_are_waited_for_nothing_is_sent(monkeypatch: pytest.MonkeyPa
     assert hosts.asked.count(1) == hosts.asked.count(2) == 12
 
 
-def test_a_rank_that_is_gone_does_not_hide_its_host(monkeypatch: pytest.MonkeyPatch):
+def test_a_host_is_measured_through_another_rank_if_one_is_gone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rankroom.supervisor.clock.CONNECT_TIMEOUT_S", 0.1)
     hosts = Hosts({2: 77_000_000})
     found = compared(Clocks(hosts, hosts.connected, "here"), [rank_on(1, "a"), rank_on(2, "a")])

@@ -10,7 +10,7 @@ from ipyparallel.controller import heartmonitor
 from rankroom.supervisor.processes import controller
 
 
-def test_the_supervisor_that_started_it_is_followed_also_if_it_has_ended(
+def test_the_controller_follows_its_supervisor_even_if_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ):
     followed: list[int] = []

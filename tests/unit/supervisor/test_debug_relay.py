@@ -16,7 +16,7 @@ INITIALIZE = {"command": "initialize"}
 
 
 @pytest.mark.parametrize("refused", [True, False], ids=["it refuses", "it is gone"])
-def test_a_client_whose_try_failed_has_it_not(refused: bool):
+def test_a_client_whose_initialize_failed_does_not_hold_the_debugger(refused: bool):
     asked: list[Future[dict[str, Any]]] = []
 
     def debug(rank: int, message: dict[str, Any]) -> Future[dict[str, Any]]:
@@ -45,7 +45,7 @@ def test_a_client_whose_try_failed_has_it_not(refused: bool):
     assert relay._clients[0][0] == b"second"
 
 
-def test_a_client_that_connects_again_still_has_it():
+def test_a_client_that_reconnects_keeps_the_debugger():
     """`%cluster attach`, for example, makes a new connection."""
     done: Future[dict[str, Any]] = Future()
     done.set_result({"answer": {}})

@@ -25,7 +25,7 @@ def inside(*ranks: int, of: int) -> ElasticRanks:
     return made
 
 
-def test_a_rank_is_waited_for_where_all_others_have_the_state():
+def test_a_dead_rank_is_awaited_if_all_others_have_the_state():
     assert not inside(of=2).go_on_without(1)
     assert inside(0, of=2).go_on_without(1)
     assert inside(0, 1, of=2).go_on_without(0)
@@ -33,7 +33,7 @@ def test_a_rank_is_waited_for_where_all_others_have_the_state():
     assert not inside(0, of=1).go_on_without(0)
 
 
-def test_who_is_about_to_get_the_state_does_not_keep_others_from_waiting():
+def test_a_restarted_rank_without_state_does_not_keep_others_from_waiting():
     made = inside(0, 1, 2, of=3)
     assert made.wait_for(1, KILLED, 9) == [0, 2] and made.meeting == 1
     assert made.note_restarted(1) == KILLED
@@ -44,7 +44,7 @@ def test_who_is_about_to_get_the_state_does_not_keep_others_from_waiting():
     assert made.go_on_without(0)
 
 
-def test_it_is_not_waited_for_without_end():
+def test_the_wait_for_a_dead_rank_has_a_deadline():
     made = inside(0, of=2)
     made.wait_for(1, KILLED, 0)
     assert made.overdue() == {1: elastic_ranks.NOT_RESTARTED_IN_TIME.format(how=KILLED, seconds=0)}
@@ -53,7 +53,7 @@ def test_it_is_not_waited_for_without_end():
     assert made.give_up() == {1: KILLED} and made.words() == ""
 
 
-def test_nor_is_one_that_dies_each_time_it_is_started():
+def test_a_rank_that_dies_at_every_restart_is_hopeless():
     made = inside(0, 1, of=2)
     for _ in range(elastic_ranks.MAX_RESTARTS_WITHOUT_STATE):
         assert not made.is_hopeless(1)
@@ -115,7 +115,7 @@ def say(ranks: Ranks, rank: int, at: int, *lines: bytes) -> None:
     ranks.receive({"rank": rank, "at": at}, b"".join(lines))
 
 
-def test_the_cell_is_sent_to_its_new_process_and_both_are_in_the_record(begun):
+def test_a_restarted_rank_gets_the_cell_and_both_processes_are_recorded(begun):
     run, ranks, store = begun
     run.note_elastic(0, True)
     assert run.wait_for(1, KILLED, 60, "rank 1 is waited for\n")
@@ -138,7 +138,7 @@ def test_the_cell_is_sent_to_its_new_process_and_both_are_in_the_record(begun):
 
 
 @pytest.mark.parametrize("ends", ["nobody starts it", "another fails", "an interrupt"])
-def test_who_is_waited_for_in_vain_is_lost(begun, ends):
+def test_a_rank_that_is_awaited_in_vain_is_lost(begun, ends):
     run, ranks, _ = begun
     run.note_elastic(0, True)
     assert run.wait_for(1, KILLED, 60, "")
@@ -153,7 +153,7 @@ def test_who_is_waited_for_in_vain_is_lost(begun, ends):
     assert not run.resume(RankInfo(1, "here", 77, "cpu"))
 
 
-def test_nobody_waits_in_a_run_that_is_not_elastic(begun):
+def test_a_run_that_is_not_elastic_waits_for_no_rank(begun):
     run, ranks, _ = begun
     assert not run.wait_for(1, KILLED, 60, "")
     run.note_elastic(0, True)

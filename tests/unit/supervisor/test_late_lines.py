@@ -85,7 +85,7 @@ def whole(rank: Rank, printed: str) -> Recorder:
     return run
 
 
-def test_it_goes_to_the_last_run_once(rank: Rank):
+def test_late_output_goes_to_the_last_run_once(rank: Rank):
     run = whole(rank, "later\n")
     rank.runs.take_late([0])  # as before a restart
     rank.print("what it says of its end\n")
@@ -94,7 +94,7 @@ def test_it_goes_to_the_last_run_once(rank: Rank):
     assert rank.store.load(run.id).lines == 1
 
 
-def test_it_goes_to_the_run_whose_cell_has_begun_though_nothing_of_that_has_arrived(rank: Rank):
+def test_late_output_goes_to_a_begun_run_of_which_nothing_has_arrived(rank: Rank):
     before = whole(rank, "")
     run, _ = rank.begin()
     rank.note(run, "running", spool=rank.known())
@@ -104,7 +104,7 @@ def test_it_goes_to_the_run_whose_cell_has_begun_though_nothing_of_that_has_arri
     assert rank.texts(run) == ["about to crash\n"] and run.info.state == "failed"
 
 
-def test_it_goes_to_the_run_before_if_the_cell_was_not_begun(rank: Rank):
+def test_late_output_goes_to_the_previous_run_if_the_cell_was_not_begun(rank: Rank):
     before = whole(rank, "later\n")
     run, _ = rank.begin()
     rank.runs.lose({0: "was killed by SIGKILL"})
@@ -112,7 +112,7 @@ def test_it_goes_to_the_run_before_if_the_cell_was_not_begun(rank: Rank):
     assert rank.texts(run) == [] and run.info.state == "failed"
 
 
-def test_it_goes_to_a_run_that_is_on_where_this_rank_has_ended_the_cell(rank: Rank):
+def test_late_output_goes_to_a_run_that_only_other_ranks_still_execute(rank: Rank):
     before = whole(rank, "")
     run, ranks = rank.begin(size=2)
     rank.note(run, "running", ranks, spool=rank.known())
@@ -129,7 +129,7 @@ def test_it_goes_to_a_run_that_is_on_where_this_rank_has_ended_the_cell(rank: Ra
     assert rank.texts(run) == ["later\n"] and rank.texts(before) == []
 
 
-def test_it_goes_to_the_run_before_one_that_is_forgotten(rank: Rank):
+def test_late_output_goes_to_the_run_before_a_forgotten_one(rank: Rank):
     """The empty cell after a run in a world of its own, for example, leaves no record."""
     run = whole(rank, "")
     hidden = whole(rank, "later\n")
@@ -144,7 +144,7 @@ def test_it_goes_to_the_run_before_one_that_is_forgotten(rank: Rank):
     assert rank.texts(run) == ["later\n"]
 
 
-def test_what_the_next_process_prints_before_any_cell_is_in_no_run(rank: Rank):
+def test_output_of_a_restarted_rank_before_any_cell_goes_to_no_run(rank: Rank):
     run = whole(rank, "")
     rank.runs.lose({0: "was restarted"})
     rank.begin_process()
@@ -153,7 +153,7 @@ def test_what_the_next_process_prints_before_any_cell_is_in_no_run(rank: Rank):
     assert rank.texts(run) == []
 
 
-def test_a_record_that_was_removed_takes_nothing(rank: Rank):
+def test_late_output_does_not_recreate_a_removed_record(rank: Rank):
     run = whole(rank, "later\n")
     shutil.rmtree(rank.store.paths(run.id).folder)
     rank.runs.lose({0: "was restarted"})

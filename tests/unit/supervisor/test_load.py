@@ -17,7 +17,7 @@ def answered(*ranks: int) -> Future[dict[int, load.Load]]:
     return made
 
 
-def test_a_look_joins_what_all_agents_say():
+def test_a_load_request_merges_the_replies_of_all_agents():
     looked = Loads(lambda: [answered(2, 3), answered(0, 1)]).look()
     assert looked["ranks"] == dict.fromkeys("0123", LOAD)
     assert list(looked["ranks"]) == ["0", "1", "2", "3"]
@@ -28,7 +28,7 @@ def test_ranks_of_an_agent_that_does_not_answer_are_left_out(monkeypatch):
     assert Loads(lambda: [Future(), answered(1)]).look()["ranks"] == {"1": LOAD}
 
 
-def test_who_asks_too_soon_gets_what_was_seen_last(monkeypatch):
+def test_a_load_request_within_the_interval_gets_the_last_measurement(monkeypatch):
     monkeypatch.setattr(load, "MEASUREMENT_INTERVAL_S", 3600.0)
     asked = []
 

@@ -37,7 +37,7 @@ def news(timers: list[Callable[[], None]]) -> News:
     return News(ClusterInfo("one", 2), server)  # type: ignore[arg-type]
 
 
-def test_who_knows_it_all_is_answered_when_something_changes(news: News):
+def test_an_up_to_date_follower_is_answered_at_the_next_change(news: News):
     news.note_run("a", "running")
     first, second = Asked(-1), Asked(1)
     assert news.take(first) and news.take(second)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_who_knows_it_all_is_answered_when_something_changes(news: News):
     assert [each["version"] for each in second.answers] == [2]
 
 
-def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
+def test_each_request_is_answered_once_and_only_by_its_own_timer(news: News, timers):
     """The timer of a request that was already answered must not answer the next request."""
     for version in range(5):
         question = Asked(version)
@@ -63,7 +63,7 @@ def test_each_question_is_answered_once_and_in_its_own_time(news: News, timers):
     assert [each["version"] for each in waits.answers] == [5]
 
 
-def test_only_runs_that_have_changed_are_told(news: News):
+def test_a_follower_is_sent_only_the_runs_that_have_changed(news: News):
     for number in range(1000):
         news.note_run(f"{number}", "running")
         news.note_run(f"{number}", "done")

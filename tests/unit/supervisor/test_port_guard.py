@@ -45,7 +45,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, *refused: Path) -> None:
     monkeypatch.setattr(config, "make_own", make_own)
 
 
-def test_one_of_its_own_is_used_where_another_user_made_the_folder_first(
+def test_a_private_folder_is_used_if_another_user_owns_the_usual_one(
     native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     native.mkdir()
@@ -58,14 +58,14 @@ def test_one_of_its_own_is_used_where_another_user_made_the_folder_first(
     assert port_guard.library() == made  # no other folder was created
 
 
-def test_or_that_of_the_session(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_session_folder_is_used(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     refuse(monkeypatch, native)
     made = port_guard.library()
     assert made is not None and made.parent == tmp_path / "rankroom-native"
 
 
-def test_the_folder_is_named_where_no_other_can_be_had(
+def test_the_refused_folder_is_named_if_no_other_can_be_made(
     native: Path, monkeypatch: pytest.MonkeyPatch
 ):
     refuse(monkeypatch, native)
@@ -75,7 +75,7 @@ def test_the_folder_is_named_where_no_other_can_be_had(
     assert why == config.NOT_YOURS.format(folder=native)
 
 
-def test_one_that_cannot_be_looked_into_keeps_no_cluster_from_starting(native, monkeypatch):
+def test_an_unreadable_library_folder_is_replaced_by_another(native, monkeypatch):
     exists = Path.exists
 
     def refuse(self: Path, **how: bool) -> bool:
@@ -105,18 +105,18 @@ def test_a_compiler_that_does_not_work_is_named(
     assert name == preloaded.UNGUARDED and why in said
 
 
-def test_without_a_compiler_that_is_said(native: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_compiler_is_given_as_the_reason(native: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     assert port_guard.environment({}) == {preloaded.UNGUARDED: port_guard.NO_COMPILER}
 
 
-def test_what_has_it_again_does_not_say_why_it_had_not(home: Path):
+def test_an_inherited_reason_is_cleared_once_the_library_is_available(home: Path):
     env = port_guard.environment({preloaded.UNGUARDED: port_guard.NO_COMPILER})
     assert env[preloaded.UNGUARDED] == "" and "port_guard" in env["LD_PRELOAD"]
 
 
-def test_it_is_tried_once_on_each_machine_after_each_boot(
+def test_the_library_is_tried_once_per_machine_and_boot(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     made = port_guard.library()
@@ -135,7 +135,7 @@ def test_it_is_tried_once_on_each_machine_after_each_boot(
     assert len(tried) == 5
 
 
-def test_one_that_does_not_work_after_a_boot_is_not_used(
+def test_a_library_that_does_not_work_after_a_boot_is_not_used(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     made = port_guard.library()
@@ -148,7 +148,7 @@ def test_one_that_does_not_work_after_a_boot_is_not_used(
     assert "it does not work on this machine" in why and str(made.parent) in why
 
 
-def test_what_python_prints_as_it_starts_says_nothing_of_it(
+def test_startup_messages_of_python_do_not_disable_the_library(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     """A .pth file that a removed package left, for example, prints an error at each start."""
@@ -162,12 +162,12 @@ def test_what_python_prints_as_it_starts_says_nothing_of_it(
     assert port_guard.environment({}).get(preloaded.UNGUARDED, "") == ""
 
 
-def test_it_is_compiled_by_a_compiler_that_is_old(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_library_compiles_with_an_old_c_standard(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", "gcc -std=gnu90")
     assert port_guard.library() is not None
 
 
-def test_each_c_library_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_c_library_version_has_its_own_build(home: Path, monkeypatch: pytest.MonkeyPatch):
     made = port_guard.library()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
     older = port_guard.library()
@@ -175,7 +175,7 @@ def test_each_c_library_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert made != older and "-glibc-2.17-" in older.name
 
 
-def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
+def test_an_unloadable_library_is_removed_from_ld_preload_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     named = tmp_path / "port_guard-x86_64-glibc-2.99-0123.so"
@@ -201,7 +201,7 @@ def test_a_rank_that_could_not_load_it_says_so_once_and_not_with_each_program(
         (True, True, "", ""),
     ],
 )
-def test_what_is_said_of_open_ports_names_the_cause(
+def test_the_note_about_open_ports_names_the_cause(
     monkeypatch: pytest.MonkeyPatch, guarded: bool, told: bool, why: str, says: str
 ):
     recorder = SpanRecorder()
@@ -247,7 +247,7 @@ except ConnectionRefusedError:
         (os.geteuid(), "MASTER_PORT", "{}", "there"),
     ],
 )
-def test_ranks_do_not_take_a_stranger_for_one_of_them(
+def test_ranks_cannot_connect_to_their_port_if_another_user_listens_on_it(
     home: Path, user: int, variable: str, value: str, found: str
 ):
     """Another user may listen on the port chosen for rank 0 before rank 0 does."""

@@ -35,7 +35,7 @@ class Clock:
             self.children.silent(ready)
 
 
-def test_a_node_that_says_nothing_is_noticed(home, monkeypatch):
+def test_a_node_counts_as_silent_after_the_timeout(home, monkeypatch):
     clock = Clock(monkeypatch)
     clock.pass_by(cluster_processes.SILENCE_TIMEOUT_S, {0, 1, 2})
     assert clock.children.silent({0, 1, 2}) == []
@@ -54,14 +54,14 @@ def test_a_node_whose_ranks_start_may_be_silent_longer(home, monkeypatch):
     assert clock.children.silent({0, 1}) == [clock.other]
 
 
-def test_a_supervisor_that_stood_still_itself_heard_nothing(home, monkeypatch):
+def test_a_suspended_supervisor_does_not_take_nodes_for_silent(home, monkeypatch):
     clock = Clock(monkeypatch)
     clock.pass_by(1, {0, 1, 2})
     clock.now += 1000
     assert clock.children.silent({0, 1, 2}) == []
 
 
-def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
+def test_a_rank_is_not_started_while_its_previous_process_runs(home):
     children = Processes(ClusterPaths("x"), ClusterInfo("x", 1), 0, lambda: None)
     started = []
     agent = SimpleNamespace(is_over=False, start_rank=lambda *what: started.append(what))
@@ -76,7 +76,7 @@ def test_a_rank_whose_process_does_not_end_is_not_started_beside_it(home):
     assert started == [(0, 1)]
 
 
-def test_a_rank_whose_new_agent_finds_no_memory_for_it_says_so(home):
+def test_a_rank_refused_by_its_new_agent_says_why_it_was_not_started(home):
     children = Processes(ClusterPaths("x"), ClusterInfo("x", 1), 0, lambda: None)
     agent = SimpleNamespace(node="c1", refused="1 rank does not fit on c1")
     children.agents = [agent]  # type: ignore[list-item]
@@ -104,7 +104,7 @@ def test_ranks_are_ended_without_a_look_at_all_processes(home, monkeypatch):
 
 
 @pytest.mark.parametrize(("own", "given"), [(None, "rankroom"), ("", "rankroom"), ("1", "1")])
-def test_a_users_own_safe_path_stays(home, monkeypatch, own: str | None, given: str):
+def test_a_pythonsafepath_set_by_the_user_is_kept(home, monkeypatch, own: str | None, given: str):
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     if own is not None:
         monkeypatch.setenv("PYTHONSAFEPATH", own)

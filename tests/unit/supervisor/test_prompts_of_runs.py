@@ -83,7 +83,7 @@ def asked(store: Store, run: Recorder) -> list[tuple[int, int]]:
     return [(prompt.rank, prompt.number) for prompt in store.load(run.id).prompts]
 
 
-def test_they_are_in_the_record_until_they_are_answered(begun: Begun):
+def test_prompts_are_in_the_record_until_they_are_answered(begun: Begun):
     run, ranks, store = begun
     ranks.ask(1, 1)
     ranks.ask(0, 4)
@@ -103,7 +103,7 @@ def test_they_are_in_the_record_until_they_are_answered(begun: Begun):
     assert run.is_over and asked(store, run) == []
 
 
-def test_an_answer_goes_to_the_ranks_that_run(begun: Begun):
+def test_an_answer_is_sent_only_to_ranks_that_are_still_running(begun: Begun):
     run, ranks, _ = begun
     ranks.say(0, "status", state="ok")
     assert list(run.answer("n", {0: 1, 1: 5})) == [1]
@@ -111,7 +111,7 @@ def test_an_answer_goes_to_the_ranks_that_run(begun: Begun):
     assert ranks.did("answer") == [([1], about)]
 
 
-def test_a_failure_releases_nobody_while_somebody_looks_around(
+def test_a_failure_releases_no_rank_while_a_debugger_is_open(
     begun: Begun, monkeypatch: pytest.MonkeyPatch
 ):
     _, ranks, _ = begun
@@ -132,7 +132,7 @@ def test_a_failure_releases_nobody_while_somebody_looks_around(
     assert released["prompts"] is False, "of its own accord it ends no debugger"
 
 
-def test_who_asks_for_a_release_ends_the_debugger_also_after_another_release(begun: Begun):
+def test_a_requested_release_ends_the_debugger_after_automatic_releases(begun: Begun):
     run, ranks, _ = begun
     run._release.release()
     run._release.release()
@@ -141,7 +141,7 @@ def test_who_asks_for_a_release_ends_the_debugger_also_after_another_release(beg
     assert [question["prompts"] for _, question in ranks.did("release")] == [False, True]
 
 
-def test_a_wait_for_a_debugger_is_no_fault_of_the_run(begun: Begun):
+def test_a_wait_for_a_debugger_is_not_noted_as_stuck(begun: Begun):
     run, _, store = begun
     waits = Place([0], "waits", "waits in allreduce", "allreduce")
     asks = Place([1], "asks", "is in the debugger at cell line 5", "the debugger")

@@ -81,7 +81,7 @@ def text(store: Store, run: Recorder) -> str:
 WHOLE = "".join(f"{i}\n" for i in range(9))
 
 
-def test_what_all_arrives_is_the_record(begun):
+def test_a_run_whose_events_all_arrive_is_recorded_in_full(begun):
     run, ranks, store = begun
     ranks.say(*range(11))
     assert run.wait(0) and run.is_closed
@@ -110,7 +110,7 @@ def test_a_lost_last_batch_does_not_hang_the_run(begun):
     assert store.load(run.id).state == "done"
 
 
-def test_how_a_rank_that_is_gone_ended_is_said_by_who_knows_it(begun, tmp_path):
+def test_a_run_with_a_gone_rank_ends_only_once_the_cause_is_known(begun, tmp_path):
     run, ranks, store = begun
     (tmp_path / f"{run.id}.jsonl").write_bytes(b"".join(SAID[:-1]))
     ranks.say(0, 1)
@@ -125,7 +125,7 @@ def test_how_a_rank_that_is_gone_ended_is_said_by_who_knows_it(begun, tmp_path):
     assert found.failure is not None and found.failure.evalue == "rank 0 was killed by SIGKILL"
 
 
-def test_a_disk_that_stays_full_ends_no_run_and_the_spool_keeps_what_is_missing(
+def test_a_full_disk_fails_no_run_and_the_spool_keeps_the_missing_output(
     begun, tmp_path, monkeypatch
 ):
     run, ranks, store = begun
@@ -144,7 +144,7 @@ def test_a_disk_that_stays_full_ends_no_run_and_the_spool_keeps_what_is_missing(
     assert "8\\n" in (tmp_path / f"{run.id}.jsonl").read_text()
 
 
-def test_nothing_is_sent_where_no_record_can_be(tmp_path):
+def test_a_cell_is_not_sent_if_its_record_cannot_be_written(tmp_path):
     (tmp_path / "runs").write_text("no folder")
     ranks = Ranks()
     run = Recorder("x", make_run(1), ranks, Store(tmp_path), lambda rank: tmp_path)  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def test_nothing_is_sent_where_no_record_can_be(tmp_path):
     assert ranks.sent == []
 
 
-def test_each_change_of_run_json_is_told_and_at_last_that_it_is_over(tmp_path):
+def test_each_change_of_run_json_is_reported_until_the_run_is_over(tmp_path):
     ranks, told = Ranks(), []
     run = Recorder(
         "x", make_run(1), ranks, Store(tmp_path), lambda rank: tmp_path,  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_each_change_of_run_json_is_told_and_at_last_that_it_is_over(tmp_path):
     ]
 
 
-def test_that_a_rank_is_lost_is_told_and_stands_in_run_json_while_the_others_go_on(tmp_path):
+def test_a_lost_rank_is_reported_and_in_run_json_while_others_continue(tmp_path):
     """A client gets messages and also polls run.json: the two must not contradict each other."""
     ranks, store, told = Ranks(), Store(tmp_path), []
     run = Recorder(
@@ -183,7 +183,7 @@ def test_that_a_rank_is_lost_is_told_and_stands_in_run_json_while_the_others_go_
     assert [rank.state for rank in store.load(run.id).ranks] == [None, "lost"]
 
 
-def test_a_rank_that_was_given_up_and_comes_back_is_read_from_its_spool(tmp_path):
+def test_events_received_from_a_rank_after_it_was_given_up_are_not_recorded(tmp_path):
     store, ranks = Store(tmp_path), Ranks()
     ranks.ranks = [0, 1]
     run = Recorder("x = 1\n", make_run(2), ranks, store, lambda rank: tmp_path / str(rank))  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def test_a_spool_that_cannot_be_read_as_its_rank_dies_is_kept(begun, tmp_path, m
     assert "Stale file handle" in note
 
 
-def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tmp_path):
+def test_missing_output_is_noted_even_among_many_notes(begun, monkeypatch, tmp_path):
     run, ranks, store = begun
     for number in range(30):
         run._summary.note(f"note {number}")
@@ -235,9 +235,7 @@ def test_what_is_missing_is_noted_beside_whatever_else_is(begun, monkeypatch, tm
     assert (tmp_path / f"{run.id}.jsonl").exists()
 
 
-def test_a_record_that_a_full_disk_kept_open_has_what_was_printed_late(
-    begun, monkeypatch, tmp_path
-):
+def test_a_record_closed_after_a_full_disk_takes_late_output(begun, monkeypatch, tmp_path):
     run, ranks, store = begun
     told: list[list[str]] = []
     run._tell = lambda recorder: told.append(list(recorder.info.notes))

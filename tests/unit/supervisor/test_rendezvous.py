@@ -62,7 +62,7 @@ def together(*calls):
         return list(pool.map(outcome, calls))
 
 
-def test_everybody_gets_what_everybody_said(worlds):
+def test_a_gather_returns_the_values_of_all_ranks_to_each(worlds):
     for turn in range(3):
         found = together(
             *(lambda w=w, turn=turn: w.gather("topic", [w.rank, turn]) for w in worlds)
@@ -90,7 +90,7 @@ def test_a_slow_rank_is_waited_for_and_named(worlds, monkeypatch):
     assert said.getvalue() == "rank 0 waits in hvd.init() for rank 1\n"
 
 
-def test_release_lets_a_waiting_rank_go(worlds):
+def test_a_release_ends_the_wait_of_a_rank(worlds):
     threading.Timer(0.1, worlds[0].release, [True]).start()
     with pytest.raises(ReleasedError, match="topic was released: rank 1 failed before"):
         worlds[0].gather("topic", 0)
@@ -108,7 +108,7 @@ def test_ranks_that_failed_at_different_places_meet_again(worlds):
     assert worlds[0].round("topic") == worlds[1].round("topic")
 
 
-def test_an_epoch_does_not_meet_the_one_before(worlds):
+def test_a_gather_ignores_values_of_the_previous_epoch(worlds):
     threading.Timer(0.05, worlds[0].release, [True]).start()
     with pytest.raises(ReleasedError):
         worlds[0].gather("topic", "old")
@@ -117,7 +117,7 @@ def test_an_epoch_does_not_meet_the_one_before(worlds):
     assert together(*(lambda w=w: w.gather("topic", w.rank) for w in worlds)) == [[0, 1]] * 2
 
 
-def test_ranks_that_are_regrouped_meet_again_without_one_that_is_gone(worlds):
+def test_regrouped_ranks_meet_again_without_a_process_that_is_gone(worlds):
     gone = World(1, 2, rpc=worlds[0].rpc, rpc_key=worlds[0].rpc_key, present=(0, 1))
     threading.Timer(0.1, worlds[0].regroup, [1]).start()
     with pytest.raises(RegroupedError):
@@ -143,7 +143,7 @@ class Asked:
         self.answered = answer
 
 
-def test_who_is_gone_is_taken_out_of_what_waits_for_it():
+def test_a_gone_rank_is_removed_from_gatherings_and_closes_stores():
     made = Rendezvous("127.0.0.1", lambda seconds, call: None, lambda peer, here: True)
     gather = {"do": "gather", "topic": "t", "round": None, "size": 2}
     gone, store = Asked(**gather, rank=1, value="gone"), Asked(do="meet", key="horovod")
@@ -160,7 +160,7 @@ def test_who_is_gone_is_taken_out_of_what_waits_for_it():
     assert here.answered["values"] == again.answered["values"] == [0, 1]
 
 
-def test_stores_of_initialisations_that_are_over_are_forgotten():
+def test_only_the_newest_finished_stores_of_each_library_are_kept():
     made = Rendezvous("127.0.0.1", lambda seconds, call: None, lambda peer, here: True)
     for number in range(20):
         for library in ("horovod.torch", "horovod.tensorflow"):
@@ -190,7 +190,7 @@ def test_a_store_serves_until_all_have_met(where):
 
 
 @pytest.mark.parametrize("server", ["supervisor", "store"])
-def test_nobody_waits_when_all_ranks_come_at_once(where, server):
+def test_simultaneous_connections_of_all_ranks_are_accepted_at_once(where, server):
     """A connection that the kernel drops, as its queue is full, is retried only after a second."""
     host, _, port = where[0].removeprefix("tcp://").partition(":")
     if server == "store":
@@ -210,7 +210,7 @@ def test_nobody_waits_when_all_ranks_come_at_once(where, server):
     assert len(connected) == len(made)
 
 
-def test_a_store_is_opened_once_a_thread_can_be_started(monkeypatch):
+def test_a_store_can_be_opened_after_its_thread_failed_to_start(monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -231,7 +231,7 @@ def test_a_store_is_opened_once_a_thread_can_be_started(monkeypatch):
     opened[0].close()
 
 
-def test_a_store_answers_when_there_is_something_to_say(where):
+def test_a_pending_read_of_a_store_returns_once_the_value_is_written(where):
     port = ask(*where, do="meet", key="later")["port"]
     url = f"http://127.0.0.1:{port}/scope/key"
 
@@ -260,7 +260,7 @@ def test_a_store_answers_when_there_is_something_to_say(where):
         b"\r\n\r\n",
     ],
 )
-def test_a_stranger_at_a_store_is_hung_up_on(where, said):
+def test_a_store_closes_the_connection_of_an_invalid_request(where, said):
     port = ask(*where, do="meet", key="strangers")["port"]
     with socket.create_connection(("127.0.0.1", port), 5) as stranger:
         with contextlib.suppress(OSError):
@@ -283,7 +283,7 @@ def test_another_user_of_the_machine_gets_nothing_from_a_store(where, source):
         assert reply.read() == b"mine"
 
 
-def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
+def test_a_connection_without_an_owner_is_accepted_from_other_nodes_only(monkeypatch):
     """This kernel does not know the owners of connections from other machines."""
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     nodes, here = {"10.0.0.2", "10.0.0.1"}, ("10.0.0.1", 1)
@@ -293,7 +293,7 @@ def test_a_store_is_for_the_nodes_of_ranks(monkeypatch):
     assert not socket_owner.is_ours(("10.0.0.1", 9), here, nodes)
 
 
-def test_a_store_holds_no_more_than_it_may(where, monkeypatch):
+def test_a_store_refuses_values_beyond_its_size_limit(where, monkeypatch):
     monkeypatch.setattr(horovod_store, "MOST", 1_000)
     port = ask(*where, do="meet", key="full")["port"]
 

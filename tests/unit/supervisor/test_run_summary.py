@@ -26,7 +26,7 @@ def fail(summary: RunSummary, rank: int, ename: str, evalue: str) -> None:
         ("KeyboardInterrupt", ""),
     ],
 )
-def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, evalue: str):
+def test_a_dead_rank_is_blamed_before_ranks_that_failed_because_of_it(ename: str, evalue: str):
     summary = RunSummary(make_run(2))
     fail(summary, 0, ename, evalue)
     summary.blame(1, "was killed by SIGKILL")
@@ -35,7 +35,7 @@ def test_a_rank_that_died_is_blamed_rather_than_those_it_let_down(ename: str, ev
 
 
 @pytest.mark.parametrize("ahead", [-200_000, 0, 200_000])
-def test_who_failed_first_is_told_on_one_clock(ahead: int):
+def test_the_first_failure_is_determined_on_a_common_clock(ahead: int):
     """Rank 1 is on another node, whose clock is off by more than the time between the failures."""
     run = make_run(2)
     run.ranks[1].clock = Clock(ahead, 50)
@@ -63,7 +63,7 @@ def test_lines_are_counted_whatever_they_end_with(text: str):
     assert summary.info.lines == text.count("\n")
 
 
-def test_a_wait_that_only_becomes_longer_is_told_now_and_then(monkeypatch):
+def test_a_stall_that_only_gets_longer_is_reported_at_intervals(monkeypatch):
     now = 100.0
     monkeypatch.setattr(run_summary.time, "monotonic", lambda: now)
     summary = RunSummary(make_run(2))
@@ -97,7 +97,7 @@ def test_an_interrupt_does_not_hide_what_failed_before_it(raised_first: bool):
     assert (run.failure is not None) == raised_first
 
 
-def test_waits_that_are_alike_are_noted_once_and_push_nothing_out():
+def test_similar_stalls_are_noted_once_and_displace_no_other_notes():
     summary = RunSummary(make_run(2))
     for seconds in (7, 5, 12, 9):
         summary.hang(Hang(0, f"rank 1 waits in hvd.allreduce() for {seconds} s"))

@@ -29,7 +29,7 @@ def runs_of(info: ClusterInfo, connected: set[int], known: set[int]) -> Runs:
     return made
 
 
-def test_ranks_that_have_not_come_yet_are_waited_for():
+def test_ranks_that_have_not_connected_yet_are_awaited():
     runs = runs_of(ClusterInfo("a", 3, "starting"), {0}, {0})
     assert not runs.are_ready([0, 1, 2], 10.0)
     assert runs.are_ready([0])
@@ -53,14 +53,14 @@ def test_ranks_that_are_down_are_named(down: list[int], words: str):
     assert str(refused.value) == words
 
 
-def test_a_rank_that_was_there_and_is_not_is_not_waited_for_long():
+def test_a_rank_that_lost_its_connection_is_awaited_only_briefly():
     runs = runs_of(ClusterInfo("a", 2), {0}, {0, 1})
     assert not runs.are_ready([0, 1], 1.0)
     with pytest.raises(NoClusterError, match="rank 1 no longer answers"):
         runs.are_ready([0, 1], 3.0)
 
 
-def test_variables_of_ranks_that_run_a_cell_are_not_waited_for():
+def test_a_pull_from_a_rank_that_runs_a_cell_is_refused_at_once():
     runs = runs_of(ClusterInfo("a", 3), {0, 1, 2}, {0, 1, 2})
     runs._by = Owner("here", 7)
     runs._current = SimpleNamespace(is_over=False, running=[1])  # type: ignore[assignment]
@@ -108,9 +108,7 @@ def test_a_cluster_that_starts_can_be_described():
         ([0, 3], "rank 3 is starting: wait until it is ready"),
     ],
 )
-def test_of_ranks_whose_variables_are_asked_for_those_that_start_are_named(
-    asked: list[int], words: str
-):
+def test_a_refused_pull_names_the_ranks_that_are_starting(asked: list[int], words: str):
     requests = Requests.__new__(Requests)
     requests._starting = runs_of(ClusterInfo("a", 4, starting=[2]), {0, 1, 2}, {0, 1, 2}).starting
     question = SimpleNamespace(content={"ranks": asked})
@@ -119,7 +117,7 @@ def test_of_ranks_whose_variables_are_asked_for_those_that_start_are_named(
     assert str(refused.value) == words
 
 
-def test_followers_of_a_run_are_told_when_a_full_disk_lets_its_record_be_closed():
+def test_followers_are_told_when_a_record_is_closed_after_a_full_disk():
     runs = runs_of(ClusterInfo("a", 1), {0}, {0})
     told: list[tuple[bytes, list[str]]] = []
     ends: list[str] = []
@@ -195,7 +193,7 @@ def test_a_cell_waits_for_ranks_that_start():
     assert starting.begun == ["a"]
 
 
-def test_a_cell_that_nobody_waits_for_any_more_is_not_begun():
+def test_a_cell_whose_client_ended_or_withdrew_it_is_not_begun():
     with subprocess.Popen(["true"]) as ended:
         pass
     starting = Starting()
@@ -210,7 +208,7 @@ def test_a_cell_that_nobody_waits_for_any_more_is_not_begun():
     assert starting.begun == ["c"]
 
 
-def test_an_interrupt_ends_cells_that_wait_and_no_rank_that_starts():
+def test_an_interrupt_withdraws_waiting_cells_and_spares_starting_ranks():
     starting = Starting()
     starting.ask("run", "a")
     starting.ask("interrupt")
@@ -252,7 +250,7 @@ class On:
 
 
 @pytest.mark.parametrize("do", ["interrupt", "release"])
-def test_what_is_meant_for_a_run_that_is_over_does_not_hit_the_next_one(do: str):
+def test_a_request_about_a_finished_run_does_not_affect_the_next_one(do: str):
     on = On()
     with pytest.raises(RunOverError, match="run old is over: there is nothing left to act on"):
         on.ask(do, run="old")
@@ -277,7 +275,7 @@ def test_an_interrupt_of_a_run_leaves_cells_that_wait_for_other_ranks():
     assert len(on.refused) == 1 and on.done == ["interrupt"] * 2
 
 
-def test_a_cell_that_waits_is_answered_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch):
+def test_a_waiting_cell_is_answered_even_if_beginning_it_raises(monkeypatch: pytest.MonkeyPatch):
     starting = Starting()
     starting.ask("run", "a")
 

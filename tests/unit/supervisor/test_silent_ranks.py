@@ -191,7 +191,7 @@ def timeless(text: str) -> str:
     return re.sub(r"silent for \d+ s", "silent for N s", text)
 
 
-def test_silence_ends_nothing_and_is_said(two: TwoNodes):
+def test_a_silent_node_is_reported_and_ends_nothing(two: TwoNodes):
     two.silence(1)
     words = "ranks 2–3 may be cut off: node c2 has been silent for N s"
     assert hang_of(two, 0, 1) == f"{words}; ranks 0–1 are at cell line 3: `f()`"
@@ -202,7 +202,7 @@ def test_silence_ends_nothing_and_is_said(two: TwoNodes):
     assert words == "node c2 has been silent for N s: its ranks may be cut off"
 
 
-def test_nor_does_it_where_all_nodes_are_silent(two: TwoNodes):
+def test_silence_of_all_nodes_ends_nothing(two: TwoNodes):
     two.silence(0, 1, seconds=86400)
     assert hang_of(two).startswith("ranks 0–1 may be cut off: node c1 has been silent for N s;")
     assert two.info.exits == {} and two.supervisor.why_all_ended() == ""
@@ -210,7 +210,7 @@ def test_nor_does_it_where_all_nodes_are_silent(two: TwoNodes):
     assert not two.recorder.is_over
 
 
-def test_a_run_that_begins_meanwhile_says_so_at_once(two: TwoNodes):
+def test_a_run_begun_while_a_node_is_silent_reports_it_at_once(two: TwoNodes):
     two.silence(1)
     two.recorder = two.begin()
     assert hang_of(two, 0, 1).startswith(
@@ -219,7 +219,7 @@ def test_a_run_that_begins_meanwhile_says_so_at_once(two: TwoNodes):
     assert two.recorder.info.hang.since == 0  # type: ignore[union-attr]
 
 
-def test_a_node_that_answers_again_is_taken_back(two: TwoNodes):
+def test_a_node_that_answers_again_is_no_longer_silent(two: TwoNodes):
     two.silence(1)
     assert hang_of(two, 0, 1)
     two.silence()
@@ -232,7 +232,7 @@ def test_a_node_that_answers_again_is_taken_back(two: TwoNodes):
     assert two.recorder.wait(0) and two.recorder.info.state == "done"
 
 
-def test_the_schedulers_word_ends_the_ranks_of_a_node(two: TwoNodes):
+def test_ranks_of_a_node_end_when_the_scheduler_reports_it_failed(two: TwoNodes):
     two.silence(1)
     two.over = {"c2": "its node c2 has failed"}
     two.look()
@@ -302,7 +302,7 @@ def test_an_interrupt_waits_for_a_cell_that_a_rank_has_yet_to_begin(two: TwoNode
     assert two.told("c2").count("SIGINT") == 2
 
 
-def test_a_node_that_falls_silent_after_an_interrupt_keeps_no_run_on(two: TwoNodes):
+def test_a_node_silent_after_an_interrupt_does_not_keep_a_run_open(two: TwoNodes):
     two.recorder.interrupt()
     for rank in (0, 1):
         two.say(two.recorder, rank, event_line("status", rank, 1, 9, state="interrupted"))
@@ -313,7 +313,7 @@ def test_a_node_that_falls_silent_after_an_interrupt_keeps_no_run_on(two: TwoNod
     assert two.recorder.wait(0)
 
 
-def test_a_restart_gives_up_what_does_not_answer_and_ends_no_cluster(two: TwoNodes):
+def test_a_restart_gives_up_a_silent_node_and_does_not_end_the_cluster(two: TwoNodes):
     two.silence(0, 1)
     old = two.children.agents[1]
     begun = time.monotonic()
@@ -330,7 +330,7 @@ def test_a_restart_gives_up_what_does_not_answer_and_ends_no_cluster(two: TwoNod
     assert two.supervisor.why_all_ended() == ""
 
 
-def test_a_silent_agent_is_told_nothing_that_fills_its_pipe(two: TwoNodes):
+def test_no_requests_or_heartbeats_are_sent_to_a_silent_agent(two: TwoNodes):
     two.silence(1)
     for _ in range(5):
         two.supervisor.last_heartbeat = 0.0
@@ -352,7 +352,7 @@ CUT_OFF = (
 )
 
 
-def test_who_asks_its_ranks_is_told_so(two: TwoNodes):
+def test_requests_to_ranks_of_a_silent_node_say_that_it_is_silent(two: TwoNodes):
     connections = two.supervisor.connections
     loads = Loads(lambda: [])
     requests = Requests(
@@ -372,7 +372,7 @@ def test_who_asks_its_ranks_is_told_so(two: TwoNodes):
     assert timeless(found[3]) == "the rank may be cut off: node c2 has been silent for N s"
 
 
-def test_who_waits_for_an_answer_of_its_ranks_is_told_so(two: TwoNodes, monkeypatch):
+def test_a_pending_request_fails_when_its_node_falls_silent(two: TwoNodes, monkeypatch):
     connections = two.supervisor.connections
     requests = Requests.__new__(Requests)
     requests._starting, requests._demand_idle = lambda ranks: [], lambda ranks, asked: None

@@ -65,19 +65,19 @@ SLEEPS = {"state": "still", "cell_line": 9, "code": "time.sleep(60)"}
         ([{"state": "still"}], "rank 0 is stuck outside the cell for 6 s"),
     ],
 )
-def test_words(answers, words):
+def test_a_stall_is_explained_in_words(answers, words):
     waited = dict.fromkeys(range(len(answers)), 6.2)
     assert explain(places(dict(enumerate(answers))), waited) == words
 
 
-def test_the_longest_wait_is_said_of_who_has_waited_so_long():
+def test_the_longest_wait_is_attributed_to_the_rank_that_waited():
     assert explain(places({0: WAITS, 1: SLEEPS, 2: WAITS}), {0: 5.1, 1: 60.2, 2: 4.0}) == (
         "ranks 0,2 wait in allreduce loss (cell line 7); "
         "rank 1 is stuck at cell line 9: `time.sleep(60)` for 60 s"
     )
 
 
-def test_ranks_that_stand_at_the_same_place_are_told_together():
+def test_ranks_at_the_same_place_are_grouped():
     assert places({3: WAITS, 2: SLEEPS, 0: WAITS}) == [
         Place(
             [0, 3], "waits", "wait in allreduce loss (cell line 7)", WAITS["what"], WAITS["code"]
@@ -142,14 +142,14 @@ def waits(seconds):
     return {"state": "waits", "what": "barrier", "seconds": seconds, "cell_line": 1, "code": "b()"}
 
 
-def test_nothing_is_asked_until_a_rank_says_that_it_stands():
+def test_no_rank_is_polled_until_a_stall_watch_begins():
     ranks = FakeRanks({0: waits(2), 1: {"state": "busy", "seconds": 0}})
     watch(ranks, [])
     ranks.turn()
     assert ranks.asked == 0
 
 
-def test_it_is_said_when_patience_is_over_and_taken_back_when_it_moves():
+def test_a_stall_is_reported_after_the_patience_and_cleared_on_progress():
     ranks = FakeRanks({0: waits(2), 1: {"state": "busy", "seconds": 0}})
     said = []
     watching = watch(ranks, said)
@@ -170,7 +170,7 @@ def test_it_is_said_when_patience_is_over_and_taken_back_when_it_moves():
     assert said[2] is not None
 
 
-def test_a_short_wait_is_never_said():
+def test_a_short_wait_is_not_reported():
     ranks = FakeRanks({0: waits(3), 1: {"state": "busy", "seconds": 0}})
     said = []
     watch(ranks, said).begin()
@@ -179,7 +179,7 @@ def test_a_short_wait_is_never_said():
     assert said == []
 
 
-def test_after_the_end_nothing_is_said():
+def test_no_stall_is_reported_after_the_end_of_the_run():
     ranks = FakeRanks({0: waits(9), 1: waits(9)})
     said = []
     watching = watch(ranks, said)
@@ -189,7 +189,7 @@ def test_after_the_end_nothing_is_said():
     assert said == [] and ranks.asked == 0
 
 
-def test_of_faulthandlers_stacks_the_main_thread_comes_first():
+def test_the_main_thread_comes_first_in_faulthandler_stacks():
     text = (
         'Thread 0x1 (most recent call first):\n  File "/zmq/devices/basedevice.py", line 1 in x\n\n'
         'Thread 0x2 (most recent call first):\n  File "users.py", line 1 in x\n\n'
@@ -211,7 +211,7 @@ def test_a_rank_that_does_not_answer_is_not_asked_again():
     assert ranks.asked == 2
 
 
-def test_a_rank_that_does_something_else_has_not_finished_the_cell():
+def test_a_rank_that_has_not_begun_the_cell_is_not_said_to_have_finished():
     ranks, said, running = FakeRanks({0: waits(6), 1: {"state": "ended"}}), [], {0: None, 1: None}
     StallWatch([0, 1], running, ranks, 0, 5, said.append).begin()
     ranks.turn()

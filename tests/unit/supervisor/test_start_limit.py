@@ -21,12 +21,12 @@ def test_ranks_that_share_cores_may_take_longer(ranks: int, seconds: float):
     assert start_limit.seconds(ClusterInfo("many", ranks)) == seconds
 
 
-def test_in_a_job_the_fullest_node_counts():
+def test_the_start_limit_of_a_job_follows_its_fullest_node():
     nodes = (Node("c1", 4, 4, 64), Node("c2", 8, 0, 2), Node("c3", 1, 0, 0))
     info = ClusterInfo("job", 13, allocation=Allocation("7", nodes))
     assert start_limit.seconds(info) == 98
 
 
-def test_what_the_environment_says_counts_alone(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_variable_overrides_the_start_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RANKROOM_START_SECONDS", "7.5")
     assert start_limit.seconds(ClusterInfo("many", 64)) == 7.5

@@ -62,7 +62,7 @@ class Children:
         signal.raise_signal(signal.SIGTERM)  # as if during a compilation
 
 
-def test_a_signal_that_comes_while_a_supervisor_is_made_ends_it(paths, signals, monkeypatch):
+def test_a_signal_during_the_start_of_a_supervisor_ends_it(paths, signals, monkeypatch):
     monkeypatch.setattr(module, "Processes", Children)
     made = Supervisor(paths, paths.read(), 0)
     made.server.close()
@@ -70,7 +70,7 @@ def test_a_signal_that_comes_while_a_supervisor_is_made_ends_it(paths, signals, 
 
 
 @pytest.mark.parametrize("error", [OSError("no port"), UsageError("config.toml cannot be read")])
-def test_why_it_cannot_start_is_written_down(paths, signals, monkeypatch, error: Exception):
+def test_the_reason_of_a_failed_start_is_recorded(paths, signals, monkeypatch, error: Exception):
     def refuse(*about: object) -> None:
         raise error
 
@@ -81,7 +81,7 @@ def test_why_it_cannot_start_is_written_down(paths, signals, monkeypatch, error:
     assert (info.state, info.message) == ("failed", f"cannot start: {error}")
 
 
-def test_what_fails_at_the_end_has_not_kept_it_from_starting(paths, signals, monkeypatch):
+def test_an_error_at_the_end_is_not_recorded_as_a_failed_start(paths, signals, monkeypatch):
     def make(paths: ClusterPaths, info: ClusterInfo, devices: int) -> Any:
         def close() -> None:
             info.state = "ending"
@@ -104,7 +104,7 @@ def bare(info: ClusterInfo) -> Supervisor:
     return made
 
 
-def test_a_rank_that_has_ended_by_the_time_it_is_heard_to_be_ready_is_not():
+def test_a_rank_that_ended_before_its_ready_message_is_not_ready():
     made = bare(ClusterInfo("a", 2, exits={"1": "was killed by SIGKILL"}))
     connected: list[int] = []
     made.children = SimpleNamespace(starts={0: 1, 1: 1})  # type: ignore[assignment]
@@ -139,7 +139,7 @@ def test_a_cluster_fails_with_its_last_rank_but_not_by_a_fork_that_is_refused(
     assert bare(ClusterInfo("a", len(exits), exits=ended)).why_all_ended() == why
 
 
-def test_the_controller_is_told_once_of_all_ranks_that_are_restarted(monkeypatch):
+def test_restarted_ranks_are_unregistered_in_one_request(monkeypatch):
     made = bare(ClusterInfo("a", 3))
     told: list[list[int]] = []
     monkeypatch.setattr(hub, "unregister", lambda file, ranks, *seconds: told.append(ranks))
@@ -154,7 +154,7 @@ def test_the_controller_is_told_once_of_all_ranks_that_are_restarted(monkeypatch
     assert noted == told == [[0, 2]] and started == [0, 2]
 
 
-def test_a_rank_that_came_as_it_was_ended_is_not_ready_once_it_is_restarted(monkeypatch):
+def test_a_rank_that_connected_while_being_ended_is_not_ready_after_restart(monkeypatch):
     made = bare(ClusterInfo("a", 2))
     monkeypatch.setattr(hub, "unregister", lambda *about: None)
 
@@ -172,7 +172,7 @@ def test_a_rank_that_came_as_it_was_ended_is_not_ready_once_it_is_restarted(monk
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-def test_no_record_is_made_ready_once_the_cluster_ends(is_ending: bool):
+def test_no_record_is_prepared_once_the_cluster_is_ending(is_ending: bool):
     runs = Runs.__new__(Runs)
     runs.is_ending = is_ending
     later: list[object] = []

@@ -27,21 +27,21 @@ def test_each_warning_comes_once(left):
     assert [len(left(each)) for each in (3600, 601, 599, 400, 119, 60, 0)] == [0, 0, 1, 0, 1, 0, 0]
 
 
-def test_a_warning_says_when_and_how_long_yet(left):
+def test_a_warning_names_the_end_and_the_time_left(left):
     assert left(540) == [
         "the time limit of job 12 is reached at 14:00, in 9 min 00 s: the ranks end then, and "
         "their variables are lost"
     ]
 
 
-def test_who_comes_late_is_told_once(left):
+def test_a_limit_first_seen_late_is_warned_of_once(left):
     assert [len(left(each)) for each in (100, 90)] == [1, 0]
 
 
-def test_more_time_is_warned_of_again(left):
+def test_an_extended_limit_is_warned_of_again(left):
     assert [len(left(each)) for each in (100, 3000, 500, 100)] == [1, 0, 1, 1]
 
 
-def test_where_nothing_ends_nothing_is_said():
+def test_without_a_time_limit_there_is_no_warning():
     assert TimeLimit().news(None) == []
     assert TimeLimit().news(Allocation("12", (), 0.0)) == []

@@ -74,7 +74,7 @@ def a_run(ranks: Any) -> Recorder:
     return made
 
 
-def test_a_run_whose_ranks_end_while_they_are_asked_waits_for_their_answer(
+def test_a_run_waits_for_release_replies_even_if_its_ranks_have_ended(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # The time to confirm must not run out, however long this test takes.
@@ -122,7 +122,7 @@ class Asked(Silent):
         return answers
 
 
-def test_an_interrupt_reaches_a_rank_that_has_not_begun_and_each_once_a_time(
+def test_an_interrupt_is_repeated_until_each_rank_has_noticed_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(release, "RELEASE_DELAY_S", 600.0)
@@ -164,7 +164,7 @@ def test_a_run_ends_when_its_silent_rank_is_given_up(home: Path, monkeypatch: py
     assert made.info.failure.evalue == "rank 1 was given up: why"
 
 
-def test_a_run_does_not_end_before_its_interrupt_has_come(
+def test_a_run_does_not_end_before_its_interrupt_was_sent(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An interrupt that an agent sends late would hit the next cell."""
@@ -185,7 +185,7 @@ def test_a_run_does_not_end_before_its_interrupt_has_come(
     assert made.wait(0)
 
 
-def test_one_that_never_comes_does_not_keep_it(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupt_never_sent_keeps_no_run_open(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(release, "SIGNALLED_S", 0.0)
     ranks = Silent()
     monkeypatch.setattr(ranks, "signal", lambda ranks, signal: [Future()])

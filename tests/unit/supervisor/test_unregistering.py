@@ -67,13 +67,13 @@ def made(tmp_path: Path):
         each.close()
 
 
-def test_ranks_are_forgotten_together(made):
+def test_many_ranks_are_unregistered_over_one_connection(made):
     controller = made({*range(2000)})
     assert hub.unregister(controller.file, range(1, 2000), 60)
     assert controller.engines == {0} and len(controller.peers) == 1
 
 
-def test_a_controller_that_does_not_answer_is_waited_for_once(made):
+def test_unregistering_waits_only_once_for_an_unresponsive_controller(made):
     controller = made({0, 1, 2}, deaf=True)
     begun = time.monotonic()
     assert not hub.unregister(controller.file, [0, 1, 2], 0.1)

@@ -34,12 +34,12 @@ def node1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("host", ["login", "node1", "localhost", "10.0.0.1", "fd00::7"])
-def test_each_name_of_this_machine_leads_there(host: str):
+def test_each_name_of_this_machine_becomes_the_bound_address(host: str):
     assert network.bound_address(host, "10.0.0.1") == "10.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["node2", "no-such-host", ""])
-def test_another_machine_is_never_led_anywhere(host: str):
+def test_the_name_of_another_machine_is_kept(host: str):
     assert network.bound_address(host, "10.0.0.1") == host
 
 
@@ -57,10 +57,10 @@ def test_another_machine_is_never_led_anywhere(host: str):
         (None, None),
     ],
 )
-def test_so_does_a_rendezvous_of_torch(method: str | None, instead: str | None):
+def test_a_torch_init_method_uses_the_bound_address(method: str | None, instead: str | None):
     assert torch_adapter._own_method(method) == instead
 
 
-def test_a_rank_that_opens_its_ports_itself_means_what_it_says(monkeypatch: pytest.MonkeyPatch):
+def test_a_torch_init_method_is_kept_if_no_bound_address_is_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANKROOM_BIND")
     assert torch_adapter._own_method("tcp://node1:23456") is None

@@ -18,14 +18,14 @@ def python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def test_output_and_exit_status() -> None:
+def test_output_and_exit_status_are_returned() -> None:
     done = run_sync(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.returncode, done.ok, done.timed_out) == (3, False, False)
     assert sorted(done.output.split()) == ["err", "out"]
     assert done.tail(1) in ("out", "err")
 
 
-def test_words_are_not_read_by_a_shell() -> None:
+def test_arguments_are_not_interpreted_by_a_shell() -> None:
     word = "a 'b' \"c\" $HOME `id` \n*"
     assert run_sync(["printf", "%s", word]).output == word
 
@@ -46,19 +46,19 @@ def test_lines_come_as_they_are_written(tmp_path: Path) -> None:
     assert seen == ["0", "1", "2"]
 
 
-def test_bytes_that_are_not_text_and_a_line_without_end() -> None:
+def test_invalid_text_and_a_very_long_line_are_read() -> None:
     source = "import os\nos.write(1, b'\\xff\\n')\nfor _ in range(3): os.write(1, b'x' * (1 << 20))"
     output = run_sync(python(source)).output
     assert output[0] == "\ufffd" and output.count("x") == 3 << 20
 
 
-def test_only_the_end_of_a_flood_is_kept() -> None:
+def test_only_the_end_of_large_output_is_kept() -> None:
     source = "for i in range(200_000): print(i)"
     done = asyncio.run(run(python(source), keep=1000))
     assert len(done.output) == 1000 and done.output.endswith("199999\n")
 
 
-def test_environment_and_folder(tmp_path: Path) -> None:
+def test_environment_and_working_directory_are_passed_on(tmp_path: Path) -> None:
     done = run_sync(
         python("import os; print(os.environ['WORD'], os.getcwd())"),
         env={**os.environ, "WORD": "here"},
@@ -74,7 +74,7 @@ def test_a_timeout_ends_the_command_and_its_children(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
-def test_a_command_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
+def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stubborn = f"trap '' TERM; echo $$ > {pids}; sleep 600"
     assert outlasting(stubborn, pids).timed_out
@@ -96,21 +96,21 @@ def test_a_cancelled_caller_ends_the_command(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
-def test_a_background_process_does_not_keep_the_caller() -> None:
+def test_a_background_process_does_not_keep_the_caller_waiting() -> None:
     start = time.monotonic()
     done = run_sync(["sh", "-c", "echo started; sleep 60 & exit 4"])
     assert (done.returncode, done.output) == (4, "started\n")
     assert time.monotonic() - start < 10
 
 
-def test_one_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_failed_command_leaves_no_process_running(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     done = run_sync(["sh", "-c", f"sleep 600 >/dev/null & echo $! > {pids}; exit 4"])
     assert done.returncode == 4
     assert_gone(pids)
 
 
-def test_no_such_program() -> None:
+def test_a_missing_program_raises_file_not_found_error() -> None:
     with pytest.raises(FileNotFoundError):
         run_sync(["rankroom-no-such-program"])
 
@@ -142,7 +142,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_caller_that_is_cancelled_again_waits_no_longer(tmp_path: Path) -> None:
+def test_a_second_cancellation_kills_the_command_at_once(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
     async def give_up() -> None:

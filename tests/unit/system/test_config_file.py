@@ -31,14 +31,14 @@ def test_a_setting_is_read_where_there_is_a_file(file: Path):
 
 
 @pytest.mark.parametrize("content", [b"hang_seconds = \n", b"# \xff\n"])
-def test_a_file_that_is_no_toml_is_to_be_corrected(file: Path, content: bytes):
+def test_the_error_for_invalid_toml_asks_to_correct_the_file(file: Path, content: bytes):
     file.write_bytes(content)
     words = f"cannot read {re.escape(str(file))}: .+; correct the file or remove it$"
     with pytest.raises(UsageError, match=words):
         config.hang_seconds()
 
 
-def test_a_file_that_cannot_be_read_is_not_called_wrong(
+def test_the_error_for_an_unreadable_file_does_not_call_it_invalid(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(path: Path, *about: object) -> str:
@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_read_is_not_called_wrong(
 
 
 @pytest.mark.parametrize("line", ["keep-days = 365", "keep_day = 365", "[rankroom]\nkeep_gb = 500"])
-def test_a_setting_that_does_not_exist_is_not_passed_over(file: Path, line: str):
+def test_an_unknown_setting_is_refused_with_the_valid_ones(file: Path, line: str):
     file.write_text(f"{line}\n")
     words = (
         "has a setting '(keep-days|keep_day|rankroom)' that does not exist; there are keep_days,"

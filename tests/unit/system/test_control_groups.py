@@ -41,7 +41,7 @@ LIMITS: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_least_share_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+def test_the_lowest_core_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     files, expected = LIMITS[name]
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

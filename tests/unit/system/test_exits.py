@@ -55,11 +55,11 @@ Thread 0x00007f2708132b81 (most recent call first):
         ("", ""),
     ],
 )
-def test_the_library_is_read_from_what_was_written_last(stderr: str, place: str) -> None:
+def test_the_place_of_a_crash_is_read_from_stderr(stderr: str, place: str) -> None:
     assert where(stderr) == place
 
 
-def test_only_what_native_code_brings_on_itself_is_a_crash(tmp_path: Path) -> None:
+def test_only_signals_raised_by_native_code_count_as_crashes(tmp_path: Path) -> None:
     said = tmp_path / "stderr"
     said.write_text(PYTHON)
     assert describe_crash(-9, said) == describe_crash(1, said) == ""
@@ -71,6 +71,6 @@ def test_only_what_native_code_brings_on_itself_is_a_crash(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("code", "status"), [(7, 7), (-9, 137), (-11, 139), (-64, 192)])
-def test_an_end_in_words_has_the_status_that_a_shell_gives_it(code: int, status: int) -> None:
+def test_a_described_exit_maps_to_the_status_of_a_shell(code: int, status: int) -> None:
     assert status_of(f"rank 1 {describe_exit(code)}; it had no memory left") == status
     assert status_of("rank 1 was given up") == 1

@@ -29,14 +29,14 @@ def test_a_reader_sees_a_whole_file_while_threads_write(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file.json"]
 
 
-def test_only_the_user_may_read_it_unless_said(tmp_path: Path) -> None:
+def test_a_file_is_private_unless_another_mode_is_given(tmp_path: Path) -> None:
     write_atomically(tmp_path / "secret", "x")
     write_atomically(tmp_path / "open", "x", mode=0o644)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) & 0o044
 
 
-def test_a_link_that_somebody_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_at_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("kept")
     fresh = f".shared.{os.getpid()}.{threading.get_ident()}"
@@ -46,7 +46,7 @@ def test_a_link_that_somebody_put_in_the_way_is_not_followed(tmp_path: Path) -> 
     assert other.read_text() == "kept"
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     (tmp_path / "folder").mkdir()

@@ -28,7 +28,7 @@ demand("ipyparallel", controller.heartmonitor.HeartMonitor, controller.HEART_MON
 """
 
 
-def test_a_package_without_a_name_is_refused_with_versions_that_have_it():
+def test_a_package_lacking_names_is_refused_with_versions_that_have_them():
     demand("ipyparallel", SimpleNamespace(_send=1), ["_send"])
     with pytest.raises(RankroomError) as told:
         demand("ipyparallel", SimpleNamespace(_send=1), ["_send", "_gone", "_went"])
@@ -43,13 +43,13 @@ def found(*words: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_installed_has_them_all():
+def test_the_installed_packages_have_all_required_names():
     assert found("-c", ALL) == ""
     assert found("-m", torch_internals.__name__) == "nothing is missing"
 
 
 @pytest.mark.thorough  # pip may install newer versions than any tested before
-def test_the_newest_releases_have_them_all(tmp_path: Path):
+def test_the_newest_releases_have_all_required_names(tmp_path: Path):
     wanted = ["ipyparallel", "ipykernel", "jupyter_client", "jupyter_core", "traitlets", "ipython"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", tmp_path]
     subprocess.run([*pip, *wanted], check=True)
@@ -72,7 +72,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def test_a_pytorch_without_a_name_costs_what_it_was_for_and_says_so(notes: list[str]):
+def test_missing_pytorch_internals_disable_features_with_a_note(notes: list[str]):
     world = object()
     c10d = Less(torch_internals.C10D, GroupMember=SimpleNamespace(WORLD=world))
     assert torch_internals.group_names(c10d) == {}
@@ -89,7 +89,7 @@ def test_a_pytorch_without_a_name_costs_what_it_was_for_and_says_so(notes: list[
     assert all(note.startswith("this PyTorch (") for note in notes)
 
 
-def test_a_name_that_is_there_is_wrapped(notes: list[str]):
+def test_a_pytorch_internal_that_exists_is_wrapped(notes: list[str]):
     ddp = Less(torch_internals.DDP_MODULE, DistributedDataParallel=SimpleNamespace(_pre_forward=2))
     torch_internals.patch(ddp, "DistributedDataParallel._pre_forward", lambda it: it * 21)
     assert ddp.DistributedDataParallel._pre_forward == 42 and notes == []

@@ -30,7 +30,7 @@ Plant = Callable[[Path, pytest.MonkeyPatch], None]
 ALL = pytest.mark.parametrize("plant", [theirs, of_the_group])
 
 
-def test_what_is_made_is_for_nobody_else(home: Path):
+def test_new_folders_are_private_to_the_user(home: Path):
     config.make_private(home / "labs")
     assert [each.stat().st_mode & 0o777 for each in (home, home / "labs")] == [0o700] * 2
     config.make_private(home / "labs")  # they may exist already
@@ -38,7 +38,7 @@ def test_what_is_made_is_for_nobody_else(home: Path):
 
 @ALL
 @pytest.mark.parametrize("name", ["", "labs"])
-def test_what_others_planted_is_refused(home: Path, monkeypatch, plant: Plant, name: str):
+def test_a_folder_that_is_not_private_is_refused(home: Path, monkeypatch, plant: Plant, name: str):
     plant(home / name, monkeypatch)
     with pytest.raises(NotPrivateError, match=str(home)) as refused:
         config.make_private(home / "labs")
@@ -46,7 +46,7 @@ def test_what_others_planted_is_refused(home: Path, monkeypatch, plant: Plant, n
 
 
 @ALL
-def test_a_home_of_others_is_not_read_either(home: Path, monkeypatch, plant: Plant):
+def test_a_home_that_others_own_or_may_write_to_is_not_read(home: Path, monkeypatch, plant: Plant):
     """The file of a cluster says where keys are sent, and HTML in a record is displayed."""
     plant(home, monkeypatch)
     for look in (all_clusters, Store, lambda: ClusterPaths("x").read()):
@@ -54,7 +54,7 @@ def test_a_home_of_others_is_not_read_either(home: Path, monkeypatch, plant: Pla
             look()
 
 
-def test_a_file_in_its_place_is_a_folder_that_cannot_be_made(home: Path):
+def test_a_file_in_place_of_the_home_raises_an_oserror(home: Path):
     """As on a full disk, this is an OSError: some callers can do without the folder."""
     home.touch()
     with pytest.raises(NotADirectoryError):
@@ -62,7 +62,7 @@ def test_a_file_in_its_place_is_a_folder_that_cannot_be_made(home: Path):
     assert config.home() == home
 
 
-def test_a_link_counts_by_its_owner_and_its_goal(home: Path, tmp_path: Path, monkeypatch):
+def test_a_symlink_is_judged_by_its_owner_and_its_target(home: Path, tmp_path: Path, monkeypatch):
     (tmp_path / "scratch").mkdir(mode=0o700)
     home.symlink_to(tmp_path / "scratch")
     config.make_private(home / "labs")

@@ -29,14 +29,14 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_what_finds_another_folder_there_is_not_ours(others: Path, tmp_path: Path):
+def test_a_process_that_sees_another_folder_at_the_path_is_not_ours(others: Path, tmp_path: Path):
     ours = tmp_path / "cluster"
     ours.mkdir()
     (others / str(ours).lstrip("/")).mkdir(parents=True)
     assert not path_views.is_same(7, ours)
 
 
-def test_what_finds_nothing_there_has_the_path_from_here(others: Path, tmp_path: Path):
+def test_a_process_that_sees_nothing_at_our_path_counts_as_ours(others: Path, tmp_path: Path):
     """A process that a cell started in a container without the home, for example."""
     ours = tmp_path / "cluster"
     assert not path_views.is_same(7, ours), "it is not there for us, either"
@@ -44,12 +44,12 @@ def test_what_finds_nothing_there_has_the_path_from_here(others: Path, tmp_path:
     assert path_views.is_same(7, ours)
 
 
-def test_what_cannot_be_told_is_as_the_caller_says(others: Path, tmp_path: Path):
+def test_a_process_that_cannot_be_inspected_gets_the_callers_default(others: Path, tmp_path: Path):
     assert not path_views.is_same(8, tmp_path)
     assert path_views.is_same(8, tmp_path, untold=True)
 
 
-def test_a_supervisor_that_may_not_be_looked_into_is_known_by_its_file(
+def test_an_uninspectable_supervisor_is_recognized_by_its_cluster_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     paths, me = ClusterPaths("mine"), this_process()

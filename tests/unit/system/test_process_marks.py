@@ -24,7 +24,7 @@ from rankroom.system import process_tree
         (None, {"SLURM_JOB_ID": "999"}, True),  # a forked rank shows its agent's environment
     ],
 )
-def test_a_job_that_a_cell_has_submitted_is_not_of_its_rank(
+def test_processes_of_a_job_that_a_cell_submitted_are_not_found(
     tmp_path: Path, own: str | None, its: dict[str, str], found: bool
 ):
     jobs = ("SLURM_JOB_ID", "PBS_JOBID", process_tree.JOB_MARK)

@@ -48,13 +48,13 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
         "rankroom.ssh.askpass",
     ],
 )  # fmt: skip
-def test_no_program_imports_from_where_it_was_started(planted: Path, module: str):
+def test_no_program_imports_modules_from_its_working_directory(planted: Path, module: str):
     run(python_command.command(module, "--help"))
     assert not (planted / "ran").exists(), (planted / "ran").read_text()
 
 
 @pytest.mark.parametrize("path", [":{}", "{}:", "{}::{}"])
-def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
+def test_empty_pythonpath_entries_do_not_add_the_working_directory(planted: Path, path: str):
     """`PYTHONPATH=$PYTHONPATH:/my/lib`, for example, adds one if the variable was not set."""
     own = {**os.environ, "PYTHONPATH": path.format(*2 * [PACKAGE.parent])}
     argv = python_command.command("rankroom.batch.runner", "--help")
@@ -67,14 +67,14 @@ def test_nor_where_the_users_path_has_an_empty_entry(planted: Path, path: str):
     assert said.stdout.split() == [":".join([str(PACKAGE.parent)] * path.count("{}"))]
 
 
-def test_a_path_of_nothing_is_none():
+def test_a_pythonpath_of_empty_entries_only_is_unset():
     assert "PYTHONPATH" not in python_command.environment({"PYTHONPATH": ":"})
     line = rf'{python_command.SHELL_ASSIGNMENTS} sh -c "echo [\$PYTHONPATH]"'
     assert run(["env", "PYTHONPATH=:", "sh", "-c", line]).stdout == "[]\n"
     assert python_command.environment({"PYTHONPATH": "a::b"})["PYTHONPATH"] == "a:b"
 
 
-def test_nor_does_a_python_that_is_not_known(planted: Path):
+def test_a_python_of_unknown_version_is_protected_by_pythonsafepath(planted: Path):
     """Such a Python gets PYTHONSAFEPATH, which the program then removes."""
     words = python_command.command("rankroom.batch.runner", "--help", python=["python"])
     assert "-P" not in words
@@ -88,19 +88,19 @@ def test_nor_does_a_python_that_is_not_known(planted: Path):
 
 
 @pytest.mark.parametrize("version", [(3, 12, 1), (3, 13, 0)])
-def test_arguments_are_found_in_a_command_line(monkeypatch: pytest.MonkeyPatch, version: tuple):
+def test_arguments_are_found_with_and_without_p(monkeypatch: pytest.MonkeyPatch, version: tuple):
     monkeypatch.setattr(sys, "version_info", version)
     words = python_command.command("rankroom", "run", "-c")
     assert ("-P" in words) == (version >= (3, 13))
     assert python_command.arguments(words) == ["rankroom", "run", "-c"]
 
 
-def test_the_planted_modules_are_ones_that_would_run(planted: Path):
+def test_without_protection_the_planted_modules_run(planted: Path):
     run([sys.executable, "-m", "rankroom.batch.runner", "--help"])
     assert (planted / "ran").exists()
 
 
-def test_a_module_runs_as_with_m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_runs_as_with_python_m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = "import json, sys; print(json.dumps([__name__, __spec__.name, sys.argv, sys.path]))"
     (tmp_path / "shown.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -116,13 +116,13 @@ def test_a_module_that_is_not_there_is_named():
     assert done.returncode == 1 and "No module named 'no'" in done.stderr
 
 
-def test_what_ssh_asks_with_is_started_likewise(planted: Path):
+def test_the_ssh_askpass_program_does_not_import_planted_modules(planted: Path):
     done = run([login._asking("login")["SSH_ASKPASS"], "code?"])
     assert "no answer: code?" in done.stderr
     assert not (planted / "ran").exists()
 
 
-def test_a_command_line_tells_what_it_runs():
+def test_module_and_arguments_are_found_in_a_command_line():
     for words in (python_command.command("a.b", "c", "d"), ["python", "-m", "a.b", "c", "d"]):
         assert python_command.arguments(words) == ["a.b", "c", "d"]
     assert python_command.arguments(["python", "-c", "1", "a.b"]) == []
@@ -130,7 +130,7 @@ def test_a_command_line_tells_what_it_runs():
     assert python_command.arguments([]) == []
 
 
-def test_a_process_of_an_earlier_version_is_recognised():
+def test_a_process_of_an_earlier_version_is_recognized():
     earlier = (
         "import sys; sys.path = [each for each in sys.path if each]; "
         "import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
@@ -139,7 +139,7 @@ def test_a_process_of_an_earlier_version_is_recognised():
     assert python_command.arguments(["python", "-P", "-c", earlier, "a.b"]) == ["a.b"]
 
 
-def test_nothing_of_ours_is_started_by_m():
+def test_no_source_file_starts_our_modules_with_python_m():
     """The command lines of all programs are made in one place."""
     assert [
         f"{file.relative_to(PACKAGE)}: {line.strip()}"

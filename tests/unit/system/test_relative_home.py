@@ -12,7 +12,7 @@ from rankroom.errors import UsageError
 from rankroom.record.store import Store
 
 
-def test_a_relative_home_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_relative_home_is_not_moved_by_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RANKROOM_HOME", "rr")
     assert config.home() == tmp_path / "rr"
@@ -21,7 +21,7 @@ def test_a_relative_home_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert launch.own_environment()["RANKROOM_HOME"] == str(tmp_path / "rr")
 
 
-def test_a_current_directory_that_was_deleted_is_said_in_a_line(
+def test_a_deleted_current_directory_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "gone").mkdir()

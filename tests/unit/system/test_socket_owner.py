@@ -12,7 +12,7 @@ import another_user
 from rankroom.system import socket_owner
 
 
-def test_it_is_this_user_until_it_has_ended():
+def test_the_owner_of_a_connection_is_this_user_until_it_is_closed():
     with socket.create_server(("127.0.0.1", 0)) as door:
         with socket.create_connection(door.getsockname()):
             here, peer = door.accept()
@@ -21,11 +21,11 @@ def test_it_is_this_user_until_it_has_ended():
         here.close()
 
 
-def test_no_process_here_is_at_the_end_of_another_machine():
+def test_a_connection_from_another_machine_has_no_owner():
     assert socket_owner.owner(("192.0.2.99", 9), ("127.0.0.1", 9)) == socket_owner.NO_OWNER
 
 
-def test_it_is_another_user():
+def test_the_owner_of_another_users_connection_is_that_user():
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.settimeout(60)
         script = (
@@ -49,14 +49,14 @@ def test_it_is_another_user():
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_tables_say_it_where_the_kernel_cannot_be_asked(
+def test_owners_are_read_from_tables_if_the_kernel_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
 ):
     monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
     assert socket_owner.tells_owners()
-    test_it_is_this_user_until_it_has_ended()
-    test_it_is_another_user()
-    test_no_process_here_is_at_the_end_of_another_machine()
+    test_the_owner_of_a_connection_is_this_user_until_it_is_closed()
+    test_the_owner_of_another_users_connection_is_that_user()
+    test_a_connection_from_another_machine_has_no_owner()
     with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(family) as caller:
         mapped = "::ffff:" if family == socket.AF_INET6 else ""
         caller.connect((f"{mapped}127.0.0.1", door.getsockname()[1]))
@@ -65,7 +65,7 @@ def test_tables_say_it_where_the_kernel_cannot_be_asked(
         here.close()
 
 
-def test_what_listens_at_a_port_is_no_end_of_a_connection():
+def test_a_listening_socket_is_not_taken_for_a_peer():
     """The listener may be root's, and a peer on another machine may use the same port number."""
     with socket.create_server(("", 0)) as door:
         peer = ("127.0.0.1", door.getsockname()[1])
@@ -73,7 +73,7 @@ def test_what_listens_at_a_port_is_no_end_of_a_connection():
             assert socket_owner.owner(peer, other.getsockname()) == socket_owner.NO_OWNER
 
 
-def test_nothing_is_known_where_linux_does_not_say(monkeypatch):
+def test_the_owner_is_unknown_without_netlink_and_tables(monkeypatch):
     monkeypatch.setattr(socket_owner, "NETLINK_SOCK_DIAG", 31)
     monkeypatch.setattr(socket_owner, "TABLES", ())
     assert not socket_owner.tells_owners()
@@ -81,7 +81,7 @@ def test_nothing_is_known_where_linux_does_not_say(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
-def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
+def test_a_connection_is_refused_if_no_descriptor_is_left_to_look_it_up(
     monkeypatch: pytest.MonkeyPatch, error: int
 ):
     """An unknown owner is admitted, so strangers could get in by using up all descriptors."""
@@ -98,7 +98,7 @@ def test_without_a_descriptor_to_ask_with_it_is_not_let_in(
     assert socket_owner.tells_owners()  # no framework fails to start because of it
 
 
-def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest.MonkeyPatch):
+def test_another_address_of_this_machine_is_not_taken_for_a_node(monkeypatch: pytest.MonkeyPatch):
     """A stranger may connect from it, send, and disconnect before the owner is looked up."""
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: socket_owner.NO_OWNER)
     monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
@@ -107,7 +107,7 @@ def test_another_address_of_this_machine_is_no_other_machine(monkeypatch: pytest
     assert socket_owner.is_ours(("10.0.0.2", 9), here, nodes)
 
 
-def test_where_owners_are_not_told_a_machine_without_ranks_is_no_node_all_the_same(monkeypatch):
+def test_without_known_owners_only_machines_with_ranks_are_accepted(monkeypatch):
     monkeypatch.setattr(socket_owner, "owner", lambda peer, here: None)
     monkeypatch.setattr(socket_owner, "all_addresses", lambda: {"10.0.0.1", "10.1.0.1"})
     here, nodes = ("10.0.0.1", 1), {"10.0.0.1", "10.0.0.2"}

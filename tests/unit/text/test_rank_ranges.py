@@ -21,7 +21,7 @@ from rankroom.text.rank_ranges import choose_ranks, count_ranks, format_ranks, p
         ("all", [0, 1, 2, 3]),
     ],
 )
-def test_ranks_are_read(text: str, ranks: list[int]):
+def test_ranks_are_parsed(text: str, ranks: list[int]):
     assert parse_ranks(text, 4) == ranks
 
 
@@ -39,14 +39,14 @@ def test_ranks_are_read(text: str, ranks: list[int]):
         ("1.5", "write them like 0,2-3"),
     ],
 )
-def test_what_is_no_rank_is_refused_with_the_valid_ones(text: str, says: str):
+def test_an_invalid_rank_is_refused_with_the_valid_ones(text: str, says: str):
     with pytest.raises(UsageError, match=says) as caught:
         parse_ranks(text, 4)
     if "counts backwards" not in str(caught.value):
         assert "0–3" in str(caught.value)
 
 
-def test_in_a_cluster_of_one_rank_the_valid_one_is_no_count():
+def test_the_error_in_a_cluster_of_one_rank_names_rank_0():
     for text in ("3", "one"):
         with pytest.raises(UsageError, match="this cluster has only rank 0"):
             parse_ranks(text, 1)
@@ -64,11 +64,11 @@ def test_in_a_cluster_of_one_rank_the_valid_one_is_no_count():
         (range(64), "0–63"),
     ],
 )
-def test_ranks_are_shown(ranks, text: str):
+def test_ranks_are_formatted(ranks, text: str):
     assert format_ranks(ranks) == text
 
 
-def test_what_is_shown_can_be_typed():
+def test_formatted_ranks_can_be_parsed():
     for bits in range(1, 64):
         ranks = [n for n in range(6) if bits >> n & 1]
         assert parse_ranks(format_ranks(ranks), 6) == ranks
@@ -86,13 +86,13 @@ def test_what_is_shown_can_be_typed():
         ("0,2", [0, 2]),
     ],
 )
-def test_ranks_of_a_script_are_plain_numbers(given, ranks: list[int]):
+def test_ranks_given_in_python_become_plain_integers(given, ranks: list[int]):
     chosen = choose_ranks(given, 3)
     assert chosen == ranks and {type(rank) for rank in chosen} == {int}
 
 
 @pytest.mark.parametrize("given", [1.0, [0.5], ["0"], [None], object()])
-def test_what_is_no_rank_of_a_script_is_refused_in_a_line(given):
+def test_an_invalid_rank_given_in_python_is_a_usage_error(given):
     with pytest.raises(UsageError, match="write them like 0,2-3"):
         choose_ranks(given, 3)
 

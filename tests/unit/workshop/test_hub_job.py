@@ -50,7 +50,7 @@ def run(home: Path, command: str) -> tuple[int, str]:
     return shell.returncode, said
 
 
-def test_its_head_is_what_the_plan_asks_for():
+def test_the_job_script_requests_the_resources_of_the_plan():
     plan = Plan(name="w", folder="/w", site="there", reservation="course", ranks=2, gpus=2,
                 cpus=4, memory="16G", time="03:00:00", partition="gpu")  # fmt: skip
     script = hub_job.script(plan.of_site(), "/home/ada lovelace", "jupyterhub-singleuser")
@@ -63,7 +63,7 @@ def test_its_head_is_what_the_plan_asks_for():
     assert "RANKROOM_PRELOAD=torch" in hub_job.script(HERE, "/home/ada", "true")
 
 
-def test_no_word_of_a_plan_is_a_line_of_its_own():
+def test_a_plan_cannot_add_lines_to_the_job_script():
     with pytest.raises(UsageError, match="reservation must be a single word"):
         Plan(name="w", folder="/w", reservation="x\n#SBATCH --uid=0").of_site()
 
@@ -120,7 +120,7 @@ def spawner(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return runpy.run_path(str(file), {"get_config": MagicMock()})["WorkshopSpawner"]
 
 
-def test_the_hub_takes_learners_and_the_reservation_from_an_hour_before(
+def test_the_hub_admits_learners_and_uses_the_reservation_an_hour_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     starts = datetime.now(timezone.utc) + timedelta(hours=2)

@@ -45,13 +45,13 @@ NOW = datetime.now(timezone.utc)
         ({"version": "99.0"}, "was opened with Rankroom 99.0, but "),
     ],
 )
-def test_an_invitation_that_does_not_hold_is_refused(more: dict[str, object], said: str):
+def test_an_invalid_invitation_is_refused_with_the_reason(more: dict[str, object], said: str):
     with pytest.raises(UsageError) as error:
         invited(**more).demand_open(time.time())
     assert said in str(error.value)
 
 
-def test_an_invitation_holds_for_who_is_listed_and_for_the_teacher():
+def test_an_invitation_is_valid_for_listed_learners_and_the_teacher():
     for learners in ((), ("eve",)):
         invited(learners=learners, version=rankroom.__version__).demand_open(time.time())
     replace(invited(learners=("ada",)), user="tom").demand_open(time.time())
@@ -67,11 +67,11 @@ def test_an_invitation_holds_for_who_is_listed_and_for_the_teacher():
         ("/x/./june", ("", "/x/june")),
     ],
 )
-def test_a_folder_is_the_same_however_it_is_written(where: str, found: tuple[str, str]):
+def test_folder_paths_are_normalized(where: str, found: tuple[str, str]):
     assert at(where) == found
 
 
-def test_the_job_of_a_seat_knows_the_workshop_and_runs_no_line_of_the_teachers():
+def test_the_job_of_a_seat_sets_only_the_workshop_and_quotes_its_folder():
     one = replace(invited(site="nowhere", preload="torch"), folder="/x/it's $(id)")
     found = one.site(time.time())
     assert found.environment.setup == ("cd", "export RANKROOM_WORKSHOP='/x/it'\"'\"'s $(id)'")
@@ -80,7 +80,7 @@ def test_the_job_of_a_seat_knows_the_workshop_and_runs_no_line_of_the_teachers()
         replace(one, login="login").site(time.time())
 
 
-def test_an_invitation_over_ssh_is_the_same(base: Path):
+def test_an_invitation_over_ssh_equals_the_local_one(base: Path):
     folder = opened(base / "may", learners=(ME,))
     here = asyncio.run(invitation(str(folder.path), LocalHost()))
     there = asyncio.run(invitation(f"login:{folder.path}", LocalHost()))
@@ -96,7 +96,7 @@ def test_an_invitation_over_ssh_is_the_same(base: Path):
         asyncio.run(invitation("login:/none", LocalHost()))
 
 
-def test_a_torn_line_is_passed_over_by_ssh(base: Path):
+def test_a_torn_line_of_news_is_ignored_over_ssh(base: Path):
     folder = opened(base / "may")
     news = folder.path / "teacher" / "news.jsonl"
     folder._tell(kind="end", until=time.time() - 1)

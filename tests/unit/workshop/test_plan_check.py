@@ -22,7 +22,7 @@ STARTS = datetime(2026, 12, 1, 9, tzinfo=timezone.utc)
     ("early", "state"),
     [(SEATS_OPEN_BEFORE_START_S, "ok"), (SEATS_OPEN_BEFORE_START_S / 2, "warned")],
 )
-def test_a_reservation_begins_when_learners_may_join(early: float, state: str):
+def test_check_warns_if_learners_may_join_before_the_reservation_begins(early: float, state: str):
     begin = int(STARTS.timestamp() - early)
     said = f"ReservationName=r StartTime={begin} EndTime={begin + 99_999} NodeCnt=4 Users=(null)"
 
@@ -35,7 +35,7 @@ def test_a_reservation_begins_when_learners_may_join(early: float, state: str):
     assert ("their jobs wait until then" in found.words) == (state == "warned")
 
 
-def test_what_is_the_teachers_own_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_profile_settings_not_passed_on_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     sites.own_folder().mkdir(parents=True)
     profile = '[job]\naccount = "mine"\nqos = "fast"\nreservation = "r"'

@@ -44,7 +44,7 @@ def cluster(name: str = "course", ready=(0, 1), exits=None, **more) -> ClusterPa
     return paths
 
 
-def test_who_has_done_nothing_has_not_started(reader: StatusReader):
+def test_a_learner_who_has_done_nothing_has_not_started(reader: StatusReader):
     found = reader.read()
     assert (found.state, found.why, found.ranks, found.run, found.lesson) == (
         "not started", "", {}, {}, None,
@@ -57,7 +57,7 @@ def test_ranks_that_wait_for_a_cell_are_idle(reader: StatusReader):
     assert (found.state, found.ranks) == ("idle", {"alive": 2, "of": 2})
 
 
-def test_a_run_is_followed(reader: StatusReader):
+def test_the_status_follows_a_run_until_it_is_done(reader: StatusReader):
     cluster()
     info = run(state="running", end=None)
     found = reader.read()
@@ -97,25 +97,25 @@ def test_a_wrong_answer_is_no_failure(reader: StatusReader):
     assert (found.state, found.why) == ("idle", "not yet: your parts hold 7 values of 8")
 
 
-def test_a_rank_that_is_down_is_told(reader: StatusReader):
+def test_a_rank_that_is_down_is_reported(reader: StatusReader):
     cluster(ready=[0], exits={"1": "was killed by signal 9"})
     found = reader.read()
     assert (found.state, found.ranks) == ("failed", {"alive": 1, "of": 2})
     assert "rank 1 is down" in found.why and "killed by signal 9" in found.why
 
 
-def test_a_run_whose_supervisor_was_killed_is_told(reader: StatusReader):
+def test_a_run_whose_supervisor_was_killed_is_reported(reader: StatusReader):
     run(state="running", end=None, owner=no_process())
     found = reader.read()
     assert (found.state, found.why) == ("failed", "its supervisor was killed")
 
 
-def test_a_cluster_that_was_stopped_is_none(reader: StatusReader):
+def test_the_ranks_of_a_stopped_cluster_are_not_counted(reader: StatusReader):
     cluster(state="stopped")
     assert reader.read().ranks == {}
 
 
-def test_what_was_over_before_is_not_told(home: Path):
+def test_runs_and_clusters_that_ended_before_the_start_are_not_reported(home: Path):
     now = time.time()
     reader = StatusReader(now)
     then = {"state": "failed", "failure": Failure(0, "ValueError", "private", 3)}
@@ -132,12 +132,12 @@ def test_what_was_over_before_is_not_told(home: Path):
     assert reader.read().why == "rank 1 ran out of memory"
 
 
-def test_a_run_that_began_before_and_goes_on_is_told(home: Path):
+def test_a_run_that_began_before_the_start_and_continues_is_reported(home: Path):
     run(state="running", end=None)
     assert StatusReader(time.time()).read().state == "running"
 
 
-def test_a_damaged_file_disturbs_nothing(reader: StatusReader, home: Path):
+def test_damaged_files_are_ignored(reader: StatusReader, home: Path):
     info = run()
     Store().paths(info.id).run.write_text("{")
     (home / "course.json").write_text("[")
@@ -147,7 +147,7 @@ def test_a_damaged_file_disturbs_nothing(reader: StatusReader, home: Path):
     assert reader.read().state == "not started"
 
 
-def test_the_lesson_is_the_one_begun_last(reader: StatusReader):
+def test_lesson_exercise_and_progress_are_reported(reader: StatusReader):
     progress.begin(3)
     assert reader.read().lesson == 3
     progress.note("ring.1", passed=False)
@@ -159,7 +159,7 @@ def test_the_lesson_is_the_one_begun_last(reader: StatusReader):
     assert list(found.progress["passed"]) == ["ring.1"]
 
 
-def test_progress_of_an_earlier_version_tells_its_lesson(reader: StatusReader, home: Path):
+def test_progress_of_an_earlier_version_has_no_lesson_at_first(reader: StatusReader, home: Path):
     home.mkdir()
     (home / "course.json").write_text('{"user": "ada", "tries": {"ring.1": 1}, "passed": {}}')
     assert reader.read().lesson is None
@@ -167,7 +167,7 @@ def test_progress_of_an_earlier_version_tells_its_lesson(reader: StatusReader, h
     assert reader.read().lesson == 3
 
 
-def test_a_look_that_failed_once_is_made_again(
+def test_a_failed_read_of_the_runs_is_retried(
     reader: StatusReader, monkeypatch: pytest.MonkeyPatch
 ):
     run(state="running", end=None)
@@ -185,9 +185,7 @@ def test_a_look_that_failed_once_is_made_again(
     assert reader.read().state == "running"
 
 
-def test_what_has_not_changed_is_not_read_again(
-    reader: StatusReader, monkeypatch: pytest.MonkeyPatch
-):
+def test_unchanged_files_are_not_read_again(reader: StatusReader, monkeypatch: pytest.MonkeyPatch):
     cluster()
     run()
     progress.begin(1)

@@ -85,7 +85,7 @@ def pass_time(shared: Sharing, clock: Clock, seconds: float, each: float = 0.5) 
         shared.look()
 
 
-def test_a_seat_is_taken_and_the_notebooks_are_there(shared: Sharing, folder: Folder, tmp_path):
+def test_a_server_takes_a_seat_and_copies_the_notebooks(shared: Sharing, folder: Folder, tmp_path):
     assert len(folder.seats()) == 1
     copies = {each.name for each in (tmp_path / "Test-workshop").iterdir()}
     # All lessons, as those in the plan link to others, but not the notes for teachers.
@@ -93,14 +93,14 @@ def test_a_seat_is_taken_and_the_notebooks_are_there(shared: Sharing, folder: Fo
     assert shared.trouble == ""
 
 
-def test_all_that_a_lesson_links_to_is_there(shared: Sharing, tmp_path: Path):
+def test_all_files_that_lessons_link_to_are_copied(shared: Sharing, tmp_path: Path):
     folder = tmp_path / "Test-workshop"
     for notebook in folder.iterdir():
         for named in re.findall(r"\]\((\w[^):]*\.(?:ipynb|md))\)", notebook.read_text()):
             assert (folder / named).exists(), f"{notebook.name}: {named}"
 
 
-def test_copies_are_the_learners_alone_whatever_umask_is_set(
+def test_the_folder_of_copies_is_private_under_any_umask(
     folder: Folder, clock: Clock, tmp_path: Path
 ):
     before = os.umask(0)
@@ -111,7 +111,7 @@ def test_copies_are_the_learners_alone_whatever_umask_is_set(
     assert (tmp_path / "Test-workshop").stat().st_mode & 0o7777 == 0o700
 
 
-def test_a_folder_of_notebooks_that_is_gone_comes_back_and_a_notebook_does_not(
+def test_a_deleted_folder_of_notebooks_is_restored_but_a_notebook_is_not(
     shared: Sharing, clock: Clock, tmp_path: Path
 ):
     copies = tmp_path / "Test-workshop"
@@ -124,7 +124,7 @@ def test_a_folder_of_notebooks_that_is_gone_comes_back_and_a_notebook_does_not(
     assert shared.trouble == ""
 
 
-def test_another_plan_brings_its_own_copies_at_once(
+def test_a_new_plan_gets_its_own_copies_at_once(
     shared: Sharing, folder: Folder, clock: Clock, tmp_path: Path
 ):
     open_folder(plan(folder.path, name="Second day"))
@@ -145,7 +145,7 @@ def test_notebooks_have_no_output_and_are_never_written_over(
     assert (tmp_path / "Test-workshop" / "02_collectives.ipynb").exists()
 
 
-def test_a_seat_is_written_at_most_each_two_seconds_and_each_twenty_anyway(
+def test_a_seat_is_written_at_most_every_2_s_and_at_least_every_20_s(
     shared: Sharing, clock: Clock, writes: list[float]
 ):
     pass_time(shared, clock, 60)
@@ -168,7 +168,7 @@ def test_a_change_is_there_within_two_and_a_half_seconds(
         assert folder.seats()[0].status.lesson == number
 
 
-def test_what_the_learner_sets_counts(shared: Sharing, folder: Folder, clock: Clock):
+def test_hand_and_sharing_choices_reach_the_seat(shared: Sharing, folder: Folder, clock: Clock):
     progress.begin(2)
     seat.mine().hand(True)
     pass_time(shared, clock, 2.5)
@@ -187,7 +187,7 @@ def test_what_the_learner_sets_counts(shared: Sharing, folder: Folder, clock: Cl
     assert not found.status.hand and found.status.lesson == 2
 
 
-def test_who_closes_the_page_is_seen_to_be_away(folder: Folder, clock: Clock):
+def test_a_learner_without_an_open_page_is_shown_as_away(folder: Folder, clock: Clock):
     open_pages = [1]
     shared = Sharing(folder.path, pages=lambda: open_pages[0])
     pass_time(shared, clock, 3)
@@ -202,7 +202,7 @@ def test_who_closes_the_page_is_seen_to_be_away(folder: Folder, clock: Clock):
     assert folder.seats()[0].status.away_since == 0
 
 
-def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, clock: Clock):
+def test_a_seat_that_was_left_is_not_written_again(shared: Sharing, folder: Folder, clock: Clock):
     seat.mine().leave()
     pass_time(shared, clock, 60)
     assert folder.seats() == []
@@ -212,7 +212,7 @@ def test_a_seat_that_was_given_up_stays_so(shared: Sharing, folder: Folder, cloc
     assert seen["shared"] is None and "nothing is shared" in seen["trouble"]
 
 
-def test_a_seat_that_was_given_up_as_it_was_written_goes(
+def test_a_seat_that_was_left_during_a_write_is_removed(
     shared: Sharing, folder: Folder, clock: Clock
 ):
     own = seat.mine()
@@ -222,7 +222,7 @@ def test_a_seat_that_was_given_up_as_it_was_written_goes(
     assert not own.path.exists()
 
 
-def test_another_workshop_leaves_no_seat_in_the_one_before(
+def test_joining_another_workshop_removes_the_previous_seat(
     shared: Sharing, folder: Folder, clock: Clock
 ):
     other = opened(folder.path.with_name("june"))
@@ -241,7 +241,7 @@ def test_a_hand_is_down_when_the_server_begins_and_when_it_ends(shared: Sharing,
     assert not folder.seats()[0].status.hand
 
 
-def test_an_offer_is_answered_alone(shared: Sharing, folder: Folder):
+def test_answering_one_offer_leaves_the_others_open(shared: Sharing, folder: Folder):
     [own] = folder.seats()
     folder.request(own.user, "reset")
     folder.request(own.user, "catch up")
@@ -255,14 +255,14 @@ def test_an_offer_is_answered_alone(shared: Sharing, folder: Folder):
     assert not seat.read_choices().answers
 
 
-def test_questions_of_the_quiz_are_no_exercises_that_were_passed(shared: Sharing, clock: Clock):
+def test_quiz_questions_do_not_count_as_passed_exercises(shared: Sharing, clock: Clock):
     for name in ("before.1", "before.2", "ring.1"):
         progress.note(name, passed=True)
     pass_time(shared, clock, 3)
     assert workshop_answers.own(shared)["shared"]["passed"] == 1
 
 
-def test_whatever_fails_is_said_and_tried_again(
+def test_a_failed_step_is_reported_and_retried(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -278,7 +278,7 @@ def test_whatever_fails_is_said_and_tried_again(
     assert folder.seats()[0].status.lesson == 1 and shared.trouble == ""
 
 
-def test_news_that_could_not_be_followed_are_heard_again(
+def test_news_that_could_not_be_processed_are_retried(
     shared: Sharing, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(folder: Folder) -> None:
@@ -293,14 +293,14 @@ def test_news_that_could_not_be_followed_are_heard_again(
     assert shared.plan is not None and shared.plan.name == "Second day"
 
 
-def test_news_are_heard_once(shared: Sharing, folder: Folder):
+def test_news_are_read_only_once(shared: Sharing, folder: Folder):
     folder.say("hello")
     shared.look()
     shared.look()
     assert [each.kind for each in shared.news] == ["open", "message"]
 
 
-def test_a_folder_that_was_made_again_is_heard_from_its_beginning(
+def test_the_news_of_a_recreated_folder_are_read_from_the_beginning(
     shared: Sharing, folder: Folder, clock: Clock
 ):
     workshop_answers.answer(7)
@@ -344,7 +344,7 @@ def test_a_folder_that_another_account_made_again_is_not_trusted(
     assert folder.seats() == []
 
 
-def test_what_another_account_tells_is_not_believed_right_after_a_look_at_whose_the_folder_is(
+def test_news_of_another_account_are_ignored_even_after_the_owner_check(
     shared: Sharing, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     before = list(shared.news)
@@ -359,7 +359,7 @@ def test_what_another_account_tells_is_not_believed_right_after_a_look_at_whose_
         shared.folder.plan()
 
 
-def test_over_quota_the_lesson_goes_on_with_one_line(
+def test_an_exceeded_quota_is_reported_once_and_the_write_retried(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -381,7 +381,7 @@ def test_over_quota_the_lesson_goes_on_with_one_line(
     assert folder.seats()[0].status.lesson == 1
 
 
-def test_in_a_home_without_room_the_hand_and_what_is_shared_are_still_the_learners(
+def test_hand_and_sharing_still_take_effect_with_a_full_home(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -408,7 +408,7 @@ def test_in_a_home_without_room_the_hand_and_what_is_shared_are_still_the_learne
     assert not seat.read_choices().shares and shared.trouble == ""
 
 
-def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_home_does_not_prevent_a_seat(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     def full(*about, **more) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded", "workshop.json")
 
@@ -417,7 +417,7 @@ def test_a_home_without_room_still_gives_a_seat(folder: Folder, monkeypatch: pyt
     assert len(folder.seats()) == 1
 
 
-def test_a_home_without_room_for_notebooks_still_gives_a_seat(
+def test_failed_copies_of_notebooks_do_not_prevent_taking_a_seat(
     folder: Folder, clock: Clock, said: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     def full(*about: object, **more: object) -> None:
@@ -436,7 +436,7 @@ def test_a_home_without_room_for_notebooks_still_gives_a_seat(
     assert shared.trouble == "" and (Path.home() / "Test-workshop" / "20_capstone.ipynb").exists()
 
 
-def test_a_folder_that_was_removed_is_said_and_nothing_ends(
+def test_a_removed_workshop_folder_is_reported_and_ends_nothing(
     shared: Sharing, folder: Folder, clock: Clock, said: list[str]
 ):
     folder.path.rename(folder.path.with_name("gone"))
@@ -448,7 +448,7 @@ def test_a_folder_that_was_removed_is_said_and_nothing_ends(
     assert shared.trouble == ""
 
 
-def test_who_is_not_in_the_list_gets_a_sentence_and_no_seat(folder: Folder, said: list[str], clock):
+def test_a_learner_who_is_not_listed_is_refused(folder: Folder, said: list[str], clock):
     open_folder(plan(folder.path, learners=("ada",)))
     me = owned_files.account(folder.owner_uid)
     with pytest.raises(UsageError) as error:
@@ -463,7 +463,7 @@ class Unowned(Folder):
         return False
 
 
-def test_the_end_is_warned_of_and_taken_back(shared: Sharing, folder: Folder, clock: Clock):
+def test_the_end_is_announced_and_can_be_withdrawn(shared: Sharing, folder: Folder, clock: Clock):
     until = folder.close()
     shared.look()
     assert shared.ends_at == until and not shared.is_over
@@ -476,7 +476,7 @@ def test_the_end_is_warned_of_and_taken_back(shared: Sharing, folder: Folder, cl
     assert shared.is_over
 
 
-def test_an_end_that_was_taken_back_is_none_though_the_new_plan_cannot_be_read(
+def test_a_withdrawn_end_stays_withdrawn_if_the_new_plan_is_unreadable(
     shared: Sharing, folder: Folder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(folder: Folder) -> None:
@@ -494,7 +494,7 @@ def test_an_end_that_was_taken_back_is_none_though_the_new_plan_cannot_be_read(
     assert shared.plan is not None and shared.plan.name == "Second day" and not shared.ends_at
 
 
-def test_the_plans_end_is_an_end(folder: Folder, clock: Clock):
+def test_the_end_in_the_plan_is_announced_shortly_before(folder: Folder, clock: Clock):
     soon = datetime.now(timezone.utc) + timedelta(seconds=90)
     open_folder(plan(folder.path, ends=soon))
     shared = Sharing(folder.path)
@@ -505,7 +505,7 @@ def test_the_plans_end_is_an_end(folder: Folder, clock: Clock):
     assert shared.ends_at == pytest.approx(soon.timestamp())
 
 
-def test_a_server_that_comes_too_late_ends_at_once(folder: Folder, said: list[str], monkeypatch):
+def test_a_server_started_after_the_end_stops_at_once(folder: Folder, said: list[str], monkeypatch):
     folder.close()
     late = time.time() + 61
     monkeypatch.setattr(time, "time", lambda: late)
@@ -527,7 +527,7 @@ def test_a_server_ends_with_its_workshop(folder: Folder, monkeypatch: pytest.Mon
     assert [each.status.state for each in folder.seats()] == ["ended"]
 
 
-def test_a_server_ends_though_its_farewell_fails(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_stops_even_if_its_cleanup_fails(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     stopped = []
     shared = Sharing(folder.path, stop=lambda: stopped.append(True))
     shared.look()
@@ -566,7 +566,7 @@ def test_the_end_stops_the_workshops_own_clusters_only(
     assert sorted(stopped) == ["course", "mine"]
 
 
-def test_the_ranks_and_lessons_of_a_seat_are_the_plans(
+def test_the_ranks_and_lessons_of_a_seat_come_from_the_plan(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     assert (sharing.seat_ranks(), sharing.seat_lessons()) == (0, [])
@@ -576,7 +576,7 @@ def test_the_ranks_and_lessons_of_a_seat_are_the_plans(
     assert (sharing.seat_ranks(), sharing.seat_lessons()) == (0, [])
 
 
-def test_a_file_that_cannot_be_read_for_a_moment_is_no_farewell(
+def test_a_temporarily_unreadable_file_does_not_give_up_the_seat(
     shared: Sharing, clock: Clock, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     shared.share(False)

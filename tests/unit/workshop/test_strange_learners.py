@@ -64,7 +64,7 @@ def denied(act: Callable) -> bool:
     return False
 
 
-def test_each_takes_a_seat_and_the_teacher_sees_both(folder: Folder, learner: Callable):
+def test_the_teacher_sees_the_seats_of_all_learners(folder: Folder, learner: Callable):
     learner(ADA, partial(take, folder, lesson=1))
     learner(BOB, partial(take, folder, lesson=2))
     assert [(each.uid, each.status.lesson) for each in folder.seats()] == [(ADA, 1), (BOB, 2)]
@@ -97,7 +97,7 @@ def test_learners_do_not_read_one_anothers_notebooks(folder: Folder, learner: Ca
     assert learner(BOB, lambda: denied((copies / "02_collectives.ipynb").read_text))
 
 
-def test_the_name_of_a_seat_is_nowhere_that_others_may_read(
+def test_other_learners_cannot_find_the_name_of_a_seat(
     folder: Folder, learner: Callable, base: Path
 ):
     name = learner(ADA, partial(take, folder))
@@ -116,7 +116,7 @@ def test_the_name_of_a_seat_is_nowhere_that_others_may_read(
 
 
 @pytest.mark.parametrize("file", ["workshop.toml", "teacher/news.jsonl"])
-def test_learners_cannot_change_what_is_the_teachers(folder: Folder, learner: Callable, file: str):
+def test_learners_cannot_change_the_teachers_files(folder: Folder, learner: Callable, file: str):
     path = folder.path / file
     before = path.read_text()
     acts = [
@@ -142,7 +142,7 @@ def test_a_learner_cannot_remove_or_replace_anothers_seat_even_by_its_name(
     assert [each.status.lesson for each in folder.seats()] == [1]
 
 
-def test_a_forged_seat_is_its_forgers(folder: Folder, learner: Callable):
+def test_a_forged_seat_is_attributed_to_its_forger(folder: Folder, learner: Callable):
     learner(ADA, partial(take, folder, lesson=1))
 
     def forge() -> None:
@@ -153,7 +153,7 @@ def test_a_forged_seat_is_its_forgers(folder: Folder, learner: Callable):
     assert [(each.uid, each.status.lesson) for each in folder.seats()] == [(ADA, 1), (BOB, 9)]
 
 
-def test_anothers_file_that_is_moved_there_hides_and_forges_nothing(
+def test_a_file_moved_into_the_seats_neither_hides_nor_forges_a_seat(
     folder: Folder, learner: Callable, base: Path
 ):
     learner(ADA, partial(take, folder, lesson=1))
@@ -176,7 +176,7 @@ def test_anothers_file_that_is_moved_there_hides_and_forges_nothing(
     assert [(each.uid, each.status.lesson) for each in folder.seats()] == [(ADA, 1)]
 
 
-def test_what_a_learner_plants_leads_the_teacher_nowhere(
+def test_links_and_pipes_planted_by_a_learner_are_not_read_as_seats(
     folder: Folder, learner: Callable, base: Path
 ):
     private = base / "private.json"
@@ -195,7 +195,7 @@ def test_what_a_learner_plants_leads_the_teacher_nowhere(
     assert folder.seats() == []
 
 
-def test_the_teacher_can_remove_what_learners_leave(folder: Folder, learner: Callable):
+def test_the_teacher_can_remove_the_seats_of_learners(folder: Folder, learner: Callable):
     """The owner of a sticky folder may remove all files in it, so teachers do not need root."""
     teacher = 54300
     os.chown(folder.path, teacher, teacher)
@@ -207,7 +207,7 @@ def test_the_teacher_can_remove_what_learners_leave(folder: Folder, learner: Cal
     assert not list((folder.path / "seats").iterdir())
 
 
-def test_a_folder_that_became_anothers_is_refused(folder: Folder, learner: Callable):
+def test_a_workshop_folder_whose_owner_has_changed_is_refused(folder: Folder, learner: Callable):
     learner(ADA, partial(take, folder))
     os.chown(folder.path, BOB, BOB)
     with pytest.raises(AssertionError, match=r"belongs to 54322 now, and not to the teacher"):
@@ -222,7 +222,7 @@ def test_a_plan_of_another_account_is_refused(folder: Folder, learner: Callable)
     assert learner(ADA, lambda: len(folder.news())) == 0
 
 
-def test_what_a_learner_gives_up_is_gone(folder: Folder, learner: Callable):
+def test_the_seat_of_a_learner_who_leaves_is_removed(folder: Folder, learner: Callable):
     learner(ADA, partial(take, folder))
 
     def leave() -> None:

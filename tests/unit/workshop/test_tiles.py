@@ -62,15 +62,15 @@ def test_learners_of_the_plan_without_a_seat_come_last():
         ({"state": "ended", "heard": AT - 999}, "ended"),
     ],
 )  # fmt: skip
-def test_each_tile_says_why(status, said):
+def test_each_tile_gives_the_reason(status, said):
     assert said in tile(**status)["words"]
 
 
-def test_a_hand_of_one_who_shares_nothing_is_seen():
+def test_a_raised_hand_of_a_learner_who_shares_nothing_is_shown():
     assert tile(shares=False, hand=True, hand_since=AT)["needs"] == "hand"
 
 
-def test_a_hand_of_one_who_is_gone_needs_no_help():
+def test_a_raised_hand_of_a_silent_or_ended_seat_is_ignored():
     up = {"hand": True, "hand_since": AT - 60_000}
     assert tile(**up, heard=AT - 50_000)["needs"] == "silent"
     assert tile(**up, state="ended")["needs"] == ""
@@ -84,7 +84,7 @@ def room(now: float, *lessons: int | None):
     return tiles.lesson_of_room(seats, PLAN, now), sorted(behind)
 
 
-def test_the_room_is_where_its_middle_is_and_no_further_than_the_plan():
+def test_the_lesson_of_the_room_is_the_median_but_not_ahead_of_the_plan():
     late, early = AT + 3600, AT - 600
     assert room(AT, 2, 2, 1) == (2, ["user2"])
     assert room(late, 2, 2, 1) == (2, ["user2"])  # after the planned time of all lessons
@@ -92,13 +92,13 @@ def test_the_room_is_where_its_middle_is_and_no_further_than_the_plan():
     assert room(early, 2, 2, None) == (1, ["user2"])
 
 
-def test_one_at_a_lesson_that_is_not_in_the_plan_is_not_behind_and_moves_nobody():
+def test_a_learner_at_a_lesson_outside_the_plan_is_ignored():
     assert room(AT, 2, 2, 2, 10) == (2, [])
     assert room(AT, 10, 10, 2) == (2, [])
     assert room(AT, 10, 10) == (None, [])
 
 
-def test_a_break_or_a_slow_room_makes_nobody_late():
+def test_no_learner_is_behind_after_a_break_or_in_a_slow_room():
     night = AT + 20 * 3600
     for now in (AT, AT + 3600, night):
         assert room(now, 1, 1, 1) == (1, [])
@@ -168,7 +168,7 @@ def test_exercises_leave_those_who_need_help_on_the_screen():
     assert len(screen(few, 200, 20, with_exercises=True).splitlines()) == 20
 
 
-def test_progress_is_collected_as_a_table():
+def test_progress_is_collected_as_csv():
     progress = {"tries": {"hello.1": 2, "hello.2": 4}, "passed": {"hello.1": "2026-05-14"}}
     seats = [seat("ada", AT, lesson=1, progress=progress), seat("=1+1", AT, shares=False)]
     lines = progress_csv(seats, ["hello.1", "hello.2", "ring.1"]).splitlines()

@@ -62,15 +62,13 @@ def written(base: Path) -> Callable[..., Path]:
 # -- the teacher
 
 
-def test_a_plan_is_written_once(base: Path, typed: Callable):
+def test_new_does_not_overwrite_a_plan(base: Path, typed: Callable):
     assert "wrote" in typed("new", base / "plan.toml").output
     again = typed("new", base / "plan.toml")
     assert again.exit_code == 1 and "is there already" in again.output
 
 
-def test_a_good_plan_is_checked_without_leaving_anything(
-    base: Path, typed: Callable, written: Callable
-):
+def test_check_of_a_valid_plan_leaves_no_files(base: Path, typed: Callable, written: Callable):
     done = typed("check", written(learners=(ME,)))
     assert done.exit_code == 0, done.output
     assert "✓ learners: its account exists" in done.output
@@ -102,7 +100,7 @@ def test_a_good_plan_is_checked_without_leaving_anything(
         ),
     ],
 )
-def test_what_is_wrong_with_a_plan_is_said(
+def test_check_reports_problems_of_a_plan(
     typed: Callable, written: Callable, more: dict[str, object], said: str
 ):
     done = typed("check", written(**more))
@@ -110,7 +108,7 @@ def test_what_is_wrong_with_a_plan_is_said(
     assert done.exit_code == (0 if said.startswith("!") else 1)
 
 
-def test_a_job_is_to_last_for_a_day_and_the_hour_before(typed: Callable, written: Callable):
+def test_check_warns_of_a_job_shorter_than_a_workshop_day(typed: Callable, written: Callable):
     starts = datetime.now(timezone.utc)
     days = {"starts": starts, "ends": starts + timedelta(days=1, hours=8)}
     about = {"way": "ssh", "site": "local", **days}
@@ -120,7 +118,7 @@ def test_a_job_is_to_last_for_a_day_and_the_hour_before(typed: Callable, written
     assert "✓ dates" in typed("check", written(**days, time="00:10:00")).output  # without a job
 
 
-def test_what_learners_lack_of_a_profile_that_only_the_teacher_has_is_said(
+def test_check_names_profile_settings_that_learners_jobs_will_lack(
     typed: Callable, written: Callable, fake: FakeScheduler
 ):
     file = site.profile_of("ours")
@@ -133,7 +131,7 @@ def test_what_learners_lack_of_a_profile_that_only_the_teacher_has_is_said(
     assert "profile: only you" not in typed("check", written(way="ssh", site="ours")).output
 
 
-def test_an_account_that_the_system_calls_otherwise_is_named(
+def test_check_gives_the_systems_spelling_of_an_account(
     typed: Callable, written: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     known = pwd.getpwnam
@@ -145,7 +143,7 @@ def test_an_account_that_the_system_calls_otherwise_is_named(
 @pytest.mark.parametrize(
     ("mode", "said"), [(0o700, "learners cannot enter"), (0o710, "cannot (look into|make it in)")]
 )
-def test_a_folder_in_one_that_is_closed_to_the_teacher_is_said(base: Path, mode: int, said: str):
+def test_check_reports_a_folder_that_the_teacher_cannot_enter(base: Path, mode: int, said: str):
     (base / "closed").mkdir()
     (base / "closed").chmod(mode)
 
@@ -175,7 +173,7 @@ def test_a_learner_without_a_home_is_named(typed: Callable, written: Callable):
         ("echo >&2 'no accounting here'; exit 1", "", "does not tell who may submit jobs: no acc"),
     ],
 )
-def test_who_may_submit_jobs_is_asked_and_never_fatal(
+def test_check_asks_slurm_who_may_submit_jobs_and_only_warns(
     typed: Callable, written: Callable, fake: FakeScheduler, base: Path,
     monkeypatch: pytest.MonkeyPatch, said: str, account: str, line: str,
 ):  # fmt: skip
@@ -212,7 +210,7 @@ def test_the_gpus_of_one_large_node_are_counted(
     assert line in typed("check", written(**more)).output
 
 
-def test_each_learner_of_one_large_node_has_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch):
+def test_gpus_of_one_large_node_are_assigned_to_learners_in_turn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
     monkeypatch.setattr(gpus, "gpus_of_driver", lambda: 8)
     users = ("ada", "bob", "cay", "dan", "eve")
@@ -230,7 +228,7 @@ def test_each_learner_of_one_large_node_has_gpus_of_their_own(monkeypatch: pytes
     assert seen(1)[:3] == ["3", "5", "3"]
 
 
-def test_the_server_on_a_large_node_is_started_with_them(
+def test_the_server_on_a_large_node_is_started_with_the_gpus_of_its_seat(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given: dict[str, str] = {}
@@ -276,7 +274,7 @@ def test_open_says_what_learners_type(base: Path, typed: Callable, written: Call
     assert f"rankroom workshop join perlmutter.nersc.gov:{base / 'may'}" in done.output
 
 
-def test_what_is_told_is_told(base: Path, typed: Callable):
+def test_messages_and_offers_of_the_teacher_become_news(base: Path, typed: Callable):
     folder = opened(base / "may")
     cell = base / "cell.py"
     cell.write_text("print(1)\n")
@@ -294,7 +292,7 @@ def test_what_is_told_is_told(base: Path, typed: Callable):
     assert "nobody has no seat" in typed("reset", folder.path, "nobody").output
 
 
-def test_a_cell_that_is_no_text_is_said(base: Path, typed: Callable):
+def test_offer_cell_refuses_a_file_that_is_not_text(base: Path, typed: Callable):
     folder = opened(base / "may")
     cell = base / "cell.py"
     cell.write_bytes("print('ü')".encode("latin-1"))
@@ -303,7 +301,7 @@ def test_a_cell_that_is_no_text_is_said(base: Path, typed: Callable):
     assert [each.kind for each in folder.news()] == ["open"]
 
 
-def test_catching_up_goes_as_far_as_the_teacher_says(base: Path, typed: Callable):
+def test_catch_up_goes_up_to_a_given_exercise_of_the_workshop(base: Path, typed: Callable):
     folder = opened(base / "may")
     seat.take(folder.path, folder.owner_uid)
     first, second = exercises(folder.plan())[:2]
@@ -315,7 +313,7 @@ def test_catching_up_goes_as_far_as_the_teacher_says(base: Path, typed: Callable
     assert f"no exercise ring.99 in this workshop; there are {first}, {second}" in done.output
 
 
-def test_the_teacher_watches(base: Path, typed: Callable):
+def test_watch_shows_learners_and_exercises(base: Path, typed: Callable):
     folder = opened(base / "may", learners=(ME, "zoe"))
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(state="stuck", why="rank 0 waits in allreduce", lesson=1))
@@ -328,7 +326,7 @@ def test_the_teacher_watches(base: Path, typed: Callable):
     assert [each["needs"] for each in found["tiles"]] == ["stuck", ""]
 
 
-def test_progress_is_collected(base: Path, typed: Callable):
+def test_collect_writes_progress_as_csv(base: Path, typed: Callable):
     folder = opened(base / "may")
     own = seat.take(folder.path, folder.owner_uid)
     own.write(SeatStatus(progress={"tries": {"hello.1": 2}, "passed": {"hello.1": "2026-05-14"}}))
@@ -338,7 +336,7 @@ def test_progress_is_collected(base: Path, typed: Callable):
     assert line.startswith(f"{ME},,1,1,,,yes") and "2026-05-14" in line
 
 
-def test_a_workshop_ends_when_all_seats_have(
+def test_end_waits_for_all_seats_and_names_those_still_running(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -356,7 +354,7 @@ def test_a_workshop_ends_when_all_seats_have(
     assert "they end once that learner types `rankroom workshop leave`" in said
 
 
-def test_a_seat_that_was_silent_before_is_not_waited_for(
+def test_end_does_not_wait_for_a_seat_that_was_already_silent(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -383,7 +381,7 @@ def ending(base: Path, monkeypatch: pytest.MonkeyPatch, **more) -> Folder:
     return folder
 
 
-def test_jobs_that_are_left_are_those_of_seats_and_those_that_wait(
+def test_end_reports_remaining_jobs_of_seats_and_pending_ones(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch)
@@ -398,7 +396,7 @@ def test_jobs_that_are_left_are_those_of_seats_and_those_that_wait(
     assert "job 14 of zoe still exists (pending)" in done.output
 
 
-def test_of_jobs_that_slurm_hides_nothing_is_known(
+def test_end_calls_remaining_jobs_unknown_if_slurm_hides_them(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch)
@@ -413,7 +411,7 @@ def test_of_jobs_that_slurm_hides_nothing_is_known(
 
 
 @pytest.mark.parametrize("way", ["ssh", "hub"])
-def test_where_the_scheduler_cannot_be_asked_that_is_said(
+def test_end_calls_remaining_jobs_unknown_if_the_scheduler_fails(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler, way: str
 ):
     folder = ending(base, monkeypatch)
@@ -424,7 +422,7 @@ def test_where_the_scheduler_cannot_be_asked_that_is_said(
     assert "it is unknown whether any of its jobs are left (nowhere: `squeue" in done.output
 
 
-def test_jobs_of_pbs_are_asked_for(
+def test_end_asks_pbs_about_remaining_jobs(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch, scheduler="pbs")
@@ -443,7 +441,7 @@ def test_jobs_of_pbs_are_asked_for(
     assert typed("end", folder.path).exit_code == 0
 
 
-def test_a_job_is_a_number_of_some_digits(
+def test_end_ignores_job_ids_that_are_not_short_numbers(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch, scheduler="pbs")
@@ -454,7 +452,7 @@ def test_a_job_is_a_number_of_some_digits(
     assert fake.calls("qstat") == []
 
 
-def test_one_who_shares_nothing_ends_too(
+def test_end_recognizes_the_ended_seat_of_a_learner_who_shares_nothing(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -467,7 +465,7 @@ def test_one_who_shares_nothing_ends_too(
     assert "private" not in own.path.read_text()
 
 
-def test_a_look_that_fails_ends_nothing(
+def test_watch_and_end_continue_after_a_failed_read_of_the_seats(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -496,7 +494,7 @@ def test_a_look_that_fails_ends_nothing(
     assert typed("watch", folder.path).exit_code == 1  # an error in the first look ends it
 
 
-def test_a_live_run_is_shown_until_another_is(
+def test_show_follows_a_live_run_until_it_is_no_longer_shown(
     base: Path, typed: Callable, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -516,7 +514,7 @@ def test_a_live_run_is_shown_until_another_is(
     "words", [["watch", "--once"], ["say", "hello"], ["timer", "5"], ["collect"], ["end"],
               ["catch-up", ME], ["show", "--off"]],
 )  # fmt: skip
-def test_who_is_not_the_teacher_is_told_so(base: Path, words: list[str]):
+def test_teacher_commands_are_refused_to_other_users(base: Path, words: list[str]):
     folder = opened(base / "may")
 
     def there() -> str:
@@ -532,7 +530,7 @@ def test_who_is_not_the_teacher_is_told_so(base: Path, words: list[str]):
 # -- the learner
 
 
-def test_without_a_seat_there_is_no_hand(typed: Callable):
+def test_learner_commands_are_refused_without_a_seat(typed: Callable):
     for words in (["hand"], ["share", "--off"], ["leave"]):
         done = typed(*words)
         assert done.exit_code == 1 and "you have no seat in a workshop" in done.output
@@ -570,7 +568,7 @@ def test_without_a_server_the_seat_is_written_by_the_command(base: Path, typed: 
     assert not own.path.exists()
 
 
-def test_in_a_home_without_room_the_teacher_is_told_and_so_is_the_learner(
+def test_share_off_with_a_full_home_updates_the_seat_and_warns(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     def full(*about: object, **more: object) -> None:
@@ -585,7 +583,7 @@ def test_in_a_home_without_room_the_teacher_is_told_and_so_is_the_learner(
     assert not found.status.shares and found.status.lesson is None
 
 
-def test_a_seat_at_a_site_is_said_to_be_there(base: Path, typed: Callable):
+def test_learner_commands_name_the_site_where_the_seat_is(base: Path, typed: Callable):
     keep_job("/scratch/may", "mysite", "4711")
     for words in (["hand"], ["share", "--off"], ["leave"]):
         done = typed(*words)
@@ -593,7 +591,7 @@ def test_a_seat_at_a_site_is_said_to_be_there(base: Path, typed: Callable):
         assert "your seat in /scratch/may belongs to your job 4711 at mysite" in done.output
 
 
-def test_who_leaves_ends_the_server_also_without_a_seat(
+def test_leave_ends_the_server_even_without_a_seat(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(node_server, "stop", lambda: True)
@@ -614,7 +612,7 @@ def started_server(pid: int, workshop: str) -> Path:
     return runtime / f"jpserver-{pid}.json"
 
 
-def test_who_leaves_one_large_node_ends_the_ranks_of_its_workshop(
+def test_leave_on_a_large_node_ends_the_clusters_of_the_workshop(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch
 ):
     folder = opened(base / "may")
@@ -640,9 +638,7 @@ def test_a_server_that_is_starting_is_waited_for(base: Path, monkeypatch: pytest
     assert node_server.start(plan(base), "/may").port == 20001
 
 
-def test_a_start_that_fails_leaves_a_server_that_was_started_since(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failed_start_leaves_a_newer_server_running(base: Path, monkeypatch: pytest.MonkeyPatch):
     def too_late(holds: Callable[[], bool], seconds: float) -> bool:
         started_server(4711, "/may")
         return False
@@ -708,21 +704,21 @@ def test_a_server_of_another_workshop_is_not_joined(base: Path, monkeypatch: pyt
         node_server.start(plan(base), "/june")
 
 
-def test_a_hub_is_led_to(base: Path, typed: Callable):
+def test_join_prints_the_address_of_the_hub(base: Path, typed: Callable):
     folder = opened(base / "may", way="hub", hub="https://hub.site/base/")
     done = typed("join", folder.path, "--no-browser")
     address = "https://hub.site/base/hub/user-redirect/lab/tree/Test-workshop/01_hello_ranks.ipynb"
     assert f"open {address}\n" in done.output
 
 
-def test_what_cannot_be_joined_is_said(base: Path, typed: Callable):
+def test_join_refuses_a_missing_or_finished_workshop(base: Path, typed: Callable):
     assert "there is no workshop in /none" in typed("join", "/none").output
     folder = opened(base / "may")
     folder._tell(kind="end", until=time.time() - 1)
     assert "the workshop Test workshop is over" in typed("join", folder.path).output
 
 
-def test_a_plan_in_the_folder_is_what_was_opened(base: Path, typed: Callable, written: Callable):
+def test_open_writes_the_completed_plan(base: Path, typed: Callable, written: Callable):
     typed("open", written(way="ssh", site="perlmutter"))
     found = Folder(base / "may").plan()
     assert found.login == "perlmutter.nersc.gov"

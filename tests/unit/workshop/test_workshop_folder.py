@@ -57,7 +57,7 @@ def test_modes_are_the_same_under_any_umask(base: Path, umask: int):
     assert mode(seat.own_file().parent) == 0o700
 
 
-def test_a_folder_in_a_closed_one_is_refused(base: Path):
+def test_a_folder_below_one_that_learners_cannot_enter_is_refused(base: Path):
     (base / "closed").mkdir(mode=0o700)
     with pytest.raises(UsageError, match=r"learners cannot enter .*/closed has the mode 0700"):
         opened(base / "closed" / "may")
@@ -94,7 +94,7 @@ def test_a_file_system_without_modes_is_refused(base: Path, monkeypatch: pytest.
         opened(base / "may")
 
 
-def test_a_place_that_does_not_exist_is_said(base: Path):
+def test_a_missing_folder_or_workshop_is_reported(base: Path):
     with pytest.raises(UsageError, match=r"No such file or directory\. Make .*/none first"):
         opened(base / "none" / "may")
     with pytest.raises(UsageError, match="there is no workshop in"):
@@ -112,7 +112,7 @@ def test_opening_again_takes_the_new_plan_and_keeps_seats(folder: Folder):
     assert not folder.is_over()
 
 
-def test_a_workshop_is_over_when_its_last_minute_is(
+def test_a_closed_workshop_is_over_only_at_its_announced_end(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ):
     until = folder.close()
@@ -143,19 +143,19 @@ def test_planted_files_are_not_seats(folder: Folder, tmp_path: Path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "null", '{"version": "1"}', "[" * 100_000, "x" * 70_000, "\x00", "{"]
 )
-def test_what_is_no_seat_is_passed_over(folder: Folder, text: str):
+def test_a_file_that_is_not_a_valid_seat_is_ignored(folder: Folder, text: str):
     (folder.path / "seats" / "bob-1").write_text(text)
     assert folder.seats() == []
 
 
-def test_a_second_name_of_a_file_is_not_believed(folder: Folder, base: Path):
+def test_a_hard_link_is_not_accepted_as_a_seat(folder: Folder, base: Path):
     mine = base / "of-mine.json"
     mine.write_text('{"version": 1}')
     os.link(mine, folder.path / "seats" / "bob-1")
     assert folder.seats() == []
 
 
-def test_one_account_has_one_seat_its_newest(folder: Folder):
+def test_only_the_newest_seat_of_an_account_counts(folder: Folder):
     for number, at in ((1, 100), (2, 300), (3, 200)):
         file = folder.path / "seats" / f"bob-{number}"
         file.write_text('{"version": 1}')
@@ -164,7 +164,7 @@ def test_one_account_has_one_seat_its_newest(folder: Folder):
 
 
 @pytest.mark.parametrize(("text", "mode"), [("notes", 0o644), ('{"version": 1}', 0o666)])
-def test_what_others_may_have_put_there_hides_no_seat(folder: Folder, text: str, mode: int):
+def test_planted_files_do_not_hide_a_seat(folder: Folder, text: str, mode: int):
     own = seat.take(folder.path, folder.owner_uid)
     for number in range(workshop_folder.MOST_TRIED - 1):
         file = folder.path / "seats" / f"bob-{number}"
@@ -175,7 +175,7 @@ def test_what_others_may_have_put_there_hides_no_seat(folder: Folder, text: str,
     assert [each.key for each in folder.seats()] == [own.name]
 
 
-def test_too_many_files_are_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_too_many_files_cause_a_warning(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workshop_folder, "MOST_ENTRIES", 5)
     assert folder.warnings() == []
     for number in range(9):
@@ -185,7 +185,7 @@ def test_too_many_files_are_said(folder: Folder, monkeypatch: pytest.MonkeyPatch
     assert len(folder.seats()) == 1
 
 
-def test_whatever_crowds_the_seats_counts(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_all_kinds_of_entries_count_for_the_limit(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workshop_folder, "MOST_ENTRIES", 5)
     seats = folder.path / "seats"
     for number in range(2):
@@ -207,13 +207,13 @@ def test_a_name_of_a_seat_may_be_any_bytes(folder: Folder):
     assert tile["offered"]["what"] == "reset"
 
 
-def test_what_learners_type_leads_to_any_folder(base: Path):
+def test_the_join_command_quotes_the_folder(base: Path):
     folder = opened(base / "Ada's course")
     join = workshop_answers.overview(folder)["join"]
     assert shlex.split(join) == ["rankroom", "workshop", "join", str(folder.path)]
 
 
-def test_a_seat_holds_plain_short_text_whatever_was_written():
+def test_invalid_values_in_a_seat_are_sanitized():
     found = SeatStatus.from_json(
         {
             "version": 1, "user": "a\x1b[2Jb", "at": "now", "state": "<b>", "why": "x" * 9999,
@@ -260,7 +260,7 @@ def test_an_account_that_could_not_be_looked_up_is_asked_for_again(monkeypatch: 
     assert [owned_files.account(uid) for _ in range(3)] == [str(uid), "ada", "ada"]
 
 
-def test_one_who_shares_nothing_tells_nothing():
+def test_the_seat_of_a_learner_who_shares_nothing_reveals_nothing():
     told = SeatStatus(user="ada", shares=False, lesson=3, why="secret", job="7", host="c1")
     shy = {"user", "at", "shares", "hand", "hand_since", "version"}
     assert set(told.to_json()) == shy
@@ -285,7 +285,7 @@ def test_news_come_once_and_in_order(folder: Folder):
     assert folder.news(folder.news()[-1].id) == []
 
 
-def test_half_a_line_is_read_when_it_is_whole(folder: Folder):
+def test_an_incomplete_line_of_news_is_read_once_it_is_complete(folder: Folder):
     news = folder.path / "teacher" / "news.jsonl"
     folder.say("one")
     whole = news.read_bytes()
@@ -296,7 +296,7 @@ def test_half_a_line_is_read_when_it_is_whole(folder: Folder):
     assert [each.text for each in folder.news(before[-1].id)] == ["one"]
 
 
-def test_after_a_torn_line_the_next_one_is_heard(folder: Folder):
+def test_the_news_after_a_torn_line_are_read(folder: Folder):
     news = folder.path / "teacher" / "news.jsonl"
     folder.say("one")
     news.write_bytes(news.read_bytes()[:-5])
@@ -304,7 +304,7 @@ def test_after_a_torn_line_the_next_one_is_heard(folder: Folder):
     assert [each.text for each in folder.news()] == ["", "two"]
 
 
-def test_what_was_told_in_part_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_partly_written_message_is_an_error(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     whole = os.write
 
     def partly(descriptor: int, line: bytes) -> int:
@@ -344,7 +344,7 @@ def test_too_long_a_text_is_refused(folder: Folder):
         folder.say("x" * 20_001)
 
 
-def test_a_full_file_of_news_is_said(folder: Folder, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_news_file_takes_only_the_end(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(workshop_folder, "MOST_NEWS", workshop_folder.LAST_NEWS + 300)
     with pytest.raises(UsageError, match=r"the list of messages in .* is full"):
         for _ in range(9):
@@ -393,7 +393,7 @@ def test_a_run_that_is_too_large_is_refused(
     assert not folder.shown().paths(run_id).folder.exists()
 
 
-def test_two_who_follow_a_run_copy_it_once(
+def test_concurrent_copies_of_a_shown_run_do_not_duplicate_events(
     folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store, run_id = record(home)
@@ -413,7 +413,7 @@ def test_two_who_follow_a_run_copy_it_once(
     assert copy.events.read_bytes() == paths.events.read_bytes()
 
 
-def test_of_a_run_that_grows_too_large_the_beginning_and_the_state_are_shown(
+def test_a_shown_run_that_grows_too_large_keeps_its_beginning_and_state(
     folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # The teacher's ranks are on another machine.
@@ -437,7 +437,7 @@ def test_of_a_run_that_grows_too_large_the_beginning_and_the_state_are_shown(
     assert store.load(run.id).notes == []
 
 
-def test_a_shown_run_that_is_another_accounts_is_not_read(folder: Folder, home: Path):
+def test_a_shown_run_owned_by_another_account_is_not_read(folder: Folder, home: Path):
     store, run_id = record(home)
     folder.show_run(store.paths(run_id))
     learners = Folder(folder.path)

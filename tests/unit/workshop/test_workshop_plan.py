@@ -30,7 +30,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_a_plan_is_read_as_it_is_meant(tmp_path: Path):
+def test_the_settings_of_a_plan_are_read(tmp_path: Path):
     found = workshop_plan.read(written(tmp_path, GOOD))
     assert found.lessons == ((1, 15), (2, 45))  # a lesson's own minutes, unless the plan has others
     assert found.starts == datetime(2026, 5, 14, 7, 0, tzinfo=timezone.utc)
@@ -39,7 +39,7 @@ def test_a_plan_is_read_as_it_is_meant(tmp_path: Path):
     assert (found.ranks, found.way) == (2, "ssh")
 
 
-def test_what_is_written_is_what_was_read(tmp_path: Path):
+def test_a_plan_written_as_toml_is_read_back_unchanged(tmp_path: Path):
     found = workshop_plan.read(written(tmp_path, GOOD))
     again = workshop_plan.read(written(tmp_path, found.to_toml()))
     assert again == found
@@ -81,7 +81,7 @@ def test_the_template_is_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("memory = 16000", "memory =", "plan.toml: "),
     ],
 )
-def test_a_mistake_is_answered_with_its_line(tmp_path: Path, old: str, new: str, said: str):
+def test_an_invalid_setting_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str):
     assert old in GOOD
     with pytest.raises(UsageError) as error:
         workshop_plan.read(written(tmp_path, GOOD.replace(old, new, 1)))
@@ -98,13 +98,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path):
         workshop_plan.read(tmp_path / "none.toml")
 
 
-def test_a_time_without_a_zone_is_of_this_machine(tmp_path: Path):
+def test_a_time_without_a_zone_is_local_time(tmp_path: Path):
     text = GOOD.replace("+02:00", "")
     found = workshop_plan.read(written(tmp_path, text))
     assert found.starts is not None and found.starts == datetime(2026, 5, 14, 9).astimezone()
 
 
-def test_lessons_have_their_time():
+def test_the_scheduled_lesson_follows_from_the_time():
     one = replace(plan(Path("/x")), lessons=((1, 15), (2, 20)), starts=NOON, ends=None)
     at = NOON.timestamp()
     assert [one.lesson_at(at + 60 * m) for m in (-1, 0, 14, 15, 34, 35)] == [
@@ -135,7 +135,7 @@ def test_the_job_asks_for_what_the_plan_says():
     assert found.environment.preload == "torch"
 
 
-def test_a_learner_needs_no_profile_and_runs_the_python_that_joins():
+def test_a_learner_without_a_profile_runs_the_current_python():
     import sys
 
     one = replace(plan(Path("/x")), site="nowhere", scheduler="pbs", login="login.nowhere")
@@ -145,14 +145,14 @@ def test_a_learner_needs_no_profile_and_runs_the_python_that_joins():
     assert found.environment.setup == ()
 
 
-def test_the_folder_gets_what_only_the_teachers_profile_knows():
+def test_an_opened_plan_holds_scheduler_and_login_of_the_profile():
     one = workshop_plan.opened(replace(plan(Path("/x")), site="polaris"))
     assert one.scheduler == "pbs"
     assert one.login == site.load("polaris").login
     assert one.version
 
 
-def test_learners_without_the_profile_get_the_job_that_it_asks_for(
+def test_learners_without_the_profile_request_the_job_settings_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
