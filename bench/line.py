@@ -10,8 +10,8 @@ from pathlib import Path
 from table import NotMeasured, Row
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "slurm"))
-from elsewhere import Elsewhere
 from machines import Machines, missing
+from remote_python import Elsewhere
 
 MOST = 5.0
 BEGIN = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkout import ROOT
-from playing import Played, play, wrong_answers
+from lesson_runner import Played, play, wrong_answers
 from rankroom.course.lessons import LESSONS, Lesson
 
 pytestmark = pytest.mark.cluster

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elsewhere import Elsewhere
 from hub_packages import HubPackages
 from labs import PYTHON, Opened, make_home, profile
 from machines import CHECKOUT, FILES, Machines
+from remote_python import Elsewhere
 
 BASE = "http://127.0.0.1:8000"  # the proxy, to which a site's TLS server forwards
 EXAMPLE = CHECKOUT / "slurm" / "workshop" / "jupyterhub_config.py"

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elsewhere import LISTENER, Elsewhere
 from labs import end_lines, jobs, make_home, settings
 from machines import Machines
 from numbered import GATED
+from remote_python import LISTENER, Elsewhere
 
 NOT_THEIRS = ("sshd", LISTENER.name, "<defunct>")
 NUMBERED = GATED.format(gate="gate")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inside import Inside, cluster_folder
+from job_python import Inside, cluster_folder
 from machines import CHECKOUT, Machines
 
 TESTS = str(CHECKOUT / "tests" / "support")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inside import Inside
+from job_python import Inside
 from machines import CHECKOUT, Machines
 from rankroom.scheduler import jobs, step_launcher
 from rankroom.scheduler.site import Container, Site

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inside import Inside
+from job_python import Inside
 from machines import Machines
 
 MODULE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from inside import Inside
+from job_python import Inside
 from machines import CHECKOUT, Machines
 
 FAKES = CHECKOUT / "tests" / "support" / "fakes" / "pbs"

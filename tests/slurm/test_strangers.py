@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inside import Inside, cluster_folder
+from job_python import Inside, cluster_folder
 from machines import Machines
 
 PYTHON = sys.executable

@@ -15,8 +15,8 @@ import pytest
 
 import labs
 from checkout import SUPPORT
-from elsewhere import Elsewhere
 from machines import Machines
+from remote_python import Elsewhere
 from test_strangers import LISTEN, PYTHON, TRY, ports
 
 USER = "root"  # alice's account on her laptop

@@ -1,6 +1,6 @@
 """Start here."""
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "hello.0": [("def hello(rank, size):\n    return f'hello from {rank} of 2'", "it should be")]

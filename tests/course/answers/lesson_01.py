@@ -1,6 +1,6 @@
 """Hello, ranks."""
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "hello.1": [

@@ -1,6 +1,6 @@
 """Collectives."""
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "collectives.1": [

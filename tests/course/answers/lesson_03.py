@@ -1,6 +1,6 @@
 """Ring all-reduce."""
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "ring.1": [("def neighbours(rank, size):\n    return (rank - 1) % size, (rank + 1) % size", "sends to rank")],

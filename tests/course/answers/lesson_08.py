@@ -3,7 +3,7 @@
 import ast
 import re
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "deepspeed.1": [

@@ -2,7 +2,7 @@
 
 import re
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "model.1": [

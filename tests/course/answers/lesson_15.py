@@ -2,7 +2,7 @@
 
 import re
 
-from playing import Played
+from lesson_runner import Played
 
 _ASKS = (
     'def asks(node, tasks, cpus):\n    return f"""#SBATCH --ntasks-per-node={tasks}\n'

@@ -1,6 +1,6 @@
 """Lab on a compute node."""
 
-from playing import Played
+from lesson_runner import Played
 
 WRONG = {
     "shared.1": [

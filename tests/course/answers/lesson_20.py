@@ -2,7 +2,7 @@
 
 import re
 
-from playing import Played, read, solutions
+from lesson_runner import Played, read, solutions
 
 _SOLVED = solutions(read("20_capstone.ipynb"))
 _WRAP = (

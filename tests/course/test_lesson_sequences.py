@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kernel import Kernel
-from playing import Played, read, read_on, tidy
+from lesson_runner import Played, read, read_on, tidy
 from rankroom.course.lessons import LESSONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.thorough]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from playing import from_library, untouched
+from lesson_runner import from_library, untouched
 from rankroom.course.lessons import LESSONS
 
 

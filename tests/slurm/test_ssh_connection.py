@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from elsewhere import Elsewhere
 from machines import Machines
 from rankroom.ssh.connection import CONNECT_TIMEOUT_S
+from remote_python import Elsewhere
 
 LINE = "from rankroom.errors import SshError\nfrom rankroom.ssh.connection import SshConnection\n"
 PORT = 2222

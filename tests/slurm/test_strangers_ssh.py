@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from elsewhere import Elsewhere
 from machines import Machines
-from test_line import ASKED, LINE, SERVER
+from remote_python import Elsewhere
+from test_ssh_connection import ASKED, LINE, SERVER
 
 PYTHON = sys.executable
 SSH_CONFIG = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from playing import read, right_answers, solutions, wrong_answers
+from lesson_runner import read, right_answers, solutions, wrong_answers
 from rankroom.course.exercise import Learner, Wrong, find
 from rankroom.course.lessons import LESSONS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from playing import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
+from lesson_runner import CHECK, NOTEBOOKS, SOLUTION, read, solutions, wrong_answers
 from rankroom.course.exercise import all_exercises
 from rankroom.course.lessons import LESSONS
 from rankroom.supervisor import runs

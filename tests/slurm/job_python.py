@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from elsewhere import LISTENER
 from machines import Machines
+from remote_python import LISTENER
 
 
 class Inside:
