@@ -34,7 +34,7 @@ NAMES = [
     "straggler",
     "start",
     "ranks_ready",
-    "line",
+    "reconnect",
     "memory",
     "idle",
     "horovod_init",

@@ -100,16 +100,16 @@ class JobSupervisor:
 
     async def _way(self) -> str:
         """Open the way to the supervisor, and return the address here that leads to it."""
-        line = self._place
-        if not isinstance(line, SshConnection):
+        connection = self._place
+        if not isinstance(connection, SshConnection):
             return self.address
         host, _, port = self.address.removeprefix("tcp://").rpartition(":")
         if self._site.ssh_to_nodes:
-            self._to_node = line = SshConnection(line.name, False, node=self.node)
-            await line.open(self._told)
+            self._to_node = connection = SshConnection(connection.name, False, node=self.node)
+            await connection.open(self._told)
         digest = hashlib.sha256(str(self._folder).encode()).hexdigest()[:8]
-        local = line.socket.with_name(f"{line.socket.name[:8]}-{digest}")
-        await line.forward(local, host, int(port))
+        local = connection.socket.with_name(f"{connection.socket.name[:8]}-{digest}")
+        await connection.forward(local, host, int(port))
         return f"ipc://{local}"
 
 
