@@ -117,8 +117,12 @@ ends = {rank: int(text.split()[0].strip("'")) for rank, text in run.results.item
     )
     assert min(counts) >= 50
     run, here = laptop.do("[run.id, store.paths(run.id).events.read_text()]")
-    runs = laptop.machines.home("alice") / ".local/share/rankroom/runs"
-    assert here == (runs / run / "events.jsonl").read_text()
+    assert here == (on_site(laptop, run) / "events.jsonl").read_text()
+
+
+def on_site(laptop: Laptop, run: str) -> Path:
+    """Return the folder of a run's record on the site."""
+    return laptop.machines.home("alice") / ".local/share/rankroom/runs" / run
 
 
 def running(machines: Machines, user: str = "alice") -> dict[str, Any]:

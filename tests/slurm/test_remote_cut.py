@@ -5,6 +5,7 @@ In the end, the local record has every line of a run exactly once.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 
 from labs import jobs, profile
 from machines import Machines
-from remote import Laptop, assert_whole, begin, until, until_nothing_runs
+from rankroom.system.polling import poll_until
+from remote import Laptop, assert_whole, begin, on_site, until, until_nothing_runs
 
 AWHILE_S = 3.0
 SLEEP_S = 15.0
@@ -53,11 +55,13 @@ def test_a_cut_connection_is_reported_and_the_run_continues(laptop: Laptop, gate
     assert_whole(laptop)
 
 
-def test_a_run_told_to_end_while_disconnected_has_a_complete_record(laptop: Laptop, gate: Path):
+def test_a_run_that_ends_while_disconnected_has_a_complete_record(laptop: Laptop, gate: Path):
     begin(laptop)
     laptop.machines.unplug("laptop", "campus")
     until(laptop, "lost")
     gate.touch()
+    record = on_site(laptop, laptop.do("run.id")) / "run.json"
+    assert poll_until(lambda: json.loads(record.read_text())["state"] == "done", 60)
     laptop.machines.plug("laptop", "campus")
     until(laptop, "running")
     assert_whole(laptop)
