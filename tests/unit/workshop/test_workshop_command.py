@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,11 +19,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import another_user
+import rankroom
 from fake_scheduler import DOWN, FakeScheduler
 from rankroom.cli import joined_workshop, main, watched_workshop, workshop_command
 from rankroom.cli.terminal import Terminal
 from rankroom.errors import LabError, UsageError
-from rankroom.scheduler import site
+from rankroom.scheduler import probe, site, site_check
 from rankroom.system import gpus, python_command
 from rankroom.workshop import node_server, plan_check, seat, workshop_plan
 from rankroom.workshop.invitation import keep_job
@@ -35,9 +37,17 @@ from workshops import opened, plan, reachable
 ME = pwd.getpwuid(os.getuid()).pw_name
 
 
+PROBED = {
+    "python": "3.11.2", "executable": sys.executable, "host": "login",
+    "rankroom": rankroom.__version__, "horovod": "0.28.1", "ours": True, "frameworks": [],
+}  # fmt: skip
+
+
 @pytest.fixture
 def base(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    # A real probe imports every framework, which takes seconds.
+    monkeypatch.setattr(site_check, "PROBE_SOURCE", f"print({probe.MARK + json.dumps(PROBED)!r})")
     with reachable() as folder:
         yield folder
 
