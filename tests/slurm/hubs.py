@@ -13,7 +13,7 @@ from typing import Any
 from hub_packages import HubPackages
 from labs import PYTHON, Opened, make_home, profile
 from machines import CHECKOUT, FILES, Machines
-from remote_python import Elsewhere
+from remote_python import RemotePython
 
 BASE = "http://127.0.0.1:8000"  # the proxy, to which a site's TLS server forwards
 EXAMPLE = CHECKOUT / "slurm" / "workshop" / "jupyterhub_config.py"
@@ -68,7 +68,7 @@ class Hub:
             self._process = machines.start(
                 "login", self.words(), "root", stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self._outside = Elsewhere(machines, "login", "root", {})
+        self._outside = RemotePython(machines, "login", "root", {})
         self._outside.do(CLIENT)
         deadline = time.monotonic() + 120
         while self.ask("GET", "/hub/api/")[0] != 200:

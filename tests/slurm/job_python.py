@@ -8,14 +8,13 @@ import select
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from machines import Machines
 from remote_python import LISTENER
 
 
-class Inside:
+class JobPython:
     """A job of `user` with a Python process on its first node; `options` are sbatch's."""
 
     def __init__(self, machines: Machines, user: str, *options: str) -> None:
@@ -81,15 +80,10 @@ class Inside:
         for pipe in self._pipes:
             os.close(pipe)
 
-    def __enter__(self) -> Inside:
+    def __enter__(self) -> JobPython:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

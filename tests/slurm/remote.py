@@ -11,7 +11,7 @@ from typing import Any
 from labs import end_lines, jobs, make_home, settings
 from machines import Machines
 from numbered import GATED
-from remote_python import LISTENER, Elsewhere
+from remote_python import LISTENER, RemotePython
 
 NOT_THEIRS = ("sshd", LISTENER.name, "<defunct>")
 NUMBERED = GATED.format(gate="gate")
@@ -54,7 +54,7 @@ class Laptop:
         folder = machines.root / f"home-{time.monotonic_ns()}"
         self.home = make_home(machines, folder, user, **sites)
         given = dict(each.split("=", 1) for each in settings(self.home))
-        self._python = Elsewhere(machines, machine, user, {**given, **environment})
+        self._python = RemotePython(machines, machine, user, {**given, **environment})
         self.do = self._python.do
         self.until = self._python.until
         self.do(IMPORTS)

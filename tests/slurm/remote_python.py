@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from machines import Machines
@@ -17,7 +16,7 @@ from machines import Machines
 LISTENER = Path(__file__).with_name("listener.py")
 
 
-class Elsewhere:
+class RemotePython:
     """Python on `machine` as `user`; its functions `go` and `wait` take coroutines."""
 
     def __init__(
@@ -59,15 +58,10 @@ class Elsewhere:
         self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> RemotePython:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _read(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_python import Inside, cluster_folder
+from job_python import JobPython, cluster_folder
 from machines import CHECKOUT, Machines
 
 TESTS = str(CHECKOUT / "tests" / "support")
@@ -25,14 +25,16 @@ time.monotonic() - begun
 
 
 @pytest.fixture(scope="module")
-def job(machines: Machines) -> Iterator[Inside]:
+def job(machines: Machines) -> Iterator[JobPython]:
     """Four ranks on two nodes with two GPUs each."""
-    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2") as job:
+    with JobPython(
+        machines, "alice", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2"
+    ) as job:
         job.do(START.format(how=""))
         yield job
 
 
-def test_ranks_are_placed_node_by_node(job: Inside):
+def test_ranks_are_placed_node_by_node(job: JobPython):
     found = job.do(
         """
 values(cluster, '''
@@ -51,7 +53,7 @@ own = [os.environ["HOROVOD_" + name] for name in names]
         assert found[rank][6:] == [str(rank), "0,1", "2", str(cross), "2", "eth0"]
 
 
-def test_tensorflows_workers_are_on_their_nodes(job: Inside):
+def test_tensorflows_workers_are_on_their_nodes(job: JobPython):
     config = job.do(
         "import json; values(cluster, 'import os; os.environ[\"TF_CONFIG\"]', ranks=[0])"
     )
@@ -61,7 +63,7 @@ def test_tensorflows_workers_are_on_their_nodes(job: Inside):
     assert len(set(workers)) == 4
 
 
-def test_a_cluster_describes_its_job_nodes_and_processes(job: Inside):
+def test_a_cluster_describes_its_job_nodes_and_processes(job: JobPython):
     words = job.do("cluster.describe()")
     assert words.startswith(f"job-{job.job}-")
     assert words.endswith("4 ranks on c1, c2 (one GPU each)")
@@ -70,7 +72,7 @@ def test_a_cluster_describes_its_job_nodes_and_processes(job: Inside):
     assert named == seen
 
 
-def test_collectives_cross_nodes(job: Inside):
+def test_collectives_cross_nodes(job: JobPython):
     found = job.do(
         """
 values(cluster, '''
@@ -85,7 +87,7 @@ dist.all_reduce(x := torch.ones(1) * rank)
     assert found == [[0, 6.0, 6.0], [0, 6.0, 6.0], [1, 6.0, 6.0], [1, 6.0, 6.0]]
 
 
-def test_an_interrupt_reaches_all_nodes(job: Inside):
+def test_an_interrupt_reaches_all_nodes(job: JobPython):
     ended = job.do(
         """
 run = cluster.run('''
@@ -107,7 +109,7 @@ run.wait(60)
     assert job.do("values(cluster, 'hvd.allreduce(torch.ones(1), op=hvd.Sum).item()')") == [4.0] * 4
 
 
-def test_a_rank_killed_on_another_node_is_reported_and_restarted(job: Inside):
+def test_a_rank_killed_on_another_node_is_reported_and_restarted(job: JobPython):
     first, ended, said = job.do(
         """
 run = finish(cluster, '''
@@ -138,7 +140,7 @@ hvd.init()
     assert [each[0] for each in again][:3] == pids[:3]
 
 
-def test_cpu_and_memory_use_of_ranks_on_all_nodes_is_reported(job: Inside):
+def test_cpu_and_memory_use_of_ranks_on_all_nodes_is_reported(job: JobPython):
     looked = job.do(
         """
 from rankroom.rpc.client import ask
@@ -164,7 +166,7 @@ looked
     assert all(each["memory"] > 10 << 20 for each in looked.values())
 
 
-def test_ranks_know_how_much_time_their_job_has(job: Inside):
+def test_ranks_know_how_much_time_their_job_has(job: JobPython):
     left = job.do("values(cluster, 'import rankroom; [rankroom.time_left()]')")
     assert len(left) == 4 and all(0 < each[0] <= 600 for each in left)
     called = job.do(
@@ -191,14 +193,14 @@ from rankroom.record.store import Store
     assert note.startswith(f"the time limit of job {job.job} is reached at ")
 
 
-def test_stop_leaves_nothing_on_any_node(job: Inside):
+def test_stop_leaves_nothing_on_any_node(job: JobPython):
     assert set(job.processes()) == {"c1", "c2"}
     job.do("cluster.stop()")
     job.until_gone()
     assert list((job.machines.home("alice") / ".local/share/rankroom/clusters").iterdir()) == []
 
 
-def test_ranks_without_their_supervisor_end(job: Inside):
+def test_ranks_without_their_supervisor_end(job: JobPython):
     job.do(START.format(how="ranks=3"))
     assert job.do("[rank.host for rank in cluster.ranks]") == ["c1", "c1", "c2"]
     state, words = job.do(
@@ -218,7 +220,7 @@ run.wait(60)
 
 
 def test_the_end_of_the_job_ends_everything(machines: Machines):
-    with Inside(machines, "bob", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0") as job:
+    with JobPython(machines, "bob", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0") as job:
         job.do(START.format(how=""))
         found = job.do("[[rank.device, rank.host] for rank in cluster.ranks]")
         assert [device for device, _ in found] == ["cpu", "cpu"]
@@ -240,7 +242,7 @@ def test_the_end_of_the_job_ends_everything(machines: Machines):
     ids=["by task", "in all"],
 )
 def test_ranks_see_all_gpus_however_their_job_asked_for_them(machines: Machines, asked):
-    with Inside(machines, "bob", *asked) as job:
+    with JobPython(machines, "bob", *asked) as job:
         job.do(START.format(how=""))
         found = job.do(
             "values(cluster, 'import os; [device, os.environ[\"CUDA_VISIBLE_DEVICES\"]]')"
@@ -275,7 +277,7 @@ def test_a_node_that_is_cut_off_is_named_and_what_its_ranks_wrote_joins_the_reco
     machines: Machines,
 ):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
-    with Inside(machines, "alice", *options) as job:
+    with JobPython(machines, "alice", *options) as job:
         job.do(START.format(how=""))
         job.do(
             """
@@ -326,7 +328,7 @@ log(run, 1)
 @pytest.mark.thorough  # as before
 def test_a_crashed_node_is_named_and_ranks_of_other_nodes_are_released(machines: Machines):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--no-kill")
-    with Inside(machines, "alice", *options) as job:
+    with JobPython(machines, "alice", *options) as job:
         job.do(START.format(how=""))
         job.do(
             "values(cluster, 'import torch, horovod.torch as hvd; hvd.init(); kept = rank; [1]')"
@@ -365,7 +367,7 @@ run.wait(90)
 @pytest.mark.thorough  # as before
 def test_a_cluster_whose_job_is_requeued_ends_and_records_the_reason(machines: Machines):
     options = ("--nodelist=c3,c4", "--nodes=2", "--ntasks-per-node=1", "--requeue")
-    with Inside(machines, "alice", *options) as job:
+    with JobPython(machines, "alice", *options) as job:
         job.do(START.format(how="name='mine'"))
         job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
         folder = cluster_folder(machines, "alice", "mine")

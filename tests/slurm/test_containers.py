@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from job_python import Inside
+from job_python import JobPython
 from machines import CHECKOUT, Machines
 from rankroom.scheduler import jobs, step_launcher
 from rankroom.scheduler.site import Container, Site
@@ -42,7 +42,7 @@ def test_ranks_of_two_nodes_are_in_the_container(machines: Machines, site: Site)
     words = shlex.join(jobs.contained(site, [site.container.python]))
     assert any(words in line.replace("'", "") for line in jobs.body(site, []))
     options = ("--nodes=2", "--ntasks-per-node=1")
-    with Inside(machines, "alice", *options) as job:
+    with JobPython(machines, "alice", *options) as job:
         job.do(
             "import os\nfrom cells import values\nfrom rankroom.cluster.local import Cluster\n"
             f"os.environ[{step_launcher.PYTHON_VARIABLE!r}] = {words!r}\ncluster = Cluster.local()"

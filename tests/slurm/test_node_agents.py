@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_python import Inside
+from job_python import JobPython
 from machines import Machines
 
 MODULE = """
@@ -21,10 +21,10 @@ WHERE = "import os, socket, slow; [socket.gethostname(), slow.by, os.getppid(), 
 
 
 @pytest.fixture(scope="module")
-def job(machines: Machines) -> Iterator[Inside]:
+def job(machines: Machines) -> Iterator[JobPython]:
     """Four ranks on two nodes, whose agents have imported a module."""
     machines.put("alice", "slow.py", MODULE)
-    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=2") as job:
+    with JobPython(machines, "alice", "--nodes=2", "--ntasks-per-node=2") as job:
         job.do(
             "import os, time\nfrom cells import failure, finish, log, states, values\n"
             "from rankroom.cluster.local import Cluster\n"
@@ -34,7 +34,7 @@ def job(machines: Machines) -> Iterator[Inside]:
         yield job
 
 
-def agents(job: Inside) -> dict[str, int]:
+def agents(job: JobPython) -> dict[str, int]:
     """The process id of each node's agent, found as the parent of its ranks."""
     found = {}
     for node in ("c1", "c2"):
@@ -51,7 +51,7 @@ def agents(job: Inside) -> dict[str, int]:
     return found
 
 
-def test_each_node_has_an_agent_that_imports_once(job: Inside):
+def test_each_node_has_an_agent_that_imports_once(job: JobPython):
     machines = job.machines
     found = job.do(f"values(cluster, {WHERE!r})")
     by_node = agents(job)
@@ -67,7 +67,7 @@ def test_each_node_has_an_agent_that_imports_once(job: Inside):
     ]
 
 
-def test_a_restarted_rank_is_forked_on_its_node(job: Inside):
+def test_a_restarted_rank_is_forked_on_its_node(job: JobPython):
     before = agents(job)
     pids = job.do("[rank.pid for rank in cluster.ranks]")
     job.do("cluster.restart([2])")
@@ -79,7 +79,7 @@ def test_a_restarted_rank_is_forked_on_its_node(job: Inside):
     assert sorted((job.machines.home("alice") / "imported").read_text().split()) == ["c1", "c2"]
 
 
-def test_ranks_of_a_killed_agent_end_and_are_restarted_by_a_new_one(job: Inside):
+def test_ranks_of_a_killed_agent_end_and_are_restarted_by_a_new_one(job: JobPython):
     before = agents(job)
     job.do("run = cluster.run('import time; print(rank, flush=True); time.sleep(1000)')")
     job.do("while not all(log(run, rank) for rank in range(4)): time.sleep(0.05)")
@@ -106,7 +106,7 @@ run.wait(60)
     assert job.do(f"values(cluster, {summed!r})") == [1.0] * 4
 
 
-def test_an_interrupted_run_gives_up_a_silent_node_whose_ranks_survive(job: Inside):
+def test_an_interrupted_run_gives_up_a_silent_node_whose_ranks_survive(job: JobPython):
     """The agent is stopped, but Slurm still hears from the node and the step: neither has ended."""
     before = agents(job)
     job.do(
@@ -151,7 +151,7 @@ while late() != {2, 3} and time.monotonic() < deadline: time.sleep(0.2)
 
 
 @pytest.mark.thorough  # the agent checks on its supervisor after a minute of silence
-def test_ranks_survive_a_minute_of_silence_between_supervisor_and_agent(job: Inside):
+def test_ranks_survive_a_minute_of_silence_between_supervisor_and_agent(job: JobPython):
     """The srun that connects supervisor and agent is stopped."""
     before = agents(job)
     job.do("values(cluster, 'kept = rank')")
@@ -171,7 +171,7 @@ def test_ranks_survive_a_minute_of_silence_between_supervisor_and_agent(job: Ins
     assert agents(job) == before
 
 
-def test_agents_end_with_their_supervisor(job: Inside):
+def test_agents_end_with_their_supervisor(job: JobPython):
     job.do("import signal; os.kill(cluster.info.supervisor, signal.SIGKILL)")
     job.until_gone()
     job.do("cluster.stop()")
@@ -179,7 +179,7 @@ def test_agents_end_with_their_supervisor(job: Inside):
 
 def test_with_preloading_off_ranks_are_not_forked_and_can_be_restarted(machines: Machines):
     options = ("--nodes=2", "--ntasks-per-node=1", "--nodelist=c3,c4")
-    with Inside(machines, "alice", *options) as job:
+    with JobPython(machines, "alice", *options) as job:
         job.do(
             "import os\nfrom cells import values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local(preload='none')"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from job_python import Inside
+from job_python import JobPython
 from machines import CHECKOUT, Machines
 
 FAKES = CHECKOUT / "tests" / "support" / "fakes" / "pbs"
@@ -32,7 +32,7 @@ def test_a_pbs_job_places_ranks_on_its_nodes_and_restarts_one_in_place(machines:
     machines.put("alice", "nodes", "c1.example.org\nc2.example.org\nc2.example.org\n")
     machines.run("c1", ["mkdir", "-p", "pbs/jobs"], "alice")
     machines.put("alice", "pbs/jobs/42", json.dumps(about)[1:-1])
-    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
+    with JobPython(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
         job.do(f"{BECOME_PBS}\ncluster = Cluster.local()")
         where = "(rank, size, local_rank, __import__('socket').gethostname())"
         assert job.do(f"values(cluster, {where!r})") == [

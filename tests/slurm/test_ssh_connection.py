@@ -16,7 +16,7 @@ import pytest
 
 from machines import Machines
 from rankroom.ssh.connection import CONNECT_TIMEOUT_S
-from remote_python import Elsewhere
+from remote_python import RemotePython
 
 LINE = "from rankroom.errors import SshError\nfrom rankroom.ssh.connection import SshConnection\n"
 PORT = 2222
@@ -39,8 +39,8 @@ def settings(home: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def laptop(machines: Machines, home: Path) -> Iterator[Elsewhere]:
-    with Elsewhere(machines, "laptop", "root", settings(home)) as python:
+def laptop(machines: Machines, home: Path) -> Iterator[RemotePython]:
+    with RemotePython(machines, "laptop", "root", settings(home)) as python:
         python.do(LINE)
         yield python
 
@@ -90,7 +90,7 @@ def _inner(server: subprocess.Popen[str]) -> list[str]:
     return found
 
 
-def trouble(python: Elsewhere, what: str) -> tuple[str, str]:
+def trouble(python: RemotePython, what: str) -> tuple[str, str]:
     """Why an ssh operation failed, and the error message."""
     why, message = python.do(
         f"why = message = ''\ntry:\n    wait({what})\nexcept SshError as error:\n"
@@ -107,7 +107,7 @@ def logins(machines: Machines) -> int:
 # -- one shared connection
 
 
-def test_a_remote_command_keeps_its_arguments_input_and_exit_status(laptop: Elsewhere):
+def test_a_remote_command_keeps_its_arguments_input_and_exit_status(laptop: RemotePython):
     laptop.do("line = SshConnection('login')")
     said = "['printf', '%s|', 'a b', '$HOME', \"it's\", '*', '`id`', 'x\\ny']"
     assert laptop.do(f"wait(line.run({said})).output") == "a b|$HOME|it's|*|`id`|x\ny|"
@@ -119,9 +119,9 @@ def test_a_remote_command_keeps_its_arguments_input_and_exit_status(laptop: Else
     assert laptop.do("wait(line.run(['hostname'])).output.strip()") == "login"
 
 
-def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: Elsewhere):
+def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: RemotePython):
     before = logins(machines)
-    with Elsewhere(machines, "laptop", "root", settings(home)) as other:
+    with RemotePython(machines, "laptop", "root", settings(home)) as other:
         other.do(LINE)
         for python in (laptop, other):
             python.do("line = SshConnection('login')\nfirst = go(line.run(['hostname']))")
@@ -134,7 +134,7 @@ def test_two_processes_share_one_login(machines: Machines, home: Path, laptop: E
     assert laptop.do("wait(line.alive())") is False
 
 
-def test_a_command_without_a_connection_does_not_log_in(machines: Machines, laptop: Elsewhere):
+def test_a_command_without_a_connection_does_not_log_in(machines: Machines, laptop: RemotePython):
     before = logins(machines)
     done = laptop.do(
         "from rankroom.ssh import command\n"
@@ -148,11 +148,13 @@ def test_a_command_without_a_connection_does_not_log_in(machines: Machines, lapt
     assert logins(machines) == before
 
 
-def test_a_compute_node_is_reached_through_the_login_node(laptop: Elsewhere):
+def test_a_compute_node_is_reached_through_the_login_node(laptop: RemotePython):
     assert laptop.do("wait(SshConnection('c2').run(['hostname'])).output.strip()") == "c2"
 
 
-def test_a_node_is_reached_over_the_login_nodes_connection(machines: Machines, laptop: Elsewhere):
+def test_a_node_is_reached_over_the_login_nodes_connection(
+    machines: Machines, laptop: RemotePython
+):
     before = logins(machines)
     laptop.do(
         "login, node = SshConnection('login'), SshConnection('login', node='c2')\n"
@@ -166,7 +168,7 @@ def test_a_node_is_reached_over_the_login_nodes_connection(machines: Machines, l
     assert why == "lost" and "c2" in message and logins(machines) == before + 1
 
 
-def test_a_stale_control_socket_is_no_connection(machines: Machines, laptop: Elsewhere):
+def test_a_stale_control_socket_is_no_connection(machines: Machines, laptop: RemotePython):
     laptop.do("line = SshConnection('login')\nwait(line.open())")
     socket = laptop.do("str(line.socket)")
     machines.run("laptop", ["pkill", "-KILL", "-f", f"ControlPath={socket}"])
@@ -176,7 +178,7 @@ def test_a_stale_control_socket_is_no_connection(machines: Machines, laptop: Els
 
 
 def test_more_commands_than_maxsessions_all_run_over_one_login(
-    machines: Machines, home: Path, laptop: Elsewhere
+    machines: Machines, home: Path, laptop: RemotePython
 ):
     with another_sshd(machines, home, "MaxSessions 2") as log:
         laptop.do(
@@ -228,7 +230,7 @@ def there(machines: Machines) -> Iterator[int]:
 
 
 def test_ports_and_sockets_are_forwarded_and_closed(
-    machines: Machines, home: Path, laptop: Elsewhere, there: int
+    machines: Machines, home: Path, laptop: RemotePython, there: int
 ):
     laptop.do(
         GET
@@ -256,7 +258,7 @@ def test_ports_and_sockets_are_forwarded_and_closed(
 
 
 def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
-    machines: Machines, laptop: Elsewhere, there: int
+    machines: Machines, laptop: RemotePython, there: int
 ):
     laptop.do(GET + "import time\nport, line, told = free(), SshConnection('login'), []")
     laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
@@ -288,13 +290,13 @@ def test_a_cut_link_is_noticed_and_opened_again_with_its_forwards(
 
 
 def test_a_connection_reopened_by_another_process_is_used(
-    machines: Machines, home: Path, laptop: Elsewhere, there: int
+    machines: Machines, home: Path, laptop: RemotePython, there: int
 ):
     laptop.do(GET + "port, line, told = free(), SshConnection('login'), []")
     laptop.do("kept = go(line.keep(lambda state, words: told.append([state, words])))")
     laptop.until("told")
     laptop.do(f"wait(line.forward(port, 'c1', {there}))")
-    with Elsewhere(machines, "laptop", "root", settings(home)) as other:
+    with RemotePython(machines, "laptop", "root", settings(home)) as other:
         other.do(LINE + "line = SshConnection('login')\nwait(line.end())\nwait(line.open())")
         laptop.until("[state for state, _ in told] == ['open', 'lost', 'open']")
         assert laptop.until("get(port)") == "it is c1"
@@ -304,7 +306,9 @@ def test_a_connection_reopened_by_another_process_is_used(
 
 
 @pytest.mark.thorough
-def test_too_many_logins_at_once_are_tried_again(machines: Machines, home: Path, laptop: Elsewhere):
+def test_too_many_logins_at_once_are_tried_again(
+    machines: Machines, home: Path, laptop: RemotePython
+):
     with another_sshd(machines, home, "MaxStartups 1:100:1\nLoginGraceTime 0") as log:
         # A silent connection occupies the only place until it is closed.
         hold = (
@@ -336,7 +340,7 @@ def until_refused(log: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere):
+def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: RemotePython):
     names = [f"user{n}" for n in range(20)]
     # The default is 10:30:100; this server starts to refuse connections at three.
     with another_sshd(machines, home, "MaxStartups 3:30:100") as log:
@@ -365,7 +369,7 @@ def test_twenty_log_in_at_once(machines: Machines, home: Path, laptop: Elsewhere
         assert log.read_text().count("Accepted") == 20
 
 
-def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, laptop: Elsewhere):
+def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, laptop: RemotePython):
     key = home / "another"
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
     subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
@@ -378,7 +382,7 @@ def test_a_changed_host_key_is_not_accepted(machines: Machines, home: Path, lapt
     assert why == "unknown key" and "compare the key" in message
 
 
-def test_a_denied_key_and_a_wrong_name_are_told_apart(machines: Machines, laptop: Elsewhere):
+def test_a_denied_key_and_a_wrong_name_are_told_apart(machines: Machines, laptop: RemotePython):
     assert trouble(laptop, "SshConnection('carol@login').open()")[0] == "denied"
     assert trouble(laptop, "SshConnection('no.such.machine').open()")[0] == "unknown host"
     why, message = trouble(laptop, f"SshConnection('{machines.address('c3')}').open()")
@@ -413,11 +417,11 @@ ASKED = (
 
 
 def test_another_process_can_answer_the_questions_of_ssh(
-    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+    machines: Machines, home: Path, locked: None, laptop: RemotePython
 ):
     laptop.do("told = []\nline = SshConnection('login')")
     laptop.do("opening = go(line.open(lambda *words: told.append(words)))")
-    with Elsewhere(machines, "laptop", "root", settings(home)) as lab:
+    with RemotePython(machines, "laptop", "root", settings(home)) as lab:
         lab.do(ASKED)
         lab.until("asked('authenticity')")
         assert lab.do("[[q.host, q.secret] for q in asked('authenticity')]") == [["login", False]]
@@ -442,7 +446,7 @@ def test_another_process_can_answer_the_questions_of_ssh(
 
 @pytest.mark.thorough
 def test_questions_of_a_jump_host_do_not_count_towards_the_timeout(
-    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+    machines: Machines, home: Path, locked: None, laptop: RemotePython
 ):
     """Time that a question takes does not count towards the connection timeout."""
     laptop.do(ASKED + "opening = go(SshConnection('c2').open())")
@@ -468,7 +472,7 @@ def answer():
 
 
 def test_refusing_a_question_ends_the_login_attempt(
-    machines: Machines, home: Path, locked: None, laptop: Elsewhere
+    machines: Machines, home: Path, locked: None, laptop: RemotePython
 ):
     laptop.do(ASKED + "opening = go(SshConnection('login').open())")
     laptop.until("asked('authenticity')")
@@ -482,7 +486,7 @@ def test_refusing_a_question_ends_the_login_attempt(
 
 def test_an_unanswered_question_ends_the_login(machines: Machines, home: Path, locked: None):
     patience = {**settings(home), "RANKROOM_ASK_SECONDS": "1"}
-    with Elsewhere(machines, "laptop", "root", patience) as laptop:
+    with RemotePython(machines, "laptop", "root", patience) as laptop:
         laptop.do(LINE)
         why, message = trouble(laptop, "SshConnection('login').open()")
         assert why == "unanswered" and "what ssh asked was not answered (The authent" in message
@@ -496,7 +500,7 @@ def test_an_unanswered_question_ends_the_login(machines: Machines, home: Path, l
 
 
 def test_a_password_is_asked_and_a_wrong_one_asked_again(
-    machines: Machines, home: Path, laptop: Elsewhere
+    machines: Machines, home: Path, laptop: RemotePython
 ):
     shadow = machines.root / "etc" / "shadow"
     before = shadow.read_text()

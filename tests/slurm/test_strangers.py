@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_python import Inside, cluster_folder
+from job_python import JobPython, cluster_folder
 from machines import Machines
 
 PYTHON = sys.executable
@@ -102,11 +102,11 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def job(machines: Machines) -> Iterator[Inside]:
+def job(machines: Machines) -> Iterator[JobPython]:
     """Two ranks of alice's on two nodes, with the ports that frameworks open, and a home that all
     may enter."""
     machines.home("alice").chmod(0o755)
-    with Inside(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
+    with JobPython(machines, "alice", "--nodes=2", "--ntasks-per-node=1") as job:
         job.do(
             "from cells import finish, values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
@@ -143,7 +143,7 @@ def rank_ports(machines: Machines, node: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_processes_listen_only_on_the_address_of_their_node(machines: Machines, job: Inside):
+def test_processes_listen_only_on_the_address_of_their_node(machines: Machines, job: JobPython):
     listening = {node: ports(machines, node, "alice") for node in ("c1", "c2")}
     assert len(listening["c1"]) > 5
     for node, places in listening.items():
@@ -152,7 +152,7 @@ def test_processes_listen_only_on_the_address_of_their_node(machines: Machines, 
 
 @pytest.mark.parametrize("place", ["c1", "c2", "c3", "login"])
 def test_framework_ports_refuse_other_users_except_from_other_nodes_of_the_job(
-    machines: Machines, job: Inside, place: str
+    machines: Machines, job: JobPython, place: str
 ):
     script = machines.put("bob", "knock.py", KNOCK)
     reached = {
@@ -173,7 +173,7 @@ def test_framework_ports_refuse_other_users_except_from_other_nodes_of_the_job(
         assert True in json.loads(said.splitlines()[-1]).values()
 
 
-def test_a_note_names_framework_ports_open_to_the_other_nodes(machines: Machines, job: Inside):
+def test_a_note_names_framework_ports_open_to_the_other_nodes(machines: Machines, job: JobPython):
     notes = job.do("frameworks.info.notes")
     for framework in ("torch.distributed", "tf.distribute"):
         [note] = [each for each in notes if f"connect to the ports of {framework}" in each]
@@ -181,7 +181,7 @@ def test_a_note_names_framework_ports_open_to_the_other_nodes(machines: Machines
 
 
 @pytest.mark.parametrize("place", ["c1", "c2", "login"])
-def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str):
+def test_no_port_answers_a_stranger(machines: Machines, job: JobPython, place: str):
     script = machines.put("bob", "try.py", TRY)
     reached = [
         f"{address}:{port}"
@@ -200,7 +200,7 @@ def test_no_port_answers_a_stranger(machines: Machines, job: Inside, place: str)
 
 def test_another_user_of_the_node_receives_no_output_of_ranks(machines: Machines):
     script = machines.put("bob", "listen.py", LISTEN)
-    with Inside(machines, "alice", "--nodelist=c3", "--ntasks=2") as job:
+    with JobPython(machines, "alice", "--nodelist=c3", "--ntasks=2") as job:
         job.do(
             "from cells import values\nfrom rankroom.cluster.local import Cluster\n"
             "cluster = Cluster.local()\nvalues(cluster, 'rank')"
@@ -221,7 +221,7 @@ def test_another_user_of_the_node_receives_no_output_of_ranks(machines: Machines
     assert b"a secret" not in heard and b"IDS|MSG" not in heard
 
 
-def test_the_owner_can_connect_and_another_user_cannot(machines: Machines, job: Inside):
+def test_the_owner_can_connect_and_another_user_cannot(machines: Machines, job: JobPython):
     # The ports answer a user who can read the connection files, so a refusal means something.
     file = "/home/alice/.local/share/rankroom/clusters/*/ipp/security/ipcontroller-client.json"
     code = (
@@ -233,7 +233,7 @@ def test_the_owner_can_connect_and_another_user_cannot(machines: Machines, job: 
     assert "[0, 1]" not in denied
 
 
-def test_another_user_can_read_no_file_of_a_cluster(machines: Machines, job: Inside):
+def test_another_user_can_read_no_file_of_a_cluster(machines: Machines, job: JobPython):
     folder = cluster_folder(machines, "alice")
     files = [file for file in folder.rglob("*") if file.is_file()]
     names = {file.name for file in files}
@@ -247,7 +247,7 @@ def test_another_user_can_read_no_file_of_a_cluster(machines: Machines, job: Ins
     assert "Permission denied" in machines.run("c2", ["ls", runs], "bob")
 
 
-def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: Inside):
+def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, job: JobPython):
     folder = cluster_folder(machines, "alice")
     secrets = {json.loads((folder / "cluster.json").read_text())["rpc_key"]}
     for name in ("client", "engine"):

@@ -16,7 +16,7 @@ import pytest
 import labs
 from checkout import SUPPORT
 from machines import Machines
-from remote_python import Elsewhere
+from remote_python import RemotePython
 from test_strangers import LISTEN, PYTHON, TRY, ports
 
 USER = "root"  # alice's account on her laptop
@@ -38,11 +38,11 @@ def here(machines: Machines) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(machines: Machines, here: Path) -> Iterator[Elsewhere]:
+def cluster(machines: Machines, here: Path) -> Iterator[RemotePython]:
     """Two ranks on two nodes, and a home on the site that all may enter."""
     machines.home("alice").chmod(0o755)
     environment = dict(word.split("=", 1) for word in labs.settings(here))
-    with Elsewhere(machines, "laptop", USER, environment) as python:
+    with RemotePython(machines, "laptop", USER, environment) as python:
         tests = repr(str(SUPPORT))
         assert python.do(BEGIN.replace("TESTS", tests), 240) == [0, 1]
         yield python
@@ -62,7 +62,9 @@ def listening(machines: Machines) -> dict[str, list[str]]:
     return {machine: places for machine, places in found.items() if places}
 
 
-def test_only_the_supervisors_node_listens_at_its_address(machines: Machines, cluster: Elsewhere):
+def test_only_the_supervisors_node_listens_at_its_address(
+    machines: Machines, cluster: RemotePython
+):
     found = listening(machines)
     # The login node needs only ssh, and the laptop no port at all. On a node that has neither the
     # controller nor the supervisor, ranks only connect.
@@ -71,7 +73,7 @@ def test_only_the_supervisors_node_listens_at_its_address(machines: Machines, cl
 
 
 @pytest.mark.parametrize("user", ["bob"])
-def test_no_port_answers_a_stranger(machines: Machines, cluster: Elsewhere, user: str):
+def test_no_port_answers_a_stranger(machines: Machines, cluster: RemotePython, user: str):
     script = machines.put(user, "try.py", TRY)
     for machine, tried in listening(machines).items():
         said = machines.run(machine, [PYTHON, script, *tried], user)
@@ -79,7 +81,7 @@ def test_no_port_answers_a_stranger(machines: Machines, cluster: Elsewhere, user
         assert "stranger" not in machines.run(machine, ["ls", "/tmp"])
 
 
-def test_another_user_receives_no_results_of_ranks(machines: Machines, cluster: Elsewhere):
+def test_another_user_receives_no_results_of_ranks(machines: Machines, cluster: RemotePython):
     for machine, places in listening(machines).items():
         script = machines.put("bob", "listen.py", LISTEN)
         with machines.start(
@@ -92,7 +94,7 @@ def test_another_user_receives_no_results_of_ranks(machines: Machines, cluster: 
         assert b"a secret" not in heard and b"IDS|MSG" not in heard, machine
 
 
-def test_another_user_can_read_no_file(machines: Machines, cluster: Elsewhere, here: Path):
+def test_another_user_can_read_no_file(machines: Machines, cluster: RemotePython, here: Path):
     home = machines.home("alice")
     tried = 0
     for folder in (home / ".local/share/rankroom", home / ".rankroom"):
@@ -110,7 +112,9 @@ def test_another_user_can_read_no_file(machines: Machines, cluster: Elsewhere, h
     assert "Permission denied" in said
 
 
-def test_no_secret_is_shown_by_ps_or_scontrol(machines: Machines, cluster: Elsewhere, here: Path):
+def test_no_secret_is_shown_by_ps_or_scontrol(
+    machines: Machines, cluster: RemotePython, here: Path
+):
     secrets = set()
     for root in (machines.home("alice") / ".local/share/rankroom", here / "data"):
         for file in root.glob("clusters/*/cluster.json"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from machines import Machines
-from remote_python import Elsewhere
+from remote_python import RemotePython
 from test_ssh_connection import ASKED, LINE, SERVER
 
 PYTHON = sys.executable
@@ -42,11 +42,11 @@ def open_home(machines: Machines) -> Iterator[None]:
 opened = pytest.fixture(open_home)
 
 
-def alice(machines: Machines, key: str = "id_ed25519", home: str = "/home/alice/r") -> Elsewhere:
+def alice(machines: Machines, key: str = "id_ed25519", home: str = "/home/alice/r") -> RemotePython:
     """A process of alice's on the login node that can open an ssh connection to c1."""
     config = machines.put("alice", f"ssh_config_{key}", SSH_CONFIG.format(key=key))
     own = {"RANKROOM_SSH": f"ssh -F {config}", "RANKROOM_HOME": home}
-    python = Elsewhere(machines, "login", "alice", own)
+    python = RemotePython(machines, "login", "alice", own)
     python.do(LINE)
     return python
 
