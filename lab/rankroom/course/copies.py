@@ -12,7 +12,7 @@ from pathlib import Path
 from rankroom.course.lessons import LESSONS, folder
 from rankroom.errors import UsageError
 
-FOR_TEACHERS = ["README.md", "quickstart.ipynb"]  # the first refers to the second
+FOR_TEACHERS = ["README.md", "quickstart.ipynb"]  # the README links to the quickstart
 
 
 def copy_to(into: Path, of_learner: bool = False) -> dict[str, bool]:
