@@ -15,13 +15,14 @@ import ipyparallel
 import psutil
 import pytest
 
+from cells import allowed
 from rankroom.cluster.local import Cluster
 from rankroom.errors import StartError
 from rankroom.system import process_tree
 
 pytestmark = pytest.mark.cluster
 
-AT_ONCE_S = 2.0  # from the restart of a rank until it has the preloaded module
+AT_ONCE_S = allowed(2.0)  # from the restart of a rank until it has the preloaded module
 
 IMPORTED = "import sys; [name in sys.modules for name in ('torch', 'slow_module')]"
 OWN = """
@@ -223,7 +224,7 @@ while counts[0] == before: time.sleep(0.01)
         cluster.stop()
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_restarted_rank_does_not_import_preloaded_modules_again(home: Path, beside: Path):
     """It is ready before it could have imported the preloaded module again."""
     (beside / "slow_module.py").write_text(f"import time; time.sleep({2 * AT_ONCE_S})")
@@ -270,7 +271,7 @@ def test_ranks_that_are_not_to_be_forked_are_programs_of_their_own(home: Path):
         cluster.stop()
 
 
-@pytest.mark.parametrize("preload", ["", "none"])
+@pytest.mark.parametrize("preload", ["", pytest.param("none", marks=pytest.mark.thorough)])
 def test_a_rank_calls_its_atexit_functions_when_it_ends(home: Path, tmp_path: Path, preload: str):
     """Libraries register functions with atexit that remove files or complete logs."""
     cluster = Cluster.local(ranks=2, preload=preload)
@@ -308,7 +309,7 @@ def test_ranks_end_with_their_node_agent(home: Path):
     assert process_tree.marked(process_tree.CLUSTER_MARK, cluster.paths.folder) == set()
 
 
-@pytest.mark.parametrize("preload", ["", "none"])
+@pytest.mark.parametrize("preload", ["", pytest.param("none", marks=pytest.mark.thorough)])
 def test_auto_restarted_ranks_get_a_new_node_agent(home: Path, beside: Path, preload: str):
     cluster = Cluster.local(ranks=2, auto_restart=True, preload=preload)
     try:
@@ -352,11 +353,14 @@ int(subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE).stdout)
 """
 
 
-@pytest.mark.parametrize("preload", ["", "none"])
+@pytest.mark.parametrize("preload", ["", pytest.param("none", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("words", "is_known"),
-    [("setsid nohup", True), ("env -i", True), ("env -i setsid nohup", False)],
-    ids=["its session", "its environment", "both"],
+    [
+        pytest.param("setsid nohup", True, id="its session", marks=pytest.mark.thorough),
+        pytest.param("env -i", True, id="its environment"),
+        pytest.param("env -i setsid nohup", False, id="both"),
+    ],
 )
 def test_detached_processes_end_with_their_rank_or_with_the_last_rank(
     home: Path, preload: str, words: str, is_known: bool

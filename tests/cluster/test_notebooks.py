@@ -100,7 +100,6 @@ def small(*sources):
 
 
 @pytest.mark.cluster
-@pytest.mark.alone
 def test_the_quickstart_trains_in_two_minutes(tmp_path):
     code, text = demo(QUICKSTART, tmp_path)
     assert code == 0, text

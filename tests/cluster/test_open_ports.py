@@ -240,7 +240,9 @@ def test_a_cell_can_open_a_port_for_others(home: Path):
         cluster.stop()
 
 
-@pytest.mark.parametrize("without", ["a compiler", "one that works"])
+@pytest.mark.parametrize(
+    "without", ["a compiler", pytest.param("one that works", marks=pytest.mark.thorough)]
+)
 def test_without_the_port_guard_a_run_notes_that_ports_are_open(
     home: Path, monkeypatch: pytest.MonkeyPatch, without: str
 ):

@@ -137,15 +137,19 @@ def test_a_module_runs_and_begins_its_own_event_loop(script: Path):
     assert running_clusters() == []
 
 
+def thorough(*case: object) -> object:
+    return pytest.param(*case, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     ("word", "status", "words"),
     [
         ("exit", 3, "failed on rank 1"),
-        ("minus", 255, "failed on rank 1"),
-        ("refuse", 1, "no data\nsee the manual\n●"),
-        ("quit", 4, "failed on rank 1"),
+        thorough("minus", 255, "failed on rank 1"),
+        thorough("refuse", 1, "no data\nsee the manual\n●"),
+        thorough("quit", 4, "failed on rank 1"),
         ("raise", 1, "ValueError: no data"),
-        ("die", 7, "rank 1 ended with status 7"),
+        thorough("die", 7, "rank 1 ended with status 7"),
         ("kill", 137, "rank 1 was killed by SIGKILL"),
     ],
 )

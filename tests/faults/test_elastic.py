@@ -217,6 +217,7 @@ def test_a_second_rank_dies_while_the_first_is_restarted(three, tmp_path):
     assert len(went_on(run)) == 2
 
 
+@pytest.mark.thorough
 def test_a_restarted_rank_dies_again_before_it_rejoins(other_three, tmp_path):
     again = (
         f"first, second = pathlib.Path({str(tmp_path)!r}, 'first'), "
@@ -229,6 +230,7 @@ def test_a_restarted_rank_dies_again_before_it_rejoins(other_three, tmp_path):
     assert seen[1] == [0, 1, 2, 3, 4, 5, 4, 5, 6, 7]
 
 
+@pytest.mark.thorough
 def test_a_restarted_rank_dies_while_horovod_connects_it(other_pair, tmp_path):
     first, second = (f"pathlib.Path({str(tmp_path)!r}, {name!r})" for name in ("flag", "again"))
     dies = (

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from cells import failure, finish, log, states, values
+from cells import allowed, failure, finish, log, states, values
 from kernel import Kernel
 from rankroom.cluster.local import Cluster
 from rankroom.errors import RankroomError
@@ -19,13 +19,14 @@ from rankroom.record.store import Store
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.alone,  # it measures time
+    pytest.mark.timed,
     pytest.mark.fault(
         "an interrupt: {id}", "the cell ends on all ranks in 2 s, the ranks keep their state"
     ),
 ]
 
-SECONDS = 2.0  # the promised limit, for each kind of cell
+PROMISED_S = 2.0  # for each kind of cell
+SECONDS = allowed(PROMISED_S)
 SETUP = """
 import asyncio, concurrent.futures, ctypes, gc, os, queue, select, socket, subprocess, sys
 import threading, time
@@ -182,8 +183,12 @@ def inside(cluster: Cluster, source: str):
 
 
 def demand_in_time(once: Callable[[], float], limit: float = SECONDS) -> float:
-    """Repeat it until two of at most three times are below the limit, so that the median is."""
+    """Repeat it until two of at most three times are below the limit, so that the median is; once
+    is enough for the longer limit while other tests run beside this one."""
     taken = [once()]
+    if SECONDS > PROMISED_S:
+        assert taken[0] < limit
+        return taken[0]
     while len(taken) < 3 and sum(each < limit for each in taken) < 2:
         taken.append(once())
     assert sum(each < limit for each in taken) == 2, taken

@@ -50,7 +50,7 @@ def three(tmp_path_factory):
         home = tmp_path_factory.mktemp("home")
         patch.setenv("RANKROOM_HOME", str(home))
         gate = hold_starts(home, patch)
-        made = Cluster.local(ranks=3)
+        made = Cluster.local(ranks=3, preload="torch,horovod.torch")
         made.gate = gate
         try:
             finish(made, SETUP)

@@ -59,7 +59,7 @@ def other(tmp_path: Path, name: str = "login2", boot: str = "b2") -> Machine:
 @pytest.mark.parametrize(
     ("boot", "says"),
     [
-        pytest.param("", "runs on login1", id="containers"),
+        pytest.param("", "runs on login1", id="containers", marks=pytest.mark.thorough),
         pytest.param("b2", "runs on login1", id="locks"),
         pytest.param("b2", MAY, id="no-locks"),
     ],
@@ -107,7 +107,8 @@ def test_a_cluster_on_one_login_node_is_left_alone_on_the_other(
 @pytest.mark.parametrize(
     ("name", "boot", "known"),
     [
-        ("login2", "", True),  # the same kernel has released the locks
+        # The same kernel has released the locks.
+        pytest.param("login2", "", True, marks=pytest.mark.thorough),
         ("login2", "b2", False),
         ("login1", "b3", True),  # the same machine, booted again
     ],

@@ -237,7 +237,7 @@ def test_the_end_of_the_job_ends_everything(machines: Machines):
     "asked",
     [
         ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-task=1"),
-        ("--nodes=2", "--ntasks-per-node=1", "--gpus=4"),
+        pytest.param(("--nodes=2", "--ntasks-per-node=1", "--gpus=4"), marks=pytest.mark.thorough),
     ],
     ids=["by task", "in all"],
 )

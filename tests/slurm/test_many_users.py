@@ -53,7 +53,7 @@ def crowd(machines: Machines, number: int) -> Iterator[list[Laptop]]:
 
 
 @pytest.mark.parametrize(
-    "number", [3, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.alone])]
+    "number", [2, pytest.param(20, marks=[pytest.mark.thorough, pytest.mark.alone])]
 )
 def test_each_user_has_a_cluster_of_their_own(machines: Machines, crowd: list[Laptop], number: int):
     looked, begun = looks(machines), time.monotonic()

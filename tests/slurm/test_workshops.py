@@ -13,6 +13,7 @@ from labs import PYTHON, Typed, end_lines, jobs, make_home, profile
 from machines import Machines
 from rankroom.course.lessons import LESSONS
 from workshop_machines import FOLDER, TEACHER, WAY, Workshop
+from workshop_trial import BRIEF_WARNING_S
 
 LEARNERS = ["ada", "bob", "cay", "dan"]
 LAB = re.compile(r"JupyterLab: (http://127\.0\.0\.1:(\d+)/lab/tree/\S+\?token=(\S+))")
@@ -37,7 +38,7 @@ def workshop(machines: Machines) -> Iterator[Workshop]:
 
 
 def test_the_console_follows_four_learners_to_the_end(machines: Machines, workshop: Workshop):
-    trial = workshop_trial.Trial(workshop, print)
+    trial = workshop_trial.Trial(workshop, print, is_brief=True)
     found = trial.run()
     print("\n".join(found.lines))
     assert found.failed == []
@@ -103,7 +104,7 @@ def test_a_laptop_joins_over_ssh(machines: Machines, workshop: Workshop):
             assert machines.run("laptop", words).strip() == "200"
             tile = workshop.until_tile("ada", lambda tile: (tile["status"] or {}).get("job"))
             assert tile["status"]["job"] in jobs(machines, "ada")
-            assert "no job of it is left" in workshop.typed(TEACHER, "end", FOLDER)
+            assert "no job of it is left" in workshop.end(BRIEF_WARNING_S)
             assert typed.ended() == 0
             assert "is over" in typed.text
     finally:
@@ -145,7 +146,7 @@ def test_learners_share_one_large_node_without_a_scheduler(machines: Machines, w
     player.until(lambda text: '"cell": "end"' in text)
     tile = workshop.until_tile("ada", lambda tile: tile["status"]["lesson"] == 1)
     assert tile["status"]["ranks"] == {"alive": 2, "of": 2}
-    assert "has ended" in workshop.typed(TEACHER, "end", FOLDER)
+    assert "has ended" in workshop.end(BRIEF_WARNING_S)
     workshop.until_nothing_runs()
 
 
@@ -233,7 +234,7 @@ def test_a_job_started_after_the_workshop_ends_by_itself(machines: Machines, wor
     try:
         joined = workshop.join("ada")
         joined.until(lambda text: "is waiting in the queue" in text)
-        assert "no job of it is left" not in workshop.typed(TEACHER, "end", FOLDER)
+        assert "no job of it is left" not in workshop.end(BRIEF_WARNING_S)
         machines.run("login", ["scancel", held], "bob")
         joined.ended()
         workshop.until_nothing_runs()

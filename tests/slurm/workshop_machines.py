@@ -50,6 +50,15 @@ time = "01:00:00"
 """
 
 
+# The command `rankroom` that warns learners for so many seconds before a workshop ends.
+ENDS_SOON = """
+from rankroom.workshop import workshop_folder
+workshop_folder.END_WARNING_S = {seconds}
+from rankroom.cli import main
+main()
+"""
+
+
 @dataclass
 class Played:
     """A program, the lines that it has printed so far, and the processor time it took (s)."""
@@ -137,6 +146,15 @@ class Workshop:
         """What `rankroom workshop WORDS` prints."""
         command = self.words(user, "-m", "rankroom", "workshop", *words)
         return self.machines.run(machine, command, user, timeout)
+
+    def end(self, warning_s: float | None = None) -> str:
+        """End the workshop as its teacher; return what that prints. With `warning_s`, learners are
+        warned that long before."""
+        if warning_s is None:
+            return self.typed(TEACHER, "end", FOLDER)
+        source = ENDS_SOON.format(seconds=warning_s)
+        command = self.words(TEACHER, "-c", source, "workshop", "end", FOLDER)
+        return self.machines.run("login", command, TEACHER, 400)
 
     def start(
         self, user: str, *words: str | Path, machine: str = "login", session: bool = False

@@ -1,12 +1,18 @@
 """Run cells in tests, and read their results."""
 
 import ast
+import os
 from collections.abc import Sequence
 from textwrap import dedent
 from typing import Any
 
 from rankroom.cluster.local import Cluster
 from rankroom.run.run import Run
+
+
+def allowed(seconds: float) -> float:
+    """Return a limit of so many seconds, or a longer one while other tests run beside this one."""
+    return seconds * (2 if "PYTEST_XDIST_WORKER" in os.environ else 1)
 
 
 def finish(

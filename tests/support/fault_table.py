@@ -5,6 +5,7 @@ Without `--repeat`, the table leaves out the promises that held.
     @pytest.mark.fault("a rank is killed while it prints", "its last line is in the record")
     @pytest.mark.fault("…", "…", racy=True)     # injected `--repeat N` times
     @pytest.mark.thorough                       # only with `--repeat`, as in `make faults`
+    @pytest.mark.timed                          # runs alone, but only with `--repeat`
 
 `{name}` in a text is the value of the test's parameter of that name, `{id}` the name of the case.
 Times that tests give to `record_property("ms", …)` appear as median and maximum over all turns.
@@ -58,11 +59,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(what, promised, racy=False): an injected fault")
     config.addinivalue_line("markers", "thorough: only with --repeat, as it takes long")
+    config.addinivalue_line("markers", "timed: with --repeat it is `alone`, as it measures time")
     config.stash[ROWS] = {}
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--repeat") > 1:
+        for item in items:
+            if item.get_closest_marker("timed"):
+                item.add_marker(pytest.mark.alone)
         return
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     if left_out:

@@ -240,7 +240,7 @@ test('a queued job shows its expected start, a running one its time left', async
   await expect(waits).toBeHidden();
 });
 
-test('questions of ssh appear in every window until one answers', ALWAYS, async ({ page }) => {
+test('questions of ssh appear in every window until one answers', async ({ page }) => {
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());
@@ -338,7 +338,7 @@ test('every cluster state fits sidebars of any width, light and dark', async ({ 
   names.forEach(removeCluster);
 });
 
-test('an unresponsive server is reported, and clusters stay listed', ALWAYS, async ({ page }) => {
+test('an unresponsive server is reported, and clusters stay listed', async ({ page }) => {
   writeRemote('stays', { state: 'running' }, READY);
   const panel = await openRanks(page);
   await expect(card(panel, 'stays')).toBeVisible();

@@ -1,4 +1,4 @@
-"""The browser tests (tests/ui, Playwright): a pytest test per file; per shard in `make test`."""
+"""The browser tests (tests/ui, Playwright): a pytest test per file; only one in `make test`."""
 
 import os
 import socket
@@ -14,7 +14,6 @@ from rankroom.record.cluster_file import ClusterPaths
 SPECS = sorted(path.name for path in UI.glob("*.spec.ts"))
 # `make test` runs some tests for each part of the extension, `make test-all` runs all.
 ALWAYS = "--grep=@always"
-SHARDS = 2  # of `make test`, run in parallel
 LONGEST_S = 900.0
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(1000)]
@@ -29,8 +28,7 @@ def pytest_generate_tests(metafunc):
         thorough = metafunc.config.getoption("--repeat") > 1
         runs = [pytest.param([spec], id=spec) for spec in SPECS]
         if not thorough:
-            parts = [f"--shard={part}/{SHARDS}" for part in range(1, SHARDS + 1)]
-            runs = [pytest.param([ALWAYS, part], id=part) for part in parts]
+            runs = [pytest.param([ALWAYS], id="@always")]
         metafunc.parametrize("chosen", runs)
 
 

@@ -19,12 +19,9 @@ from rankroom.cluster.local import Cluster
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    "order",
-    [
-        ("horovod_torch", "horovod_keras"),
-        pytest.param(("horovod_keras", "horovod_torch"), marks=pytest.mark.thorough),
-    ],
+    "order", [("horovod_torch", "horovod_keras"), ("horovod_keras", "horovod_torch")]
 )
 def test_torch_and_tensorflow_train_in_one_process(home: Path, order: tuple[str, str]) -> None:
     cluster = Cluster.local(ranks=2)

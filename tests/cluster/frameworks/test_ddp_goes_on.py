@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from cells import finish, log, values
@@ -19,6 +16,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 torch.set_num_threads(1)
+if dist.is_initialized():
+    dist.destroy_process_group()
 dist.init_process_group("gloo")
 
 def made(**how):
@@ -57,13 +56,9 @@ gradients()
 
 
 @pytest.fixture
-def ranks(home: Path) -> Iterator[Cluster]:
-    made = Cluster.local(ranks=2)
-    try:
-        assert values(made, START) == AVERAGED
-        yield made
-    finally:
-        made.stop()
+def ranks(cluster: Cluster) -> Cluster:
+    assert values(cluster, START) == AVERAGED
+    return cluster
 
 
 def test_every_kind_of_ddp_model_averages_gradients_after_a_failed_cell(ranks: Cluster):

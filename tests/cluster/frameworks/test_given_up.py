@@ -33,7 +33,7 @@ while not (library.gave_up or library.released):
 
 @pytest.fixture
 def ranks(home):
-    made = Cluster.local(ranks=2)
+    made = Cluster.local(ranks=2, preload="torch,horovod.torch")
     try:
         finish(made, START)
         yield made
@@ -85,7 +85,7 @@ def test_a_failed_horovod_init_is_retried_on_all_ranks(ranks):
 
 
 def test_using_horovod_without_init_fails_the_cell(home):
-    cluster = Cluster.local(ranks=2)
+    cluster = Cluster.local(ranks=2, preload="torch,horovod.torch")
     try:
         run = finish(cluster, "import horovod.torch as hvd\nhvd.rank()")
         assert run.state == "failed"

@@ -41,7 +41,11 @@ def test_the_summary_has_counts_and_the_duration():
 
 
 @pytest.mark.parametrize(
-    ("passing", "last"), [("12", "2 passed, 0 failed"), ("2", "1 passed, 1 failed")]
+    ("passing", "last"),
+    [
+        pytest.param("12", "2 passed, 0 failed", marks=pytest.mark.thorough),
+        ("2", "1 passed, 1 failed"),
+    ],
 )
 def test_the_second_part_runs_even_if_the_first_fails(tmp_path: Path, passing: str, last: str):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -q\n")

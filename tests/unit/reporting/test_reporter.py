@@ -251,7 +251,7 @@ def test_an_interrupt_during_a_report_is_raised_after_it(tmp_path):
                 os.kill(os.getpid(), signal.SIGINT)
         presses = threading.Thread(target=press)
         presses.start()
-        until = time.monotonic() + 2
+        until = time.monotonic() + 1
         while True:
             try:
                 while time.monotonic() < until:

@@ -80,6 +80,7 @@ def test_a_pbs_site_is_checked_except_for_account_and_partition(fake: FakeSchedu
     assert "pbs_version = 2022.1.1 answers" in steps["scheduler"].words
 
 
+@pytest.mark.thorough
 def test_the_local_site_is_checked_without_a_scheduler(fake: FakeScheduler):
     steps = run(site.load("local"), place=LocalHost())
     assert states(steps)["Python with Rankroom"] == "ok"
