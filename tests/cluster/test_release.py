@@ -119,6 +119,7 @@ def test_a_rank_that_raises_releases_the_waiting_rank(ready, blocked):
     assert values(ready, ALL) == [EXPECTED] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["horovod.torch", "tensorflow graph", "torch.distributed"])
 def test_a_waiting_rank_is_released_within_a_tenth_of_a_second(ready, name):

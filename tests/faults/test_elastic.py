@@ -304,6 +304,7 @@ def test_a_second_rank_dies_after_announcing_its_address_to_horovod(new_three, t
     assert run.duration < 25  # Horovod alone would listen for 30 s
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_after_every_restart_stays_down(tmp_path, home):
     cluster = Cluster.local(ranks=2, auto_restart=True, preload="torch,horovod.torch")
     try:

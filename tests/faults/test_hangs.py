@@ -240,13 +240,16 @@ def test_short_waits_in_each_step_are_not_a_hang(ready):
     [
         COMPILER.format(7),
         # As in frameworks whose threads compute for the main one.
-        "done = threading.Event()\n"
-        "def work(until=time.time() + 7):\n"
-        "    while time.time() < until:\n"
-        "        sum(range(100_000))\n"
-        "    done.set()\n"
-        "threading.Thread(target=work).start()\n"
-        "done.wait()",
+        pytest.param(
+            "done = threading.Event()\n"
+            "def work(until=time.time() + 7):\n"
+            "    while time.time() < until:\n"
+            "        sum(range(100_000))\n"
+            "    done.set()\n"
+            "threading.Thread(target=work).start()\n"
+            "done.wait()",
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["a child process", "another thread"],
 )

@@ -123,7 +123,7 @@ test('the wheel scrolls the notebook until the log has the focus', async ({ page
   await expect(view.getByRole('button', { name: 'to the end' })).toBeVisible();
 });
 
-test('a run opens in one panel, which is restored after a reload', ALWAYS, async ({ page }) => {
+test('a run opens in one panel, which is restored after a reload', async ({ page }) => {
   const record = new LiveRecord('panel');
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   const view = await openRuns(page, ['panel']);

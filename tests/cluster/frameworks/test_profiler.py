@@ -130,6 +130,7 @@ def test_tensorflow_operators_are_profiled_from_the_import_on(cluster):
             assert products[0].about["thread"]
 
 
+@pytest.mark.thorough
 def test_both_frameworks_are_profiled_in_one_cell(cluster):
     run = profile(cluster, TORCH.replace("products", "torch") + TENSORFLOW)
     for rank in (0, 1):
