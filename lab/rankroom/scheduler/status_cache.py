@@ -84,8 +84,12 @@ class StatusCache:
 
     async def _ask(self, last: Answer, question: Question) -> Answer:
         begun = time.time()
-        # Before the query: it counts even if this process is killed meanwhile.
-        self._write(dataclasses.replace(last, again=begun + MIN_QUERY_INTERVAL_S))
+        # Before the query: it counts even if it fails, or this process is killed meanwhile. Then
+        # the last answer no longer does, as it may be old.
+        asked = Answer(
+            again=begun + MIN_QUERY_INTERVAL_S, failures=last.failures, wanted=last.wanted
+        )
+        self._write(asked)
         ids = list(last.wanted)
         output, error = await question(ids)
         failures = last.failures + 1 if error else 0

@@ -202,6 +202,35 @@ def test_a_lost_connection_is_not_counted_as_a_scheduler_failure(fake: FakeSched
     run(asyncio.wait_for(all_of_it(), PATIENT_S))
 
 
+def test_no_old_answer_is_returned_after_a_query_that_could_not_be_made(
+    fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither in this process nor in the next one, which need not ask again yet."""
+
+    class Cut(Elsewhere):
+        cut = False
+
+        async def run(self, *words, **how):
+            if self.cut:
+                raise SshError("the link is lost", "lost")
+            return await super().run(*words, **how)
+
+    fake.set("7", WAITS.format(job=7))
+    place = Cut()
+
+    async def all_of_it() -> None:
+        monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.0)
+        monkeypatch.setattr(status_cache, "INTERVAL_PER_QUERY_TIME", 0)
+        assert (await Scheduler(SITE, place).ask(["7"]))["7"].state == "pending"
+        place.cut = True
+        monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.5)
+        for _ in range(3):
+            with pytest.raises(SshError):
+                await Scheduler(SITE, place).ask(["7"])
+
+    run(asyncio.wait_for(all_of_it(), PATIENT_S))
+
+
 def test_a_hanging_query_does_not_block_the_event_loop(fake: FakeScheduler, quick, monkeypatch):
     fake.instead("squeue", "exec sleep 60")
     scheduler = Scheduler(SITE, Elsewhere())
