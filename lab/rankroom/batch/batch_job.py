@@ -72,11 +72,14 @@ class BatchJob:
         """
         with tempfile.TemporaryDirectory(prefix="rankroom-batch-") as temporary:
             root = Path(temporary).resolve()
-            await self._unpack(str(self.folder.path), self.folder.executed.name, root)
+            lacking: BatchFailed | None = None
             try:
+                await self._unpack(str(self.folder.path), self.folder.executed.name, root)
                 shutil.copyfile(root / self.folder.executed.name, copy)
+            except BatchFailed as error:  # a full disk there kept it from being written
+                lacking = error
             except OSError as error:
-                raise BatchFailed(NOT_BROUGHT.format(what=copy.name, why=error)) from None
+                lacking = BatchFailed(NOT_BROUGHT.format(what=copy.name, why=error))
             new = [each for each in progress.runs if not store.paths(each).folder.exists()]
             config.make_private(store.runs)
             failed = []
@@ -90,6 +93,8 @@ class BatchJob:
                 beside = store.runs / f".{run}.brought"
                 shutil.copytree(root / run, beside, dirs_exist_ok=True)
                 beside.rename(store.paths(run).folder)
+        if lacking is not None:
+            raise lacking
         if failed:
             raise BatchFailed(
                 RECORDS_MISSING.format(missing=len(failed), count=len(new), why=failed[0])

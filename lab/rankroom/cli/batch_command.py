@@ -198,7 +198,11 @@ async def _finish(sent: BatchJob, scheduler: Scheduler, number: str, copy: Path)
             task.cancel()
         terminal.clear()
     if sent.place.name and progress.cell:
-        runs = await sent.bring(progress, copy, Store())
+        try:
+            runs = await sent.bring(progress, copy, Store())
+        except BatchFailed:
+            click.echo(progress.words, err=True)  # the job's own outcome matters first
+            raise
         click.echo(f"the executed notebook: {copy}")
         click.echo(
             "1 record was brought here" if runs == 1 else f"{runs} records were brought here"

@@ -162,7 +162,6 @@ async def hold(lab: Lab, tell: Teller, look_s: float = POLL_INTERVAL_S) -> JobSt
                 raise error
             limit = until and time.time() > until - TIME_LIMIT_MARGIN_S
             tell.say(f"job {lab.job} is over: {'it reached its time limit' if limit else OVER}")
-            lab.saved.remove()
             return status
         if status.state == "running":
             until = status.until
@@ -194,15 +193,19 @@ class JobOver(LabError):
 
 async def over(lab: Lab, status: JobStatus) -> JobOver:
     """Return the error that reports a job that ended by itself; remove its files but the log."""
-    said = ""
+    said: str | None = None
     for _ in range(3):
         try:
             said = await lab.said()
             await lab.clear(log=False)
+            lab.saved.remove()
             break
-        except RankroomError:
+        except RankroomError as error:
+            trouble = error
             await asyncio.sleep(POLL_INTERVAL_S)
-    lab.saved.remove()
+    if said is None:  # whether it failed is not known; its files are kept, and found again later
+        unread = UNREAD.format(job=lab.job, words=status.words, labs=lab.labs, error=trouble)
+        return JobOver(unread, unread)
     words = FAILED if said else GONE
     return JobOver(words.format(job=lab.job, words=status.words, labs=lab.labs, said=said), said)
 
@@ -260,4 +263,5 @@ NO_TUNNEL = (
 )
 FAILED = "job {job} has failed; its log in {labs} ends with:\n{said}"
 GONE = "job {job} {words}: it was cancelled, or ended before JupyterLab was up"
+UNREAD = "job {job} {words}; its log in {labs}, which may say why, cannot be read now: {error}"
 OVER = "it was cancelled, or JupyterLab was shut down"

@@ -171,6 +171,19 @@ def test_fetched_records_are_kept_when_another_cannot_be_fetched(tmp_path: Path,
     assert Store().load(run.id).id == run.id
 
 
+def test_records_are_fetched_though_the_notebook_is_missing(tmp_path: Path, home: Path):
+    """A full quota may have left no room for the notebook."""
+    _, run, writer = start_record(tmp_path / "there")
+    writer.close()
+    folder = BatchFolder(tmp_path / "job")
+    sent = BatchJob(LocalHost(), folder)
+    asyncio.run(sent.put({"other": ""}))
+    progress = Progress("done", 1, 1, home=str(tmp_path / "there"), runs=[run.id])
+    with pytest.raises(BatchFailed, match=r"executed\.ipynb"):
+        asyncio.run(sent.bring(progress, tmp_path / "copy.ipynb", Store()))
+    assert Store().load(run.id).id == run.id
+
+
 def test_the_temporary_folder_for_results_may_be_a_symlink(tmp_path: Path, home, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")

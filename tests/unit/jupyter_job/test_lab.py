@@ -289,7 +289,13 @@ def test_a_port_that_is_taken_is_not_given(server: Any):
 
 @pytest.mark.parametrize(
     ("login", "here"),
-    [("", True), ("localhost", True), ("me@127.0.0.1", True), ("nowhere.invalid", False)],
+    [
+        ("", True),
+        ("localhost", True),
+        ("me@127.0.0.1", True),
+        ("127.0.1.1", True),
+        ("nowhere.invalid", False),
+    ],
 )
 def test_a_site_is_local_if_its_login_host_is_this_machine(login: str, here: bool):
     assert is_here(Site("test", login=login)) is here
@@ -525,6 +531,26 @@ def test_the_end_of_a_job_is_reported_with_its_cause(told: Told, monkeypatch):
         asyncio.run(failed)
     requeued = follow.hold(Made(RUNNING, PENDING), told)
     assert asyncio.run(requeued) == PENDING
+
+
+@pytest.mark.parametrize("of", ["said", "clear"])
+def test_files_of_a_lab_that_cannot_be_read_are_kept_for_later(told: Told, monkeypatch, of: str):
+    """Whether the lab failed is not known if its log cannot be read."""
+    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
+    lab: Any = Made(RUNNING, GONE)
+    lab.saved.write()
+
+    async def fails(**how: Any) -> str:
+        raise SchedulerError("no ticket")
+
+    setattr(lab, of, fails)
+    if of == "said":
+        words = "its log in /scratch/labs, which may say why, cannot be read now: no ticket"
+        with pytest.raises(follow.JobOver, match=words):
+            asyncio.run(follow.hold(lab, told, 0.0))
+    else:
+        assert asyncio.run(follow.hold(lab, told, 0.0)) == GONE
+    assert saved_labs.all_saved() == [lab.saved]
 
 
 REQUEUES = JobStatus("12", "ending")
