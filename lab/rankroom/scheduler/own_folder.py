@@ -42,4 +42,5 @@ def said(output: str) -> str:
     return inside if end else rest
 
 
-MAKE_SCRIPT = ENTER_FUNCTION + 'umask 077 && mkdir -p "$1" && enter "$1"'
+# With `-m`, as the default ACL of a project's folder replaces the umask.
+MAKE_SCRIPT = ENTER_FUNCTION + 'umask 077 && mkdir -p -m 700 "$1" && enter "$1"'

@@ -100,12 +100,16 @@ class Check:
             return Step("scratch", "skipped", "no job writes to it")
         self.folder = await self.scheduler.folder()
         # With a full quota, folders and empty files can still be created.
-        write = 'head -c 65536 /dev/zero >"$1/.check" && sync; s=$?; rm -f "$1/.check"; exit $s'
+        write = (
+            'dd if=/dev/zero of="$1/.check" bs=65536 count=1 conv=fsync 2>&1; s=$?; '
+            'rm -f "$1/.check"; exit $s'
+        )
         done = await self.place.run(
             ["sh", "-c", write, "sh", self.folder], timeout=COMMAND_TIMEOUT_S
         )
         if not done.ok:
-            raise self.failed("writing a file", done, FULL.format(folder=self.folder))
+            remedy = "" if done.timed_out else FULL.format(folder=self.folder)
+            raise self.failed("writing a file", done, remedy)
         return Step("scratch", "ok", f"{self.folder} can be written to")
 
     async def accepted(self) -> Step:

@@ -60,15 +60,18 @@ def own_address(host: str) -> str:
 def bound_address(host: str, bound: str) -> str:
     """Return `bound` if `host` names this machine: a socket for all its addresses is bound to that
     one instead. Return `host` if it names another machine, or none."""
+    return bound if is_this_machine(host) else host
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether `host`, a name or an address, has an address of this machine; False for a name
+    that cannot be resolved."""
     try:
         found = {each[4][0] for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
-        return host
+        return False
     own = all_addresses()
-    is_own = any(
-        each in own or ipaddress.ip_address(each).is_loopback for each in map(_plain, found)
-    )
-    return bound if is_own else host
+    return any(each in own or ipaddress.ip_address(each).is_loopback for each in map(_plain, found))
 
 
 def all_addresses() -> set[str]:

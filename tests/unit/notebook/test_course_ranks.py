@@ -27,7 +27,7 @@ from rankroom.notebook.course_magics import CourseMagics
 from rankroom.notebook.magics import RankroomMagics
 from rankroom.record.cluster_file import Allocation, ClusterInfo, Node, Remote
 from rankroom.scheduler import allocation, same_machine, site
-from rankroom.system import gpus
+from rankroom.system import gpus, network
 from rankroom.workshop import sharing
 
 
@@ -271,7 +271,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         folder.mkdir()
     monkeypatch.setattr(site, "shipped_folder", lambda: folders["shared"])
     monkeypatch.setattr(site, "own_folder", lambda: folders["own"])
-    monkeypatch.setattr(same_machine, "interfaces", lambda: {"lo": "127.0.0.1"})
+    monkeypatch.setattr(network, "all_addresses", lambda: {"127.0.0.1"})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for variable in allocation.VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)

@@ -53,6 +53,12 @@ def test_the_page_says_how_many_questions_the_quiz_of_each_plan_has():
     assert ", ".join(words[each] for each in counts) in " ".join(TEACHER.split())
 
 
+def test_the_hubs_unit_has_the_folders_of_all_system_commands():
+    """`runuser`, which starts each learner's job, is in one of those for administrators."""
+    path = re.search(r"^Environment=PATH=(.+)$", UNIT, re.M)
+    assert path and {"/usr/bin", "/bin", "/usr/sbin", "/sbin"} <= {*path[1].split(":")}
+
+
 def test_every_key_of_a_plan_is_explained():
     table = TEACHER.partition("## The plan")[2].partition("\n\nThree")[0]
     told = {key for row in re.findall(r"^\| (`.+?`) \|", table, re.M)
