@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from IPython.core.magic import (
     Magics,
@@ -52,6 +52,15 @@ _KERNEL_MAGICS = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
     "%reload_ext", "%unload_ext",
 )  # fmt: skip
+
+
+class Followed(NamedTuple):
+    """How a run was followed: `was_pressed` if the notebook was interrupted, and `too_late` if the
+    run was over by then."""
+
+    timed_out: bool = False
+    was_pressed: bool = False
+    too_late: bool = False
 
 
 @magics_class
@@ -206,12 +215,12 @@ class RankroomMagics(Magics):
                 _interrupt(run)
             return
         shown = None if chosen.quiet else output
-        timed_out = self._follow(run, chosen.timeout, shown, bool(pressed))
+        followed = self._follow(run, chosen.timeout, shown, bool(pressed))
         with deferred() as pressed:  # so that the final view reaches the notebook
             if not chosen.quiet or run.state != "done":
                 output.show(display.bundle(run.info, cluster.store))
-        self._raise(run, chosen.timeout if timed_out else None)
-        if pressed:
+        self._raise(run, chosen.timeout if followed.timed_out else None)
+        if pressed or followed.too_late:
             raise RunFailed(INTERRUPTED_AFTER_END)
 
     def _read(self, options: Options, line: str) -> Any:
@@ -226,22 +235,23 @@ class RankroomMagics(Magics):
 
     def _follow(
         self, run: Run, timeout: float | None, output: CellOutput | None, pressed: bool
-    ) -> bool:
-        """Wait for the run, and interrupt its ranks if the notebook is interrupted. Return whether
-        `timeout` seconds have passed, so that the run was interrupted.
+    ) -> Followed:
+        """Wait for the run, and interrupt its ranks if the notebook is interrupted, or after
+        `timeout` seconds.
 
         For front ends without a live view, `output` is updated when the run gets stuck or goes on,
         when ranks begin or stop asking something, and when the run gets a note.
         """
         left = float("inf") if timeout is None else timeout
         told = (False, False, len(run.info.notes))
+        was_pressed = too_late = False
         try:
             if pressed:
                 raise KeyboardInterrupt
             while left > 0:
                 looked = time.monotonic()
                 if run.wait(min(POLL_INTERVAL_S, left)):
-                    return False
+                    return Followed()
                 if not run.prompts:  # the wait for an answer does not count
                     left -= time.monotonic() - looked
                 now = (run.info.hang is not None, bool(run.prompts), len(run.info.notes))
@@ -253,10 +263,11 @@ class RankroomMagics(Magics):
         except KeyboardInterrupt:
             # If ■ is pressed again, the notebook gets its prompt back, and `_raise` names the ranks
             # that still run.
+            was_pressed = True
             with contextlib.suppress(KeyboardInterrupt):
-                _interrupt(run)
+                too_late = not _interrupt(run)
                 run.wait(INTERRUPT_TIMEOUT_S)
-        return left <= 0
+        return Followed(left <= 0, was_pressed, too_late)
 
     def _raise(self, run: Run, timeout: float | None) -> None:
         """Raise RunFailed unless the run succeeded, so that the notebook's cell fails and "Run All"
@@ -354,12 +365,14 @@ class RankroomMagics(Magics):
         show(display.bundle(run, store), raw=True)
 
 
-def _interrupt(run: Run) -> None:
-    """Interrupt the run's ranks, or print why that is impossible. Callers show how it ends."""
+def _interrupt(run: Run) -> bool:
+    """Interrupt the run's ranks, or print why that is impossible; return False if the run was over.
+    Callers show how it ends."""
     try:
-        run.interrupt()
+        return run.interrupt()
     except RankroomError as error:
         print(error)
+        return True
 
 
 @functools.cache  # making a parser takes longer than sending a cell

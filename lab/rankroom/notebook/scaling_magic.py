@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from rankroom.analysis.scaling import Measured, Scaling
 from rankroom.analysis.timeline import Timeline
@@ -12,8 +13,9 @@ from rankroom.errors import RankroomError
 from rankroom.notebook.stop_button import deferred
 from rankroom.run.run import Run
 
-# Waits until a run has ended or was interrupted; the flag: the stop button was pressed already.
-Follow = Callable[[Run, bool], object]
+# Waits until a run has ended or was interrupted; the flag: the stop button was pressed already. The
+# answer has `was_pressed`.
+Follow = Callable[[Run, bool], Any]
 
 
 @dataclass
@@ -74,7 +76,9 @@ def scale(
                     is_cancelled=lambda: bool(pressed),
                 )  # fmt: skip
                 smaller = ranks < cluster.size
-            follow(run, bool(pressed))
+            if follow(run, bool(pressed)).was_pressed and run.state == "done":
+                outcome.interrupted = True  # the cell has handled it, or had ended just before
+                break
             if run.state != "done":
                 outcome.broken = run
                 break

@@ -78,7 +78,8 @@ def uninterrupted() -> Iterator[None]:
 def test_stop_pressed_again_gives_the_prompt_back(cells: RankroomMagics):
     run = Begun("running")
     with uninterrupted():
-        assert not cells._follow(run, None, None, True)  # type: ignore[arg-type]
+        followed = cells._follow(run, None, None, True)  # type: ignore[arg-type]
+    assert followed.was_pressed and not followed.timed_out
     with pytest.raises(RunFailed, match="ranks 0–1 did not stop within 5 s"):
         cells._raise(run, None)  # type: ignore[arg-type]
 
@@ -113,6 +114,23 @@ def test_stop_pressed_while_the_end_is_shown_fails_the_cell(
     with uninterrupted(), pytest.raises(RunFailed, match="interrupted after the run had ended"):
         cells.distributed("", "1")
     assert output == ["done"]
+
+
+def test_stop_pressed_while_a_short_run_is_started_fails_the_cell(
+    cells: RankroomMagics, output: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """It is over when its ranks would be interrupted; "Run All" stops all the same."""
+    run = Begun("done")
+    monkeypatch.setattr(run, "interrupt", lambda: False)
+    run_on(monkeypatch, run)
+
+    def start(*what: object, **more: object) -> Begun:
+        os.kill(os.getpid(), signal.SIGINT)
+        return run
+
+    monkeypatch.setattr(AnyCluster.current, "run", start)
+    with uninterrupted(), pytest.raises(RunFailed, match="interrupted after the run had ended"):
+        cells.distributed("", "1")
 
 
 def test_a_timeout_for_a_detached_cell_is_refused(cells: RankroomMagics):
