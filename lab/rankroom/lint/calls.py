@@ -76,7 +76,9 @@ class Calls(Expressions):
             # Whatever its value was, it is the same on all ranks now.
             self.names[self.key(written)] = Value(thing=self.value(written).thing)
         if last == "DistributedDataParallel":
-            return Value(text=self.text(node), thing=MODEL)
+            # With a group of its own, it is not for all ranks.
+            own = names.is_for_some(node, dotted)
+            return Value(text=self.text(node), thing=None if own else MODEL)
         return Value(
             text=self.text(node), thing=LOSS if any(v.thing is LOSS for v in given) else None
         )

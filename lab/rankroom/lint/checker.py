@@ -181,7 +181,9 @@ def _alike_whatever_holds(ways: list[list[Call]]) -> bool:
     """Return whether all ranks reach the same collectives, however the conditions turn out that are
     decided alike on all of them: one rank may reach a barrier under `if` and under its `else`,
     and another one outside of both."""
-    under = [call for way in ways for call in way if call.path]
+    # What all of them reach in one place is alike in any case.
+    shared = set.intersection(*({_site(call) for call in way} for way in ways))
+    under = [call for way in ways for call in way if call.path and _site(call) not in shared]
     conditions = {text.removeprefix("not ") for call in under for text in call.path}
     # In different functions, the same words may stand for different things.
     if len(conditions) > MAX_CONDITIONS or len({call.call_stack for call in under}) > 1:
@@ -191,7 +193,14 @@ def _alike_whatever_holds(ways: list[list[Call]]) -> bool:
             text if is_so else opposite(text)
             for text, is_so in zip(conditions, outcome, strict=True)
         }
-        met = {tuple(call.name for call in way if call.path <= holds) for way in ways}
+        met = {
+            tuple(
+                _site(call) if _site(call) in shared else call.name
+                for call in way
+                if _site(call) in shared or call.path <= holds
+            )
+            for way in ways
+        }
         if len(met) > 1:
             return False
     return True

@@ -235,11 +235,25 @@ class Expressions:
             if result is not None:
                 return Value(True, result, differs, self.text(node))
         plain = NEGATED_OPERATORS.get(operation, operation)
+        if differs and self._takes_turns(node):
+            return Value(
+                text=self.text(node)
+            )  # so that each rank meets the others, later or sooner
         if differs and not _tells_whether(operation, left, right):
             # One side is unknown: assume that it holds on the first rank, or on all but the first.
             return Value(True, (self.rank == 0) == (plain is operation), True, thing=GUESS)
         text = f"{left.text} {plain.__name__} {right.text}"
         return Value(text=text if plain is operation else opposite(text))
+
+    def _takes_turns(self, node: ast.Compare) -> bool:
+        """Return whether something is compared modulo the number of ranks, as `i % size == rank`,
+        by which ranks share the items of a loop."""
+        for side in (node.left, *node.comparators):
+            if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
+                by = self.value(side.right)
+                if by.known and not by.differs and by.value == self.size:
+                    return True
+        return False
 
     def _BoolOp(self, node: ast.BoolOp) -> Value:  # noqa: N802
         all_of = isinstance(node.op, ast.And)
@@ -266,7 +280,8 @@ class Expressions:
                 self._enter(here)
             self.may_diverge |= test.differs
             if test.known and test.differs:
-                return self.value(node.body if test.value else node.orelse)
+                found = self.value(node.body if test.value else node.orelse)
+                return found._replace(differs=True) if found.known else found
             before = self.path
             self.path = before | {test.text}
             one = self.value(node.body)

@@ -99,7 +99,7 @@ def is_for_some(call: ast.Call, dotted: str) -> bool:
     for keyword in call.keywords:
         if keyword.arg is None:
             return True
-        if keyword.arg in ("process_set", "group", "process_group", "comm"):
+        if keyword.arg in ("process_set", "group", "process_group", "comm", "device_mesh"):
             return not _names_all(keyword.value)
         if keyword.arg in ("dim", "use_local_synchronization"):
             return True
