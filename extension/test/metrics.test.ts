@@ -243,6 +243,20 @@ test('non-finite values are shown as such, also as the last value', () => {
   assert.equal(lastWords([]), '');
 });
 
+test('the last value is that of the last point, not the mean of the last bucket', () => {
+  const answer = answerTo({ axis: 'step', range: null, points: 100, names: [] }, [info('loss', [0, 1])]);
+  const [first, second] = answer.curves;
+  const lasts = (...values: Array<number | 'NaN'>): string[] => {
+    [first.last, second.last] = values;
+    const { ranks, over } = readAnswer(answer).get('loss')!;
+    const line = { rank: 0, smooth: null, hasBand: false };
+    const mean = { ...line, rank: null, curve: over ?? overRanks(ranks) };
+    return [lastWords(ranks.map(curve => ({ ...line, curve }))), lastWords([mean])];
+  };
+  assert.deepEqual(lasts(3, 5), ['3 – 5', 'mean 4']);
+  assert.equal(lasts(3, 'NaN')[0], '3, NaN');
+});
+
 test('the first metrics are shown, or those that match or were added', () => {
   const names = Array.from({ length: 30 }, (_, i) => info(`m${i}`, i === 5 ? [3] : [0]));
   const shown = (...given: [Set<number> | null, ((name: string) => boolean) | null, Set<string>]): string[] =>

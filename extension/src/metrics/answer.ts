@@ -40,7 +40,7 @@ export interface MetricsAnswer {
   names: NameInfo[];
   /** Maximum points per curve: fewer than requested if there are many curves. */
   points: number;
-  curves: Array<Columns & { rank: number; bad?: Bad[] }>;
+  curves: Array<Columns & { rank: number; bad?: Bad[]; last?: number | BadValue }>;
   over_ranks: Columns[];
   notes: string[];
   /** False if only a coarse copy was used although there is finer data. */
@@ -57,6 +57,8 @@ export interface Curve {
   /** Points in each bucket; over several ranks, points per rank, which may be a fraction. */
   count: Float64Array;
   bad: readonly Bad[];
+  /** The last value, which the mean of the last bucket need not be; undefined if it is not known. */
+  last?: number | BadValue;
   /** Whether `x` ascends, as it does in the server's replies; steps from elsewhere may go back. */
   isAscending: boolean;
   /** Whether each bucket is a single point. */
@@ -82,13 +84,19 @@ export function readAnswer(answer: MetricsAnswer): Map<string, Metric> {
   for (const name of new Set(answer.curves.map(curve => curve.name))) {
     const ranks = answer.curves
       .filter(curve => curve.name === name)
-      .map(({ rank, bad = [], ...columns }) => ({ ...curveOf(columns, bad), rank }))
+      .map(({ rank, bad = [], last, ...columns }) => ({ ...curveOf(columns, bad), rank, last }))
       .sort((a, b) => a.rank - b.rank);
     const over = answer.over_ranks.find(each => each.name === name);
     const isFinest = answer.exact && ranks.every(({ isEachPoint }) => isEachPoint);
-    found.set(name, { ranks, over: over ? curveOf(over, []) : null, isFinest });
+    found.set(name, { ranks, over: over ? { ...curveOf(over, []), last: meanOfLasts(ranks) } : null, isFinest });
   }
   return found;
+}
+
+/** Return the mean of the last values; undefined unless all of them are known and finite. */
+export function meanOfLasts(curves: readonly Curve[]): number | undefined {
+  const values = curves.flatMap(({ last }) => (typeof last === 'number' ? [last] : []));
+  return values.length && values.length === curves.length ? values.reduce((a, b) => a + b) / values.length : undefined;
 }
 
 /** Convert columns to a curve whose columns all have the same length, even if the received ones do not. */

@@ -1,7 +1,7 @@
 /** Computations on curves: smoothing, mean and spread over ranks, visible parts, and the nearest bucket. */
 import { lowerBound } from '../lowerbound';
 import type { Range } from '../timeline/range';
-import type { Bad, Curve } from './answer';
+import { meanOfLasts, type Bad, type Curve } from './answer';
 
 /**
  * Return an exponential moving average with bias correction, so that it does not begin at 0. `weight` is what one
@@ -46,7 +46,8 @@ export function overRanks(curves: readonly Curve[]): Curve {
     }
   }
   const bad = curves.flatMap(curve => curve.bad);
-  return { x, mean, low, high, count: first.count, bad, isAscending: first.isAscending, isEachPoint: first.isEachPoint };
+  const { count, isAscending, isEachPoint } = first;
+  return { x, mean, low, high, count, bad, last: meanOfLasts(curves), isAscending, isEachPoint };
 }
 
 /** Return the value at a place, interpolated between its neighbors, as the server does along time. */
@@ -96,10 +97,13 @@ export function reach({ x }: Curve, i: number): number {
 }
 
 /** Return the last reported value, finite or not, and its place; null if there is none. */
-export function lastOf({ x, mean, bad }: Curve): { x: number; value: number | Bad['value'] } | null {
+export function lastOf({ x, mean, bad, last }: Curve): { x: number; value: number | Bad['value'] } | null {
   const i = x.length - 1;
   if (i < 0) {
     return null;
+  }
+  if (last !== undefined) {
+    return { x: x[i], value: last };
   }
   return { x: x[i], value: Number.isFinite(mean[i]) ? mean[i] : (badAt(bad, x[i]) ?? 'NaN') };
 }

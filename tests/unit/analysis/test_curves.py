@@ -70,7 +70,7 @@ def test_curves_with_few_points_are_returned_exactly():
     ]
     assert drawn(said, "loss", 1) == {
         "name": "loss", "rank": 1, "x": [0, 1, 2], "mean": [3, 2.5, 2], "low": [3, 2.5, 2],
-        "high": [3, 2.5, 2], "count": [1, 1, 1], "bad": [],
+        "high": [3, 2.5, 2], "count": [1, 1, 1], "bad": [], "last": 2,
     }  # fmt: skip
     assert said["over_ranks"] == [
         {"name": "loss", "x": [0, 1, 2], "mean": [3, 2.5, 1.5], "low": [3, 2.5, 1],
@@ -102,6 +102,19 @@ def test_buckets_cover_every_value(points: int):
         assert mean == pytest.approx(sum(part) / count, rel=1e-6)
         assert x == pytest.approx(at + (count - 1) / 2, rel=1e-6)
         at += count
+
+
+@pytest.mark.parametrize(("value", "said"), [(7.5, 7.5), (math.nan, "NaN")])
+def test_a_reply_has_the_last_value_itself_if_its_range_does(value: float, said: Any):
+    known = found(make_run(1), line(0, {"loss": simple([*[0.0] * 9999, value])}))
+    for asked, last in (
+        (CurveRequest(points=100), said),
+        (CurveRequest(points=100, axis="time"), said),
+        (CurveRequest(points=100, begin=0.0, end=5000.0), None),
+    ):
+        [curve] = curve_reply(known, asked)["curves"]
+        assert len(curve["x"]) <= 100 and curve["mean"][-1] != said
+        assert curve.get("last") == last
 
 
 def test_steps_that_go_back_are_in_order_on_the_axis():

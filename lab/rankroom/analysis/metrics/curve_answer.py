@@ -7,6 +7,7 @@ become one bucket, with the mean of the values, the lowest and the highest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rankroom.analysis.metrics.curves import Columns, Curve, Floats, Ints, grouped
+from rankroom.analysis.metrics.curves import Columns, Curve, Floats, Ints, grouped, word
 from rankroom.analysis.metrics.metrics_of_run import (
     GrowingMetrics,
     Metrics,
@@ -138,6 +139,7 @@ def _of_name(
     edges = np.linspace(low, high, points + 1)[1:-1]
     drawn: list[Json] = []
     cells: list[_Cells] = []
+    end = 1 if asked.axis == "step" else 3  # in a curve's extent
     for rank, (x, columns) in found.items():
         part = np.searchsorted(edges, x, "right")
         # A point that is not finite counts, too; in coarse buckets only finite ones are counted.
@@ -151,6 +153,9 @@ def _of_name(
             x, part = np.where(sizes > 1, means, x[heads]), part[heads]
         bad = _bad(ranks[rank], asked)
         drawn.append({"rank": rank, **_drawn(x, columns, count), "bad": bad})
+        if len(x) and (asked.end is None or asked.end >= ranks[rank].extent[end]):
+            last = ranks[rank].last  # which the mean of the last bucket is not
+            drawn[-1]["last"] = last if math.isfinite(last) else word(last)
         cells.append(_Cells(x, columns.mean, count, part))
     return drawn, [_over_ranks(cells, asked.axis, points)] if len(cells) > 1 else []
 
