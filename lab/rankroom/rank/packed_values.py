@@ -61,6 +61,9 @@ def _pack_one(value: Any, known: set[int] | None = None) -> Packed:
         if known is not None:
             known.add(id(value))
         return {key: _pack_one(each, known) for key, each in value.items()}
+    if variables.is_kind(value, "numpy", "ndarray") and value.dtype.names:
+        # ipyparallel would make fields of the padding between them.
+        return pickle.dumps(value, PICKLE_PROTOCOL)
     try:
         # A received array uses the memory of its buffer, which has to be writable. The threshold
         # gives small arrays buffers of their own, too.

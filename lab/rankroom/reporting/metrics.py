@@ -66,6 +66,7 @@ class MetricRecorder:
         self._strange: set[str] = set()
         self._run = 0
         self._fetching: threading.Thread | None = None
+        self._read_count = 0  # values that were read from a GPU
         self._is_used = False  # whether user code reported metrics: then the log's are ignored
 
     def begin(self, starts: int = 0) -> None:
@@ -134,8 +135,11 @@ class MetricRecorder:
             if fetching is None:
                 is_stuck = bool(self._on_gpu)  # no thread could be started
             else:
+                before = self._read_count
                 fetching.join(GPU_READ_TIMEOUT_S)
                 is_stuck = fetching.is_alive()
+                if is_stuck and self._read_count > before:
+                    continue  # it is only behind
             if is_stuck:
                 spans.recorder.note(ON_GPU)
                 return
@@ -229,6 +233,7 @@ class MetricRecorder:
                 read = _plain(_as_number(value.read()))
             except Exception as error:
                 read = _Strange(type(error).__name__)
+            self._read_count += 1
             if run != self._run:
                 return
             if isinstance(read, _Strange):
@@ -242,6 +247,11 @@ def _snapshot(value: Any) -> Any:
     if type(value) in _NUMBER_TYPES:
         return value
     try:
+        if hasattr(value, "to_local") and hasattr(value, "placements"):  # a DTensor
+            if not all(each.is_replicate() for each in value.placements):
+                # To read it would be a collective, and other ranks may not log it.
+                return _Strange("DTensor in parts, so log its full_tensor()")
+            value = value.to_local()
         device = getattr(value, "device", None)
         if device is not None:
             where = str(getattr(device, "type", device)).lower()

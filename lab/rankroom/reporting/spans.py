@@ -339,6 +339,8 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int)):
         return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return _plain(value.item())
     try:
         return str(value)[:MAX_ARGUMENT_LENGTH]
     except Exception:

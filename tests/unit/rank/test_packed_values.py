@@ -32,6 +32,16 @@ def test_arrays_can_be_written_to(wrap: Any, find: Any, size: int):
     assert x[0] == 7 and sent[0] == 0
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"x": x}])
+def test_records_keep_the_gaps_between_their_fields(wrap: Any):
+    kind = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    sent = np.array([(1, 2.0)], kind)
+    found = unpack(pack(wrap(sent)))
+    found = found["x"] if isinstance(found, dict) else found
+    assert found.dtype == kind and found.tolist() == [(1, 2.0)]
+    found["b"] = 3.0
+
+
 def test_dictionaries_may_refer_to_one_another():
     one: dict[str, Any] = {"number": 1}
     one["me"], one["other"] = one, {"back": one}

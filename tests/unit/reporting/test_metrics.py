@@ -334,6 +334,42 @@ def test_logging_a_gpu_value_does_not_wait_for_the_gpu(made: MetricRecorder, cud
     assert taken(made) == [("loss", 3, 0.5)]
 
 
+def test_the_end_of_a_run_waits_for_a_gpu_that_is_only_behind(
+    made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    """Each value comes within the time limit, and all of them together do not."""
+    monkeypatch.setattr(metrics, "GPU_READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Tensor, "item", lambda tensor: time.sleep(0.05) or tensor.value)
+    cuda.set()
+    for step in range(12):
+        log(loss=Tensor(step, cuda), step=step)
+    made.settle()
+    assert taken(made) == [("loss", step, step) for step in range(12)]
+    assert recorder.new_notes() == []
+
+
+class DistributedTensor:
+    """A fake of PyTorch's DTensor, whose value is whole on each rank, or must be collected."""
+
+    def __init__(self, *are_replicate: bool) -> None:
+        self.placements = [
+            types.SimpleNamespace(is_replicate=lambda so=so: so) for so in are_replicate
+        ]
+
+    def to_local(self) -> float:
+        return 0.5
+
+    def item(self) -> float:
+        raise AssertionError("it would communicate")
+
+
+def test_logging_a_distributed_tensor_does_not_communicate(made: MetricRecorder):
+    log(whole=DistributedTensor(True, True), norm=DistributedTensor(True, False))
+    assert taken(made) == [("whole", 0, 0.5)]
+    [note] = recorder.new_notes()
+    assert "'norm'" in note and "log its full_tensor()" in note
+
+
 def test_without_a_reader_thread_a_gpu_value_waits_for_the_next_report(
     made: MetricRecorder, cuda: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rankroom.reporting import spans as module
@@ -178,3 +179,9 @@ def test_changing_span_arguments_do_not_use_up_the_names_of_others(
 def test_arguments_that_are_equal_and_of_other_types_are_told_apart(small: SpanRecorder) -> None:
     numbers = {small.number_of_users("load", {"flag": each}) for each in (1, True, 1.0)}
     assert len(numbers) == 3
+
+
+def test_numbers_of_numpy_stay_numbers_in_arguments() -> None:
+    found = [module._plain(each) for each in (np.int64(32), np.float32(0.5), np.array(3), np.nan)]
+    assert found == [32, 0.5, 3, "nan"] and type(found[0]) is int
+    assert module._plain(np.arange(2)) == "[0 1]"

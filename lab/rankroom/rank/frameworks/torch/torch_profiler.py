@@ -46,7 +46,7 @@ class TorchProfiler:
         if not events:
             raise RuntimeError(NO_EVENTS)
         if count > most:
-            events = heapq.nlargest(most, events, key=lambda each: each.duration_ns())
+            events = heapq.nlargest(most, events, key=lambda each: _start_and_duration(each)[1])
         return map(_row, events), count
 
 
@@ -55,7 +55,14 @@ def _row(event: Any) -> Row:
         cat, thread = "op", f"thread {event.start_thread_id()}"
     else:
         cat, thread = "kernel", f"GPU {event.device_index()} stream {event.device_resource_id()}"
-    return cat, event.name(), event.start_ns(), event.duration_ns(), thread
+    return cat, event.name(), *_start_and_duration(event), thread
+
+
+def _start_and_duration(event: Any) -> tuple[int, int]:
+    """Return both in nanoseconds; before PyTorch 2.4, events have them in microseconds."""
+    if hasattr(event, "start_ns"):
+        return event.start_ns(), event.duration_ns()
+    return 1000 * event.start_us(), 1000 * event.duration_us()
 
 
 PROFILER_RUNNING = "your own profiler is running"
