@@ -32,7 +32,7 @@ class ScriptTrial:
         self.folder = folder
         self._notes = folder / "notes"
         self._notes.mkdir(parents=True)
-        (folder / "train.py").write_text(source)
+        (folder / "train.py").write_text(source, "utf-8")
         self.status = 0
         self.was_killed = False
 
@@ -90,7 +90,7 @@ class ScriptTrial:
 def run_job(folder: Path, text: str, failures: int) -> tuple[int, int, set[int]]:
     """Run a job script here, beside a train.py that is killed the first `failures` times. Return
     the exit status, how often training was started, and on which numbers of ranks."""
-    (folder / "job.sh").write_text(text)
+    (folder / "job.sh").write_text(text, "utf-8")
     (folder / "train.py").write_text(FAILING_TRAIN_SCRIPT.format(failures=failures))
     path, sizes = folder / "starts", list[int]()
     # This train.py imports no framework, so none is preloaded.
