@@ -171,6 +171,22 @@ test('a missing record of a live run is polled until it appears', async t => {
   assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);
 });
 
+test('a missing record of a run that ends before the next attempt is read', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const model = new RunModel(run);
+  const { api } = server([{ text: line('one'), run: { state: 'done', end: 5 } }]);
+  const { run: answer } = api;
+  api.isThere = () => Promise.resolve(true);
+  api.run = () => Promise.reject(new ApiError("no record 'r'", 404));
+  const reading = follow(model, api, new AbortController().signal);
+  await turn();
+  model.run = { ...model.run, state: 'done', end: 5 };
+  api.run = answer;
+  t.mock.timers.tick(10_000);
+  await reading;
+  assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);
+});
+
 test('a missing record of a finished run is not polled', async () => {
   const model = new RunModel({ ...run, state: 'done', end: 5 });
   const { api } = server([]);

@@ -153,6 +153,9 @@ async function explain(
     model.notify();
     if (!isRefused(model)) {
       await rest(LOST_PAUSE, signal);
+      if (!model.isLive) {
+        model.refusal = ''; // it has ended meanwhile, so that its record may be there now
+      }
     }
     return;
   }

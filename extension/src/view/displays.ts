@@ -81,13 +81,15 @@ export class Displays extends Panel {
     }
     const renderer = this.rendermime.createRenderer(type);
     panel.addWidget(renderer);
-    void renderer.renderModel(
-      new MimeModel({
-        data: data as ReadonlyPartialJSONObject,
-        metadata: group.metadata as ReadonlyPartialJSONObject,
-        trusted: this.isTrusted
-      })
-    );
+    const model = new MimeModel({
+      data: data as ReadonlyPartialJSONObject,
+      metadata: group.metadata as ReadonlyPartialJSONObject,
+      trusted: this.isTrusted
+    });
+    renderer.renderModel(model).catch(error => {
+      const words = trans.__('output of type %1 cannot be shown here: %2', type, String(error));
+      panel.addWidget(new Widget({ node: h('em', '', {}, words) }));
+    });
     return panel;
   }
 

@@ -50,9 +50,18 @@ export class Offers {
     if (!panel) {
       return false;
     }
+    const { content } = panel;
+    const cell = content.activeCell;
     await panel.sessionContext.ready;
+    // The learner may have clicked another cell meanwhile, or removed this one.
+    const index = content.widgets.findIndex(each => each === cell);
+    if (index < 0) {
+      return false;
+    }
+    content.deselectAll();
+    content.activeCellIndex = index;
     // Not awaited: the cell shows its result.
-    void NotebookActions.run(panel.content, panel.sessionContext);
+    void NotebookActions.run(content, panel.sessionContext);
     return true;
   }
 

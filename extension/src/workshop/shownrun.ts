@@ -11,6 +11,8 @@ import { RunView } from '../view/runview';
 
 export class ShownRuns {
   private runs: Runs;
+  /** Runs whose panels are being created, so that a second click does not create another one. */
+  private making = new Set<string>();
 
   /** `api` uses the routes of the runs that the teacher shows. */
   constructor(
@@ -24,12 +26,18 @@ export class ShownRuns {
   async open(id: string): Promise<void> {
     const { shell } = this.app;
     const panelId = `rankroom-shown-${id}`;
+    if (this.making.has(id)) {
+      return; // the click before this one creates it
+    }
     if (![...shell.widgets('main')].some(widget => widget.id === panelId)) {
+      this.making.add(id);
       try {
         shell.add(await this.make(id, panelId), 'main', { mode: 'split-right' });
       } catch (error) {
         Notification.error(trans.__('The run cannot be shown: %1', message(error)));
         return;
+      } finally {
+        this.making.delete(id);
       }
     }
     shell.activateById(panelId);
