@@ -41,7 +41,7 @@ _RECEIVING = {"recv": "send", "irecv": "send", "recv_object_list": "send_objects
 
 _counts: Counter[Any] = Counter()  # of calls in the current run
 _run = ""
-# By tensor: functional collectives, whose results are waited for.
+# By the memory of their results, which are waited for: functional collectives.
 _results: dict[int, PendingCollective] = {}
 
 
@@ -118,9 +118,8 @@ class Operation:
         if element is None:
             begun.end()
         else:
-            _results[id(element)] = begun
-            if begun.device is not None:
-                begun.result = weakref.ref(element)
+            _results[_memory(element)] = begun
+            begun.has_result = _existence(element)
 
     def _number(self, args: Any, kwargs: Any) -> tuple[str, int, Any, tuple[str | None, str]]:
         """Return the call's name for users, the number of its span's name (-1: do not record it),
@@ -256,16 +255,36 @@ def _is_on_cpu(tensor: Any) -> bool:
     return bool(getattr(tensor, "is_cpu", False))
 
 
+def _memory(tensor: Any) -> int:
+    """Return what a tensor and its views have in common: torch may wait for a view of a result."""
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (AttributeError, RuntimeError):  # such as a tensor without data
+        return id(tensor)
+
+
+def _existence(tensor: Any) -> Callable[[], bool]:
+    """Return a function that returns whether the tensor, or a view of it, still exists."""
+    try:
+        memory = sys.modules["torch"].multiprocessing.reductions.StorageWeakRef(
+            tensor.untyped_storage()
+        )
+    except (AttributeError, KeyError, RuntimeError):
+        reference = weakref.ref(tensor)
+        return lambda: reference() is not None
+    return lambda: not memory.expired()
+
+
 def is_awaited() -> bool:
     """Return whether a functional collective on a GPU has a live result not yet waited for."""
-    results = [each.result for each in list(_results.values()) if each.is_present]
-    return any(each is not None and each() is not None for each in results)
+    pending = [each for each in list(_results.values()) if each.is_present]
+    return any(each.device is not None and each.has_result() for each in pending)
 
 
 def wait_for(original: Callable[[Any], Any], tensor: Any) -> Any:
     """Wait for the result of a functional collective, as torch does when the result is used."""
-    begun = _results.pop(id(tensor), None)
-    if begun is None:
+    begun = _results.pop(_memory(tensor), None)
+    if begun is None or not begun.has_result():  # other memory may have had that address before
         return original(tensor)
     with begun.waited_for(), Waiting(begun.what):
         return original(tensor)

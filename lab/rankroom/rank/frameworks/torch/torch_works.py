@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rankroom.rank.frameworks.torch import torch_device
@@ -34,14 +34,15 @@ _works: weakref.WeakKeyDictionary[Any, PendingCollective] = weakref.WeakKeyDicti
 class PendingCollective:
     """A collective that may still be running after its call has returned."""
 
-    __slots__ = ("_run", "_world", "device", "number", "result", "start", "what")
+    __slots__ = ("_run", "_world", "device", "has_result", "number", "start", "what")
 
     def __init__(
         self, what: str, number: int, start: int, world: World, device: Any = None
     ) -> None:
         self.what, self.number, self.start = what, number, start
         self.device = device  # the GPU that it runs on
-        self.result: Any = None  # a weak reference to the result, if there is no work
+        # Whether the result exists, if there is no work.
+        self.has_result: Callable[[], bool] = lambda: False
         self._world, self._run = world, world.run
 
     @property
