@@ -117,7 +117,7 @@ def tried(python: str, torch: str) -> Trial:
             return Trial(version, torch, "no build for the CPU is offered")
         if not code and re.search(r"^trained, in ", text, re.M):
             env["PATH"] = f"{clone / '.venv' / 'bin'}{os.pathsep}{env['PATH']}"
-            code, text = run(["python", "-m", "pytest", *TESTS], clone, env)
+            code, text = run(["python", "-m", "pytest", "--repeat", "2", *TESTS], clone, env)
             if not code:
                 return Trial(version, torch_version(clone), "trained", seconds, size(clone))
         print("\n".join(text.splitlines()[-60:]), flush=True)
