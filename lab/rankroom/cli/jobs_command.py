@@ -79,7 +79,7 @@ async def _states(
 
 async def _ask(jobs: list[Submitted]) -> dict[str, JobStatus]:
     async with _scheduler_of(jobs[0]) as scheduler:
-        return await scheduler.ask_for_list([each.job for each in jobs])
+        return await scheduler.ask([each.job for each in jobs])
 
 
 async def _cancel(found: list[Submitted], job: str) -> str:

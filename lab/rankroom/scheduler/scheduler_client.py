@@ -80,7 +80,7 @@ class Scheduler:
         there = expand(self.site.scratch)
         # The path goes on a line of its own: login shells may print greetings to standard output.
         say = f'printf "\\n{_MARK}%s\\n" "$PWD"'
-        make = f'set -u; umask 077; mkdir -p -m 700 "{there}" && cd "{there}" && {say}'
+        make = f'set -u; umask 077; mkdir -p "{there}" && cd "{there}" && {say}'
         # A login shell, as in jobs: variables may be set only there.
         done = await self.call(["bash", "-lc", make], COMMAND_TIMEOUT_S)
         found = re.search(rf"^{_MARK}(/.*)$", done.output, re.MULTILINE)
@@ -221,16 +221,6 @@ class Scheduler:
         found = (await self.ask([job]))[job]
         if found.state == "gone":
             found = (await self.ask([job]))[job]
-        return await self._if_unseen(found)
-
-    async def ask_for_list(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of jobs as `ask` does; one that was just submitted is not gone because
-        a list lacks it."""
-        return {job: await self._if_unseen(each) for job, each in (await self.ask(ids)).items()}
-
-    async def _if_unseen(self, found: JobStatus) -> JobStatus:
-        """Return the status of a job that no list may have yet; other ones unchanged."""
-        job = found.id
         if found.state != "gone" or not self._is_unseen(job):
             return found
         if words := self.kind.ask_alone(job):

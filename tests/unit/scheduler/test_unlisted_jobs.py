@@ -41,7 +41,6 @@ def test_a_new_job_is_pending_until_the_scheduler_lists_it(fake: FakeScheduler, 
         for each in (scheduler, scheduler_of(kind)):  # another process may follow it
             status = await each.status(job)
             assert (status.state, status.words) == ("pending", WAITS)
-            assert await each.ask_for_list([job]) == {job: status}
         fake.again(LISTS[kind])
         while (status := await scheduler.status(job)).words == WAITS:
             await asyncio.sleep(0.02)
