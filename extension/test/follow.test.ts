@@ -153,8 +153,8 @@ test('a request whose answer breaks off is repeated', async () => {
   assert.ok(troubles.some(words => words.includes('was cut off: retrying in 1 s')));
 });
 
-test('a missing record of a live run is polled until it appears', async t => {
-  t.mock.timers.enable({ apis: ['setTimeout'] });
+/** Begin to follow a live run whose record is missing; `appear` makes it readable, of a run that is done. */
+async function withoutRecord(): Promise<{ model: RunModel; reading: Promise<void>; appear: () => void }> {
   const model = new RunModel(run);
   const { api } = server([{ text: line('one'), run: { state: 'done', end: 5 } }]);
   const { run: answer } = api;
@@ -163,9 +163,15 @@ test('a missing record of a live run is polled until it appears', async t => {
   const reading = follow(model, api, new AbortController().signal);
   await turn();
   assert.match(model.refusal, /no record 'r'/);
+  return { model, reading, appear: () => void (api.run = answer) };
+}
+
+test('a missing record of a live run is polled until it appears', async t => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { model, reading, appear } = await withoutRecord();
   t.mock.timers.tick(10_000);
   await turn();
-  api.run = answer;
+  appear();
   t.mock.timers.tick(10_000);
   await reading;
   assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);
@@ -173,15 +179,9 @@ test('a missing record of a live run is polled until it appears', async t => {
 
 test('a missing record of a run that ends before the next attempt is read', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
-  const model = new RunModel(run);
-  const { api } = server([{ text: line('one'), run: { state: 'done', end: 5 } }]);
-  const { run: answer } = api;
-  api.isThere = () => Promise.resolve(true);
-  api.run = () => Promise.reject(new ApiError("no record 'r'", 404));
-  const reading = follow(model, api, new AbortController().signal);
-  await turn();
+  const { model, reading, appear } = await withoutRecord();
   model.run = { ...model.run, state: 'done', end: 5 };
-  api.run = answer;
+  appear();
   t.mock.timers.tick(10_000);
   await reading;
   assert.deepEqual([model.refusal, model.isComplete, model.lineCount], ['', true, 1]);

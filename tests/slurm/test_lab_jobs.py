@@ -167,7 +167,6 @@ def test_a_port_that_another_user_of_the_node_occupies_is_skipped(machines: Mach
         end(squatter)
 
 
-@pytest.mark.thorough
 def test_with_ssh_to_nodes_a_lab_listens_on_loopback_only(machines: Machines, lab):
     typed = lab("--site", "loopback", "--nodes", "1")
     node = typed.until(r"runs on (c\d)")[1]

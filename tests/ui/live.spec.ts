@@ -155,7 +155,7 @@ viewTest('two views of a run: each has its own tab, filter and ranks', async ({ 
   await whole(one);
 });
 
-test('an unresponsive server is reported and retried without loss', async ({ page }) => {
+test('an unresponsive server is reported and retried without loss', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('live-down');
   record.print(0, 'one\n');
   const view = await openRuns(page, ['live-down']);

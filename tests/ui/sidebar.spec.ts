@@ -240,7 +240,7 @@ test('a queued job shows its expected start, a running one its time left', async
   await expect(waits).toBeHidden();
 });
 
-test('questions of ssh appear in every window until one answers', async ({ page }) => {
+test('questions of ssh appear in every window until one answers', ALWAYS, async ({ page }) => {
   await openRanks(page);
   const other = (await page.context().newPage()) as Page;
   await other.goto(page.url());

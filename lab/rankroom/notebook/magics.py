@@ -55,8 +55,8 @@ _KERNEL_MAGICS = (
 
 
 class Followed(NamedTuple):
-    """How a run was followed: `was_pressed` if the notebook was interrupted, and `too_late` if the
-    run was over by then."""
+    """What happened while a run was followed: its time was up, or the stop button was pressed,
+    `too_late` if the run was over by then."""
 
     timed_out: bool = False
     was_pressed: bool = False

@@ -61,7 +61,8 @@ def _pack_one(value: Any, known: set[int] | None = None) -> Packed:
         if known is not None:
             known.add(id(value))
         return {key: _pack_one(each, known) for key, each in value.items()}
-    if variables.is_kind(value, "numpy", "ndarray") and value.dtype.names:
+    is_array = variables.is_kind(value, "numpy", "ndarray")
+    if is_array and value.dtype.names and not value.dtype.hasobject:
         # ipyparallel would make fields of the padding between them.
         return pickle.dumps(value, PICKLE_PROTOCOL)
     try:

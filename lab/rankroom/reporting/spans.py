@@ -339,9 +339,11 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int)):
         return value
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return _plain(value.item())
     try:
+        if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+            plain = value.item()
+            if type(plain) is not type(value):  # as that of a `longdouble` is
+                return _plain(plain)
         return str(value)[:MAX_ARGUMENT_LENGTH]
     except Exception:
         return f"<{type(value).__name__}>"

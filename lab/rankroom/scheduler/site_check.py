@@ -218,7 +218,7 @@ class Check:
 
     def failed(self, command: str, done: shell.Completed, remedy: str) -> CheckFailed:
         """Return the error for a command that is not the scheduler's."""
-        return CheckFailed(f"{done.failure(command, self.place.name)}\n{remedy}")
+        return CheckFailed(f"{done.failure(command, self.place.name)}\n{remedy}".rstrip())
 
 
 def _last(said: str) -> str:

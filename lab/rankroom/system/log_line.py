@@ -16,7 +16,7 @@ def escape_what_cannot_be_shown() -> None:
 
 
 def say(*words: object) -> None:
-    """Print the time and `words` to standard output, which is the log; ignore a full disk, and that
-    a signal handler interrupts a write, which only a write of its own could end."""
+    """Print the time and `words` to standard output, which is the log; ignore a full disk, and
+    leave out what a signal handler says in the middle of another write (RuntimeError)."""
     with contextlib.suppress(OSError, RuntimeError):
         print(time.strftime("%H:%M:%S"), *words, flush=True)

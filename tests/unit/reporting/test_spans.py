@@ -185,3 +185,4 @@ def test_numbers_of_numpy_stay_numbers_in_arguments() -> None:
     found = [module._plain(each) for each in (np.int64(32), np.float32(0.5), np.array(3), np.nan)]
     assert found == [32, 0.5, 3, "nan"] and type(found[0]) is int
     assert module._plain(np.arange(2)) == "[0 1]"
+    assert module._plain(np.longdouble(0.5)) == "0.5"  # which Python has no number for

@@ -177,17 +177,21 @@ def test_a_scheduler_that_is_down_is_queried_at_growing_intervals(fake: FakeSche
     assert third - second > 1.5 * 0.5 < second - first
 
 
+class Cut(Elsewhere):
+    """A login node that can be cut off."""
+
+    cut = False
+
+    async def run(self, *words, **how):
+        if self.cut:
+            raise SshError("the link is lost", "lost")
+        return await super().run(*words, **how)
+
+
 def test_a_lost_connection_is_not_counted_as_a_scheduler_failure(fake: FakeScheduler, quick):
-    class Cut(Elsewhere):
-        cut = True
-
-        async def run(self, *words, **how):
-            if self.cut:
-                raise SshError("the link is lost", "lost")
-            return await super().run(*words, **how)
-
     fake.set("7", WAITS.format(job=7))
     place = Cut()
+    place.cut = True
     scheduler = Scheduler(SITE, place)
 
     async def all_of_it() -> None:
@@ -206,14 +210,6 @@ def test_no_old_answer_is_returned_after_a_query_that_could_not_be_made(
     fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ):
     """Neither in this process nor in the next one, which need not ask again yet."""
-
-    class Cut(Elsewhere):
-        cut = False
-
-        async def run(self, *words, **how):
-            if self.cut:
-                raise SshError("the link is lost", "lost")
-            return await super().run(*words, **how)
 
     fake.set("7", WAITS.format(job=7))
     place = Cut()

@@ -154,7 +154,7 @@ def _of_name(
         bad = _bad(ranks[rank], asked)
         drawn.append({"rank": rank, **_drawn(x, columns, count), "bad": bad})
         if len(x) and (asked.end is None or asked.end >= ranks[rank].extent[end]):
-            last = ranks[rank].last  # which the mean of the last bucket is not
+            last = ranks[rank].last  # which the mean of the last bucket need not be
             drawn[-1]["last"] = last if math.isfinite(last) else word(last)
         cells.append(_Cells(x, columns.mean, count, part))
     return drawn, [_over_ranks(cells, asked.axis, points)] if len(cells) > 1 else []
