@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # In tests/conftest.py's order, not by how many tests a file has: the longest have one or two.
 # If a hung test ends its worker, the run ends: a new worker might wait forever.
-TOGETHER = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0"]
+TOGETHER = ["-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0"]
 ALONE = ["-m", "alone", "--cache-clear"]
 REST = ["-m", "not alone", *TOGETHER]
 AGAIN = ["--last-failed", "--last-failed-no-failures", "none", "-rA", "--show-capture", "no"]

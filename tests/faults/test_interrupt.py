@@ -53,6 +53,8 @@ def step():
     optimizer.zero_grad()
     model(ones).sum().backward()
     optimizer.step()
+
+gc.collect(); gc.freeze()  # frameworks have so many objects that each later collection takes long
 """
 # Frees what the last traceback refers to: a DataLoader freed in a later cell would wait 5 s there.
 AFTER = """

@@ -1,10 +1,10 @@
 /** Access to everything: by keyboard alone, in a panel, and without the server extension. */
 import { spawn } from 'node:child_process';
 
-import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, whole } from './rankroom';
+import { ALWAYS, expect, LiveRecord, openRuns, picture, rows, test, viewTest, whole } from './rankroom';
 import { freePort, serverCommand } from './server';
 
-test('a run view can be operated with the keyboard alone', ALWAYS, async ({ page }) => {
+viewTest('a run view can be operated with the keyboard alone', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('keys', 4);
   record.print(0, Array.from({ length: 300 }, (_, i) => `line ${i}.\n`).join(''));
   record.print(2, 'of two\n');
@@ -43,7 +43,7 @@ test('a run view can be operated with the keyboard alone', ALWAYS, async ({ page
   await expect(page.locator('.jp-Notebook .jp-Cell')).toHaveCount(1);
 });
 
-test('64 ranks can be selected in a strip that shows their states', ALWAYS, async ({ page }) => {
+viewTest('64 ranks can be selected in a strip that shows their states', ALWAYS, async ({ page }) => {
   const record = new LiveRecord('strip', 64);
   for (let rank = 0; rank < 64; rank++) {
     record.print(rank, `line of ${rank}\n`);

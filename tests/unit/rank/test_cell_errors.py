@@ -122,6 +122,26 @@ def test_long_error_messages_are_truncated(tmp_path: Path):
     assert sum(map(len, error["traceback"])) < 100_000
 
 
+DEEP = """
+import inspect
+my_looks = 0
+def counted(item, real=inspect.ismodule):
+    global my_looks
+    my_looks += 1
+    return real(item)
+inspect.ismodule = counted
+def deep(n):
+    return deep(n - 1) if n else 1 / 0
+deep(100)
+"""
+
+
+def test_a_deep_traceback_is_made_without_searching_all_modules_for_each_frame(tmp_path: Path):
+    found = told(DEEP, tmp_path)
+    assert [each["ename"] for each in found["errors"]] == ["ZeroDivisionError"]
+    assert 0 < found["names"]["my_looks"] < 2000  # over 100,000 otherwise
+
+
 def test_what_a_forked_process_raises_is_on_its_stderr(tmp_path: Path):
     cell = "import os\nmy_pid = os.fork()\nif not my_pid:\n    1 / 0\nos.waitpid(my_pid, 0)"
     assert "ZeroDivisionError" in told(cell, tmp_path)["stderr"]
