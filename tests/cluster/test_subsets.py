@@ -290,7 +290,7 @@ REFUSED_MESSAGES = """
 
 
 def test_messages_between_the_ranks_of_a_cell_go_through(home):
-    cluster = Cluster.local(ranks=3)
+    cluster = Cluster.local(ranks=3, preload="torch")
     try:
         finish(cluster, SETUP.partition("import horovod")[0] + dedent("""
             from torch.distributed.device_mesh import DeviceMesh
