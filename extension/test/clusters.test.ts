@@ -129,6 +129,26 @@ test('a failed list of runs is reported, and the load of ranks is still shown', 
   assert.equal(clusters.areRunsKnown, false);
 });
 
+test('a cluster that does not answer delays no load of others', async t => {
+  const { clusters, api } = served(t);
+  const silent = { ...CARD, name: 'silent' };
+  api.clusters = () => Promise.resolve({ clusters: [silent, CARD], now: 0 });
+  await refreshed(clusters);
+  let cpu = 0;
+  const asked: string[] = [];
+  api.load = card => {
+    asked.push(card.name);
+    return card === silent ? new Promise(() => undefined) : Promise.resolve(new Map([[0, { cpu: ++cpu }]]));
+  };
+  const seen = new Promise<void>(resolve => {
+    clusters.changed.connect(() => clusters.loadOf(CARD).get(0)?.cpu === 2 && resolve());
+  });
+  clusters.setSeen(true);
+  await seen;
+  clusters.setSeen(false);
+  assert.deepEqual(asked, ['silent', 'one', 'one']); // and is not asked again meanwhile
+});
+
 test('a cluster does not inherit the error of an earlier one with its name', async t => {
   const { clusters, api } = served(t);
   await refreshed(clusters);

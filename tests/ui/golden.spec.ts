@@ -58,6 +58,12 @@ viewTest('a failure shows its cause first and folds other errors', ALWAYS, async
   await expect(view.locator('.rr-other .rr-traceback')).toBeVisible();
   await view.getByRole('button', { name: 'first error' }).click();
   await expect(view.locator('.rr-marked')).toHaveText('1✗ValueError: bad batch on rank 1');
+  // Also if the filter hides it.
+  await view.getByRole('button', { name: '0', exact: true }).click();
+  await expect(view.locator('.rr-marked')).toHaveCount(0);
+  await view.getByRole('button', { name: 'first error' }).click();
+  await expect(view.locator('.rr-marked')).toHaveText('1✗ValueError: bad batch on rank 1');
+  await expect(view.getByRole('button', { name: 'all', exact: true })).toHaveAttribute('aria-pressed', 'true');
   await page.theme.setDarkTheme();
   await picture(page, 'failure-dark');
 });

@@ -235,6 +235,12 @@ export class Rows {
     return last < 0 || this.keyOf(this.ids.at(last)) < this.log.lines.gap.from;
   }
 
+  /** Whether the filter shows this line. */
+  shows(line: number): boolean {
+    const { ranks } = this.filter;
+    return (!ranks || ranks.has(this.log.lines.rank(line))) && this.hasText(line);
+  }
+
   private isSeen(id: number): boolean {
     const { ranks, collapsed } = this.filter;
     if (ranks && !(collapsed ? this.collapse.isOf(id, ranks) : ranks.has(this.log.lines.rank(id)))) {

@@ -30,6 +30,8 @@ export class Clusters {
   runsTrouble = '';
   questions: readonly Question[] = [];
   private loads = new Map<string, Map<number, Load>>();
+  /** The clusters whose load has been requested. */
+  private looking = new Set<string>();
   private underWay = new Map<string, Act>();
   private complaints = new Map<string, string>();
   /** Seconds that the server's clock is ahead of this one. */
@@ -181,14 +183,26 @@ export class Clusters {
 
   private async look(): Promise<void> {
     const live = this.all.filter(card => isLive(card) && card.state !== 'lost');
-    const looks = live.map(async card => [card.name, await this.api.load(card)] as const);
-    // A cluster whose load cannot be fetched does not keep the others from being shown.
-    const [seen] = await Promise.all([Promise.allSettled(looks), this.fetchRuns()]);
-    this.loads = new Map(seen.flatMap(one => (one.status === 'fulfilled' ? [one.value] : [])));
-    this.tell();
+    const names = new Set(live.map(card => card.name));
+    this.loads = new Map([...this.loads].filter(([name]) => names.has(name)));
+    // Each for itself: a cluster that does not answer must not delay the others, nor the runs.
+    live.filter(card => !this.looking.has(card.name)).forEach(card => void this.lookAt(card));
+    await this.fetchRuns();
     if (this.runsTrouble) {
       throw new Error(this.runsTrouble); // makes the poll back off
     }
+  }
+
+  private async lookAt(card: ClusterStatus): Promise<void> {
+    this.looking.add(card.name);
+    try {
+      this.loads.set(card.name, await this.api.load(card));
+    } catch {
+      this.loads.delete(card.name);
+    } finally {
+      this.looking.delete(card.name);
+    }
+    this.tell();
   }
 
   private async fetchRuns(): Promise<void> {

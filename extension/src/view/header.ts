@@ -148,6 +148,14 @@ export class Header extends Widget {
     this.log.href = this.actions.downloadUrl(this.filter.ranks);
   }
 
+  /** Show the lines of all ranks, with any text. */
+  showAll(): void {
+    this.find.value = '';
+    this.complain('');
+    this.change({ text: '' });
+    this.ranks.showAll();
+  }
+
   private onFind(): void {
     const { value } = this.find;
     const text = textFilter(value);

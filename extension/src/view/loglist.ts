@@ -102,6 +102,11 @@ export class LogList extends Widget {
     this.frame.request();
   }
 
+  /** Whether the filter shows this line. */
+  shows(line: number): boolean {
+    return this.rows.shows(line);
+  }
+
   /** Scroll to a line and mark it. */
   reveal(line: number): void {
     this.marked = this.rows.shownAs(line);

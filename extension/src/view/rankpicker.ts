@@ -97,6 +97,13 @@ export class RankPicker {
     }
   }
 
+  /** Show all ranks. */
+  showAll(): void {
+    this.choose(new Set());
+    this.say();
+    this.press();
+  }
+
   private onStrip(chosen: ReadonlySet<number>): void {
     this.actions.complain('');
     this.choose(chosen);

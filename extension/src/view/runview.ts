@@ -168,6 +168,9 @@ export class RunView extends Panel {
     const line = this.model.log.lines.first(ERROR);
     this.setTab('logs');
     if (line >= 0) {
+      if (!this.list.shows(line)) {
+        this.header.showAll();
+      }
       this.list.reveal(line);
     }
   }
