@@ -8,6 +8,7 @@ Rankroom and npm's configurable-http-proxy, and the jobs' environment needs the 
 import os
 import pwd
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -30,6 +31,18 @@ HUB = os.environ.get("HUB_ADDRESS") or socket.gethostname()
 # What makes a command run as the learner; `sudo` where the hub has an account of its own.
 AS_LEARNER = "runuser -u {username} --" if os.geteuid() == 0 else "sudo -n -E -u {username}"
 
+
+def teacher():
+    """Return the account of the workshop's folder; "" if there is none yet."""
+    try:
+        return Path(plan.folder).owner()
+    except FileNotFoundError:
+        return ""
+    except (OSError, KeyError) as error:  # this account may not look there, say
+        print(f"who teaches is unknown: {plan.folder}: {error}", file=sys.stderr)
+        return ""
+
+
 c = get_config()  # noqa: F821
 plan = workshop_plan.read(PLAN)
 if not STATE.is_dir() or STATE.stat().st_mode & 0o077 or STATE.stat().st_uid != os.geteuid():
@@ -41,8 +54,8 @@ if not STATE.is_dir() or STATE.stat().st_mode & 0o077 or STATE.stat().st_uid != 
 
 c.Authenticator.allowed_users = {*plan.learners}
 c.Authenticator.allow_all = not plan.learners
-if Path(plan.folder).exists():
-    c.Authenticator.allowed_users |= {Path(plan.folder).owner()}  # the teacher: no administrator
+if TEACHER := teacher():
+    c.Authenticator.allowed_users |= {TEACHER}  # no administrator
 
 # -- 3. What listens where. Your TLS proxy leads https://… to the first of these ports.
 
@@ -73,8 +86,7 @@ class WorkshopSpawner(SlurmSpawner):
         now = time.time()
         if plan.is_over(now):
             raise RuntimeError(f"the workshop {plan.name} is over")
-        folder = Path(plan.folder)
-        if not folder.exists() or folder.owner() != self.user.name:
+        if self.user.name != teacher():
             plan.demand_begun(now)  # not of the teacher, who tries it on the day before
         home = pwd.getpwnam(self.user.name).pw_dir
         return hub_job.script(plan.of_site(now), home, self.cmd_formatted_for_batch())

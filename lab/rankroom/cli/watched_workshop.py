@@ -138,6 +138,8 @@ async def _jobs(plan: Plan, known: set[tuple[str, str]]) -> list[dict[str, str]]
 async def _hides_jobs(scheduler: Scheduler) -> bool:
     """Return whether Slurm shows users only their own jobs."""
     done = await scheduler.call(["scontrol", "show", "config"], COMMAND_TIMEOUT_S)
+    if not done.ok:
+        raise scheduler.failed(done)
     shown = re.search(r"^PrivateData\s*=\s*(\S+)", done.output, re.MULTILINE)
     return shown is not None and "jobs" in shown[1].split(",")
 

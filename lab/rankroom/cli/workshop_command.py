@@ -17,7 +17,7 @@ from rankroom.cli.site_command import say_step
 from rankroom.cli.terminal import Terminal
 from rankroom.cli.watched_workshop import end_workshop, watch_workshop
 from rankroom.course import quiz
-from rankroom.errors import UsageError
+from rankroom.errors import UnreadableRecordError, UsageError
 from rankroom.record.store import Store
 from rankroom.workshop import seat, workshop_plan
 from rankroom.workshop.tile_table import progress_csv, progress_of
@@ -147,8 +147,12 @@ def show(folder: Path, run: str | None, off: bool) -> None:
     click.echo(f"all learners can open the run {found.id}")
     while found.state == "running":
         time.sleep(COPY_INTERVAL_S)
-        found = store.load(found.id)  # before the copy, so that the last copy is complete
-        if not here.follow_run(store.paths(found.id)):
+        try:
+            found = store.load(found.id)  # before the copy, so that the last copy is complete
+            is_shown = here.follow_run(store.paths(found.id))
+        except UnreadableRecordError:  # the file system's fault, which may pass
+            continue
+        if not is_shown:
             click.echo(f"the run {found.id} is no longer shown: another one is, or none")
             break
 

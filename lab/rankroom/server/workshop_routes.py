@@ -149,7 +149,8 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
             run = await asyncio.to_thread(handler.store.load, run_id)
             is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
             is_live = run.state == "running"
-        except (UnreadableRecordError, OSError) as error:  # the file system's fault, which may pass
+        # The file system's fault, which may pass; UsageError, if the folder cannot be looked at.
+        except (UnreadableRecordError, UsageError, OSError) as error:
             if str(error) != trouble:
                 trouble = str(error)
                 handler.log.warning("%s", error)

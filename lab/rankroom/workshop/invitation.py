@@ -105,6 +105,8 @@ async def invitation(where: str, there: Host) -> Invitation:
             raise UsageError(OVER.format(name=plan.name))
         return Invitation(plan, path, "", user, folder.teacher)
     done = await there.run(["sh", "-c", _LOOK, "sh", path], timeout=READ_TIMEOUT_S)
+    if done.timed_out:
+        raise UsageError(SLOW.format(login=login, seconds=READ_TIMEOUT_S))
     lines = done.output.partition(f"{_MARK}\n")[2].split("\n", 4)
     if not done.ok or len(lines) < 5:
         raise UsageError(NO_PLAN.format(folder=f"{login}:{path}"))
@@ -149,4 +151,8 @@ OLD = (
 NO_PROFILE = (
     "there is no profile of {site} here, which says how Python is found there: write one "
     "(docs/sites.md), or log in to {login} and join there, which needs none"
+)
+SLOW = (
+    "{login} has not answered within {seconds:g} s, so whether the workshop is there is unknown: "
+    "try again"
 )

@@ -8,6 +8,7 @@ then.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import pwd
@@ -38,18 +39,24 @@ def read_owned(path: Path, most: int, after: int = 0) -> Owned | None:
 
     It is opened before it is examined, as only then do file servers report what is new.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
+    for is_last in (False, True):
+        try:
+            return _read_owned(path, most, after)
+        except OSError as error:
+            # A stale handle: the file was replaced on another host between two calls.
+            if is_last or error.errno != errno.ESTALE:
+                break
+    return None
+
+
+def _read_owned(path: Path, most: int, after: int) -> Owned | None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
         # An account other than the owner may have made a second hard link to a file.
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size - after > most:
             return None
         raw, head = os.pread(descriptor, most, after), os.pread(descriptor, HEAD_BYTES, 0)
-    except OSError:
-        return None
     finally:
         os.close(descriptor)
     text, begins = (each.decode("utf-8", "replace") for each in (raw, head))

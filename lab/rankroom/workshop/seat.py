@@ -292,8 +292,10 @@ def take(folder: Path, owner: int) -> OwnSeat:
     try:
         if not seat.path.exists():  # the answered offers were made in another folder
             choices = replace(choices, answers=())
-        with contextlib.suppress(OSError):  # a full home: the seat lasts as long as this server
+        try:
             write_choices(choices)
+        except OSError:  # a full home: all of it is stored later
+            seat._unstored_choices = dataclasses.asdict(choices)
         seat.write(SeatStatus())
     except OSError as error:
         raise UsageError(NO_SEAT.format(folder=folder, error=error.strerror or error)) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from rankroom import config
 from rankroom.cluster import actions, liveness, lookup
 from rankroom.config import user_home
 from rankroom.course.copies import copy_to
@@ -62,7 +64,6 @@ class Sharing:
         self.ends_at = 0.0
         self._lock = threading.Lock()
         self._seat: OwnSeat | None = None
-        self._is_kept = False  # whether the home remembers the seat; if it is full, it does not
         self._has_left = False  # whether the learner has given the seat up
         self._stop, self._tell, self._pages = stop, tell, pages
         self._away_since = 0.0
@@ -172,7 +173,6 @@ class Sharing:
             self.ends_at = time.time()
         demand_place(plan, account(os.getuid()), self.folder)
         taken = seats.take(self.folder.path, self.folder.owner_uid)
-        self._is_kept = seats.read_choices().seat == taken.name
         self._seat, self._written = taken, time.monotonic()
         self.folder.known_owner = taken.owner
 
@@ -230,7 +230,9 @@ class Sharing:
         self._away_since = 0.0 if self._pages() else self._away_since or time.time()
         self.status = replace(self._reader.read(), away_since=self._away_since)
         choices = self._seat.choices()
-        if self._is_kept and choices.seat != self._seat.name:
+        if choices.seat != self._seat.name:
+            if not seats.own_file().parent.is_dir():  # the home is away for a while
+                raise FileNotFoundError(errno.ENOENT, "no such folder now", str(config.home()))
             self._seat.remove()  # it may have been written again since the learner left
             self._seat, self._has_left = None, True
             self._complain(LEFT.format(folder=self.folder.path))

@@ -247,9 +247,13 @@ class Folder:
         return told[-1] if told else ""
 
     def follow_run(self, record: RecordPaths) -> bool:
-        """Copy what is new in a live run that is shown. Return False if it is no longer shown."""
+        """Copy what is new in a live run that is shown. Return False if it is no longer shown.
+        Raises RecordError; UnreadableRecordError if that cannot be told now."""
         self._demand_teacher()
-        if self.shown_run() != record.id:
+        began, told = self.told(0)
+        if not began:
+            raise UnreadableRecordError(NO_NEWS.format(file=self._news))
+        if [each.run for each in told if each.kind == "show"][-1:] != [record.id]:
             return False
         _copy_record(record, self.shown().paths(record.id))
         return True
@@ -368,7 +372,9 @@ def demand_own(folder: Path) -> None:
         names = {each.name for each in folder.iterdir()}
     except OSError:  # it does not exist yet, or cannot be used, which is reported later
         return
-    if "workshop.toml" not in names and (others := sorted(names - set(FOLDER_MODES))):
+    # The teacher's own plan often has the same name, and may lie among private files.
+    is_workshops = {"workshop.toml", "teacher", SEATS} <= names
+    if not is_workshops and (others := sorted(names - set(FOLDER_MODES))):
         raise UsageError(OCCUPIED.format(folder=folder, name=others[0]))
 
 
@@ -457,6 +463,7 @@ NO_PARENT = (
     "cannot make the workshop's folder {folder}: {parent}: {error}. Make {parent} first, where "
     "learners can enter it, or choose another place"
 )
+NO_NEWS = "{file} cannot be read now, which says what is shown"
 OCCUPIED = (
     "{folder} is not a workshop's folder and already holds files, such as {name}, which everybody "
     "could then reach. Give a folder that does not exist yet, or an empty one"

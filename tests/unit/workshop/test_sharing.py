@@ -412,9 +412,28 @@ def test_a_full_home_does_not_prevent_a_seat(folder: Folder, monkeypatch: pytest
     def full(*about, **more) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded", "workshop.json")
 
-    monkeypatch.setattr(seat, "write_atomically", full)
-    Sharing(folder.path).look()
-    assert len(folder.seats()) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(seat, "write_atomically", full)
+        shared = Sharing(folder.path)
+        shared.look()
+    (own,) = folder.seats()
+    shared.share(False)
+    # The home has room again, and now it remembers all of the seat, for the next server, too.
+    assert seat.mine().name == own.key
+    assert not seat.take(folder.path, folder.owner_uid).choices().shares
+    (own,) = folder.seats()
+    assert not own.status.shares
+
+
+def test_a_home_that_is_away_for_a_while_does_not_give_up_the_seat(
+    shared: Sharing, clock: Clock, folder: Folder, home: Path
+):
+    home.rename(home.with_name("away"))
+    pass_time(shared, clock, 30)
+    assert shared.has_seat and "no such folder now" in shared.trouble
+    home.with_name("away").rename(home)
+    pass_time(shared, clock, 30)
+    assert shared.has_seat and shared.trouble == "" and len(folder.seats()) == 1
 
 
 def test_failed_copies_of_notebooks_do_not_prevent_taking_a_seat(

@@ -395,6 +395,7 @@ def test_end_reports_remaining_jobs_of_seats_and_pending_ones(
     base: Path, typed: Callable, monkeypatch: pytest.MonkeyPatch, fake: FakeScheduler
 ):
     folder = ending(base, monkeypatch)
+    fake.instead("scontrol", "echo 'PrivateData             = none'")
     # A learner's own JupyterLab, and the jobs of other users, are none of the workshop's.
     fake.instead("squeue", "echo '12|zoe|RUNNING|lab\n11|eve|RUNNING|x\n13|eve|PENDING|lab'")
     done = typed("end", folder.path)
@@ -416,6 +417,9 @@ def test_end_calls_remaining_jobs_unknown_if_slurm_hides_them(
     done = typed("end", folder.path)
     assert done.exit_code == 1 and "no job of it is left" not in done.output
     assert "unknown whether any of its jobs are left (Slurm's PrivateData shows" in done.output
+    fake.fails("scontrol", DOWN)
+    done = typed("end", folder.path)
+    assert done.exit_code == 1 and "unknown whether any of its jobs are left" in done.output
     fake.instead("scontrol", "echo 'PrivateData             = none'")
     assert typed("end", folder.path).exit_code == 0
 

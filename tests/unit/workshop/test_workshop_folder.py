@@ -1,6 +1,7 @@
 """A workshop's folder: its modes under any umask, which of its files are trusted, and the
 teacher's news."""
 
+import errno
 import os
 import shlex
 import stat
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import another_user
-from rankroom.errors import RecordError, UsageError
+from rankroom.errors import RecordError, UnreadableRecordError, UsageError
 from rankroom.record.model import Owner, RunInfo
 from rankroom.record.store import Store
 from rankroom.workshop import owned_files, seat, workshop_answers, workshop_folder
@@ -86,6 +87,32 @@ def test_a_folder_that_holds_other_files_is_left_as_it_is(base: Path):
     folder = opened(base / "course")
     (base / "exam.tex").rename(folder.path / "exam.tex")  # added on purpose
     open_folder(plan(folder.path))
+
+
+def test_a_private_folder_that_holds_the_plan_is_left_as_it_is(base: Path):
+    (base / "mine").mkdir(mode=0o700)
+    (base / "mine" / "workshop.toml").write_text("# my plan")
+    (base / "mine" / "grades.csv").write_text("secret")
+    with pytest.raises(UsageError, match="already holds files"):
+        opened(base / "mine")
+    assert mode(base / "mine") == 0o700
+    assert (base / "mine" / "workshop.toml").read_text() == "# my plan"
+
+
+def test_a_seat_replaced_on_another_host_while_it_is_read_is_read_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    seat.take(folder.path, folder.owner_uid)
+    stale = iter([True])
+    whole = os.pread
+
+    def pread(*about: int) -> bytes:
+        if next(stale, False):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return whole(*about)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert len(folder.seats()) == 1
 
 
 def test_a_file_system_without_modes_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch):
@@ -381,6 +408,19 @@ def test_a_run_is_shown_whole_and_followed(folder: Folder, home: Path):
     assert [each.run for each in folder.news() if each.kind == "show"] == [run_id]  # once
     folder.show_run(None)
     assert [each.run for each in folder.news() if each.kind == "show"] == [run_id, ""]
+
+
+def test_unreadable_news_do_not_mean_that_a_run_is_no_longer_shown(folder: Folder, home: Path):
+    store, run_id = record(home)
+    folder.show_run(store.paths(run_id))
+    news = folder.path / "teacher" / "news.jsonl"
+    news.rename(news.with_name("away"))
+    with pytest.raises(UnreadableRecordError, match="cannot be read now"):
+        folder.follow_run(store.paths(run_id))
+    news.with_name("away").rename(news)
+    assert folder.follow_run(store.paths(run_id))
+    folder.show_run(None)
+    assert not folder.follow_run(store.paths(run_id))
 
 
 def test_a_run_that_is_too_large_is_refused(
