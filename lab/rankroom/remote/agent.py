@@ -272,7 +272,8 @@ class Agent:
         """Stop a cluster that no client has held for longer than its lease."""
         while True:
             await asyncio.sleep(max(POLL_INTERVAL_S, self.lease.pause))
-            if self.lease.over(self._is_running):
+            waits = self.info.state == "starting" and self.remote.has_job  # it costs nothing yet
+            if self.lease.over(self._is_running or waits):
                 self.info.message = f"no notebook has used it for {self.info.lease:g} h"
                 await self.stop()
 

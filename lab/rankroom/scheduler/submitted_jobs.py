@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankroom import config
+from rankroom.errors import RankroomError
 from rankroom.system.files import read_all, write_atomically
 
 RETENTION_S = 7 * 86400.0  # this long after it was found to be over, a job is no longer listed
@@ -40,8 +41,9 @@ class Submitted:
         return folder() / f"{self.site}-{self.job}.json"
 
     def write(self) -> None:
-        """Write this record. A full disk must not undo the submission."""
-        with contextlib.suppress(OSError):
+        """Write this record. Neither a full disk nor a folder that others may write to must undo
+        the submission."""
+        with contextlib.suppress(OSError, RankroomError):
             config.make_private(folder())
             write_atomically(self._file, json.dumps(dataclasses.asdict(self)))
 
