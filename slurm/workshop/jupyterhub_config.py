@@ -33,7 +33,7 @@ AS_LEARNER = "runuser -u {username} --" if os.geteuid() == 0 else "sudo -n -E -u
 
 
 def teacher():
-    """Return the account of the workshop's folder; "" if there is none yet."""
+    """Return the account of the workshop's folder; "" if there is none yet, or that is unknown."""
     try:
         return Path(plan.folder).owner()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ if not STATE.is_dir() or STATE.stat().st_mode & 0o077 or STATE.stat().st_uid != 
 c.Authenticator.allowed_users = {*plan.learners}
 c.Authenticator.allow_all = not plan.learners
 if TEACHER := teacher():
-    c.Authenticator.allowed_users |= {TEACHER}  # no administrator
+    c.Authenticator.allowed_users |= {TEACHER}  # who is no administrator
 
 # -- 3. What listens where. Your TLS proxy leads https://… to the first of these ports.
 

@@ -333,6 +333,31 @@ def test_a_run_counts_as_running_until_the_site_reports_its_end(home: Path):
     doing(test)
 
 
+@pytest.mark.parametrize(("job", "counts"), [("12", True), ("", False)])
+def test_a_cluster_whose_job_waits_counts_as_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch, job: str, counts: bool
+):
+    """Ranks that were started from the sidebar are held by no notebook meanwhile."""
+    monkeypatch.setattr(module, "POLL_INTERVAL_S", 0.01)
+
+    async def test() -> None:
+        async with agent_of("starting") as made:
+            agent: Any = made
+            agent.remote.job, agent.lease.pause = job, 0.0
+            told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+            def over(in_use: bool) -> bool:
+                told.done() or told.set_result(in_use)
+                return False
+
+            agent.lease.over = over
+            minding = asyncio.create_task(agent._mind())
+            assert await told is counts
+            minding.cancel()
+
+    doing(test)
+
+
 def test_a_log_that_cannot_be_fetched_raises_instead_of_being_empty(home: Path):
     async def test() -> None:
         async with agent_of("running") as made:

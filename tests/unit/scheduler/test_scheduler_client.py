@@ -16,7 +16,7 @@ import pytest
 from checkout import SUPPORT
 from fake_scheduler import DOWN, FAKES, Elsewhere, FakeScheduler
 from rankroom.errors import SchedulerError, SshError, UsageError
-from rankroom.scheduler import scheduler_client, slurm, status_cache
+from rankroom.scheduler import scheduler_client, slurm, status_cache, submitted_jobs
 from rankroom.scheduler.remedies import remedy
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Job, Site, own_folder
@@ -291,6 +291,13 @@ def test_a_full_disk_prevents_neither_queries_nor_submissions(fake: FakeSchedule
     assert (
         len(fake.calls("squeue")) <= 1 + (time.time() - begun) / status_cache.MIN_QUERY_INTERVAL_S
     )
+
+
+def test_a_jobs_folder_that_others_may_write_to_does_not_undo_a_submission(home: Path):
+    submitted_jobs.folder().mkdir(parents=True, mode=0o700)
+    submitted_jobs.folder().chmod(0o770)
+    submitted_jobs.Submitted("mine", "", "7", "train", 1.0).write()  # raises nothing
+    assert list(submitted_jobs.folder().iterdir()) == []
 
 
 def test_a_clock_set_back_does_not_delay_the_next_query(fake: FakeScheduler, monkeypatch):
