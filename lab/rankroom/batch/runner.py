@@ -58,7 +58,7 @@ class Runner:
         self.copy = copy
         self.cells = cells_of(Path(self.folder.script).read_text("utf-8"))
         self.shown = self.placed()
-        self.cwd = Path(cwd).expanduser() if cwd else folder
+        self.cwd = Path(os.path.expanduser(cwd)) if cwd else folder  # noqa: PTH111 - no error
         if not self.cwd.is_dir():
             raise UsageError(NO_FOLDER.format(cwd=self.cwd, host=socket.gethostname()))
         self.progress = Progress(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def batch(
     they would be in JupyterLab. Without --site, the notebook runs on this machine, now.
     """
     if collect is not None:
+        if notebook or cwd or wait or dry_run or here or any(options.values()):
+            raise UsageError(COLLECTS_ONLY)
         asyncio.run(_collect(collect, name, output))
         return
     if notebook is None:
@@ -90,7 +93,7 @@ class _BatchRequest:
         """
         cwd = self._cwd or ("" if remote else str(self._beside))
         if not remote:
-            cwd = str(Path(cwd).expanduser().absolute())
+            cwd = str(config.current_folder() / os.path.expanduser(cwd))  # noqa: PTH111 - no error
         elif cwd and not cwd.startswith(("/", "~/")):
             raise UsageError(CWD_NOT_ABSOLUTE.format(cwd=cwd))
         copy = "" if remote else str(self.copy)
@@ -249,6 +252,7 @@ AT_SEVERAL_SITES = (
     "job {job} exists at several sites ({sites}): choose one with `rankroom batch --collect {job} "
     "--site NAME`"
 )
+COLLECTS_ONLY = "--collect JOB only copies what a job has left: besides it, give --site or -o only"
 NO_TARGET = "there is no folder {folder} for the executed notebook: make it, or say -o FILE"
 CWD_NOT_ABSOLUTE = "--cwd is a folder on the site: {cwd} has to begin with / or ~/"
 INTERRUPTED = "the batch job was interrupted; its last state: {state}"

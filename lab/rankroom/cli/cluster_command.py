@@ -94,6 +94,8 @@ def restart(name: str | None, chosen: str | None) -> None:
     paths, info = actions.find(_named(name))
     lookup.require_in_reach(info)
     if not liveness.alive(info) and not liveness.remote_on(info):
+        if chosen is not None:
+            raise UsageError(RANKS_OF_ENDED.format(name=paths.name))
         _start_again(paths, info)
         return
     if not liveness.alive(info):  # its agent here is gone: start it again
@@ -177,4 +179,5 @@ def _named(name: str | None) -> str:
     return lookup.find(name).name
 
 
+RANKS_OF_ENDED = "cluster {name} is over, so it is started again as a whole: leave out --ranks"
 SEVERAL_RUNNING = "several clusters are running, so name one: {names}"

@@ -204,7 +204,8 @@ def _status(info: RunInfo) -> int:
     failure = info.failure
     if failure and failure.ename == "ScriptExit" and _EXIT_STATUS.fullmatch(failure.evalue):
         return int(failure.evalue) & 0xFF
-    return status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1
+    # A rank that left with status 0 in the middle of a run has failed the run all the same.
+    return (status_of(failure.evalue) if failure and failure.ename == "RankLost" else 1) or 1
 
 
 CELL_TEMPLATE = "from rankroom.rank.script import run as run_script\nrun_script({how})"

@@ -21,7 +21,7 @@ from rankroom.display.digest import displays_of, errors_of
 from rankroom.display.lines import Assembly, Group, Line, collapse, lines_of
 from rankroom.display.text import keep_colours
 from rankroom.display.words import headline, prompt_words, rank_label
-from rankroom.errors import FileError, UnreadableRecordError, with_remedy
+from rankroom.errors import FileError, UnreadableRecordError, UsageError, with_remedy
 from rankroom.record.compared import compared
 from rankroom.record.model import Json, RunInfo, parse_event
 from rankroom.record.retention import DAY_S
@@ -85,6 +85,8 @@ def show(
     profile in one file, which opens without Rankroom and without a network. With --compare, its
     metrics are shown beside those of another run: RUN is like ID, or the name after -o.
     """
+    if (as_page or output) and (ranks is not None or no_collapse or by_numbers):
+        raise UsageError(PAGE_SHOWS_ALL)
     store = Store()
     info = store.load(store.find(run))
     if compare:
@@ -414,6 +416,10 @@ TRACES_HINT = "`TraceAnalysis(trace_dir=…)` of HolisticTraceAnalysis reads the
 NO_KERNELS = (
     "the traces hold no GPU kernels, so programs that analyze kernels find nothing; "
     "`%%distributed --profile` records kernels if ranks have GPUs"
+)
+PAGE_SHOWS_ALL = (
+    "a page shows every rank, and chooses in the browser: leave out --ranks, --no-collapse and "
+    "--by-numbers"
 )
 ANSWER_HINT = "reply with `rankroom runs debug {id}`"
 INTERRUPT_HINT = "or end the run with `rankroom cluster interrupt`"

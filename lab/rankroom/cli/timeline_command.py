@@ -86,7 +86,7 @@ def _open(run: RunInfo, bundle: Json) -> None:
         return
     server = servers[0]
     root = Path(server.get("root_dir") or server.get("notebook_dir") or ".").resolve()
-    here = Path.cwd().resolve()
+    here = config.current_folder().resolve()
     notebook = (here if here.is_relative_to(root) else root) / f"timeline-{run.id}.ipynb"
     _write_notebook(notebook, run, bundle)
     place = quote(notebook.relative_to(root).as_posix())

@@ -133,6 +133,7 @@ def _of_cluster(paths: ClusterPaths, store: Store, gone: Collection[str] = ()) -
         return
 
     def clean() -> None:
+        launch.wait_closed(paths)
         with launch.one_at_a_time():  # a start under its name must not lose its folder
             _demand_unchanged(paths, info)
             process_tree.end(left)

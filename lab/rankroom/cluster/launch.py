@@ -235,11 +235,12 @@ def wait_end(paths: ClusterPaths, seconds: float = 16.0, asked: ClusterInfo | No
         return info is None or is_another(info, asked) or liveness.process_state(info) == "gone"
 
     poll_until(has_left, seconds, 0.02)
-    if is_another(paths.read(), asked):
-        return
-    process_tree.end(own_processes(paths))
-    if has_left() and not is_another(paths.read(), asked) and not paths.unfinished():
-        paths.remove()
+    with one_at_a_time():  # a start under its name must not lose its processes or its folder
+        if is_another(paths.read(), asked):
+            return
+        process_tree.end(own_processes(paths))
+        if has_left() and not paths.unfinished():
+            paths.remove()
 
 
 def is_another(now: ClusterInfo | None, before: ClusterInfo | None) -> bool:

@@ -163,9 +163,14 @@ def _remove(paths: ClusterPaths, info: ClusterInfo) -> None:
 
     Such a cluster has ended, or another one has its name by now.
     """
-    ended = info.state == "stopped" and not launch.supervisors(paths, doubtful=True)
-    if (info.name != paths.name or ended) and not paths.unfinished():
-        paths.remove()
+    was_moved = info.name != paths.name
+    if not (was_moved or info.state == "stopped"):
+        return
+    with launch.one_at_a_time():  # a start under its name must not lose its folder
+        if launch.is_another(paths.read(), info) or paths.unfinished():
+            return
+        if was_moved or not launch.supervisors(paths, doubtful=True):
+            paths.remove()
 
 
 def _let_go(spool: Path, run: RunInfo, info: ClusterInfo | None) -> None:

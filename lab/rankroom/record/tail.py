@@ -229,9 +229,9 @@ def line_near_end(path: Path, *backs: int) -> int:
     """Return the offset of the first whole line in the last `backs[0]` bytes of a file.
 
     If no line begins there, the next of `backs` is tried; if none is found, returns the file's
-    size.
+    size. 0 if there is no such file.
     """
-    with path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         for back in backs:
             if back >= size:
@@ -240,4 +240,5 @@ def line_near_end(path: Path, *backs: int) -> int:
             at = file.read(back).find(b"\n")
             if 0 <= at < back - 1:
                 return size - back + at + 1
-    return size
+        return size
+    return 0

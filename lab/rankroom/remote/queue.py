@@ -92,7 +92,8 @@ class Queue:
 
     async def follow(self) -> None:
         """Report the state of the job until it is over. Raises StartError if it can never start."""
-        never, since = 0, 0.0
+        never: set[float] = set()  # when the scheduler said so
+        since = 0.0
         while True:
             try:
                 status = await self._scheduler.status(self._remote.job)
@@ -105,10 +106,10 @@ class Queue:
             if status.state == "pending":
                 self._remote.reason, self._remote.expected = status.reason, status.expected
                 self._set("pending", words)
-                # A scheduler may first give one reason for every limit: believe the second poll.
-                never = never + 1 if status.never else 0
-                since = since if never > 1 else time.monotonic()
-                if never > 1 and time.monotonic() - since >= status.patience:
+                # A scheduler may first give one reason for every limit: believe its second answer.
+                never = never | {status.at} if status.never else set()
+                since = since if len(never) > 1 else time.monotonic()
+                if len(never) > 1 and time.monotonic() - since >= status.patience:
                     raise StartError(NEVER.format(job=status.id, reason=status.reason))
             elif status.state == "running":
                 self._remote.until = status.until  # 0 while the job is suspended

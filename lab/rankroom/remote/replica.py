@@ -290,9 +290,9 @@ class Replicas:
             events = base64.b64decode(said["events"])
             await asyncio.to_thread(self.take, said["run"], said["source"], after, events)
             self._has_moved |= bool(events)
-            if said["run"]["state"] != "running":
+            if said["run"]["state"] in ENDED_STATES:
                 return True
-            if not events:  # its writer may still be alive
+            if not events:  # its writer may still be alive, or how it ended cannot be told yet
                 return False
         return True
 

@@ -8,8 +8,8 @@ import json
 import socket
 import sys
 import time
-from pathlib import Path
 
+from rankroom import config
 from rankroom.cluster import launch as local
 from rankroom.cluster import liveness
 from rankroom.errors import StartError, UsageError, with_remedy
@@ -44,7 +44,7 @@ def launch(
         name=paths.name,
     )  # fmt: skip
     # The folder of this notebook exists at the site only if that is this machine.
-    folder = "" if site.login else (cwd or str(Path.cwd()))
+    folder = "" if site.login else (cwd or str(config.current_folder()))
     info = ClusterInfo(
         paths.name, job.nodes * site.ranks_per_node, created=time.time(), python=sys.executable,
         cwd=folder, auto_restart=auto_restart, remote=remote,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rankroom.scheduler.site import Site, expand
@@ -21,7 +21,8 @@ class JobStatus:
 
     Times are epoch seconds, 0 if not known: `expected` is when a pending job may start, `until`
     when the time of a running one is over. `never` says that it will never start as it is, once
-    that has been reported for `patience` seconds. A running job may be suspended.
+    that has been reported for `patience` seconds. A running job may be suspended. The scheduler
+    said so `at` this time.
     """
 
     id: str
@@ -34,6 +35,7 @@ class JobStatus:
     name: str = ""
     patience: float = 0.0
     is_suspended: bool = False
+    at: float = field(default=0.0, compare=False)
 
     @property
     def words(self) -> str:

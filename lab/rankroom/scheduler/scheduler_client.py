@@ -208,7 +208,10 @@ class Scheduler:
                 if silent := [j for j in unknown if self.kind.is_silent_on(answer.output, j)]:
                     raise SchedulerError(SILENT_ON.format(site=self.site.name, job=silent[0]))
                 self._seen |= found.keys() - unknown
-                return {job: self._with_patience(status) for job, status in found.items()}
+                return {
+                    job: self._with_patience(replace(status, at=answer.at))
+                    for job, status in found.items()
+                }
             called = min(called, time.time())  # a clock may be set back
             await asyncio.sleep(max(0.0, answer.again - time.time()))
 

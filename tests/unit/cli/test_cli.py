@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 from click.testing import CliRunner, Result
 
@@ -167,6 +168,36 @@ def test_unknown_commands_and_options_are_refused():
     assert "No such option" in bad("runs", "list", "--wrong", code=2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["batch", "--collect", "7", "--dry-run"], "--collect JOB only copies what a job has left"),
+        (["batch", "--collect", "7", "nb.ipynb"], "--collect JOB only copies what a job has left"),
+        (["runs", "show", "--html", "--ranks", "0"], "leave out --ranks"),
+        (["cluster", "restart", "x", "--ranks", "0"], "is over, so it is started again as a whole"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(home: Path, words: list[str], said: str):
+    finished_record(home)
+    paths = ClusterPaths("x")
+    paths.make(1)
+    paths.write(ClusterInfo("x", 1, "failed", created=time.time()))
+    assert said in bad(*words)
+
+
+def test_a_folder_of_an_unknown_user_or_a_deleted_one_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    nbformat.write(notebook, tmp_path / "nb.ipynb")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    shown = good("batch", f"{tmp_path}/nb.ipynb", "--cwd", "~nosuchuser/x", "--dry-run")
+    assert "/gone/~nosuchuser/x" in shown
+    (tmp_path / "gone").rmdir()
+    assert "the current directory has been deleted" in bad("batch", "nb.ipynb", "--dry-run")
+
+
 def test_list_shows_the_newest_runs_first(home: Path):
     assert "no runs yet" in good("runs", "list")
     ids = [finished_record(home, title=f"cell {n}")[1].id for n in range(3)]
@@ -249,6 +280,12 @@ def test_tail_shows_the_last_lines(home: Path):
         "1 │ 99",
     ]
     assert good("runs", "tail", "-n", "0") == ""
+
+
+def test_tail_of_a_record_without_events_shows_nothing(home: Path):
+    _, run = finished_record(home)
+    Store().paths(run.id).events.unlink()
+    assert good("runs", "tail") == ""
 
 
 def test_tail_reads_back_as_far_as_it_needs(home: Path, monkeypatch):

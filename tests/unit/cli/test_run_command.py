@@ -176,6 +176,17 @@ def test_exit_status_and_message_of_a_script_are_as_with_python(
     assert capsys.readouterr().err.startswith(f"{shown}●")
 
 
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("ended with status 0", 1), ("ended with status 3", 3), ("was killed by SIGKILL", 137)],
+)
+def test_the_exit_status_of_a_lost_rank_is_never_that_of_success(
+    begun: Begun, how: str, status: int
+):
+    begun.end("failed", failure=Failure(1, "RankLost", how))
+    assert begun.follow() == status
+
+
 def test_a_ranks_error_has_no_terminal_escapes(begun: Begun, capsys: pytest.CaptureFixture[str]):
     about = {"ename": "ValueError", "evalue": "x", "traceback": ["f\x1b]0;mine", "ValueError"]}
     begun.events = [{"kind": "error", "rank": 1, **about}]

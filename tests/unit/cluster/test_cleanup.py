@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ from rankroom.errors import UnreadableRecordError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.store import MAY_LACK_OUTPUT, Store
 from rankroom.scheduler import ended_jobs
+from rankroom.system import pid_space, process_tree
 from record_makers import finished_record, gone_process, make_run
 
 RUN = "20260101-000000-000000"
@@ -82,6 +86,28 @@ def test_a_new_cluster_with_the_name_of_a_dead_one_is_left_alone(left: ClusterPa
     with pytest.raises(UsageError, match="cluster x was started again or removed in the meantime"):
         clean()
     assert left.folder.exists()
+
+
+def test_a_supervisor_that_is_still_closing_is_waited_for(home: Path):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={process_tree.CLUSTER_MARK: str(paths.folder)},
+    ) as supervisor:  # fmt: skip
+        assert supervisor.stdout and supervisor.stdin
+        supervisor.stdout.readline()  # only then is its environment set
+        about = {"supervisor": supervisor.pid, "began": process_tree.began(supervisor.pid) or 0}
+        here = {"host": socket.gethostname(), "space": str(pid_space.here())}
+        paths.write(ClusterInfo("x", 1, "failed", created=time.time(), **about, **here))
+        clean = found(paths).clean
+        assert clean is not None
+        closing = threading.Timer(0.5, supervisor.stdin.close)
+        closing.start()
+        clean()
+        closing.join()
+    assert supervisor.returncode == 0 and not paths.folder.exists()
 
 
 def test_a_recent_folder_without_cluster_json_is_left_alone(home: Path):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 
 from rankroom import config
-from rankroom.cluster import actions, launch, lookup
+from rankroom.cluster import actions, launch, lookup, repair
 from rankroom.cluster.local import Cluster
 from rankroom.errors import NoClusterError, StartError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.owner import this_process
+from rankroom.record.store import Store
 from rankroom.supervisor.processes import port_guard
 from rankroom.system import process_tree
 
@@ -269,6 +271,32 @@ def test_stopping_a_cluster_spares_a_new_one_of_the_same_name(
     assert paths.folder.exists()
     launch.wait_end(paths, 0.1, paths.read())
     assert not paths.folder.exists()
+
+
+@pytest.mark.parametrize("how", ["end", "complete"])
+def test_a_cluster_that_starts_while_its_predecessor_is_removed_keeps_its_folder(
+    home: Path, how: str
+):
+    paths = ClusterPaths("x")
+    paths.make(1)
+    before = ClusterInfo("x", 1, "stopped", created=1.0)
+    paths.write(before)
+    remove = (
+        partial(launch.wait_end, paths, 0.1, before)
+        if how == "end"
+        else partial(repair.complete_all, Store())
+    )
+    thread = threading.Thread(target=remove)
+    with launch.one_at_a_time():
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive() and paths.folder.exists()
+        launch.remove_ended(paths)
+        paths.make(2)
+        paths.write(ClusterInfo("x", 2, created=2.0))
+    thread.join()
+    now = paths.read()
+    assert now is not None and now.size == 2
 
 
 def test_a_failed_start_spares_a_newer_cluster(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from rankroom.errors import StartError
 from rankroom.record.cluster_file import Remote
 from rankroom.remote import queue as module
 from rankroom.remote.queue import Queue
-from rankroom.scheduler import pbs, scheduler_client, slurm
+from rankroom.scheduler import pbs, scheduler_client, slurm, status_cache
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import Scheduler
 from rankroom.scheduler.site import Site
@@ -38,7 +39,7 @@ def follow(lines: list[str], monkeypatch: pytest.MonkeyPatch, kind: ModuleType =
         nonlocal now
         now += 30
         known = kind.listed(lines.pop(0)) if lines else {}
-        return known.get(job) or JobStatus(job, "gone")
+        return replace(known.get(job) or JobStatus(job, "gone"), at=now)
 
     async def followed() -> str:
         words = []
@@ -67,6 +68,24 @@ def test_a_per_user_limit_is_tolerated_for_a_while_before_giving_up(monkeypatch)
 def test_other_limits_fail_the_job_at_the_second_query(monkeypatch):
     with pytest.raises(StartError, match="job 7 would never start: PartitionTimeLimit"):
         follow([ALONE.replace("QOSMaxGRESPerUser", "PartitionTimeLimit")] * 2, monkeypatch)
+
+
+def test_one_answer_read_twice_does_not_fail_the_job(fake: FakeScheduler, monkeypatch):
+    """After a slow query, its answer is used for longer than the interval between two polls."""
+    scheduler = Scheduler(Site("x"), Elsewhere())  # type: ignore[arg-type]
+
+    async def followed() -> list[str]:
+        job = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        log = fake.folder / "asked"
+        fake.instead("squeue", f"echo >> {log}; echo '{job}|PENDING|PartitionNodeLimit|N/A||N/A|x'")
+        queue = Queue(Site("x"), Elsewhere(), Remote("x", job=job), lambda *about: None)
+        with pytest.raises(StartError, match="would never start"):
+            await queue.follow()
+        return log.read_text().splitlines()
+
+    monkeypatch.setattr(module, "MIN_QUERY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(status_cache, "MIN_QUERY_INTERVAL_S", 0.5)
+    assert len(asyncio.run(followed())) == 2
 
 
 def test_a_limit_that_appears_after_submission_may_pass(fake: FakeScheduler, monkeypatch):

@@ -362,8 +362,9 @@ def test_finish_is_retried_for_incomplete_records_and_copies_others_at_once(
     assert login.asked.count("finish") == 3
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_a_record_is_waited_for_while_its_writer_may_live(
-    there: There, here: Store, monkeypatch: pytest.MonkeyPatch
+    there: There, here: Store, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ):
     """Requests are paced, as each is a command on the login node, which completes the record as
     soon as it can."""
@@ -379,6 +380,8 @@ def test_a_record_is_waited_for_while_its_writer_may_live(
 
     def events(run_id: str, after: int) -> Json:
         told, source, _, data = there.answer(after, 10_000)
+        if is_lost and told["state"] == "running":  # how it ended cannot be told yet
+            told["state"] = "lost"
         return {"run": told, "source": source, "events": coded(data)}
 
     login = Login([there.run.to_json()], events)
