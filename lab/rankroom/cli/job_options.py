@@ -59,7 +59,9 @@ def wait_until_ready(made: RemoteCluster, stays: bool = True) -> AnyCluster:
     """Wait until the ranks of a cluster on a site are ready, and return it. On Ctrl-C, the job is
     left running if the cluster `stays`, else ended."""
     try:
-        return made.until_ready(tell)
+        ready = made.until_ready(tell)
+        ready.make_current()
+        return ready
     except (KeyboardInterrupt, SystemExit):
         if stays:
             remote = made.refresh().remote

@@ -62,8 +62,10 @@ class AnyCluster:
         self.on_debugged: Callable[[int, Json | None], None] = lambda rank, event: None
 
     def make_current(self) -> None:
-        """Make this the cluster on which the cells of this process run."""
+        """Make this the cluster on which the cells of this process run. In a thread, complete the
+        records of earlier clusters, and remove old ones."""
         AnyCluster.current = self
+        repair.begin(self.store, prunes=True)
 
     def __enter__(self) -> AnyCluster:
         return self

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from rankroom.cluster import launch as local
-from rankroom.cluster import lookup, repair
+from rankroom.cluster import lookup
 from rankroom.cluster.base import AnyCluster
 from rankroom.cluster.launch import Progress
 from rankroom.errors import RankroomError, StartError
@@ -57,7 +57,6 @@ class Cluster(AnyCluster):
         held = lease.hold(paths.folder)
         try:
             made = cls(paths, local.wait_ready(paths, supervisor, progress))
-            repair.begin(made.store, prunes=True)
             made.make_current()
             return made
         except BaseException:
@@ -93,7 +92,6 @@ class Cluster(AnyCluster):
         except RankroomError:
             made.close()
             raise
-        repair.begin(made.store, prunes=True)
         made.is_attached = True
         made.make_current()
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from rankroom.errors import StartError
 from rankroom.notebook import cluster_magic
 from rankroom.record.cluster_file import Allocation, ClusterInfo, ClusterPaths, Node, Remote
 from rankroom.record.owner import this_process
+from rankroom.record.retention import DAY_S
 from rankroom.remote import start
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.scheduler.site import Site
 from rankroom.supervisor.processes import start_limit
 from rankroom.system import pid_space
 from rankroom.system.pid_space import PidSpace
+from rankroom.system.polling import poll_until
+from record_makers import finished_record
 
 NOW = PidSpace("laptop", "machine", "boot", "pid")
 
@@ -160,3 +164,18 @@ def test_an_agent_that_has_not_written_cluster_json_is_reported():
     paths = cluster()
     with pytest.raises(StartError, match=r"has not written .*cluster.json yet"):
         RemoteCluster.in_folder(paths).until_ready(patience=0.0)
+
+
+def test_old_records_are_pruned_where_only_ranks_on_sites_are_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(AnyCluster, "current", None)
+    then = time.time() - 40 * DAY_S
+    store, old = finished_record(home, start=int(then * 1e6))
+    _, new = finished_record(home)
+    for path in store.paths(old.id).folder.iterdir():
+        os.utime(path, (then, then))
+    attached = RemoteCluster.in_folder(cluster())
+    attached.make_current()
+    assert poll_until(lambda: store.ids() == [new.id], 10.0)
+    attached.close()

@@ -17,8 +17,11 @@ from rankroom.cluster.base import AnyCluster
 from rankroom.errors import RankroomError, SshError, StartError, UsageError
 from rankroom.notebook import cluster_magic, site_start
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, Remote
+from rankroom.record.store import Store
 from rankroom.remote.cluster import RemoteCluster
 from rankroom.scheduler.site import Site
+
+pytestmark = pytest.mark.usefixtures("home")
 
 
 class OnSite:
@@ -26,6 +29,7 @@ class OnSite:
 
     name, latest = "far", None
     make_current: Any = AnyCluster.make_current
+    store = property(lambda self: Store())
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error, self.is_open = error, True
