@@ -319,8 +319,8 @@ def test_a_new_process_leaves_a_cluster_with_an_unreadable_file_alone(
     away: Callable[[Path], contextlib.AbstractContextManager[None]],
 ):
     """As in a new process that cleans up, starts a cluster of this name, or looks it up."""
-    monkeypatch.setattr(cluster_file, "_read_last", {})
     with away(two.paths.info):
+        monkeypatch.setattr(cluster_file, "_read_last", {})  # `two` can no longer read it, either
         found = cleanup.findings(two.store)
         assert [each.clean for each in found if two.name in each.what] == [None]
         with pytest.raises((UsageError, UnreadableError), match=two.name):

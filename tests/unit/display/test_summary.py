@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 import nbformat
 import pytest
-from nbconvert import exporters
 from test_display import saved
 
 from rankroom.analysis.profile import Profile, Shares
@@ -268,6 +267,8 @@ def test_every_golden_trace_can_be_shown(name: str, tmp_path: Path):
 
 
 def test_nbconvert_shows_the_picture(tmp_path: Path):
+    from nbconvert import exporters
+
     trace = Trace(2)
     loop(trace, 20, lambda rank, step: (0, 1_000 + 4_000 * rank))
     store, run = record_of(trace, tmp_path)

@@ -80,6 +80,17 @@ def test_no_test_is_skipped_for_lack_of_a_package_or_feature():
     assert found > 5
 
 
+def test_no_file_of_tests_imports_a_framework_at_its_top():
+    """Each worker collects all files, and would import it, which takes seconds."""
+    heavy = {"torch", "tensorflow", "keras", "horovod", "deepspeed"}
+    for file in FILES:
+        is_collected = file.name.startswith("test_")
+        for node in ast.parse(file.read_text("utf-8")).body if is_collected else ():
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not heavy & {name.partition(".")[0] for name in names}, file.relative_to(TESTS)
+
+
 def test_no_two_files_of_tests_have_one_name():
     """pytest would import only the first of them."""
     stems = [file.stem for file in FILES if file.name.startswith("test_")]

@@ -16,6 +16,7 @@ from checkout import SUPPORT, TOOLS
 from rankroom.system.polling import poll_until
 
 TOOL = TOOLS / "test.py"
+ONE = [sys.executable, TOOL, "-n", "1"]  # one worker, as each takes half a second to start
 spec = importlib.util.spec_from_file_location("two_parts", TOOL)
 two_parts = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(two_parts)
@@ -55,7 +56,7 @@ def test_the_second_part_runs_even_if_the_first_fails(tmp_path: Path, passing: s
         f"def test_second(): assert '2' in {passing!r}\n"
     )
     done = subprocess.run(
-        [sys.executable, TOOL, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path],
+        [*ONE, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1].startswith(last), done.stdout
@@ -64,7 +65,7 @@ def test_the_second_part_runs_even_if_the_first_fails(tmp_path: Path, passing: s
 
 def test_collecting_no_tests_is_a_failure(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
-    argv = [sys.executable, TOOL, "-c", tmp_path / "pytest.ini", f"--rootdir={tmp_path}", tmp_path]
+    argv = [*ONE, "-c", tmp_path / "pytest.ini", f"--rootdir={tmp_path}", tmp_path]
     assert subprocess.run(argv, capture_output=True, check=False).returncode == two_parts.NOTHING
 
 
@@ -114,7 +115,7 @@ def test_a_worker_that_died_is_a_failure_even_if_its_test_passes_again(tmp_path:
         "def test_dies_once():\n    if not before.exists(): before.touch(); os._exit(1)\n"
         "def test_after(): pass\n"
     )
-    argv = [sys.executable, TOOL, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path]
+    argv = [*ONE, f"--rootdir={tmp_path}", "-c", tmp_path / "pytest.ini", tmp_path]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert ", 1 failed" in done.stdout.splitlines()[-1], done.stdout

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from eight_gpus import pretend_gpus
 from rankroom.display.variable_table import memory_table
@@ -33,6 +32,8 @@ def total(*values: Any) -> int:
 
 
 def test_a_storage_shared_by_several_variables_counts_once():
+    import torch
+
     tensor = torch.zeros(1000)
     assert total(tensor, tensor[:10], [tensor.view(10, 100)], {"x": (tensor.detach(),)}) == 4000
     array = np.zeros(1000)
@@ -43,6 +44,8 @@ def test_a_storage_shared_by_several_variables_counts_once():
 
 
 def test_a_networks_gradients_and_optimizer_state_are_counted():
+    import torch
+
     net = torch.nn.Linear(10, 10, bias=False)
     assert total(net, net.weight) == 400
     net(torch.zeros(1, 10)).sum().backward()
@@ -74,6 +77,8 @@ def test_unshared_memory_is_read_from_smaps_rollup_or_unknown(tmp_path: Path):
 
 
 def test_the_memory_of_the_ranks_gpu_is_measured(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
     pretend_gpus(monkeypatch, "2,5")
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda number: 100 + number)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda number: 200 + number)

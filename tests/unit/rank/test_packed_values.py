@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rankroom.errors import RankroomError
 from rankroom.rank import packed_values
@@ -121,6 +120,8 @@ def test_tensors_are_loaded_onto_the_cpu_in_the_notebook(monkeypatch: pytest.Mon
 
 def test_tensors_of_another_python_come_as_well(monkeypatch: pytest.MonkeyPatch):
     """Two replacements are active at a time: for functions and for tensors."""
+    import torch
+
     parts = pack({"loss": torch.ones(2), "function": None})
     monkeypatch.setattr(packed_values, "PYTHON_VERSION", (3, 99))
     assert unpack(parts)["loss"].tolist() == [1, 1]
