@@ -4,7 +4,7 @@ import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, kernelReady, picture, rows, saveRuns, test, type Page } from './rankroom';
+import { ALWAYS, expect, kernelReady, picture, rows, saveRuns, test, viewTest, type Page } from './rankroom';
 import {
   ASK, card, endAll, execute, labReady, openRanks, python, pythonEnv, ranksOn, removeCluster, runTyped, setWidth,
   writeCluster, writeRemote
@@ -13,6 +13,14 @@ import {
 // Galata's mock kernels would run nothing.
 test.use({ kernels: null });
 test.afterEach(() => endAll());
+
+/** Tests in the JupyterLab of the views, in which no sidebar is open. */
+const sharedTest = viewTest.extend<{ page: Page }>({
+  page: async ({ page }, use) => {
+    await use(page);
+    await page.sidebar.close('left');
+  }
+});
 
 const HOSTS = ['nid001234', 'nid001235'];
 /** The time for ranks to start, as RANKROOM_START_SECONDS allows. */
@@ -29,11 +37,18 @@ function codeCells(page: Page): Locator {
   return page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell');
 }
 
+/** Open what a summary folds, if an earlier test has not. */
+async function unfold(summary: Locator): Promise<void> {
+  if (!(await summary.evaluate(node => node.closest('details')!.open))) {
+    await summary.click();
+  }
+}
+
 async function startTwo(panel: Locator, name: string): Promise<Locator> {
-  await panel.getByText('Start ranks…').click();
+  await unfold(panel.getByText('Start ranks…'));
   const form = panel.getByRole('form', { name: 'start ranks' });
   await form.getByLabel('Ranks', { exact: true }).fill('2');
-  await form.getByText('More').click();
+  await unfold(form.getByText('More'));
   await form.getByLabel('Name').fill(name);
   await form.getByRole('button', { name: 'Start ranks' }).click();
   const made = card(panel, name);
@@ -159,7 +174,7 @@ test('dragging a cluster into a notebook inserts a cell that attaches', async ({
   removeCluster('dragged');
 });
 
-test('a dead rank is named with its signal and can be restarted', ALWAYS, async ({ page }) => {
+sharedTest('a dead rank is named with its signal and can be restarted', ALWAYS, async ({ page }) => {
   const panel = await openRanks(page);
   const made = await startTwo(panel, 'falls');
   process.kill(await pidOf(made, 1), 'SIGKILL');
@@ -170,7 +185,7 @@ test('a dead rank is named with its signal and can be restarted', ALWAYS, async 
   await expect(made.locator('.rr-card-words')).toHaveText('2 ranks ready', STARTED);
 });
 
-test('menus and commands apply to the clicked cluster or rank', ALWAYS, async ({ page }) => {
+sharedTest('menus and commands apply to the clicked cluster or rank', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 900 });
   writeCluster('older', {});
   const panel = await openRanks(page);
@@ -276,10 +291,10 @@ test('questions of ssh appear in every window until one answers', ALWAYS, async 
   await other.close();
 });
 
-test('the start form reports invalid values before starting ranks', ALWAYS, async ({ page }) => {
+sharedTest('the start form reports invalid values before starting ranks', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1200, height: 1000 });
   const panel = await openRanks(page);
-  await panel.getByText('Start ranks…').click();
+  await unfold(panel.getByText('Start ranks…'));
   const form = panel.getByRole('form', { name: 'start ranks' });
   await form.getByLabel('Ranks', { exact: true }).fill('100000');
   await expect(form.locator('.rr-wrong:not([hidden])')).toHaveText(/^must be a number from 1 to \d+ on this machine, not '100000'$/);

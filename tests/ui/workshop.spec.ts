@@ -6,7 +6,7 @@ import { join } from 'node:path';
 
 import type { Locator } from '@playwright/test';
 
-import { ALWAYS, expect, LiveRecord, picture, readRun, saveRuns, test, type Page } from './rankroom';
+import { ALWAYS, expect, LiveRecord, picture, readRun, saveRuns, test, viewTest, type Page } from './rankroom';
 import { freePort, serverCommand } from './server';
 import { execute, labReady, python, pythonEnv } from './sidebar';
 
@@ -57,7 +57,7 @@ function users(panel: Locator): Promise<string[]> {
   return tiles(panel).evaluateAll(nodes => nodes.map(node => (node as HTMLElement).dataset.user ?? ''));
 }
 
-test('the console lists forty learners, those who need help first', ALWAYS, async ({ page }) => {
+viewTest('the console lists forty learners, those who need help first', ALWAYS, async ({ page }) => {
   await page.setViewportSize({ width: 1400, height: 900 });
   const panel = await openConsole(page, openWorkshop());
   await expect(tiles(panel)).toHaveCount(COUNT);
