@@ -12,6 +12,8 @@ import { trans } from './translation';
 const COMPARABLE = 200;
 /** Timeout until a reply begins; a busy server may be slow. */
 const PATIENCE_MS = 60_000;
+/** The same for an action: the server answers within 50 s or twice that, whether it is done by then or not. */
+const POST_PATIENCE_MS = 120_000;
 /** The same for a long poll, beyond the time that the server may wait. */
 const EXTRA_MS = 30_000;
 
@@ -198,9 +200,9 @@ export class Api {
   }
 
   /**
-   * Send a request to a route. Throws ApiError if the server refuses it or does not reply. GET requests time out after
-   * `patience` milliseconds, and their replies once nothing arrives for a minute, as a connection may be cut silently,
-   * for example when a laptop's lid is closed.
+   * Send a request to a route. Throws ApiError if the server refuses it or does not reply within `patience`
+   * milliseconds. Replies to GET requests time out once nothing arrives for a minute, as a connection may be cut
+   * silently, for example when a laptop's lid is closed.
    */
   async ask(
     method: 'GET' | 'POST',
@@ -208,7 +210,7 @@ export class Api {
     query: Query,
     signal?: AbortSignal,
     body?: { [name: string]: string },
-    patience = method === 'GET' ? PATIENCE_MS : Infinity
+    patience = method === 'GET' ? PATIENCE_MS : POST_PATIENCE_MS
   ): Promise<Response> {
     const url = this.url(parts, query);
     const ending = new AbortController();
@@ -217,7 +219,7 @@ export class Api {
     if (signal?.aborted) {
       end();
     }
-    const late = Number.isFinite(patience) ? setTimeout(end, patience) : undefined;
+    const late = setTimeout(end, patience);
     const init: RequestInit = { method, signal: ending.signal };
     if (body) {
       init.body = JSON.stringify(body);
@@ -230,7 +232,9 @@ export class Api {
       if (signal?.aborted) {
         throw error;
       }
-      throw new ApiError(trans.__('the Jupyter server does not respond'), 0);
+      const mayBeDone = method === 'POST' && ending.signal.aborted;
+      const added = mayBeDone ? trans.__('; it may have done what you asked for, all the same') : '';
+      throw new ApiError(trans.__('the Jupyter server does not respond') + added, 0);
     } finally {
       // Once a reply has begun, all of it is read.
       clearTimeout(late);

@@ -69,6 +69,20 @@ test('a lost run is polled, and followed again when its writer returns', async t
   assert.ok(asked.length > looks);
 });
 
+test('a run that has ended does not run again because the disk was too full for its end', async () => {
+  const model = new RunModel({ ...run, state: 'done', end: 5 });
+  const seen: string[] = [];
+  model.changed.connect(({ run }) => seen.push(run.state));
+  const { api } = server([
+    { text: line('one') },
+    { changed: 'b', text: line('two') },
+    { changed: 'c', run: { state: 'done', end: 5 } }
+  ]);
+  await follow(model, api, new AbortController().signal);
+  assert.deepEqual([...new Set(seen)], ['done']);
+  assert.deepEqual([model.isComplete, model.lineCount], [true, 2]);
+});
+
 test('a lost run reports an unresponsive server until it answers', async t => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const model = new RunModel(run);

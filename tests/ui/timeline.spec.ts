@@ -505,7 +505,7 @@ viewTest('an overview of a long run is shown until all spans are read', async ({
   const body = view.locator('.rr-tl-body');
   await expect(body).toHaveAttribute('data-spans', String(all));
   await expect(body).toHaveAttribute('data-exact', 'false');
-  await expect(view.locator('.rr-tl-note')).toHaveText(/^showing an overview until all spans are read \(\d %\)$/);
+  await expect(view.locator('.rr-tl-note')).toHaveText(/^showing an overview until all spans are read · \d % read$/);
   expect(await painted(body)).toBeGreaterThan(0.01);
   await picture(page, 'timeline-overview');
   await page.theme.setDarkTheme();

@@ -234,8 +234,11 @@ export class Collapse extends Groups {
     const common = this.common(this.lines.text(group), group, this.lines.rank(group));
     const same = this.groups[this.lines.flags(group) & STDERR].get(common);
     this.keys.set(group, key);
-    if (same && same.length > 1) {
-      same.sort((a, b) => this.key(a) - this.key(b));
+    // Groups only move towards the start, and the others are in order.
+    let at = same?.lastIndexOf(group) ?? 0;
+    for (; same && at > 0 && this.key(same[at - 1]) > key; at--) {
+      same[at] = same[at - 1];
+      same[at - 1] = group;
     }
     this.moved.push(group);
     this.changed(key);

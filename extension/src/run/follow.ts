@@ -1,6 +1,7 @@
 /** Read a record up to its moving end, while a view of it is visible. */
 import { type Api, ApiError, type Chunk } from '../api';
 import { VERSION } from '../record';
+import type { Run } from '../schema';
 import { Overview } from '../timeline/overview';
 import { trans } from '../translation';
 import type { RunModel } from './model';
@@ -51,6 +52,13 @@ function isRefused({ refusal, run, isLive }: RunModel): boolean {
   return refusal !== '' && (!isLive || run.version > VERSION);
 }
 
+/** Take in what the server says of the run. A run that has ended does not run again: a full disk may keep its end back. */
+function update(model: RunModel, run: Run): void {
+  if (run.state !== 'running' || model.isLive || model.run.state === 'lost') {
+    model.run = run;
+  }
+}
+
 /** Follow the run until it is complete or refused, or until `signal` aborts because it is no longer shown. */
 export async function follow(model: RunModel, api: Api, signal: AbortSignal): Promise<void> {
   let failures = 0;
@@ -68,7 +76,7 @@ export async function follow(model: RunModel, api: Api, signal: AbortSignal): Pr
         }
       } else {
         if (!isKnown) {
-          model.run = await api.run(model.id, signal);
+          update(model, await api.run(model.id, signal));
           isKnown = true;
         }
         if (model.run.version > VERSION) {
@@ -119,7 +127,7 @@ async function readOn(model: RunModel, api: Api, place: Place, signal: AbortSign
   place.isCaughtUp = chunk.next >= chunk.size;
   const isOver = chunk.state !== 'running' && place.isCaughtUp;
   if (isOver || chunk.changed !== place.changed) {
-    model.run = await api.run(model.id);
+    update(model, await api.run(model.id));
     place.changed = chunk.changed;
   }
   // The writer of a lost run may have come back meanwhile.

@@ -10,7 +10,16 @@ import { lasting } from './range';
 export function argsOf(name: SpanName): Array<[string, string]> {
   return Object.entries(name)
     .filter(([key, value]) => key !== 'name' && value !== undefined && value !== null)
-    .map(([key, value]) => [key, key === 'bytes' ? size(Number(value)) : plain(value)]);
+    .map(([key, value]) => [label(key), key === 'bytes' ? size(Number(value)) : plain(value)]);
+}
+
+/** Return an argument's name in the user's language; those of other programs' traces stay as they are. */
+function label(key: string): string {
+  const labels: { [key: string]: string } = {
+    op: trans.__('op'), tensor: trans.__('tensor'), library: trans.__('library'), group: trans.__('group'), ranks: trans.__('ranks'),
+    bytes: trans.__('bytes'), dtype: trans.__('dtype'), shape: trans.__('shape'), line: trans.__('line')
+  };
+  return labels[key] ?? key;
 }
 
 function plain(value: unknown): string {

@@ -20,6 +20,11 @@ export function keepKeys(node: HTMLElement): () => void {
     if (!(target instanceof HTMLElement)) {
       return;
     }
+    // Some browsers report no `focusout` if the element that has the focus is removed.
+    if (!node.contains(target)) {
+      leave();
+      return;
+    }
     const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
     const isOurs = OURS.has(event.key) && !(event.key === 'Enter' && event.shiftKey);
     const own = target.closest<HTMLElement>('[data-rr-keys]');

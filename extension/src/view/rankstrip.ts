@@ -90,7 +90,7 @@ export class RankStrip {
     const words = cellWords(cell);
     const name = `rr-cell rr-was-${state}`;
     if (node.title !== words) {
-      node.className = name;
+      node.className = node.classList.contains('rr-cell-active') ? `${name} rr-cell-active` : name;
       node.title = words;
       node.setAttribute('aria-label', words);
       node.style.setProperty('--rr-heat', String(waiting ?? 0));

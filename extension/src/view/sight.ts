@@ -1,3 +1,15 @@
+/**
+ * Return the browser's own IntersectionObserver. JupyterLab replaces it by a subclass that puts off what it
+ * reports while a notebook scrolls, and may lose it.
+ */
+export function nativeObserver(): typeof IntersectionObserver {
+  let found = window.IntersectionObserver;
+  for (let base = Object.getPrototypeOf(found); base !== Function.prototype; base = Object.getPrototypeOf(base)) {
+    found = base;
+  }
+  return found;
+}
+
 /** Tracks whether a node is visible: on the screen, in the current tab, in a window that is not hidden. */
 export class Sight {
   isSeen = false;
@@ -8,7 +20,7 @@ export class Sight {
     node: HTMLElement,
     private tell: (isSeen: boolean) => void
   ) {
-    this.observer = new IntersectionObserver(
+    this.observer = new (nativeObserver())(
       entries => {
         this.isOnScreen = entries[entries.length - 1].isIntersecting;
         this.look();

@@ -74,7 +74,8 @@ export class Offers {
     const { path } = panel.context;
     await panel.context.save();
     await panel.sessionContext.shutdown();
-    panel.close();
+    // All its views, as the next one to open would show what another still holds.
+    this.notebooks?.filter(({ context }) => context.path === path).forEach(each => each.close());
     try {
       // Without the name of a drive, which some extensions put before the path.
       const local = this.app.serviceManager.contents.localPath(path);

@@ -14,6 +14,7 @@ import { css } from '../../timeline/colours';
 import type { Look } from '../../timeline/look';
 import { trans } from '../../translation';
 import { Frame, h, setChildren } from '../dom';
+import { nativeObserver } from '../sight';
 import type { Movable } from '../timeline/input';
 import { readTheme, type Theme } from '../timeline/theme';
 import { ComparedRuns } from './comparedruns';
@@ -43,7 +44,7 @@ export class MetricsTab extends Widget {
   private frame = new Frame(() => this.paint());
   private observer = new ResizeObserver(() => this.frame.request());
   private themed = new MutationObserver(() => this.frame.request());
-  private sight = new IntersectionObserver(entries => this.onSight(entries), { rootMargin: '150px' });
+  private sight = new (nativeObserver())(entries => this.onSight(entries), { rootMargin: '150px' });
   private movable: Movable;
 
   private grid = h('div', 'rr-mt-grid', { role: 'group', 'aria-label': trans.__('metrics') });

@@ -16,9 +16,16 @@ export interface Progress {
 
 export class Notes {
   /** Under the timeline. */
-  readonly node = h('div', 'rr-notes rr-tl-note', { role: 'status' });
+  readonly node: HTMLElement;
+  private said = h('span', '', { role: 'status' });
+  /** Changes all the time while a record is read, so a screen reader must not announce it. */
+  private share = h('span', '', { 'aria-hidden': 'true' });
   /** In the timeline's place, while there are no spans to show. */
   readonly empty = h('div', 'rr-tl-empty', { role: 'status' });
+
+  constructor() {
+    this.node = h('div', 'rr-notes rr-tl-note', {}, this.said, this.share);
+  }
 
   refresh(model: RunModel, look: Look, { isEmpty, isReading, isCoarse }: Progress): void {
     this.empty.hidden = !isEmpty;
@@ -27,7 +34,7 @@ export class Notes {
     }
     const words = [droppedWords(model.spans.dropped)];
     if (isCoarse) {
-      words.push(trans.__('showing an overview until all spans are read (%1)', percent(model.read, model.size)));
+      words.push(trans.__('showing an overview until all spans are read'));
     }
     if (!isEmpty && look.isFirst) {
       words.push(trans.__('showing the first steps of the loop; press F to show everything'));
@@ -44,7 +51,8 @@ export class Notes {
     }
     const text = words.filter(Boolean).join(' · ');
     this.node.hidden = text === '';
-    setText(this.node, text);
+    setText(this.said, text);
+    setText(this.share, isCoarse ? ` · ${trans.__('%1 read', percent(model.read, model.size))}` : '');
   }
 }
 
