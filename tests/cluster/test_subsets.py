@@ -1,5 +1,6 @@
 """In a cell on some ranks, a collective of all ranks is refused in one line and never hangs."""
 
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -302,5 +303,55 @@ def test_messages_between_the_ranks_of_a_cell_go_through(home):
         for call in filter(None, map(str.strip, REFUSED_MESSAGES.splitlines())):
             refused = finish(cluster, call, ranks=[0, 1])
             assert "SubsetError: " in failure(refused) and "rank 2" in failure(refused), call
+    finally:
+        cluster.stop()
+
+
+OWN_GROUP = """
+dist.init_process_group("gloo", init_method="file://{file}", rank=rank, world_size=2)
+dist.all_reduce(ones)
+pair = dist.new_group([0, 1])
+dist.all_reduce(ones, group=pair)
+[ones.tolist(), dist.get_world_size()]
+"""
+LOCAL_GROUP = """
+pair = dist.new_group([0, 1], use_local_synchronization=True)
+dist.all_reduce(ones, group=pair)
+ones.tolist()
+"""
+
+
+def test_some_ranks_can_make_groups_of_their_own(home: Path, tmp_path: Path):
+    cluster = Cluster.local(ranks=3, preload="torch")
+    try:
+        finish(cluster, "import torch, torch.distributed as dist\nones = torch.ones(1)")
+        own = OWN_GROUP.format(file=tmp_path / "store")
+        assert values(cluster, own, ranks=[0, 1]) == [[[4.0], 2]] * 2
+        finish(cluster, "dist.destroy_process_group()", ranks=[0, 1])
+        finish(cluster, "dist.init_process_group('gloo')\nones = torch.ones(1)")
+        assert values(cluster, LOCAL_GROUP, ranks=[0, 1]) == [[2.0]] * 2
+        refused = finish(cluster, LOCAL_GROUP, ranks=[0])
+        assert "SubsetError: dist.new_group()" in failure(refused)
+    finally:
+        cluster.stop()
+
+
+OWN_DEVICES = """
+import tensorflow as tf
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+model.fit(tf.ones((8, 2)), tf.ones((8, 1)), batch_size=4, verbose=0)
+strategy.num_replicas_in_sync
+"""
+
+
+def test_a_strategy_for_the_devices_of_one_rank_trains_on_that_rank(home: Path):
+    cluster = Cluster.local(ranks=2)
+    try:
+        assert values(cluster, OWN_DEVICES, ranks=[0]) == [2]
     finally:
         cluster.stop()

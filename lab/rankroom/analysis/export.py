@@ -12,6 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,13 @@ def chrome_json(store: Store, run_id: str) -> Iterator[bytes]:
     """Yield the timeline in pieces of some 256 KiB. Raises RecordError if the record is missing."""
     run = store.load(run_id)
     timeline = Timeline.read(run, store.paths(run_id).events)
-    samples = list(_samples(run, store.paths(run_id).events))
-    zero = min([zero_of(timeline), *(at for _, at, _ in samples)])
+    # Read twice rather than kept, as a long run has millions.
+    samples = partial(_samples, run, store.paths(run_id).events)
+    zero = min(zero_of(timeline), min((at for _, at, _ in samples()), default=0))
     head = _outer({"rankroom": _about(run, zero)})
     yield f'{{"otherData":{head},"traceEvents":[\n'.encode("utf-8", "replace")
     separator = b""
-    for piece in pieces(_events(run, timeline, samples, zero)):
+    for piece in pieces(_events(run, timeline, samples(), zero)):
         yield separator + piece.encode("utf-8", "replace")
         separator = b",\n"
     yield b"\n]}\n"
@@ -79,7 +81,9 @@ def _about(run: RunInfo, zero: int) -> Json:
     return {"run": run.id, "start": run.start, "zero": zero, "title": run.title, "ranks": ranks}
 
 
-def _events(run: RunInfo, timeline: Timeline, samples: list[_Sample], zero: int) -> Iterator[str]:
+def _events(
+    run: RunInfo, timeline: Timeline, samples: Iterable[_Sample], zero: int
+) -> Iterator[str]:
     stride = max(timeline.ranks, default=0) + 1
     width = len(str(max((rank.rank for rank in run.ranks), default=0)))
     for rank in run.ranks:

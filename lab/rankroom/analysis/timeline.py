@@ -66,11 +66,12 @@ class Timeline:
         self.ended: dict[int, int] = {}
         # Ranks that died in an elastic run: since when they are absent, and their past absences.
         self._left: dict[int, int] = {}
-        self.away: dict[int, list[tuple[int, int]]] = {}
+        self._away: dict[int, list[tuple[int, int]]] = {}
         # When each rank was notified of a regrouping of such a run, and the regrouping's number.
         self.regrouped: dict[int, list[tuple[int, int]]] = {}
-        # Time, memory and GPU memory of each sample, in bytes; -1 where the latter is unknown.
-        self.samples: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in self.ranks}
+        # Time, memory and GPU memory of each sample, one after the other, in bytes; -1 where the
+        # latter is unknown. A long run of many ranks has millions.
+        self.samples: dict[int, array[int]] = {rank: array("q") for rank in self.ranks}
         self.latest = -TEN_YEARS_US  # the latest time at which a rank reported spans
         self.dropped: dict[str, int] = {}
         self.version = 0  # grows with each `spans` or `status` event
@@ -128,14 +129,14 @@ class Timeline:
                 lost = event["state"] == "lost"
                 self.ended[rank] = t = event["t"] - (0 if lost else self._offset[rank])
             if rank in self._left:
-                self.away.setdefault(rank, []).append((self._left.pop(rank), t))
+                self._away.setdefault(rank, []).append((self._left.pop(rank), t))
         elif kind == "mark" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
             self._add_mark(rank, event)
         elif kind == "sample" and rank in self.lanes and abs(event["t"]) <= TEN_YEARS_US:
             memory, gpu = event.get("memory"), event.get("gpu_memory")
             if _is_size(memory):
                 t = event["t"] - self._offset[rank]
-                self.samples[rank].append((t, int(memory), int(gpu) if _is_size(gpu) else -1))
+                self.samples[rank].extend((t, int(memory), int(gpu) if _is_size(gpu) else -1))
 
     def _add_mark(self, rank: int, event: Json) -> None:
         match event:
@@ -143,6 +144,11 @@ class Timeline:
                 self._left[rank] = t  # set by the record's writer, on its own clock
             case {"name": "regrouped", "t": t, "args": {"meeting": int(meeting)}}:
                 self.regrouped.setdefault(rank, []).append((t - self._offset[rank], meeting))
+
+    def absences(self, rank: int) -> list[tuple[int, int]]:
+        """Return from when to when the rank was absent; it may be so still."""
+        still = [(self._left[rank], self.wall[1])] if rank in self._left else []
+        return self._away.get(rank, []) + still
 
     def named(self, rank: int, number: int) -> Json:
         """Return the name and arguments that a number in a lane's column of names stands for."""

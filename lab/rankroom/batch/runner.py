@@ -28,6 +28,7 @@ from rankroom import config
 from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFolder, Progress
 from rankroom.batch.cell_text import said, short
 from rankroom.batch.notebook_script import Cell, cells_of
+from rankroom.batch.own_kernel import OwnKernel
 from rankroom.cluster import lookup, repair
 from rankroom.errors import RankroomError, UsageError
 from rankroom.record.cluster_file import ClusterPaths
@@ -75,7 +76,7 @@ class Runner:
         private = {"transport": "ipc", "ip": f"{self.sockets}/kernel"}
         self.client = NotebookClient(
             self.notebook, timeout=None, startup_timeout=KERNEL_START_TIMEOUT_S,
-            kernel_name="python3", iopub_timeout=OUTPUT_TIMEOUT_S,
+            kernel_name="python3", kernel_manager_class=OwnKernel, iopub_timeout=OUTPUT_TIMEOUT_S,
             resources={"metadata": {"path": str(self.cwd)}},
             config=Config({"KernelManager": private}),
         )  # fmt: skip

@@ -83,6 +83,8 @@ def play(path: Path) -> bool:
         import nbformat
         from nbclient import NotebookClient
         from nbclient.exceptions import CellControlSignal, DeadKernelError
+
+        from rankroom.batch.own_kernel import OwnKernel
     except ModuleNotFoundError as error:
         raise UsageError(
             f"rankroom demo needs {error.name}: `pip install nbclient scikit-learn`"
@@ -93,7 +95,10 @@ def play(path: Path) -> bool:
         raise UsageError(f"cannot read the notebook {path}: {error}") from None
     # Two processes of one user need no port.
     private = Config({"KernelManager": {"transport": "ipc"}})
-    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", config=private)
+    client = NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", kernel_manager_class=OwnKernel,
+        config=private,
+    )  # fmt: skip
     heading = ""
     left_out = False
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None

@@ -30,6 +30,7 @@ from rankroom.errors import (
 )
 from rankroom.record.cluster_file import NAME_PATTERN, ClusterInfo, ClusterPaths, tail
 from rankroom.record.model import RunInfo
+from rankroom.record.owner import is_gone
 from rankroom.record.store import Store
 from rankroom.remote import start as remote
 from rankroom.rpc.client import RpcError, ask
@@ -309,11 +310,15 @@ def _unready(paths: ClusterPaths, ranks: Sequence[int], before: ClusterInfo) -> 
 
 
 def running_run(store: Store, run_id: str) -> RunInfo:
-    """Return a run in progress, to act on it. Raises RunOverError if it is over or lost."""
+    """Return a run in progress, to act on it. Raises RunOverError if it is over or lost.
+
+    One that only seems lost, as nothing has been heard of a process that cannot be looked up from
+    here, may be stuck: its supervisor, if there is one, knows.
+    """
     run = store.load(run_id)
-    if run.state == "lost":
+    if run.state == "lost" and (run.owner is None or is_gone(run.owner)):
         raise RunOverError(LOST.format(id=run.id))
-    if run.state != "running":
+    if run.state not in ("running", "lost"):
         raise RunOverError(OVER.format(id=run.id, state=run.state))
     return run
 

@@ -15,7 +15,12 @@ from types import SimpleNamespace
 from typing import cast
 
 from rankroom.cluster import launch, liveness, lookup
-from rankroom.errors import RankroomError, RecordError, UnreadableError
+from rankroom.errors import (
+    RankroomError,
+    RecordError,
+    UnreadableError,
+    UnreadableRecordError,
+)
 from rankroom.record.cluster_file import ClusterInfo, ClusterPaths, all_paths, clusters_folder
 from rankroom.record.model import Owner, RankInfo, RunInfo
 from rankroom.record.owner import is_gone, is_here, no_process
@@ -63,6 +68,8 @@ def complete_all(store: Store) -> list[str]:
             try:
                 if complete(store, store.load(run_id)):
                     found.append(run_id)
+            except UnreadableRecordError as error:
+                failed = failed or error
             except RecordError:
                 continue
             except (OSError, RankroomError) as error:

@@ -59,7 +59,8 @@ def bundle(run: RunInfo, store: Store | None = None) -> Json:
     _fill(text, run, parts, told, metrics)
     plain = text.done()
     room = _MAX_BYTES - used - weight(plain)
-    timeline = told.picture(int(room * _PICTURE_SHARE))
+    curves = weight(metrics.table) + weight(metrics.picture)
+    timeline = told.picture(int(max(0, room - curves) * _PICTURE_SHARE))
     html = Html(room, told.table, timeline, (metrics.table, metrics.picture))
     _fill(html, run, parts, told, metrics)
     return {MIME: data, "text/html": html.done(), "text/plain": plain}

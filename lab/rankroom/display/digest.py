@@ -121,7 +121,8 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
         out.head = list(collapse(_first_of_each(head)))[:HEAD_LINES]
         out.tail = list(collapse(_last_of_each(tail)))[-TAIL_LINES:]
     shown = sum(group.lines for group in (*out.head, *out.tail))
-    out.left_out = None if gap and total <= shown else total - shown
+    is_known = run.state in ("done", "failed", "interrupted") and total >= shown > 0
+    out.left_out = None if gap and total <= shown and not is_known else total - shown
 
 
 def _first_of_each(lines: Iterable[Line]) -> Iterator[Line]:
@@ -164,8 +165,10 @@ def _parts(path: Path) -> tuple[list[Json], list[Json], list[Json], bool]:
             return first, last, [*first, *last], True
         with path.open("rb") as file:
             return _searched(file)
-    except OSError:
+    except FileNotFoundError:
         return [], [], [], False
+    except OSError:  # unreadable at the moment: what it has is left out, not absent
+        return [], [], [], True
 
 
 def _searched(file: Iterable[bytes]) -> tuple[list[Json], list[Json], list[Json], bool]:

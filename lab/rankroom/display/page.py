@@ -223,7 +223,8 @@ class Html(Page):
         self, room: int, table: str = "", picture: str = "", metrics: tuple[str, str] = ("", "")
     ) -> None:
         super().__init__(room, table, picture, metrics)
-        self._add(['<div style="line-height:1.4">'])
+        self._out.append('<div style="line-height:1.4">')
+        self._room -= weight(self._out[-1])
 
     def done(self) -> str:
         return super().done() + "</div>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Protocol
 
 from rankroom.errors import LabError, RankroomError, SchedulerError, SshError, UselessJob
@@ -65,6 +66,7 @@ async def follow(lab: Lab, tell: Teller, port: int = 0, look_s: float = POLL_INT
                         keeping["node"] = asyncio.create_task(keep(line, tell, lab.job))
                     await answers(lab, tell, opened, line)
                 else:
+                    lab.saved = replace(lab.saved, port=port or lab.saved.port)
                     tell.say(PASTE.format(command=lab.command(opened, status.nodes)))
                 tell.page(opened.url(lab.saved.port or opened.port, lab.page))
                 status = await hold(lab, tell, look_s)

@@ -6,7 +6,8 @@ import ast
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+import warnings as python_warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rankroom.errors import CellError
@@ -41,13 +42,23 @@ def check_syntax(
 
 
 def _compile(code: str) -> None:
-    compile(code, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    with _quietly():
+        compile(code, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave the compiler's warnings to the ranks, which give them where the cell's output is."""
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("ignore")
+        yield
 
 
 def notes(code: str, ranks: Sequence[int] | None, size: int) -> list[str]:
     """Return warnings about a cell before it runs: collectives that not every rank reaches."""
     try:
-        return [each.text for each in warnings(code, ranks, size)]
+        with _quietly():
+            return [each.text for each in warnings(code, ranks, size)]
     except Exception:
         # Warnings are optional: a cell that cannot be checked runs all the same.
         logging.getLogger(__name__).debug("this cell could not be checked", exc_info=True)

@@ -178,6 +178,8 @@ class RankroomMagics(Magics):
         if (run := outcome.broken) is not None:
             CellOutput(self.shell, run.id).show(display.bundle(run.info, cluster.store))
             self._raise(run, None)
+        if outcome.error is not None:
+            raise outcome.error
         if outcome.interrupted:
             raise RunFailed("interrupted; the ranks' variables are kept")
 

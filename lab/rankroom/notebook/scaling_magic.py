@@ -45,6 +45,7 @@ class Outcome:
 
     scaling: Scaling
     broken: Run | None = None
+    error: RankroomError | None = None  # why the next run could not be started or followed
     interrupted: bool = False  # between two runs
     notes: list[str] = field(default_factory=list)
 
@@ -87,6 +88,8 @@ def scale(
                 outcome.scaling.add(ranks, Measured.of(timeline, run.id))
     except KeyboardInterrupt:
         outcome.interrupted = True
+    except RankroomError as error:  # what was measured until then is kept
+        outcome.error = error
     finally:
         if smaller and not (outcome.broken is not None and outcome.broken.running):
             with deferred():

@@ -102,9 +102,10 @@ class Limit:
             if self._pid != os.getpid() and _ends():
                 if self._pid:
                     self.calls = []  # the parent process makes them
-                self._pid = os.getpid()
+                self._pid = 0  # until the thread runs: this may be interrupted, or fail
                 self._ask()
                 threading.Thread(target=self._follow, name="rankroom-deadline", daemon=True).start()
+                self._pid = os.getpid()
 
     def make_calls(self) -> None:
         """Make the calls that are due; runs in the main thread."""

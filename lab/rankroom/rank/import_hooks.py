@@ -53,7 +53,10 @@ class _Loader(importlib.abc.Loader):
             number = recorder.number(("import", name), lambda: {"name": name})
             recorder.add("import", number, self._begun, time.time_ns() // 1000 - self._begun)
         for hook in self._hooks:
-            hook(module)
+            try:
+                hook(module)
+            except AttributeError as error:  # this version lacks something that we build on
+                recorder.note(NOT_ADAPTED.format(name=module.__name__, error=error))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -116,3 +119,9 @@ def _find(name: str) -> list[Hook]:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     return _finder.hooks.setdefault(name, [])
+
+
+NOT_ADAPTED = (
+    "{name} lacks something that Rankroom builds on ({error}): some of what it shows or does with "
+    "this library is missing"
+)

@@ -144,11 +144,13 @@ class RankKernel(IPythonParallelKernel):
             answer: dict[str, Any] = {}
             found: list[bytes] = []
             try:
-                self.pre_handler_hook()
                 if what["do"] == "execute":
+                    with contextlib.suppress(KeyboardInterrupt):
+                        self.pre_handler_hook()
                     ignore_interrupts()  # an interrupt before the cell is sent again
                     await self._run(what)
                 else:
+                    self.pre_handler_hook()
                     found = packed_values.handle_request(what["how"], what["name"], buffers)
             except KeyboardInterrupt:
                 answer = {"failed": "KeyboardInterrupt: the request was interrupted"}

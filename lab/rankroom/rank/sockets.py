@@ -47,10 +47,13 @@ def break_off(sockets: Iterable[Socket], *, listening: bool = False) -> None:
     for descriptor, inode in list(sockets):
         with contextlib.suppress(OSError):
             if os.fstat(descriptor).st_ino == inode:
-                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                connection = socket.socket(fileno=descriptor)  # a copy would need a free descriptor
+                try:
                     if not listening:
                         connection.getpeername()  # raises if it is not connected
                     connection.shutdown(socket.SHUT_RDWR)
+                finally:
+                    connection.detach()
 
 
 class Connecting:

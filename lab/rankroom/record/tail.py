@@ -215,14 +215,20 @@ class Events:
 def lines_after(path: Path, begin: int) -> Iterator[tuple[list[bytes], int]]:
     """Yield the whole lines from byte `begin` on in batches, each with the offset of the next one.
 
-    Yields nothing if there is no such file.
+    Yields nothing if there is no such file. Lines of over MAX_LINE_BYTES, such as the zeros that a
+    crash of the machine may leave, are left out.
     """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(begin)
-        rest = b""
+        rest, is_too_long = b"", False
         while piece := file.read(_BLOCK_BYTES):
-            whole, _, rest = (rest + piece).rpartition(b"\n")
-            yield whole.split(b"\n"), file.tell() - len(rest)
+            whole, end, rest = (rest + piece).rpartition(b"\n")
+            lines = whole.split(b"\n") if end else []
+            if end and is_too_long:
+                lines, is_too_long = lines[1:], False
+            if is_too_long or len(rest) > MAX_LINE_BYTES:
+                rest, is_too_long = b"", True
+            yield lines, file.tell() - len(rest)
 
 
 def line_near_end(path: Path, *backs: int) -> int:

@@ -141,7 +141,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
     is computed at its end."""
     paths = handler.store.paths(run_id)
     is_live = is_shown = True
-    trouble = ""
+    is_whole, trouble = False, ""
     while is_live and is_shown:
         await asyncio.sleep(COPY_INTERVAL_S)
         try:
@@ -149,6 +149,7 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
             run = await asyncio.to_thread(handler.store.load, run_id)
             is_shown = await asyncio.to_thread(_alone, folder.follow_run, paths)
             is_live = run.state == "running"
+            is_whole = run.state != "lost"  # a lost one may turn out to be alive, or be completed
         # The file system's fault, which may pass; UsageError, if the folder cannot be looked at.
         except (UnreadableRecordError, UsageError, OSError) as error:
             if str(error) != trouble:
@@ -156,8 +157,8 @@ async def _follow(handler: Handler, folder: Folder, run_id: str) -> None:
                 handler.log.warning("%s", error)
         except RankroomError as error:  # the record is gone
             handler.log.warning("%s", error)
-            is_live = False
-    if not is_live:
+            is_live, is_whole = False, True
+    if not is_live and is_whole:
         _followed.add((str(folder.path), run_id))
     await asyncio.sleep(COPY_INTERVAL_S)
     with contextlib.suppress(RankroomError, OSError):

@@ -19,9 +19,6 @@ from rankroom.reporting.streams import MAX_PIECE_BYTES
 
 # How every event begins, as `event_line` writes it; a newline within a text is always escaped.
 _EVENT_HEAD_PATTERN = re.compile(rb'\{"kind":"\w+","rank":\d+,"seq":(\d+),')
-_HOLE_PATTERN = re.compile(
-    rb"[^\n\0]*\0+"
-)  # with the beginning of a line that no longer fit on the disk
 Spool = Callable[[int], "Path | None"]
 
 
@@ -58,6 +55,10 @@ class Assembly:
     def restart(self, rank: int) -> None:
         """Begin again at byte 0, as another process reports for this rank from here on."""
         self._received[rank] = 0
+        # The process may end before it empties the spool of the one before it.
+        if (folder := self._spool(rank)) is not None:
+            with contextlib.suppress(OSError):
+                (folder / self._file).unlink()
 
     def take(self, rank: int, at: int, lines: bytes) -> bytes:
         """Return what is new in a batch that begins at byte `at`, after what was missing before."""
@@ -160,7 +161,13 @@ class Assembly:
                 data = file.read() if end is None else file.read(end - begin)
             data = _filled(data, begin, end, *overflow.left_in(folder, self._run))
         data = data[: data.rfind(b"\n") + 1]
-        return (_HOLE_PATTERN.sub(b"", data) if b"\0" in data else data), len(data)
+        return (_without_holes(data) if b"\0" in data else data), len(data)
+
+
+def _without_holes(data: bytes) -> bytes:
+    """Return the lines without what a full disk left in place of others: zeros, and before them the
+    beginning of a line that no longer fit."""
+    return b"\n".join(line.rpartition(b"\0")[2] for line in data.split(b"\n"))
 
 
 def _filled(data: bytes, begin: int, end: int | None, at: int, kept: bytes) -> bytes:

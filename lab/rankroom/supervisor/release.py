@@ -99,8 +99,10 @@ class Release:
         """Raise KeyboardInterrupt on the ranks still running; blocked collectives are released."""
         self.interrupted = True
         ranks = self._running()
+        # A debugger that the cell opens in answer to the interrupt is not what it was meant to end.
+        is_held = self._is_held()
         self._signal(ranks)
-        self._connections.later(RELEASE_DELAY_S, partial(self.release, prompts=True))
+        self._connections.later(RELEASE_DELAY_S, partial(self.release, prompts=is_held))
         for rank in ranks:
             self._connections.later(REPEAT_INTERRUPT_DELAY_S, partial(self._interrupt_again, rank))
 

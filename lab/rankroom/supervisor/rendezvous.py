@@ -91,6 +91,16 @@ class Rendezvous:
         for key in list(self._open):
             self._close(key)
 
+    def forget_arrivals(self) -> None:
+        """Forget who has arrived in gatherings that did not come about, as their run is over.
+
+        A rank may have been interrupted before it could say that it leaves.
+        """
+        for round_ in [each for rounds in self._rounds.values() for each in rounds]:
+            if not round_.is_complete:
+                round_.values.clear()
+                round_.waiting.clear()
+
     def _gather(self, question: Question) -> None:
         """Reply with the values of all ranks for a topic once they are complete, or after a while
         with the ranks that have arrived.

@@ -76,7 +76,7 @@ class RunSummary:
             case {"kind": "mark", "name": "asks", "t": t, "args": asked}:
                 kind, text, place = asked["kind"], asked["text"], asked["place"]
                 self._ask(rank, Prompt(rank, asked["number"], kind, text, t, place))
-            case {"kind": "mark", "name": "answered"}:
+            case {"kind": "mark", "name": "answered" | "away"}:
                 self._ask(rank, None)
             case {"kind": "error", "t": t, "ename": name, "evalue": value}:
                 if self._is_cause(rank, self._common(rank, t)):

@@ -187,6 +187,8 @@ class Supervisor:
         """Note that a run has begun or ended; in the server's thread."""
         self.news.note_run(run, state)
         self.debug.forget_gone()
+        if state != "running":
+            self.rendezvous.forget_arrivals()
 
     def lose(self, rank: int, how: str) -> None:
         """Note that the process of a rank has ended, and how."""

@@ -115,6 +115,11 @@ def is_ours(peer: Place, here: Place, nodes: Collection[str]) -> bool:
     """Return whether the end `peer` of a connection to `here` is this user's or root's, as far as
     Linux can tell, or on one of the other machines `nodes`."""
     user = owner(peer, here)
-    if user in (None, NO_OWNER) and peer[0] not in {here[0], *all_addresses()}:
-        return peer[0] in nodes  # this kernel does not know the ends on other machines
+    if user in (None, NO_OWNER):
+        try:
+            own = {here[0], *all_addresses()}
+        except OSError:  # no descriptor is left, which other users could cause
+            return False
+        if peer[0] not in own:
+            return peer[0] in nodes  # this kernel does not know the ends on other machines
     return user in (None, os.geteuid(), 0)

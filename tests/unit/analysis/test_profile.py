@@ -494,3 +494,16 @@ def test_collectives_are_matched_again_after_a_rank_was_restarted() -> None:
     assert found == [(0, [10, 10]), (1, [20, 20]), (2, [30]), (3, [510, 500])]
     idle = {each.rank: each.idle for each in Profile.of(timeline).ranks}
     assert idle == {0: 0, 1: 400 - 40}
+
+
+def test_a_rank_that_is_absent_still_does_not_compute():
+    run = RunInfo("r", "c", 2, 0, [RankInfo(rank, "h", 1, "cpu") for rank in (0, 1)])
+    columns = {"name": [0], "start": [500], "dur": [100]}
+    timeline = Timeline.of(run, [
+        event_line("status", 0, 0, 0, state="running"),
+        event_line("status", 1, 0, 0, state="running"),
+        event_line("mark", 1, 1, 40, name="away", args={"why": "was killed"}),
+        spans_line(0, 1, 600, {"cat": "user", "from": 0, "define": [{"name": "x"}]}, columns),
+    ])  # fmt: skip
+    idle = {each.rank: each.idle for each in Profile.of(timeline).ranks}
+    assert idle == {0: 0, 1: 600 - 40}

@@ -21,10 +21,12 @@ import nbformat
 import psutil
 import pytest
 from click.testing import CliRunner
+from jupyter_client import AsyncKernelManager
 
 from rankroom.batch import batch_job, notebook_script, runner
 from rankroom.batch.batch_folder import FOLDER_VARIABLE, BatchFailed, BatchFolder, Progress, named
 from rankroom.batch.batch_job import BatchJob
+from rankroom.batch.own_kernel import OwnKernel
 from rankroom.batch.runner import Runner
 from rankroom.cli import batch_command, main
 from rankroom.errors import SchedulerError, UsageError
@@ -533,3 +535,15 @@ def test_an_interrupt_during_submission_cancels_the_job(monkeypatch, capsys):
         asyncio.run(interrupted())
     assert cancelled == ["12"]
     assert "job 12 was cancelled, as you interrupted its submission" in capsys.readouterr().out
+
+
+def test_cells_run_in_this_environment_whatever_kernels_the_user_has_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kernel = tmp_path / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps({"argv": ["/other/python"], "display_name": "other"}))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    assert AsyncKernelManager(kernel_name="python3").kernel_spec.argv == ["/other/python"]
+    assert OwnKernel(kernel_name="python3").kernel_spec.argv[0] == sys.executable

@@ -18,17 +18,17 @@ import pytest
 
 from numbered import assert_numbered, written
 from rankroom.analysis.timeline import Timeline
-from rankroom.cluster import liveness, repair
+from rankroom.cluster import actions, liveness, repair
 from rankroom.cluster.local import Cluster
 from rankroom.cluster.repair import complete, complete_all
-from rankroom.errors import NoClusterError, UsageError
+from rankroom.errors import NoClusterError, RunOverError, UnreadableRecordError, UsageError
 from rankroom.record.cluster_file import Allocation, ClusterPaths, Node
-from rankroom.record.model import RunInfo, event_line
+from rankroom.record.model import Owner, RunInfo, event_line
 from rankroom.record.owner import this_process
 from rankroom.record.store import Store
 from rankroom.scheduler import ended_jobs
 from rankroom.supervisor.recorder import Recorder
-from rankroom.system import process_tree
+from rankroom.system import pid_space, process_tree
 from record_makers import gone_process, log, lost_record, snapshot, start_record
 
 VERSION_1 = Path(__file__).parents[2] / "support" / "version_1"
@@ -309,3 +309,30 @@ def test_a_cluster_of_version_1_is_refused_in_one_line(earlier: str):
         Cluster(ClusterPaths("before"), ClusterPaths("before").read())
     assert "was started by another version of Rankroom" in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_a_record_that_cannot_be_read_now_is_reported(home, lost, monkeypatch):
+    run = lost(*SAID, *END, pid=gone_process().pid)
+    load = Store.load
+
+    def fail(self: Store, run_id: str) -> RunInfo:
+        raise UnreadableRecordError("cannot be read")
+
+    with monkeypatch.context() as patch, pytest.raises(UnreadableRecordError):
+        patch.setattr(Store, "load", fail)
+        complete_all(Store())
+    assert Store.load is load and complete_all(Store()) == [run.id]
+
+
+def test_a_run_that_only_seems_lost_can_be_acted_on(home):
+    """Its writer, on another machine, may be stuck: it knows whether the run is over."""
+    owner = Owner("elsewhere", 7, str(pid_space.PidSpace("elsewhere", "m", "b", "p")), 1)
+    store, run, writer = start_record(home, owner=owner)
+    writer.close()
+    os.utime(store.paths(run.id).events, (1e9, 1e9))
+    assert store.load(run.id).state == "lost"
+    assert actions.running_run(store, run.id).id == run.id
+    store, run, writer = start_record(home, owner=gone_process())
+    writer.close()
+    with pytest.raises(RunOverError, match="is lost"):
+        actions.running_run(store, run.id)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import random
 import tempfile
 from dataclasses import replace
@@ -575,3 +577,21 @@ def test_rank_numbers_are_kept_where_there_is_no_room_for_hosts(tmp_path: Path):
     said = running_bundle(run)[MIME]["run"]
     assert [each["rank"] for each in said["ranks"]] == list(range(60))
     assert said["notes"] == ["a note"]
+
+
+def test_a_log_that_cannot_be_read_now_is_left_out_and_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, run, writer = start_record(tmp_path)
+    writer.append(log(0, "hello\n"))
+    run.state, run.lines = "done", 1
+    writer.finish(run)
+    opened = Path.open
+
+    def fail(path: Path, *how: Any, **more: Any) -> Any:
+        if path.name == "events.jsonl":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", fail)
+    assert "… 1 line left out …" in bundle(run, store)["text/plain"]

@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +18,11 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from rankroom.cluster.base import AnyCluster
 from rankroom.course import trial
-from rankroom.errors import NoClusterError, RunFailed, UsageError
-from rankroom.notebook import magics
+from rankroom.errors import NoClusterError, RunFailed, SshError, UsageError
+from rankroom.notebook import cell_source, magics, scaling_magic
 from rankroom.notebook.magics import RankroomMagics
-from rankroom.record.model import Failure, RunInfo
-from record_makers import make_run
+from rankroom.record.model import Failure, RunInfo, event_line
+from record_makers import finished_record, make_run
 
 
 class Begun:
@@ -244,3 +245,31 @@ def test_the_runs_magic_without_records_shows_no_table(
 ):
     cells.runs("")
     assert capsys.readouterr().out == f"no runs yet in {home / 'runs'}\n"
+
+
+def test_a_scaling_keeps_what_it_has_measured_if_the_next_run_cannot_start(home: Path):
+    times = [
+        event_line("status", 0, 0, 0, state="running"),
+        event_line("status", 0, 1, 9, state="ok"),
+    ]
+    store, info = finished_record(home, *times, size=1)
+    begun = [SimpleNamespace(info=info, id=info.id, state="done")]
+
+    def run(*about: Any, **more: Any) -> Any:
+        if not begun:
+            raise SshError("the connection is gone")
+        return begun.pop()
+
+    cluster: Any = SimpleNamespace(run=run, store=store, size=1)
+    outcome = scaling_magic.scale(
+        cluster, "x", scaling_magic.Plan([1], 2, 0), False,
+        lambda run, pressed: SimpleNamespace(was_pressed=False), lambda scaling, words: None,
+    )  # fmt: skip
+    assert list(outcome.scaling.sizes) and str(outcome.error) == "the connection is gone"
+
+
+def test_a_warning_of_the_compiler_is_left_to_the_ranks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cell_source.check_syntax(InteractiveShell(), '"\\d"') == '"\\d"'
+        assert cell_source.notes('"\\d"', None, 2) == []

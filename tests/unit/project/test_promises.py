@@ -14,7 +14,7 @@ from checkout import ROOT, TESTS
 PAGE = (ROOT / "docs" / "promises.md").read_text("utf-8")
 ROW = re.compile(r"^\| (.+) \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"`([\w.]+\.(?:py|ts))::([^`]+)`( †)?")
-SPEC = re.compile(r"^(?:test|viewTest)\((?:'([^'\n]+)'|`([^`\n]+)`),( ALWAYS,)?", re.MULTILINE)
+SPEC = re.compile(r"^(?:\w*[tT]est)\((?:'([^'\n]+)'|`([^`\n]+)`),( ALWAYS,)?", re.MULTILINE)
 
 
 def rows(page: str) -> list[tuple[str, str]]:

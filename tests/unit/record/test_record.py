@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from checkout import RECORDS
-from rankroom.record import model
+from rankroom.record import model, tail
 from rankroom.record.model import (
     Failure,
     Owner,
@@ -203,3 +203,14 @@ def test_spans_line_writes_the_same_bytes_as_event_line() -> None:
     ):
         line = spans_line(2, 5, 99, fields, columns)
         assert line == event_line("spans", 2, 5, 99, **fields, **columns)
+
+
+def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Such as zeros that a crash of the machine has left in place of events."""
+    monkeypatch.setattr(tail, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(tail, "_BLOCK_BYTES", 64)
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(b"one\n" + bytes(1000) + b"\ntwo\nthree\nfo")
+    found = list(tail.lines_after(events, 0))
+    assert [line for lines, _ in found for line in lines] == [b"one", b"two", b"three"]
+    assert found[-1][1] == events.stat().st_size - 2

@@ -19,7 +19,7 @@ from rankroom.server import workshop_routes
 from rankroom.workshop import workshop_answers
 from rankroom.workshop.seat import Seat
 from rankroom.workshop.workshop_folder import Folder, open_folder
-from record_makers import log, start_record
+from record_makers import gone_process, log, start_record
 from served import Server, serve
 from workshops import reachable
 
@@ -329,6 +329,28 @@ def test_a_shown_run_that_is_gone_is_looked_up_only_once(
 
     asyncio.run(ask())
     assert len(said) == 1 and "no record" in str(said[0]), said
+
+
+def test_a_shown_run_that_is_lost_is_followed_again(
+    teacher: Server, folder: Folder, monkeypatch: pytest.MonkeyPatch
+):
+    """Its writer may be alive after all, or its record be completed later."""
+    store, run, writer = start_record(teacher.home, owner=gone_process())
+    writer.close()
+    folder.show_run(store.paths(run.id))
+    monkeypatch.setattr(workshop_routes, "COPY_INTERVAL_S", 0.01)
+    handler: Any = SimpleNamespace(store=store, log=SimpleNamespace(warning=pytest.fail))
+    key = str(folder.path), run.id
+
+    async def ask() -> None:
+        for _ in range(2):
+            await workshop_routes.go_on_following(handler, folder)
+            await workshop_routes._following[key]
+            await asyncio.sleep(0)
+
+    asyncio.run(ask())
+    assert folder.shown().load(run.id).state == "lost"
+    assert key not in workshop_routes._followed
 
 
 def test_showing_another_run_replaces_the_one_that_is_followed(teacher: Server, folder: Folder):

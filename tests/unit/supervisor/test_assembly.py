@@ -80,3 +80,18 @@ def test_last_output_is_read_in_pieces_that_split_no_character(tmp_path):
     assert [to for _, _, to in words][-1] == 5 + len(data)
     assert max(len(text.encode()) for _, text, _ in words) <= 1 << 20
     assert {stream for stream, _, _ in words} == {"stdout"} and notes == []
+
+
+def test_long_lines_beside_a_hole_are_read_as_quickly_as_short_ones(tmp_path):
+    long = event_line("log", 0, 6, 6, stream="stdout", text="x" * 4_000_000)
+    assembly, notes = assembled(tmp_path, with_hole(2, 3) + long)
+    assert assembly.take(0, 0, b"".join(LINES[:4])) == b"".join(LINES[:4])
+    assert assembly.rest(0) == LINES[4] + LINES[5] + long
+    assert notes == []
+
+
+def test_the_spool_of_a_dead_process_is_not_read_as_that_of_the_next(tmp_path):
+    assembly, notes = assembled(tmp_path, WHOLE)
+    assert assembly.take(0, 0, WHOLE) == WHOLE
+    assembly.restart(0)
+    assert assembly.rest(0) == b"" and notes == []

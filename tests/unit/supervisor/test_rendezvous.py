@@ -307,3 +307,15 @@ def test_a_store_refuses_values_beyond_its_size_limit(where, monkeypatch):
             put(path, value)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/scope/kept") as reply:
         assert reply.read() == b"value"
+
+
+def test_a_rank_that_could_not_say_that_it_left_is_not_counted_in_the_next_run():
+    made = Rendezvous("127.0.0.1", lambda seconds, call: None, lambda peer, here: True)
+    gather = {"do": "gather", "topic": "t", "round": None, "size": 2}
+    made.take(Asked(**gather, rank=1, value="stale"))
+    made.forget_arrivals()
+    here, there = Asked(**gather, rank=0, value=0), Asked(**gather, rank=1, value=1)
+    made.take(here)
+    assert not here.answered
+    made.take(there)
+    assert here.answered["values"] == there.answered["values"] == [0, 1]

@@ -6,7 +6,6 @@ merged into buckets.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import threading
@@ -220,14 +219,17 @@ class StoredMetrics:
     def part(
         self, events: Path, run: RunInfo, axis: str, low: float, high: float
     ) -> Metrics | None:
-        """Return all points from `low` to `high`, and some around; None if it is too much."""
+        """Return all points from `low` to `high`, and some around; None if it is too much.
+
+        Raises OSError if they cannot be read.
+        """
         extent = f"{axis}s"
         parts = [part for part in self._parts if part[extent][0] <= high and part[extent][1] >= low]
         if not self._parts or sum(part["to"] - part["from"] for part in parts) > MAX_READ_BYTES:
             return None
         metrics = Metrics(run)
         metrics.restore_names(self._names)
-        with contextlib.suppress(OSError), events.open("rb") as file:
+        with events.open("rb") as file:
             for part in parts:
                 file.seek(part["from"])
                 metrics.take(file.read(part["to"] - part["from"]).split(b"\n"))
@@ -265,6 +267,7 @@ def _read_in_parts(events: Path, metrics: Metrics) -> tuple[list[Json], int]:
     parts: list[Json] = []
     begin = 0
     for lines, end in lines_after(events, 0):
+        begin = end - sum(len(line) + 1 for line in lines)
         group: list[bytes] = []
         size = 0
         for line in lines:

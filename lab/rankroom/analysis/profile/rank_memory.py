@@ -25,8 +25,7 @@ def memory_rows(timeline: Timeline, window: tuple[int, int]) -> list[RankMemory]
     for rank, samples in timeline.samples.items():
         if not samples:
             continue
-        table = np.array(samples, np.int64)
-        at, memory, gpu = table.T
+        at, memory, gpu = np.array(samples, np.int64).reshape(-1, 3).T
         inside = memory[(window[0] <= at) & (at < window[1])]
         peak_of_gpu = int(gpu.max())
         rows.append(

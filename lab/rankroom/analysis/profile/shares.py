@@ -104,7 +104,7 @@ class Shares:
     def _times(self, rank: int) -> Times:
         whole = self.window
         active = both(one(*self.timeline.active(rank, (self.begin, self.end))), whole)
-        for begin, end in self.timeline.away.get(rank, ()):
+        for begin, end in self.timeline.absences(rank):
             active = without(active, one(begin, max(begin, end)))
         active = without(active, self._union(rank, SETUP_CATEGORY))
         blocked = both(self._blocks(rank), active)

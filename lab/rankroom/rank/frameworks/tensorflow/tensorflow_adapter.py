@@ -133,7 +133,7 @@ def _wrap_context(module: Any, world: World) -> None:
     @functools.wraps(call)
     def call_function(self: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
         if world.partial:
-            key = name, world.present
+            key = name, world.present, _strategy
             if key not in verdicts:
                 verdicts[key] = next(collectives(self, name, world), None)
             if verdicts[key] is not None:
@@ -207,7 +207,7 @@ def collectives(context: Any, name: Any, world: World) -> Iterator[str]:
             continue
         seen.add(function)
         for node in context.get_function_def(function).node_def:
-            if node.op.startswith("Collective"):
+            if node.op.startswith("Collective") and _strategy:  # others are among own devices
                 yield f"tf.distribute's {node.op}"
             elif node.op.startswith("Horovod") and node.op not in _LOCAL_HOROVOD_OPS:
                 number = node.attr["process_set_id"].i
@@ -233,7 +233,8 @@ def _guard_functions(module: Any, world: World) -> None:
 def _guarded(function: Any, name: str, world: World) -> Any:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if world.partial:
+        # Without a strategy that has connected the ranks, it is among this rank's own devices.
+        if world.partial and _strategy:
             raise world.refuse(f"tf.distribute's {name}()", _REMEDY)
         return function(*args, **kwargs)
 

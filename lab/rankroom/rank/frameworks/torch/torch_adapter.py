@@ -313,7 +313,9 @@ def _wrap(module: Any, world: World) -> None:
         if is_own or not _is_size(given, world.size):
             # A group of the user's own, perhaps of some ranks only: left alone.
             _made_for = None
-            return original(*args, **kwargs)
+            made = original(*args, **kwargs)
+            torch_calls.default_is_own = True
+            return made
         if world.partial:
             if module.is_initialized():
                 return None
@@ -350,7 +352,7 @@ def _wrap(module: Any, world: World) -> None:
             if name not in _SINGLE_USE_ARGUMENTS and value is not None
         }
         _fresh = False
-        _made_for = world.size
+        _made_for, torch_calls.default_is_own = world.size, False
         open_ports.note_open_ports("torch.distributed")
         return result
 

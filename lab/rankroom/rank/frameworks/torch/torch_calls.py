@@ -40,6 +40,9 @@ _GROUP_MAKERS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "
 _REMEDY = "Pass a group of these ranks (dist.new_group in a cell on all ranks), or use all ranks."
 _DDP_REMEDY = "Run the cell on all ranks, or compute with the model inside: `model.module(…)`."
 
+# Whether the user has made the default group, so that its ranks need not be Rankroom's.
+default_is_own = False
+
 
 def install(world: World, models: Any) -> None:
     """Prepare for the import of modules with collectives; DDP models on the default group are added
@@ -171,7 +174,7 @@ def _peer(parameter: str, args: Any, kwargs: Any, c10d: Any) -> Any:
 def _always(function: Callable[..., Any], name: str, world: World) -> Any:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if world.partial:
+        if world.partial and not (default_is_own or _is_for_present(args, kwargs, world)):
             raise world.refuse(f"dist.{name}()", "Make groups in a cell on all ranks.")
         with Waiting(f"dist.{name}"):
             return function(*args, **kwargs)
@@ -179,8 +182,18 @@ def _always(function: Callable[..., Any], name: str, world: World) -> Any:
     return guarded
 
 
+def _is_for_present(args: Any, kwargs: Any, world: World) -> bool:
+    """Return whether a group is made that only its members wait for, and all of them are here."""
+    ranks = args[0] if args else kwargs.get("ranks")
+    is_local = bool(kwargs.get("use_local_synchronization")) and ranks is not None
+    return is_local and set(ranks) <= set(world.present)
+
+
 def _members(group: Any, c10d: Any, world: World) -> set[int]:
-    """Return the ranks of `group`, in any form torch accepts; empty if this rank is not in it."""
+    """Return the ranks of `group`, in any form torch accepts; empty if this rank is not in it, or
+    if groups have the numbers of a default group of the user's own."""
+    if default_is_own:
+        return set()
     if group is None:
         return set(range(world.size)) if c10d.is_initialized() else set()
     if group is c10d.GroupMember.NON_GROUP_MEMBER:
