@@ -15,8 +15,11 @@ from rankroom.cluster.local import Cluster
 pytest_plugins = ["fault_table", "running_tests"]
 
 HERE = Path(__file__).parent
-# Folders of CPU-bound tests, and of tests that mostly wait; the slowest comes first in each.
-QUEUES = (["ui", "course", "cluster"], ["slurm", "dist", "faults", "machines"])
+# Folders, or files, of CPU-bound tests, and of tests that mostly wait; in each, the slowest first.
+QUEUES = (
+    ["ui", "course", "cluster"],
+    ["faults/test_unreadable.py", "slurm", "dist", "faults", "machines"],
+)
 
 # Despite PYTHONDONTWRITEBYTECODE: without cached bytecode, each worker would parse all tests.
 sys.dont_write_bytecode = False
@@ -33,10 +36,15 @@ zmq.Context.__del__ = lambda context: None
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Interleave both queues, so that waiting tests leave no core idle; the quick folders come last.
-    rooms = {item.path: item.path.relative_to(HERE).parts[0] for item in items}
+    names = {item.path: item.path.relative_to(HERE).as_posix() for item in items}
     places: dict[Path, float] = {}
     for queue in QUEUES:
-        mine = sorted((p for p in rooms if rooms[p] in queue), key=lambda p: queue.index(rooms[p]))
+        mine = [
+            path
+            for begin in queue
+            for path, name in names.items()
+            if name.startswith(begin) and (name == begin or name not in queue)
+        ]
         places |= {path: place / len(mine) for place, path in enumerate(mine)}
     items.sort(key=lambda item: places.get(item.path, 1.0))
 
