@@ -52,6 +52,9 @@ _KERNEL_MAGICS = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
     "%reload_ext", "%unload_ext",
 )  # fmt: skip
+# They transform the code that they measure once more: in the kernel, each of its many calls would be
+# a run.
+_REPEATED = ("%%timeit", "%%prun")
 
 
 class Followed(NamedTuple):
@@ -442,7 +445,7 @@ class DistributeEveryCell:
             return lines
         if is_silent(self._magics.shell):
             return lines
-        if lines[0].startswith("%%"):
+        if lines[0].startswith("%%") and not lines[0].startswith(_REPEATED):
             return lines
         return ["%%distributed\n", *lines]
 

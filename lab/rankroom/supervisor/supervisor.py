@@ -164,7 +164,9 @@ class Supervisor:
             return {"until": self.job_end.until if self.job_end else 0.0}
         elif question["do"] == "restart":
             self.runs.current_or_raise(question.get("run"))
-            return {"refused": self.restarts.ask_for(question["ranks"])}
+            refused = self.restarts.ask_for(question["ranks"])
+            self.wake()
+            return {"refused": refused}
         elif question["do"] != "alive":
             raise RankroomError(UNKNOWN_REQUEST.format(name=self.info.name, do=question["do"]))
         return {}

@@ -32,6 +32,11 @@ def test_only_silent_requests_stay_in_the_kernel(shell: InteractiveShell, silent
     assert on_ranks(shell, "x = 1") is not silent
 
 
+def test_code_that_is_called_many_times_is_measured_on_the_ranks(shell: InteractiveShell):
+    assert on_ranks(shell, "%%timeit\nf()") and on_ranks(shell, "%%prun\nf()")
+    assert not on_ranks(shell, "%%bash\nls")
+
+
 def test_the_extension_can_be_unloaded(shell: InteractiveShell):
     assert not on_ranks(shell, "%unload_ext rankroom")
     assert shell.extension_manager.unload_extension("rankroom") is None

@@ -43,6 +43,8 @@ class Restarts:
                     again = rank in self._info.starting
                     return (TWICE if again else STARTING).format(rank=rank)
             self.asked.update(ranks)
+            # At once, as a cell that comes before they are ended must wait for them.
+            self._info.starting = sorted({*self._info.starting, *ranks})
         return ""
 
     def decide_auto_restart(self, rank: int, how: str) -> tuple[bool, str]:
