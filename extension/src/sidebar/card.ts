@@ -2,7 +2,7 @@
 import type { Act } from '../api/clusters';
 import type { ClusterStatus } from '../cluster_status';
 import { trans } from '../translation';
-import { h, setText } from '../view/dom';
+import { h, handOn, setText } from '../view/dom';
 import { setUnderWay, stepButton } from '../view/step';
 import type { Clusters } from './clusters';
 import { dragCell } from './drag';
@@ -124,6 +124,9 @@ export class CardView {
   }
 
   private askSize(isAsked: boolean): void {
+    if (!isAsked) {
+      handOn(this.resize, () => this.buttons.resize.focus());
+    }
     this.resize.hidden = !isAsked;
     if (isAsked) {
       const { is_remote: isRemote, nodes, size } = this.card;

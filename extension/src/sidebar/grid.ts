@@ -2,7 +2,7 @@
 import type { ClusterStatus, RankStatus, Load } from '../cluster_status';
 import { rankClass } from '../ranks';
 import { trans } from '../translation';
-import { h, setChildren, setText } from '../view/dom';
+import { focusOn, h, handOn, setChildren, setText } from '../view/dom';
 import { shown } from './phrases';
 
 /** Ranks shown at first; the others are shown on request. */
@@ -51,6 +51,7 @@ export class Grid {
 
   private showAll(): void {
     this.isWhole = true;
+    handOn(this.more, () => focusOn(this.node));
     if (this.last) {
       this.refresh(this.last.card, this.last.load);
     }

@@ -7,7 +7,7 @@ import { nameRanks, rankClass } from '../ranks';
 import type { RunModel } from '../run/model';
 import type { SameOutput } from '../run/outputs';
 import { trans } from '../translation';
-import { h } from './dom';
+import { focusOn, h, handOn } from './dom';
 
 /** Number of outputs that are shown before the reader asks for more. */
 const FIRST = 24;
@@ -98,6 +98,7 @@ export class Displays extends Panel {
     if (left > 0) {
       const show = (): void => {
         this.most = Infinity;
+        handOn(this.more.node, () => focusOn(this.node));
         this.refreshAll();
       };
       const words = trans._n('show %1 more output', 'show %1 more outputs', left);

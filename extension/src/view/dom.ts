@@ -64,3 +64,17 @@ export class Frame {
     this.handle = 0;
   }
 }
+
+/** Before a control vanishes: if it has the focus, give it to another, or a keyboard would go on at the top of the page. */
+export function handOn(from: HTMLElement, to: () => void): void {
+  if (from.contains(document.activeElement)) {
+    to();
+  }
+}
+
+/** Focus an element that cannot be reached by Tab or by a click. */
+export function focusOn(node: HTMLElement): void {
+  node.tabIndex = -1;
+  node.addEventListener('blur', () => node.removeAttribute('tabindex'), { once: true });
+  node.focus();
+}

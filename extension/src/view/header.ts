@@ -6,7 +6,7 @@ import type { TypedFilter } from '../log/typedfilter';
 import type { RunModel } from '../run/model';
 import { trans } from '../translation';
 import { errorWords, grouped, how, SIGNS, slowest, who } from '../words';
-import { h, setText } from './dom';
+import { h, handOn, setText } from './dom';
 import { RankPicker } from './rankpicker';
 import { setUnderWay, stepButton } from './step';
 
@@ -16,6 +16,8 @@ export interface HeaderActions {
   toError(): void;
   interrupt(): void;
   isInterrupting(): boolean;
+  /** Give the focus to the log. */
+  toLog(): void;
   /** The button at the right; null for none. */
   open: { label: string; run: () => void } | null;
   /** The list of tabs, which is shown beside the state. */
@@ -134,6 +136,9 @@ export class Header extends Widget {
     const text = words.filter(Boolean).join(' · ');
     setText(this.words, text);
     setText(this.said, isFollowed ? trans.__('running') : text);
+    if (!isFollowed) {
+      handOn(this.stop, () => this.actions.toLog());
+    }
     this.stop.hidden = !isFollowed;
     setUnderWay(this.stop, this.actions.isInterrupting());
     this.error.hidden = model.errors.length === 0;

@@ -92,6 +92,7 @@ export class RunView extends Panel {
       toError: () => this.toError(),
       interrupt: () => void ladder.take('interrupt'),
       isInterrupting: () => ladder.isUnderWay('interrupt'),
+      toLog: () => this.list.focus(),
       open: this.opener(),
       tabs: this.tabs.node,
       now: () => options.api.now,

@@ -52,8 +52,8 @@ _KERNEL_MAGICS = (
     "%cluster", "%course", "%ranks", "%runs", "%distributed", "%debug --rank", "%load_ext",
     "%reload_ext", "%unload_ext",
 )  # fmt: skip
-# They transform the code that they measure once more: in the kernel, each of its many calls would be
-# a run.
+# They transform the code that they measure once more: in the kernel, each of its many calls would
+# be a run.
 _REPEATED = ("%%timeit", "%%prun")
 
 

@@ -1,7 +1,7 @@
 /** The controls above the plots: their horizontal axis, and how they are drawn. */
 import type { Choice, XAxis } from '../../metrics/choice';
 import { trans } from '../../translation';
-import { h, setText } from '../dom';
+import { h, handOn, setText } from '../dom';
 import { setUnderWay, stepButton } from '../step';
 
 /** Maximum smoothing: with more, a plot would show little but the smoothing. */
@@ -75,6 +75,9 @@ export class Controls {
     this.axes.forEach((button, axis) => button.setAttribute('aria-pressed', String(axis === choice.axis)));
     this.means.forEach((button, is) => button.setAttribute('aria-pressed', String(is === isMean)));
     setText(this.smoothing, choice.smoothing ? choice.smoothing.toFixed(2) : trans.__('off'));
+    if (choice.window.isFitted) {
+      handOn(this.whole, () => this.axes.get(choice.axis)?.focus());
+    }
     this.whole.hidden = choice.window.isFitted;
   }
 

@@ -9,13 +9,15 @@ import { totals } from '../../timeline/totals';
 import { trans } from '../../translation';
 import { rankClass } from '../../ranks';
 import { exactMoment } from '../../words';
-import { h } from '../dom';
+import { h, handOn } from '../dom';
 
 export interface DetailActions {
   zoomTo(what: Range): void;
   toLog(t: number, rank: number | null): void;
   clear(): void;
   choose(rank: number, t: number): void;
+  /** Give the focus to the timeline. */
+  leave(): void;
 }
 
 export class Details {
@@ -35,6 +37,8 @@ export class Details {
     const isOther = key !== this.key;
     if (isOther) {
       this.key = key;
+      // Its buttons are made anew.
+      handOn(this.node, () => this.actions.leave());
       this.node.hidden = !chosen && !part;
       this.node.replaceChildren(...(chosen ? this.span(chosen, collective) : part ? this.part(part) : []));
     }

@@ -120,6 +120,7 @@ export class Timeline extends Widget {
       zoomTo: what => this.moved(() => look.zoomTo(what)),
       toLog: (t, rank) => actions.toLog(t, rank),
       clear: () => this.clear(),
+      leave: () => this.body.focus(),
       choose: (rank, t) => this.steer.chooseAt(rank, 'collective', t)
     });
     this.help.id = `rr-tl-help-${model.id}-${isInline ? 'cell' : 'panel'}`;
