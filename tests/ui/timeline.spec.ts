@@ -257,8 +257,10 @@ viewTest('clicking a collective shows each rank’s arrival and delay', ALWAYS, 
   );
   await expect(details.locator('tbody tr')).toHaveText([/rank 0\s*first\s*30\.0 ms\s*20\.0 ms/, /rank 1\s*\+30\.0 ms\s*0 µs\s*20\.0 ms\s*← last/]);
   await picture(page, 'timeline-collective-light');
-  await details.getByRole('button', { name: 'rank 1' }).click();
+  await details.getByRole('button', { name: 'rank 1' }).press('Enter');
   await expect(details.locator('.rr-tl-facts')).toContainText('rank1');
+  // The button is gone: the keyboard goes on in the timeline.
+  await expect(body).toBeFocused();
   await page.theme.setDarkTheme();
   await picture(page, 'timeline-collective-dark');
   await details.getByRole('button', { name: 'zoom to it' }).click();
