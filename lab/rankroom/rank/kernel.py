@@ -244,6 +244,7 @@ class RankKernel(IPythonParallelKernel):
 
     def _tell_regrouped(self, meeting: int) -> None:
         """Mark that collectives from here on are those of the ranks regrouped in an elastic run."""
+        recorder.regroup()
         self.reporter.emit("mark", name="regrouped", args={"meeting": meeting})
 
     def _tell_size(self, before: int) -> None:

@@ -75,6 +75,10 @@ class SpanRecorder:
         self._gaps: dict[tuple[str, str], tuple[int, int]] = {}
         self._closed: list[Span] = []
         self._thins = False  # whether collectives were left out
+        self._regrouped = (
+            0  # since when the ranks are those regrouped in an elastic run; 0: from the start
+        )
+        self._counted_anew: set[tuple[str, str]] = set()  # whose counts have begun again since then
         self._variants = 0
         self._notes: dict[str, bool] = {}  # notes for the reader of the record: reported or not
 
@@ -97,10 +101,21 @@ class SpanRecorder:
         self._gaps.clear()
         self._closed.clear()
         self._thins = False
+        self._regrouped = 0
+        self._counted_anew.clear()
         self._variants = 0
         self._notes.clear()
         self.began = time.time_ns() // 1000
         self.on = True
+
+    def regroup(self) -> None:
+        """Count the collectives that begin from now on anew.
+
+        Of the ranks that are regrouped in an elastic run, some have just begun to count, and all
+        are to keep the same ones.
+        """
+        self._regrouped = time.time_ns() // 1000
+        self._counted_anew.clear()
 
     def number(self, key: Hashable, define: Callable[[], dict[str, Any]]) -> int:
         """Return the number of the name identified by `key`; `define()` describes a new one."""
@@ -176,7 +191,7 @@ class SpanRecorder:
         for key in list(self._columns):
             for columns in self._columns.pop(key, ()):
                 count = len(columns[0])
-                if self._seen[key] + count > UNSAMPLED_SPANS:
+                if self._seen[key] + count > UNSAMPLED_SPANS or self._may_count_anew(key):
                     self.extend(key[0], zip(*columns, strict=True), key[1])
                     continue
                 self._seen[key] += count
@@ -191,21 +206,41 @@ class SpanRecorder:
             count = len(waiting)
             spans = waiting[:count]
             del waiting[:count]
-            first = self._seen[key]
-            self._seen[key] += count
             has_collectives |= bool(count) and key[0] == STREAMLESS_COLLECTIVES[0]
-            if self._thins and has_collectives and key[0] in ("wait", "data"):
-                if first + count > UNSAMPLED_SPANS:
-                    spans = self._beside_collectives(key, spans)
-            elif key == STREAMLESS_COLLECTIVES or first + count > UNSAMPLED_SPANS:
-                spans = self._thinned(key, spans, first)
-            yield from self._events(key[0], spans, zero)
+            for alike in self._counted_alike(key, spans):
+                first = self._seen[key]
+                self._seen[key] += len(alike)
+                kept = alike
+                if self._thins and has_collectives and key[0] in ("wait", "data"):
+                    if first + len(alike) > UNSAMPLED_SPANS:
+                        kept = self._beside_collectives(key, alike)
+                elif key == STREAMLESS_COLLECTIVES or first + len(alike) > UNSAMPLED_SPANS:
+                    kept = self._thinned(key, alike, first)
+                yield from self._events(key[0], kept, zero)
         for key, (begin, end) in self._gaps.items():
             if last or end - begin >= MAX_OPEN_GAP_US:
                 self._close(begin, end)
                 self._gaps[key] = end, end
         closed, self._closed = self._closed, []
         yield from self._events(UNRECORDED, closed, zero)
+
+    def _may_count_anew(self, key: tuple[str, str]) -> bool:
+        is_counted = not self._regrouped or key in self._counted_anew
+        return key[0] == STREAMLESS_COLLECTIVES[0] and not is_counted
+
+    def _counted_alike(self, key: tuple[str, str], spans: list[Span]) -> Iterator[list[Span]]:
+        """Yield the spans of collectives from before the ranks regrouped, then those since, their
+        counts begun again; other spans as they are."""
+        at = -1
+        if self._may_count_anew(key):
+            at = next((i for i, span in enumerate(spans) if span[1] >= self._regrouped), -1)
+        yield spans[: at if at >= 0 else len(spans)]
+        if at >= 0:
+            self._counted_anew.add(key)
+            self._seen[key] = 0
+            if key == STREAMLESS_COLLECTIVES:
+                self._of_name.clear()
+            yield spans[at:]
 
     def _events(self, cat: str, spans: list[Span], zero: int) -> Iterator[dict[str, Any]]:
         for at in range(0, len(spans), MAX_SPANS_PER_EVENT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -186,3 +187,26 @@ def test_numbers_of_numpy_stay_numbers_in_arguments() -> None:
     assert found == [32, 0.5, 3, "nan"] and type(found[0]) is int
     assert module._plain(np.arange(2)) == "[0 1]"
     assert module._plain(np.longdouble(0.5)) == "0.5"  # which Python has no number for
+
+
+@pytest.mark.parametrize("stream", ["", "nccl"])
+def test_regrouped_ranks_keep_the_same_collectives(small: SpanRecorder, monkeypatch, stream: str):
+    """In an elastic run, one rank has just begun to count, another has left out many by then."""
+    monkeypatch.setattr(module, "UNSAMPLED_SPANS_PER_NAME", 100)
+    joins = SpanRecorder()
+    joins.begin(1)
+    now = time.time_ns() // 1000
+
+    def add(made: SpanRecorder, first: int, count: int) -> list[int]:
+        number = made.number("allreduce", lambda: {"name": "allreduce"})
+        made.extend("collective", [(number, now + first + i, 1) for i in range(count)], stream)
+        return starts(list(made.take(now)))
+
+    assert len(add(small, -1000, 500)) < 200
+    small.extend("collective", [(0, now - 1 - each, 1) for each in range(5)], stream)
+    monkeypatch.setattr(module.time, "time_ns", lambda: now * 1000)
+    for each in (small, joins):
+        each.regroup()
+    for first in (0, 150, 300):
+        together = [[at for at in add(each, first, 150) if at >= 0] for each in (small, joins)]
+        assert together[0] == together[1] and together[0]
