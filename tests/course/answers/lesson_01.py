@@ -9,6 +9,11 @@ WRONG = {
             "    return values[rank * each : (rank + 1) * each]",
             "are lost",
         ),
+        (
+            "def share(values, rank, size):\n    each = -(-len(values) // size)\n"
+            "    return values[rank * each : (rank + 1) * each]",
+            "should have two more",
+        ),
         ("def share(values, rank, size):\n    return values", "more than once"),
     ],
     "hello.2": [

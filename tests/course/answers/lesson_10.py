@@ -6,7 +6,8 @@ from lesson_runner import Played
 
 WRONG = {
     "large.1": [
-        ("def scaled(rate, batch, larger):\n    return rate * (larger / batch) ** 0.5", "becomes")
+        ("def scaled(rate, batch, larger):\n    return rate * (larger / batch) ** 0.5", "becomes"),
+        ("def scaled(rate, batch, larger):\n    return rate * (larger // batch)", "becomes"),
     ],
     "large.2": [
         ("def warmed_up(step, rate, steps):\n    return rate * step / steps", "beyond"),

@@ -16,6 +16,11 @@ WRONG = {
             "        F.cross_entropy(model(x), y).backward()",
             "not that of the whole",
         ),
+        (
+            "def accumulate(model, pieces):\n    for x, y in pieces:\n"
+            "        (F.cross_entropy(model(x), y) / len(x)).backward()",
+            "not that of the whole",
+        ),
         # The whole batch at once, which would not fit into memory.
         (
             "def accumulate(model, pieces):\n    x, y = map(torch.cat, zip(*pieces))\n"

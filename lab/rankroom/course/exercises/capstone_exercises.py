@@ -153,7 +153,10 @@ def submitted(learner: Learner) -> None:
         text = learner.function("job")(ranks)
         if not isinstance(text, str) or not text.startswith("#!/bin/bash\n"):
             raise Wrong("job gives the text of a script, whose first line is #!/bin/bash")
-        if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", text, re.MULTILINE):
+        # Slurm ignores what comes after the first command.
+        header = re.match(r"(?:[ \t]*(?:#.*)?\n)*", text)
+        options = header[0] if header else ""
+        if not re.search(r"^#SBATCH\s+(--time|-t)[= ]\S+", options, re.MULTILINE):
             raise Wrong(
                 "the header lacks #SBATCH --time=…: without it, the partition's default limit "
                 "applies"

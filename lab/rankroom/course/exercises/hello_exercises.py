@@ -14,9 +14,9 @@ def shares(learner: Learner) -> None:
     """Check the shards of a list: complete, disjoint, and differing in length by one at most."""
     share = learner.function("share")
     for size in (learner.size, learner.chance.randrange(3, 9)):
-        # One value short of an even split; one value per rank; and fewer values than ranks.
+        # One value short of an even split, and one too many; one per rank; fewer than ranks.
         uneven = size * learner.chance.randrange(6, 20) - 1
-        for length in (uneven, size, learner.chance.randrange(size)):
+        for length in (uneven, uneven + 2, size, learner.chance.randrange(size)):
             _try_share(share, [learner.chance.randrange(1000) for _ in range(length)], size)
 
 

@@ -15,12 +15,13 @@ def linear_scaling(learner: Learner) -> None:
     for _ in range(3):
         rate = round(learner.chance.uniform(0.01, 0.2), 3)
         batch = learner.chance.choice([16, 32, 256])
-        times = learner.chance.randrange(2, 40)
-        found = ask(rate, batch, batch * times)
-        if not isinstance(found, (int, float)) or abs(found - rate * times) > 1e-6:
+        larger = batch * learner.chance.randrange(2, 40) + batch // 2
+        wanted = rate * larger / batch
+        found = ask(rate, batch, larger)
+        if not isinstance(found, (int, float)) or abs(found - wanted) > 1e-6:
             raise Wrong(
-                f"a rate of {rate} for batches of {batch} becomes {rate * times:g} for "
-                f"{batch * times}: you have {found!r}"
+                f"a rate of {rate} for batches of {batch} becomes {wanted:g} for {larger}: you "
+                f"have {found!r}"
             )
 
 
