@@ -94,6 +94,7 @@ test('the list of shared data contains every shared value', () => {
   const told = { ...shared({ why: 'WHY', user: 'USER', host: 'HOST', job: 'JOB', lesson_title: 'LESSON' }), passed: 71 };
   const all = sharedList(told, NOW).map(([, value]) => value).join(' ');
   ['WHY', 'USER', 'HOST', 'JOB', 'LESSON', 'ring.2', '71', '2 of 2'].forEach(value => assert.ok(all.includes(value), value));
+  assert.ok(listed.has('Of each exercise and quiz question') && listed.has('Notebooks'), 'these have no value here');
   assert.deepEqual(sharedList(shared({ shares: false }), NOW), [['Name', 'learner01'], ['Hand', 'down']]);
 });
 

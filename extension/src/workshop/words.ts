@@ -144,6 +144,7 @@ export function sharedList(shared: Shared, now: number): Array<[string, string]>
     [trans.__('Lesson'), lessonOf(shared)],
     [trans.__('Last exercise'), exerciseOf(shared) || nothing],
     [trans.__('Exercises passed'), String(shared.passed)],
+    [trans.__('Of each exercise and quiz question'), trans.__('your tries, and whether you have passed it')],
     [trans.__('State'), [lookWord(shared.state), shared.why].filter(Boolean).join(': ')],
     [trans.__('Ranks'), ranksOf(shared) || nothing],
     [
@@ -151,7 +152,8 @@ export function sharedList(shared: Shared, now: number): Array<[string, string]>
       run ? trans.__('%1 (%2 ago)', run.title || trans.__('without a title'), lasting(now - run.since)) : nothing
     ],
     [trans.__('Computer'), [shared.host, shared.job && trans.__('job %1', shared.job)].filter(Boolean).join(' · ') || nothing],
-    [trans.__('End of the job'), shared.ends_at ? clock(shared.ends_at) : trans.__('none')]
+    [trans.__('End of the job'), shared.ends_at ? clock(shared.ends_at) : trans.__('none')],
+    [trans.__('Notebooks'), trans.__('whether one is open, and since when none is')]
   ];
 }
 

@@ -33,7 +33,7 @@ class Cluster(AnyCluster):
     ) -> Cluster:
         """Start `ranks` ranks on this machine; by default one per GPU, or 2 CPU ranks.
 
-        In a Slurm job, start them on the job's nodes; by default one per GPU, or one per task.
+        In a job of Slurm or PBS, start them on its nodes; by default one per GPU, or one per task.
         With `auto_restart`, a rank that dies is restarted automatically, without its variables.
         `reached_from` is a machine outside of the job whose processes reach the ranks as well.
         Ranks are forked by a process on their node that has imported the modules in `preload`
