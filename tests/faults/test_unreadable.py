@@ -21,7 +21,13 @@ from cells import finish
 from numbered import GATED, assert_numbered, written
 from rankroom.cluster import actions, cleanup, launch, lookup, repair
 from rankroom.cluster.local import Cluster
-from rankroom.errors import RankroomError, UnreadableError, UsageError, file_error
+from rankroom.errors import (
+    RankroomError,
+    UnreadableError,
+    UnreadableRecordError,
+    UsageError,
+    file_error,
+)
 from rankroom.record import cluster_file
 from rankroom.record.cluster_file import ClusterPaths
 from rankroom.rpc.client import ask, connected
@@ -157,7 +163,9 @@ def test_a_run_goes_on_while_its_record_cannot_be_read(
     with away(run.path / name):
         time.sleep(1.0)
         assert run.state == "running" and two.latest is run
-        assert repair.complete_all(two.store) == []
+        is_said = away is broken and name == "run.json"
+        with pytest.raises(UnreadableRecordError) if is_said else contextlib.nullcontext():
+            assert repair.complete_all(two.store) == []
         with pytest.raises(RankroomError, match="is busy with a run of this notebook"):
             two.run("1")
     (tmp_path / "gate").touch()
