@@ -22,7 +22,7 @@ RUNS = {
     "job_state": "R",
     "stime": "Fri Nov 20 12:00:00 2026",
     "Resource_List": {"walltime": "01:00:00"},
-    "exec_vnode": "(x3006c0s13b0n0:ncpus=64:ngpus=4)+(x3006c0s19b0n0:ncpus=32)",
+    "exec_vnode": "(x3006c0s13b0n0:ncpus=64)+(x3006c0s19b0n0:ncpus=32)",
 }
 PARTS = "(x1[0]:ncpus=4:ngpus=2+x1[1]:ncpus=4:ngpus=2)+(x2:mem=8gb:ncpus=8:ngpus=4)"
 
@@ -42,6 +42,11 @@ def test_one_rank_per_gpu_and_unlisted_gpu_counts_are_assumed_equal():
         ("x3006c0s19b0n0", 4, 4, 32),
     ]
     assert (found.job, found.scheduler, found.until) == ("42", "pbs", 1795176000 + 3600)
+
+
+def test_a_node_without_gpus_beside_one_with_some_has_none():
+    vnodes = "(x3006c0s13b0n0:ncpus=64:ngpus=4)+(x3006c0s19b0n0:ncpus=32)"
+    assert [node.devices for node in read(exec_vnode=vnodes).nodes] == [4, 0]
 
 
 def test_nodes_without_gpus_get_one_rank_per_requested_process():

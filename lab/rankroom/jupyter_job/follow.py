@@ -246,7 +246,7 @@ def clock(seconds: float) -> str:
 
 PASTE = "to reach it, run on your laptop\n\n    {command}\n\nand then open there"
 NEVER = (
-    "job {job} {words}. It was cancelled; ask for less, or for another partition: "
+    "job {job} {words}. Ask for less, or for another partition: "
     "`rankroom lab --help` lists what can be asked for"
 )
 NOT_UP = (

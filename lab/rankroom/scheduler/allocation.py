@@ -72,15 +72,30 @@ def _with_ranks(
     if ranks is not None and ranks < 1:
         raise UsageError(f"--ranks {ranks}: a cluster needs at least 1 rank")
     if ranks is not None:
-        # The first nodes get one more if there is a remainder.
-        each, more = divmod(ranks, len(nodes))
-        counts = [each + (number < more) for number in range(len(nodes))]
+        counts = _spread(ranks, _room(nodes, per_node))
     elif all(node.devices for node in nodes):
         counts = [node.devices for node in nodes]
     else:
         counts = list(per_node) if len(per_node) == len(nodes) else [1] * len(nodes)
     shared = (replace(node, ranks=count) for node, count in zip(nodes, counts, strict=True))
     return tuple(node for node in shared if node.ranks)
+
+
+def _room(nodes: Sequence[Node], per_node: Sequence[int]) -> list[int]:
+    """Return how many ranks each node has a GPU for or, without GPUs, a task; 0 if that is not
+    known."""
+    devices = [node.devices for node in nodes]
+    known = list(per_node) if len(per_node) == len(nodes) else [0] * len(nodes)
+    return devices if any(devices) else known
+
+
+def _spread(ranks: int, room: Sequence[int]) -> list[int]:
+    """Return how many of `ranks` each node gets: as full as the others, in proportion."""
+    counts = [0] * len(room)
+    for _ in range(ranks):
+        at = min(range(len(room)), key=lambda i: (counts[i] >= room[i], counts[i] / (room[i] or 1)))
+        counts[at] += 1
+    return counts
 
 
 def _text(path: str) -> str:

@@ -38,7 +38,7 @@ def _slurm(granted: Allocation) -> State:
         ["env", *job_end.UTC_VARIABLES, "scontrol", "show", "job", "--oneliner", job]
     )
     if code:
-        is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "show", "node"])
+        is_gone = slurm.OVER.search(said) and _knows(granted, ["scontrol", "--all", "show", "node"])
         return "over" if is_gone else "unknown"
     said = job_end.own_lines(said, job)
     if not _is_granted(said, granted):

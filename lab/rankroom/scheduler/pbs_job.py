@@ -36,10 +36,11 @@ def read(
     if not names:
         raise StartError(NO_NODES.format(job=job))
     granted = _granted(pbs.details(said, number).get("exec_vnode", ""))
+    has_told = any(gpus for gpus, _ in granted.values())  # else they are taken to be like this one
     nodes = []
     for name in dict.fromkeys(names):
         gpus, cores = granted.get(name, (0, 0))
-        nodes.append(Node(name, 0, gpus or here[0], cores or here[1]))
+        nodes.append(Node(name, 0, gpus if has_told else here[0], cores or here[1]))
     return nodes, [names.count(node.name) for node in nodes], status.until
 
 

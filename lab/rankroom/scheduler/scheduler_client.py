@@ -242,8 +242,12 @@ class Scheduler:
         return age is not None and 0 <= age < LISTING_DELAY_S
 
     def _with_patience(self, status: JobStatus) -> JobStatus:
-        """Return the status of a job that will never start as one that may, if it could before."""
-        if not status.never or (self._age(status.id) or 0.0) < COULD_START_AFTER_S:
+        """Return the status of a job that will never start as one that may: if it could before, or
+        if the reason may be about one of its partitions only."""
+        if status.never and "," in self.site.job.partition:
+            return replace(status, never=False)
+        age = self._age(status.id)  # unknown for a job that was submitted elsewhere
+        if not status.never or (age is not None and age < COULD_START_AFTER_S):
             return status
         return replace(status, patience=max(status.patience, CHANGED_LIMIT_PATIENCE_S))
 

@@ -74,7 +74,7 @@ class SilentNodes:
 def _of_slurm(granted: Allocation, nodes: Sequence[str]) -> tuple[set[str], set[str] | None]:
     """Return the nodes that have failed according to Slurm, and those on which it lists no step of
     ours; None for these if it does not answer."""
-    about = _said(["scontrol", "show", "node", "--oneliner", ",".join(nodes)]) or ""
+    about = _said(["scontrol", "--all", "show", "node", "--oneliner", ",".join(nodes)]) or ""
     asks = ["squeue", "--steps", "--all", "--noheader", f"--jobs={granted.job}", "--format=%j"]
     steps = _said([*slurm.ENV, *asks])
     return down(about), None if steps is None else without_step(steps, nodes)

@@ -127,6 +127,7 @@ def unset(script: str) -> list[str]:
     """Return the variables by which sbatch would override what a script asks for.
 
     Those for other options stay: a user's account, or a site's `SBATCH_EXPORT`.
+    `SBATCH_CLUSTERS` goes in any case, as jobs are looked for on one cluster only.
     """
     asked = [
         long or _LONG_BY_SHORT_OPTION.get(short, "") for long, short in _SBATCH_LINE.findall(script)
@@ -136,7 +137,7 @@ def unset(script: str) -> list[str]:
         for key in filter(None, asked)
         for name in _VARIABLES_BY_OPTION.get(key, (key.upper().replace("-", "_"),))
     ]
-    return [f"SBATCH_{name}" for name in dict.fromkeys(names)]
+    return [f"SBATCH_{name}" for name in dict.fromkeys(["CLUSTERS", *names])]
 
 
 def partition(said: str) -> str:

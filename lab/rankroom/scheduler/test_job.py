@@ -48,7 +48,9 @@ class TestJob:
         done = await self._run_at_site('echo "$2" >"$1"', file, SHARED_MARK)
         if not done.ok:
             raise CheckFailed(FULL.format(folder=self.folder))
-        commands = [f"cat {shlex.quote(file)}", f"{SHELL_ASSIGNMENTS} {shlex.join(argv)}"]
+        # In English, as its error is recognized.
+        look = f"LC_ALL=C cat {shlex.quote(file)}"
+        commands = [look, f"{SHELL_ASSIGNMENTS} {shlex.join(argv)}"]
         try:
             text = self.scheduler.script("check", self.folder, commands)
             others = await self.scheduler.find("check")

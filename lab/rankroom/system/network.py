@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -28,11 +29,24 @@ def here() -> str:
 def towards(nodes: Iterable[str]) -> str:
     """Return the address at which `nodes` reach this machine; loopback if it is the only one.
 
-    Never a wildcard, on which a socket is open to everything that reaches this machine. Raises
-    OSError if a node's address cannot be found.
+    Never a wildcard, on which a socket is open to everything that reaches this machine. Where they
+    cannot be reached by their names from here, it is the address of this machine's own name. Raises
+    OSError if none is found.
     """
     others = [node for node in nodes if node != here()]
-    return own_address(others[0]) if others else LOOPBACK
+    failed: OSError | None = None
+    for node in others:
+        try:
+            return own_address(node)
+        except OSError as error:
+            failed = failed or error
+    if failed is None:
+        return LOOPBACK
+    with contextlib.suppress(OSError):
+        own = own_address(socket.gethostname())
+        if not ipaddress.ip_address(own).is_loopback:
+            return own
+    raise OSError(failed.errno, NO_WAY.format(host=others[0], error=failed.strerror))
 
 
 def demand_loopback() -> None:
@@ -120,3 +134,4 @@ NO_LOOPBACK = (
     "this machine cannot connect to itself at {address} ({error}), which ranks require even on an "
     "IPv6 network: as root, run `ip link set lo up` in its container or network namespace"
 )
+NO_WAY = "no address of this node is found by which {host} could reach it ({error})"

@@ -18,7 +18,7 @@ from rankroom.remote.queue import Queue
 from rankroom.scheduler import pbs, scheduler_client, slurm, status_cache
 from rankroom.scheduler.jobs import JobStatus
 from rankroom.scheduler.scheduler_client import Scheduler
-from rankroom.scheduler.site import Site
+from rankroom.scheduler.site import Job, Site
 from rankroom.ssh.host import LocalHost
 
 ALONE = "7|PENDING|QOSMaxGRESPerUser|N/A|(null)|N/A|x"
@@ -113,3 +113,26 @@ def test_a_maintenance_of_pbs_is_waited_out(monkeypatch):
     assert "runs on c1" in follow([*[NEVER_NOW] * 23 * hours, RUNS_AT_LAST], monkeypatch, pbs)
     with pytest.raises(StartError, match="job 7 would never start: Can Never Run"):
         follow([NEVER_NOW] * 25 * hours, monkeypatch, pbs)
+
+
+@pytest.mark.parametrize(("partition", "is_hopeless"), [("long", True), ("short,long", False)])
+def test_a_limit_of_one_of_several_partitions_does_not_fail_the_job(
+    fake: FakeScheduler, partition: str, is_hopeless: bool
+):
+    """Slurm has one reason for a job, whichever of its partitions that is about."""
+    job = Job(partition=partition)
+    scheduler = Scheduler(Site("x", job=job), Elsewhere())  # type: ignore[arg-type]
+
+    async def status() -> JobStatus:
+        made = await scheduler.submit(scheduler.script("x", "/tmp", []))
+        fake.instead("squeue", f"echo '{made}|PENDING|PartitionTimeLimit|N/A||N/A|x'")
+        return await scheduler.status(made)
+
+    assert asyncio.run(status()).never is is_hopeless
+
+
+def test_a_job_submitted_elsewhere_is_not_taken_for_a_new_one(fake: FakeScheduler):
+    """It may have waited for hours when a limit is lowered."""
+    fake.instead("squeue", "echo '77|PENDING|PartitionNodeLimit|N/A||N/A|x'")
+    status = asyncio.run(Scheduler(Site("x"), Elsewhere()).status("77"))  # type: ignore[arg-type]
+    assert (status.never, status.patience) == (True, 86400)

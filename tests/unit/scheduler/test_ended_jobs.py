@@ -13,8 +13,8 @@ from rankroom.scheduler import ended_jobs, job_end
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
-NODE = '[ "$2 $3" != "node c9" ] || { echo NodeName=c9 State=IDLE; exit; }'
-OTHER = '[ "$2" != node ] || { echo Node $3 not found; exit 1; }'
+NODE = '[ "$1 $3 $4" != "--all node c9" ] || { echo NodeName=c9 State=IDLE; exit; }'
+OTHER = '[ "$3" != node ] || { echo Node $4 not found; exit 1; }'
 QSTAT = """echo '{ "timestamp": 1795176000, "Jobs": { %s } }'"""
 STATE = '"12.pbs-01": { "job_state": "%s" }'
 UNKNOWN = "echo qstat: Unknown Job Id 12.pbs-01 >&2; exit 153"

@@ -181,6 +181,33 @@ def test_a_single_node_uses_the_loopback_address():
     assert network.towards([network.here()]) == "127.0.0.1"
 
 
+def test_a_node_that_cannot_resolve_the_login_node_has_the_address_of_its_own_name(monkeypatch):
+    known = {"c2": "10.0.0.7", socket.gethostname(): "10.0.0.5"}
+
+    def resolve(host: str) -> str:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known[host]
+
+    monkeypatch.setattr(network, "own_address", resolve)
+    assert network.towards(["login.example.org"]) == "10.0.0.5"
+    assert network.towards(["c1", "c2", "login.example.org"]) == "10.0.0.7"
+    known[socket.gethostname()] = "127.0.1.1"
+    with pytest.raises(OSError, match=r"login\.example\.org could reach it \(Name or service"):
+        network.towards(["login.example.org"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "room", "counts"),
+    [
+        (6, [4, 2], [4, 2]), (3, [4, 4], [2, 1]), (10, [8, 2], [8, 2]), (12, [8, 2], [9, 3]),
+        (5, [0, 0], [3, 2]), (1, [2, 2, 2], [1, 0, 0]),
+    ],
+)  # fmt: skip
+def test_ranks_are_placed_where_there_is_room_first(ranks, room, counts):
+    assert allocation._spread(ranks, room) == counts
+
+
 @pytest.mark.parametrize(
     ("name", "value", "by_node"),
     [

@@ -96,7 +96,7 @@ def ask(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str
 
 def test_a_silent_node_is_not_over_while_slurm_lists_its_step(slurm: Slurm, ask):
     assert ask("c3", "c4") == {} and ask("c3", "c4") == {}
-    assert slurm.calls()[0] == "scontrol show node --oneliner c3,c4"
+    assert slurm.calls()[0] == "scontrol --all show node --oneliner c3,c4"
     assert "--jobs=7" in slurm.calls()[1]
 
 
