@@ -65,6 +65,7 @@ class MetricRecorder:
         self._told = 0  # the number of names that have been reported
         self._strange: set[str] = set()
         self._run = 0
+        self._is_sorting = False
         self._fetching: threading.Thread | None = None
         self._read_count = 0  # values that were read from a GPU
         self._is_used = False  # whether user code reported metrics: then the log's are ignored
@@ -148,22 +149,32 @@ class MetricRecorder:
     def leave(self) -> None:
         """Drop all points: this process was forked from a rank, and its points are not read."""
         self._sorting = threading.RLock()
+        self._is_sorting = False
         self.begin()
 
     def sort_in(self) -> None:
         """Turn all calls so far into points, with the numbers of their names and their steps."""
         with self._sorting:
-            calls = self.calls[:]
-            del self.calls[: len(calls)]
-            for ns, step, values in calls:
-                if type(values) is not _Logged:
-                    self._is_used = True
-                elif self._is_used:
-                    continue
-                else:
-                    values = {f"{PREFIX}{name}": value for name, value in values.items()}
-                for name, value in values.items():
-                    self._sort_one(name, step, ns // 1000, value)
+            if self._is_sorting:  # in a signal handler, amid this: its calls come later, in order
+                return
+            self._is_sorting = True
+            try:
+                self._sort_calls()
+            finally:
+                self._is_sorting = False
+
+    def _sort_calls(self) -> None:
+        calls = self.calls[:]
+        del self.calls[: len(calls)]
+        for ns, step, values in calls:
+            if type(values) is not _Logged:
+                self._is_used = True
+            elif self._is_used:
+                continue
+            else:
+                values = {f"{PREFIX}{name}": value for name, value in values.items()}
+            for name, value in values.items():
+                self._sort_one(name, step, ns // 1000, value)
 
     def _sort_one(self, name: str, step: Any, t: int, value: Any) -> None:
         if type(value) is _Strange:

@@ -242,6 +242,25 @@ def test_no_values_of_threads_are_lost_while_a_signal_handler_logs(
     assert any(name == "alarm" for name, _, _ in found)
 
 
+def test_values_of_a_signal_handler_come_after_those_that_it_interrupts(
+    made: MetricRecorder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "MAX_STORED_CALLS", 2)
+    sort, pressed = made._sort_one, []
+
+    def interrupted(name: str, step: Any, t: int, value: Any) -> None:
+        if not pressed:
+            pressed.append(value)
+            for each in range(4):
+                log(loss=10 + each)
+        sort(name, step, t, value)
+
+    monkeypatch.setattr(made, "_sort_one", interrupted)
+    for each in range(3):
+        log(loss=each)
+    assert [value for _, _, value in taken(made)] == [0, 1, 2, 10, 11, 12, 13]
+
+
 def test_a_new_run_has_a_table_of_its_own(made: MetricRecorder):
     log(loss=1.0)
     list(made.take(ZERO))
