@@ -78,7 +78,7 @@ class SpanRecorder:
         self._regrouped = (
             0  # since when the ranks are those regrouped in an elastic run; 0: from the start
         )
-        self._counted_anew: set[tuple[str, str]] = set()  # whose counts have begun again since then
+        self._recounted: set[tuple[str, str]] = set()  # whose counts have begun again since then
         self._variants = 0
         self._notes: dict[str, bool] = {}  # notes for the reader of the record: reported or not
 
@@ -102,20 +102,20 @@ class SpanRecorder:
         self._closed.clear()
         self._thins = False
         self._regrouped = 0
-        self._counted_anew.clear()
+        self._recounted.clear()
         self._variants = 0
         self._notes.clear()
         self.began = time.time_ns() // 1000
         self.on = True
 
     def regroup(self) -> None:
-        """Count the collectives that begin from now on anew.
+        """Count the collectives that begin from now on from zero again.
 
         Of the ranks that are regrouped in an elastic run, some have just begun to count, and all
         are to keep the same ones.
         """
         self._regrouped = time.time_ns() // 1000
-        self._counted_anew.clear()
+        self._recounted.clear()
 
     def number(self, key: Hashable, define: Callable[[], dict[str, Any]]) -> int:
         """Return the number of the name identified by `key`; `define()` describes a new one."""
@@ -191,7 +191,7 @@ class SpanRecorder:
         for key in list(self._columns):
             for columns in self._columns.pop(key, ()):
                 count = len(columns[0])
-                if self._seen[key] + count > UNSAMPLED_SPANS or self._may_count_anew(key):
+                if self._seen[key] + count > UNSAMPLED_SPANS or self._may_recount(key):
                     self.extend(key[0], zip(*columns, strict=True), key[1])
                     continue
                 self._seen[key] += count
@@ -224,19 +224,19 @@ class SpanRecorder:
         closed, self._closed = self._closed, []
         yield from self._events(UNRECORDED, closed, zero)
 
-    def _may_count_anew(self, key: tuple[str, str]) -> bool:
-        is_counted = not self._regrouped or key in self._counted_anew
+    def _may_recount(self, key: tuple[str, str]) -> bool:
+        is_counted = not self._regrouped or key in self._recounted
         return key[0] == STREAMLESS_COLLECTIVES[0] and not is_counted
 
     def _counted_alike(self, key: tuple[str, str], spans: list[Span]) -> Iterator[list[Span]]:
         """Yield the spans of collectives from before the ranks regrouped, then those since, their
         counts begun again; other spans as they are."""
         at = -1
-        if self._may_count_anew(key):
+        if self._may_recount(key):
             at = next((i for i, span in enumerate(spans) if span[1] >= self._regrouped), -1)
         yield spans[: at if at >= 0 else len(spans)]
         if at >= 0:
-            self._counted_anew.add(key)
+            self._recounted.add(key)
             self._seen[key] = 0
             if key == STREAMLESS_COLLECTIVES:
                 self._of_name.clear()

@@ -37,7 +37,7 @@ export class Details {
     const isOther = key !== this.key;
     if (isOther) {
       this.key = key;
-      // Its buttons are made anew.
+      // Its buttons are replaced.
       handOn(this.node, () => this.actions.leave());
       this.node.hidden = !chosen && !part;
       this.node.replaceChildren(...(chosen ? this.span(chosen, collective) : part ? this.part(part) : []));
