@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankroom.display.lines import Group, Line, collapse, lines_of
-from rankroom.record.model import Json, RunInfo, parse_event
+from rankroom.record.model import ENDED_STATES, Json, RunInfo, parse_event
 from rankroom.record.tail import Events, line_near_end
 
 HEAD_LINES = 30
@@ -121,7 +121,7 @@ def _add_log(out: Digest, run: RunInfo, first: list[Json], last: list[Json], gap
         out.head = list(collapse(_first_of_each(head)))[:HEAD_LINES]
         out.tail = list(collapse(_last_of_each(tail)))[-TAIL_LINES:]
     shown = sum(group.lines for group in (*out.head, *out.tail))
-    is_known = run.state in ("done", "failed", "interrupted") and total >= shown > 0
+    is_known = run.state in ENDED_STATES and total >= shown > 0
     out.left_out = None if gap and total <= shown and not is_known else total - shown
 
 

@@ -18,7 +18,7 @@ from rankroom.display.page import weight
 from rankroom.display.text import one_line
 from rankroom.display.words import counted
 from rankroom.record.compared import has_metrics
-from rankroom.record.model import Json, RunInfo
+from rankroom.record.model import ENDED_STATES, Json, RunInfo
 from rankroom.record.store import Store
 from rankroom.text.amounts import step_number
 
@@ -37,8 +37,6 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00")
 # Dashes of the lines of the runs compared with.
 _DASHES = ("6 3", "2 2", "8 2 2 2", "1 3")
 _METRICS = b'{"kind":"metrics"'
-# In these states run.json says whether a run has metrics.
-_STATES_WITH_METRICS_KNOWN = ("done", "failed", "interrupted")
 
 
 class MetricSummary(NamedTuple):
@@ -51,7 +49,7 @@ class MetricSummary(NamedTuple):
 
 def metric_summary(run: RunInfo, store: Store | None) -> MetricSummary:
     """Return the summary of a run's metrics, from its record if there is one."""
-    if store is None or (run.state in _STATES_WITH_METRICS_KNOWN and not has_metrics(store, run)):
+    if store is None or (run.state in ENDED_STATES and not has_metrics(store, run)):
         return MetricSummary()  # most cells
     events = store.paths(run.id).events
     lines = _lines(events)

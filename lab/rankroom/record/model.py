@@ -21,6 +21,8 @@ SCHEMA_FILE = Path(__file__).with_name("record.schema.json")
 MISSING_FROM_RECORD = "missing from the record"
 
 RunState = Literal["running", "done", "failed", "interrupted", "lost"]
+# Of a run that is known to be over: its record is complete. A lost one may go on, or be completed.
+ENDED_STATES: tuple[RunState, ...] = ("done", "failed", "interrupted")
 MAX_COMPARED_RUNS = 4  # other runs shown beside one: more curves could not be told apart
 RankState = Literal["running", "ok", "error", "interrupted", "released", "lost"]
 ENDED_RANK_STATES: tuple[RankState, ...] = ("ok", "error", "interrupted", "released", "lost")

@@ -19,14 +19,13 @@ from pathlib import Path
 
 from rankroom.errors import RankroomError, RecordError, SshError, UnreadableRecordError
 from rankroom.record.cluster_file import MAX_CLOCK_ERROR_S
-from rankroom.record.model import Json, RunInfo
+from rankroom.record.model import ENDED_STATES, Json, RunInfo
 from rankroom.record.owner import LIVE_WRITE_TIMEOUT_S, no_process, this_process
 from rankroom.record.store import Store, Writer
 from rankroom.remote.login_node import LoginNode
 from rankroom.rpc.client import Answer
 from rankroom.system.log_line import say
 
-ENDED_STATES = ("done", "failed", "interrupted")
 LONG_POLL_S = 10.0  # for which one request waits at the supervisor for new events of a run
 REPLY_MARGIN_S = 10.0  # beyond that, until a reply is considered lost
 RETRY_DELAY_S = 1.0  # between retries to write what a full disk refused, or to reach the login node

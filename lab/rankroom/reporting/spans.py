@@ -75,9 +75,8 @@ class SpanRecorder:
         self._gaps: dict[tuple[str, str], tuple[int, int]] = {}
         self._closed: list[Span] = []
         self._thins = False  # whether collectives were left out
-        self._regrouped = (
-            0  # since when the ranks are those regrouped in an elastic run; 0: from the start
-        )
+        # Since when the ranks are those regrouped in an elastic run, in µs; 0: from the start.
+        self._regrouped = 0
         self._recounted: set[tuple[str, str]] = set()  # whose counts have begun again since then
         self._variants = 0
         self._notes: dict[str, bool] = {}  # notes for the reader of the record: reported or not
@@ -109,7 +108,7 @@ class SpanRecorder:
         self.on = True
 
     def regroup(self) -> None:
-        """Count the collectives that begin from now on from zero again.
+        """Begin the counts of collectives again, for those that start from now on.
 
         Of the ranks that are regrouped in an elastic run, some have just begun to count, and all
         are to keep the same ones.
