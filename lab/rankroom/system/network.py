@@ -134,4 +134,7 @@ NO_LOOPBACK = (
     "this machine cannot connect to itself at {address} ({error}), which ranks require even on an "
     "IPv6 network: as root, run `ip link set lo up` in its container or network namespace"
 )
-NO_WAY = "no address of this node is found by which {host} could reach it ({error})"
+NO_WAY = (
+    "no address of this node is found by which {host} could reach it ({error}): this node has to "
+    "resolve that name, or its own to an address that is not loopback"
+)
